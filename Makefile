@@ -1,0 +1,82 @@
+# Each target sets up what it needs, from a clean clone: nothing has to be run before it. Made things lie in .venv,
+# .tools and caches, which git ignores.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+LOCK := requirements-dev.lock
+PYTEST_ARGS ?= -n 2
+
+# PYTHON=/path/to/python3.12 chooses; otherwise the first that starts, is new enough and can make virtualenvs.
+PYTHON ?=
+USABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
+
+.PHONY: help run test check format coverage proto lock clean
+
+help:  ## List the targets.
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
+		printf '  make %-9s %s\n' "$$name" "$$text"; done
+
+run: .venv/.project  ## Start the service with the example rules of config/, on ports 8080, 8081 and 6070.
+	@exec $(BIN)/ratelimit serve --rules config --hints
+
+test: .venv/.project  ## Run all tests, with the programs they talk to (PYTEST_ARGS="-n 0 tests/api" for some).
+	@$(BIN)/python -m tests.peers
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+check: .venv/.project  ## Check format, lint, types and layers.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/.project  ## Format the code, and repair what ruff can.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+coverage: .venv/.project  ## Run all tests in one process, and say which lines none of them reached.
+	@$(BIN)/python -m tests.peers
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -n 0
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
+
+proto: .venv/.project  ## Generate ratelimit_service/api/generated from proto/.
+	$(BIN)/python proto/generate.py
+
+# The lock names packages and hashes only: no index, no folder of this machine.
+lock: .venv/.packages  ## Pin the newest packages that pyproject.toml allows in requirements-dev.lock.
+	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --upgrade --extra dev --generate-hashes --strip-extras \
+		--allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file $(LOCK) pyproject.toml
+
+clean:  ## Remove everything that was made, .venv and .tools too.
+	rm -rf .venv .tools .coverage* htmlcov build dist
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An interpreter that exists is kept: whoever wants another says `make clean`.
+.venv/bin/python:
+	@python=; \
+	for candidate in $(or $(PYTHON),python3 python3.11 python3.12 python3.13 python3.14); do \
+		if "$$candidate" -c '$(USABLE)' 2>/dev/null; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+		echo "make: no usable Python: one is needed that is 3.11 or newer and has the venv module" \
+			"(Debian: apt-get install python3 python3-venv), or say make PYTHON=/path/to/python" >&2; \
+		exit 1; \
+	fi; \
+	echo "making .venv with $$("$$python" --version)"; \
+	"$$python" -m venv .venv
+
+.venv/.packages: $(LOCK) | .venv/bin/python
+	@echo "installing the packages of $(LOCK)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(LOCK)
+	@touch $@
+
+# --no-deps and no build isolation: the lock has everything, the builder too.
+.venv/.project: pyproject.toml .venv/.packages
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,10 @@
+"""What every test shares: how hard Hypothesis tries (`HYPOTHESIS_PROFILE=nightly` for harder)."""
+
+import os
+
+from hypothesis import settings
+
+# No deadline: a busy machine is no bug. Derandomized: what was red stays red until somebody repairs it.
+settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, database=None, print_blob=True)
+settings.register_profile("nightly", max_examples=5_000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
