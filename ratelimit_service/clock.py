@@ -1,0 +1,19 @@
+"""Time: a clock is a function to integer microseconds since the epoch.
+
+The store owns the clock, so that one request is decided at one moment; tests hand it a clock they can turn.
+"""
+
+import time
+from collections.abc import Callable
+
+Clock = Callable[[], int]
+
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+
+def system_clock() -> int:
+    """The machine's wall clock."""
+    return time.time_ns() // 1000

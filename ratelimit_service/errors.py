@@ -1,0 +1,84 @@
+"""Every exception raised on purpose.
+
+::
+
+    RateLimitError
+    ├── SettingsError     the operator's knobs are wrong; `ratelimit` exits 2
+    ├── RulesError        the rules files are wrong; carries every problem with its place
+    ├── StartError        something outside is missing: a port, a certificate, a folder; exits 1
+    ├── StoreError        the counters cannot be reached; answered by policy
+    └── RpcError          a call that cannot be answered; becomes a gRPC status
+
+Denial is not here: it is a value (`Decision.allowed`), not an exception.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class RateLimitError(Exception):
+    """Root of the tree."""
+
+
+class SettingsError(RateLimitError):
+    """One or more settings are unknown or malformed; `problems` has a line for each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+class Problem(NamedTuple):
+    """One thing wrong with the rules, and where; line and column count from 1, 0 when there is no such place."""
+
+    path: str
+    line: int
+    column: int
+    message: str
+
+    def __str__(self) -> str:
+        if not self.line:
+            return f"{self.path}: {self.message}"
+        return f"{self.path}:{self.line}:{self.column}: {self.message}"
+
+
+class RulesError(RateLimitError):
+    """The rules cannot be used; `problems` has all of them, in the order of the files."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)
+
+
+class StartError(RateLimitError):
+    """The service cannot start or go on listening; the message is the one line the operator needs."""
+
+
+class StoreError(RateLimitError):
+    """The store cannot say whether a hit is allowed."""
+
+
+class Status(IntEnum):
+    """The gRPC status codes this service answers with."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
+
+
+class RpcError(RateLimitError):
+    """A call ends with a status other than OK."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message

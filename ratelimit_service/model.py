@@ -1,0 +1,90 @@
+"""The nouns everything else is written in: Limit, Descriptor, Request, Decision."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from ratelimit_service.clock import DAY, HOUR, MINUTE, SECOND
+
+MAX_REQUESTS = 2**32 - 1
+"""The largest limit and the largest cost: Envoy's fields are 32 bits wide."""
+
+LONGEST_WINDOW = 100 * 365 * DAY
+"""Microseconds; the end of such a window is still exact in Lua's integers."""
+
+
+class Unit(IntEnum):
+    """Envoy's units of time; the number is the one on the wire (`RateLimitResponse.RateLimit.Unit`)."""
+
+    SECOND = 1
+    MINUTE = 2
+    HOUR = 3
+    DAY = 4
+    MONTH = 5
+    YEAR = 6
+    WEEK = 7
+
+    @property
+    def window(self) -> int:
+        """How long the unit is: a month is 30 days and a year 365, as Envoy's users have it."""
+        return _WINDOWS[self]
+
+
+_WINDOWS = {
+    Unit.SECOND: SECOND,
+    Unit.MINUTE: MINUTE,
+    Unit.HOUR: HOUR,
+    Unit.DAY: DAY,
+    Unit.WEEK: 7 * DAY,
+    Unit.MONTH: 30 * DAY,
+    Unit.YEAR: 365 * DAY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many per window: all an algorithm may know about a rule."""
+
+    requests: int
+    unit: Unit
+    window: int
+    """Microseconds. The unit's own, or a multiple of it."""
+
+
+class Descriptor(NamedTuple):
+    """What is asked about: entries in order, what it costs, and a limit that stands in for the rulebook's."""
+
+    entries: tuple[tuple[str, str], ...]
+    cost: int = 1
+    """0 looks without charging; below 0 gives back."""
+    hits_addend: int | None = None
+    """The descriptor's own cost as it was sent, if one was."""
+    override: Limit | None = None
+
+
+class Request(NamedTuple):
+    """One question: may these descriptors be charged?"""
+
+    domain: str
+    descriptors: Sequence[Descriptor]
+    hits_addend: int = 0
+    """As it was sent; it is in the cost of each descriptor that has none of its own."""
+
+
+class Decision(NamedTuple):
+    """The answer for one hit."""
+
+    allowed: bool
+    remaining: int
+    """What could still be charged now."""
+    over: int
+    """The part of the cost that lies above the limit; 0 when all of it fitted."""
+    reset_after: int
+    """Microseconds until the counter is as if untouched."""
+    retry_after: int
+    """Microseconds until the same hit would be allowed if nobody else came: 0 when it is, `NEVER` when it cannot be."""
+
+
+NEVER = -1
+"""`retry_after` of a hit that costs more than its limit."""

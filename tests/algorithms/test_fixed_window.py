@@ -1,0 +1,109 @@
+"""The fixed window, step by step: (seconds, cost) -> (allowed, remaining, over, reset, retry)."""
+
+import pytest
+
+from ratelimit_service.algorithms import State, fixed_window
+from ratelimit_service.clock import MINUTE, SECOND
+from ratelimit_service.model import NEVER, Limit, Unit
+
+THREE_A_MINUTE = Limit(3, Unit.MINUTE, MINUTE)
+
+
+def steps(limit: Limit, *hits: tuple[float, int]) -> list[tuple[bool, int, int, int, int]]:
+    state: State | None = None
+    answers = []
+    for seconds, cost in hits:
+        state, decision = fixed_window.hit(state, limit, cost, int(seconds * SECOND))
+        answers.append(
+            (
+                decision.allowed,
+                decision.remaining,
+                decision.over,
+                decision.reset_after // SECOND,
+                decision.retry_after if decision.retry_after == NEVER else decision.retry_after // SECOND,
+            )
+        )
+    return answers
+
+
+def test_hits_are_allowed_up_to_the_limit_and_denied_above_it() -> None:
+    answers = steps(THREE_A_MINUTE, (60, 1), (61, 1), (62, 1), (63, 1))
+
+    assert answers == [(True, 2, 0, 60, 0), (True, 1, 0, 59, 0), (True, 0, 0, 58, 0), (False, 0, 1, 57, 57)]
+
+
+def test_a_window_ends_with_the_minute_of_the_clock() -> None:
+    answers = steps(THREE_A_MINUTE, (119, 3), (119.5, 1), (120, 3))
+
+    assert answers == [(True, 0, 0, 1, 0), (False, 0, 1, 0, 0), (True, 0, 0, 60, 0)]
+
+
+def test_a_hit_that_crosses_the_limit_is_denied_whole_and_stays_counted() -> None:
+    answers = steps(THREE_A_MINUTE, (60, 2), (60, 3), (60, 1))
+
+    assert answers == [(True, 1, 0, 60, 0), (False, 0, 2, 60, 60), (False, 0, 1, 60, 60)]
+
+
+def test_a_hit_that_costs_more_than_the_limit_is_never_possible() -> None:
+    assert steps(THREE_A_MINUTE, (60, 4)) == [(False, 0, 1, 60, NEVER)]
+
+
+def test_a_look_charges_nothing_and_is_allowed_at_exactly_the_limit() -> None:
+    answers = steps(THREE_A_MINUTE, (60, 0), (60, 3), (60, 0), (60, 1), (60, 0))
+
+    assert answers == [
+        (True, 3, 0, 60, 0),
+        (True, 0, 0, 60, 0),
+        (True, 0, 0, 60, 0),
+        (False, 0, 1, 60, 60),
+        (False, 0, 0, 60, 60),
+    ]
+
+
+def test_a_refund_is_allowed_and_gives_room_but_no_credit() -> None:
+    answers = steps(THREE_A_MINUTE, (60, 3), (60, -1), (60, -9), (60, 3), (60, 1))
+
+    assert answers == [
+        (True, 0, 0, 60, 0),
+        (True, 1, 0, 60, 0),
+        (True, 3, 0, 60, 0),
+        (True, 0, 0, 60, 0),
+        (False, 0, 1, 60, 60),
+    ]
+
+
+def test_a_limit_of_zero_denies_everything() -> None:
+    assert steps(Limit(0, Unit.SECOND, SECOND), (1, 1)) == [(False, 0, 1, 1, NEVER)]
+
+
+def test_a_clock_that_steps_back_does_not_reopen_the_window_before() -> None:
+    answers = steps(THREE_A_MINUTE, (120, 3), (119, 1))
+
+    assert answers == [(True, 0, 0, 60, 0), (False, 0, 1, 61, 61)]
+
+
+def test_the_count_of_a_flood_stays_an_exact_integer() -> None:
+    state: State | None = None
+    for _ in range(3):
+        state, _ = fixed_window.hit(state, THREE_A_MINUTE, 2**52, 0)
+
+    assert state == (MINUTE, fixed_window.CEILING)
+
+
+@pytest.mark.parametrize(
+    ("unit", "seconds", "reset"),
+    [
+        (Unit.SECOND, 1234, 1),
+        (Unit.MINUTE, 1234, 26),
+        (Unit.HOUR, 1_000_000, 800),
+        (Unit.DAY, 1_000_000, 36_800),
+        # The epoch was a Thursday, and weeks start with it.
+        (Unit.WEEK, 1_000_000, 209_600),
+        (Unit.MONTH, 1_000_000, 1_592_000),
+        (Unit.YEAR, 1_000_000, 30_536_000),
+    ],
+)
+def test_windows_are_aligned_to_the_epoch(unit: Unit, seconds: int, reset: int) -> None:
+    _, decision = fixed_window.hit(None, Limit(1, unit, unit.window), 1, seconds * SECOND)
+
+    assert decision.reset_after == reset * SECOND
