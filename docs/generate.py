@@ -1,0 +1,67 @@
+"""`python docs/generate.py`: write the settings' tables into docs/settings.md and README.md, between the markers."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from ratelimit_service.settings import FLAGS, KNOBS, Group, Knob  # noqa: E402 - the path comes first
+from ratelimit_service.settings.upstream import ALWAYS, WITHOUT_MEANING  # noqa: E402 - as above
+
+BEGIN, END = "<!-- settings:begin -->\n", "<!-- settings:end -->\n"
+
+
+def settings_table() -> str:
+    """Every setting by group, then upstream's variables that are none: for docs/settings.md."""
+    parts = [
+        f"### {group}\n\n" + _table("variable | default | meaning | from", map(_row, _of(group))) for group in Group
+    ]
+    always = (f"`{name}` | {why}" for name, why in ALWAYS.items())
+    parts.append("### Understood, and always so\n\n" + _table("upstream's variable | here", always))
+    unused: dict[str, list[str]] = {}
+    for name, why in WITHOUT_MEANING.items():
+        unused.setdefault(why, []).append(f"`{name}`")
+    reasons = (f"{why} | {', '.join(names)}" for why, names in unused.items())
+    parts.append("### Upstream's, and not used by this release\n\n" + _table("why | variables", reasons))
+    return "\n".join(parts)
+
+
+def short_table() -> str:
+    """The settings that are flags of `ratelimit serve` too: for README.md."""
+    rows = (f"`{knob.variable}` | `{knob.flag}` | {_default(knob)} | {knob.meaning}" for knob in FLAGS)
+    return _table("variable | flag | default | meaning", rows)
+
+
+def filled(text: str, table: str) -> str:
+    """The text with the table between its markers; as it was, when it has none."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table}\n{END}{after}" if begin and end else text
+
+
+def _of(group: Group) -> Iterable[Knob]:
+    return (knob for knob in KNOBS if knob.group is group)
+
+
+def _row(knob: Knob) -> str:
+    name = f"`{knob.variable}`" + (f"<br>`{knob.flag}`" if knob.flag else "")
+    return f"{name} | {_default(knob)} | {knob.meaning} | {knob.origin}"
+
+
+def _default(knob: Knob) -> str:
+    return f"`{knob.default}`" if knob.default else "—"
+
+
+def _table(header: str, rows: Iterable[str]) -> str:
+    rule = " | ".join("---" for _ in header.split(" | "))
+    return "".join(f"| {row} |\n" for row in (header, rule, *rows))
+
+
+TABLES = {ROOT / "docs" / "settings.md": settings_table, ROOT / "README.md": short_table}
+
+if __name__ == "__main__":
+    for path, table in TABLES.items():
+        if path.exists():
+            path.write_text(filled(path.read_text(encoding="utf-8"), table()), encoding="utf-8")

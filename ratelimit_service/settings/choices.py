@@ -1,0 +1,66 @@
+"""Settings that are a choice of names: the names there are, and those that upstream has and this release refuses."""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Final, TypeVar
+
+
+class Backend(StrEnum):
+    """Where counters live."""
+
+    MEMORY = "memory"
+
+
+class ConfigType(StrEnum):
+    """Where rules come from."""
+
+    FILE = "FILE"
+
+
+class TransportName(StrEnum):
+    """What carries the calls."""
+
+    GRPCIO = "grpcio"
+
+
+class LogLevel(StrEnum):
+    """From which level lines are logged; the names are logrus's, as upstream has them."""
+
+    TRACE = "trace"
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    FATAL = "fatal"
+    PANIC = "panic"
+
+
+class LogFormat(StrEnum):
+    """How a line is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+_IN_MEMORY: Final = "is not in this release: counters are kept in this process's memory (memory)"
+_NOT_YET: Final[Mapping[str, str]] = {
+    "redis": _IN_MEMORY,
+    "memcache": _IN_MEMORY,
+    "grpc_xds_sotw": "is not supported by this release: rules are read from files (FILE)",
+}
+"""Values that upstream knows and this release does not; to ignore them would count wrongly or drop all rules."""
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def one_of(choices: type[_Choice], **others: _Choice) -> Callable[[str], _Choice]:
+    """A reader of their names, in any case, and of aliases; `empty=` says what an empty value means."""
+    by_name = {choice.value.lower(): choice for choice in choices} | others
+
+    def read(text: str) -> _Choice:
+        name = text.lower() or "empty"
+        if choice := by_name.get(name):
+            return choice
+        raise ValueError(_NOT_YET.get(name) or f"is not one of {', '.join(choices)}")
+
+    return read

@@ -1,0 +1,36 @@
+"""`.env` files: lines of `NAME=value`, quotes, comments and `export` as python-dotenv reads them."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from dotenv.parser import Original, parse_stream
+
+
+class Given(NamedTuple):
+    """A text and the name under which the operator gave it."""
+
+    text: str
+    label: str
+
+
+def read_env_file(path: Path, problems: list[str]) -> dict[str, Given]:
+    """The variables of the file; `${NAME}` stays as it is, so that only the file decides what the file says."""
+    given: dict[str, Given] = {}
+    try:
+        with path.open(encoding="utf-8") as stream:
+            for binding in parse_stream(stream):
+                if binding.error or (binding.key and binding.value is None):
+                    problems.append(f"{path}:{_line(binding.original)}: is not a line such as GRPC_PORT=8081")
+                elif binding.key:
+                    given[binding.key] = Given(binding.value or "", f"{binding.key} (in {path})")
+    except OSError as error:
+        problems.append(f"{path}: cannot be read: {error.strerror}")
+    except UnicodeDecodeError:
+        problems.append(f"{path}: cannot be read: it is not UTF-8")
+    return given
+
+
+def _line(original: Original) -> int:
+    """Where the text begins: python-dotenv counts the empty lines in front of it as part of it."""
+    text = original.string
+    return original.line + text[: len(text) - len(text.lstrip())].count("\n")

@@ -1,0 +1,182 @@
+"""How values are written in the environment: Go's syntax, because upstream's deployments have it.
+
+Each reader takes a text and returns its value, or raises ValueError saying what was expected; the caller puts the name
+and the text in front. Durations become integer microseconds, and no float has a part in it.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable
+from typing import Final
+
+from ratelimit_service.address import ANY_HOST, Tcp
+
+TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+
+_NANOSECONDS: Final = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,  # U+00B5, the micro sign; Go reads both
+    "μs": 1_000,  # U+03BC, the Greek letter
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+_LONGEST: Final = 2**63 - 1
+"""Nanoseconds, as Go counts them: about 292 years."""
+_PART: Final = re.compile(r"([0-9]{0,30})(?:\.([0-9]{0,30}))?(ns|us|µs|μs|ms|s|m|h)")
+_INTEGER: Final = re.compile(
+    r"([+-]?)(?:0[xX](?P<x>_?[0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)|0[bB](?P<b>_?[01]+(?:_[01]+)*)"
+    r"|0[oO]?(?P<o>_?[0-7]+(?:_[0-7]+)*)|(?P<d>[1-9][0-9]*(?:_[0-9]+)*|0))"
+)
+_NUMBER: Final = re.compile(r"\+?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
+_HOST: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
+
+
+def read_bool(text: str) -> bool:
+    """A boolean as `strconv.ParseBool` has it."""
+    if text in TRUE:
+        return True
+    if text in FALSE:
+        return False
+    raise ValueError("is not a boolean such as true, false, 1 or 0")
+
+
+def read_duration(text: str) -> int:
+    """Microseconds of a duration as `time.ParseDuration` has it; a begun microsecond counts as one, so only 0 is 0."""
+    nanoseconds = _nanoseconds(text[1:] if text.startswith(("+", "-")) else text)
+    if nanoseconds is None or nanoseconds > _LONGEST:
+        raise ValueError("is not a duration such as 10s, 1m30s or 150us")
+    microseconds = -(-nanoseconds // 1_000)
+    return -microseconds if text.startswith("-") else microseconds
+
+
+def _nanoseconds(text: str) -> int | None:
+    if text == "0":
+        return 0
+    total = at = 0
+    while part := _PART.match(text, at):
+        whole, fraction, unit = part[1], part[2] or "", part[3]
+        if not whole and not fraction:
+            return None
+        total += int(whole + fraction) * _NANOSECONDS[unit] // 10 ** len(fraction)
+        at = part.end()
+    return total if text and at == len(text) else None
+
+
+def read_integer(text: str) -> int:
+    """An integer as `strconv.ParseInt` has it with base 0: 8081, 0x1f91, 0o17, 1_000; a leading 0 is octal."""
+    match = _INTEGER.fullmatch(text) if len(text) <= 80 else None
+    if match is None:
+        raise ValueError("is not a whole number")
+    bases = {"x": 16, "b": 2, "o": 8, "d": 10}
+    digits, base = next((match[name], bases[name]) for name in bases if match[name])
+    number = int(digits.removeprefix("_"), base)
+    return -number if match[1] == "-" else number
+
+
+def read_list(text: str) -> tuple[str, ...]:
+    """What stands between commas; nothing at all is an empty list."""
+    return tuple(text.split(",")) if text.strip() else ()
+
+
+def read_map(text: str) -> tuple[tuple[str, str], ...]:
+    """Keys and values, `k:v,k2:v2`; a value cannot have a colon, as upstream's cannot."""
+    pairs = tuple(item.split(":") for item in read_list(text))
+    if any(len(pair) != 2 or not pair[0].strip() for pair in pairs):
+        raise ValueError("is not a map such as key:value,key2:value2")
+    return tuple((key.strip(), value) for key, value in pairs)
+
+
+def duration(least: str) -> Callable[[str], int]:
+    """A reader of durations from `least` up."""
+    bound = read_duration(least)
+
+    def read(text: str) -> int:
+        microseconds = read_duration(text)
+        if microseconds < bound:
+            raise ValueError("is below zero" if bound == 0 else f"is shorter than {least}")
+        return microseconds
+
+    return read
+
+
+def integer(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """A reader of integers from `least` to `most`."""
+
+    def read(text: str) -> int:
+        try:
+            number = read_integer(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise ValueError(f"is not a whole number from {least} to {most}")
+        return number
+
+    return read
+
+
+def number(least: int, most: int, noun: str = "number") -> Callable[[str], float]:
+    """A reader of decimals from `least` to `most`."""
+
+    def read(text: str) -> float:
+        if _NUMBER.fullmatch(text) and least <= (decimal := float(text)) <= most:
+            return decimal
+        raise ValueError(f"is not a {noun} from {least} to {most}")
+
+    return read
+
+
+def read_hosts(text: str) -> tuple[str, ...]:
+    """Addresses or names to listen on, separated by commas; IPv6 with or without its brackets."""
+    return tuple(dict.fromkeys(_host(part.strip()) for part in text.split(",")))
+
+
+def _host(text: str) -> str:
+    if not text:
+        return ANY_HOST
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        return str(ipaddress.ip_address(bare))
+    except ValueError:
+        # Digits and dots alone are an address gone wrong, not a name.
+        if bare == text and _HOST.fullmatch(text) and text.strip("0123456789."):
+            return text
+    raise ValueError("is not an address or a name to listen on such as 0.0.0.0, :: or localhost")
+
+
+def read_address(text: str) -> Tcp:
+    """Where to listen as Go's `net.Listen` has it: `:9090`, `127.0.0.1:9090`, `[::1]:9090`."""
+    host, colon, port = text.rpartition(":")
+    try:
+        if colon and (":" not in host or host.startswith("[")):
+            return Tcp(_host(host), integer(0, 65535)(port))
+    except ValueError:
+        pass
+    raise ValueError("is not an address to listen on such as :9090, 127.0.0.1:9090 or [::1]:9090")
+
+
+def read_header(text: str) -> str:
+    """The name of an HTTP header (RFC 9110, section 5.1: a token)."""
+    if not _HEADER.fullmatch(text):
+        raise ValueError("is not a header name such as RateLimit-Limit")
+    return text
+
+
+def read_path(text: str) -> str:
+    """The path of a page."""
+    if not re.fullmatch(r"/[!-~]*", text) or "?" in text or "#" in text:
+        raise ValueError("is not a path such as /metrics")
+    return text
+
+
+def read_labels(text: str) -> tuple[tuple[str, str], ...]:
+    """A map whose keys are names of Prometheus labels; what a name cannot have in it becomes `_`."""
+    labels = tuple((re.sub(r"^(?=[0-9])|[^a-zA-Z0-9_]", "_", key), value) for key, value in read_map(text))
+    names = [name for name, _ in labels]
+    if len(set(names)) < len(names) or any(name.startswith("__") for name in names):
+        raise ValueError("has a label twice, or one that starts with __")
+    return labels

@@ -1,0 +1,77 @@
+"""The environment variables of envoyproxy/ratelimit that are no settings here, and why.
+
+Whoever comes from there must be told which of their variables count for nothing; none is dropped in silence. A feature
+that arrives takes its variables out of this file and makes them fields of `Settings`.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+ALWAYS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "RUNTIME_WATCH_ROOT": "the files' content is compared, so a swapped link and an edited file are both noticed",
+        "RUNTIME_IGNOREDOTFILES": "files and folders whose names start with a dot are never read",
+        "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "health says NOT_SERVING until there are rules",
+    }
+)
+"""Booleans that are understood and change nothing: both ways of upstream are covered by the one way here."""
+
+
+def _names(prefix: str, rest: str) -> list[str]:
+    return [f"{prefix}{name}" for name in rest.split()]
+
+
+_EITHER_REDIS: Final = (
+    "SOCKET_TYPE TYPE URL POOL_SIZE AUTH TLS PIPELINE_WINDOW PIPELINE_LIMIT CLUSTER_PIPELINE_PARALLELISM TIMEOUT"
+    " POOL_ON_EMPTY_BEHAVIOR SENTINEL_AUTH"
+)
+_REDIS_VARIABLES: Final = (
+    *_names("REDIS_", _EITHER_REDIS),
+    *_names("REDIS_TLS_", "CLIENT_CERT CLIENT_KEY CACERT SKIP_HOSTNAME_VERIFICATION"),
+    *_names("REDIS_STARTUP_", "INITIAL_INTERVAL MAX_INTERVAL MAX_ELAPSED_TIME"),
+    "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
+    "REDIS_PERSECOND",
+    *_names("REDIS_PERSECOND_", _EITHER_REDIS),
+)
+
+_REASONS: Final[Mapping[str, Iterable[str]]] = {
+    "counters are kept in this process's memory, not in Redis, and no other instance shares them": _REDIS_VARIABLES,
+    "counters are kept in this process's memory, not in memcached, and no other instance shares them": [
+        *_names("MEMCACHE_", "HOST_PORT SRV SRV_REFRESH MAX_IDLE_CONNS TLS"),
+        *_names("MEMCACHE_TLS_", "CLIENT_CERT CLIENT_KEY CACERT SKIP_HOSTNAME_VERIFICATION"),
+    ],
+    "it is about a store outside this process": [
+        "CACHE_KEY_PREFIX",
+        "EXPIRATION_JITTER_MAX_SECONDS",
+        "LOCAL_CACHE_SIZE_IN_BYTES",
+    ],
+    "a refused request is counted, as by upstream's default": ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"],
+    "rules are read from files, not from a control plane": [
+        *_names("CONFIG_GRPC_XDS_", "NODE_ID NODE_METADATA SERVER_URL SERVER_CONNECT_RETRY_INTERVAL"),
+        *_names("CONFIG_GRPC_XDS_CLIENT_", "ADDITIONAL_HEADERS TLS_CERT TLS_KEY"),
+        *_names("CONFIG_GRPC_XDS_SERVER_", "USE_TLS TLS_CACERT TLS_SAN"),
+        *_names("XDS_CLIENT_BACKOFF_", "INITIAL_INTERVAL MAX_INTERVAL RANDOM_FACTOR JITTER"),
+        "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+    ],
+    "nothing is sent to statsd: Prometheus reads /metrics": [
+        *_names("", "USE_STATSD STATSD_HOST STATSD_PORT STATSD_PROTOCOL STATS_FLUSH_INTERVAL"),
+        *_names("", "USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS"),
+    ],
+    "metrics keep their names and are in seconds, and there is no mapper": [
+        "PROMETHEUS_MAPPER_YAML",
+        "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
+    ],
+    "metrics are always there, and cost nothing until they are read": ["DISABLE_STATS"],
+    "there is no tracing": _names(
+        "TRACING_", "ENABLED SERVICE_NAME SERVICE_NAMESPACE SERVICE_INSTANCE_ID EXPORTER_PROTOCOL SAMPLING_RATE"
+    ),
+}
+
+WITHOUT_MEANING: Final[Mapping[str, str]] = MappingProxyType(
+    {name: why for why, names in _REASONS.items() for name in names}
+)
+"""Variables that are not used by this release, each with the reason."""
+
+SWITCHES: Final = frozenset({"USE_STATSD", "USE_DOG_STATSD", "DISABLE_STATS", "TRACING_ENABLED", "REDIS_PERSECOND"})
+"""Of those, the ones that turn a whole feature on: turning it off is what happens anyway, and needs no warning."""
