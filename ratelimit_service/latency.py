@@ -1,0 +1,42 @@
+"""How long calls took, as a histogram of integers. Hot path."""
+
+from bisect import bisect_left
+from itertools import accumulate
+from typing import NamedTuple
+
+_MICROSECONDS = (50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000)
+BOUNDS = tuple(bound * 1_000 for bound in (*_MICROSECONDS, 1_000_000, 2_500_000, 5_000_000, 10_000_000))
+"""Nanoseconds. From 5 ms on they are upstream's, whose dashboards name them; most calls here are done before that."""
+
+
+class Bucket(NamedTuple):
+    """How many calls took at most `seconds`."""
+
+    seconds: float
+    calls: int
+
+
+class Latency:
+    """A histogram of durations."""
+
+    __slots__ = ("_counts", "nanoseconds")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS) + 1)
+        self.nanoseconds = 0
+        """All durations added up."""
+
+    def observe(self, nanoseconds: int) -> None:
+        """Count one call that took so long."""
+        # 130 ns. By bit_length it would be 100 ns, but then no bound would be one of upstream's.
+        self._counts[bisect_left(BOUNDS, nanoseconds)] += 1
+        self.nanoseconds += nanoseconds
+
+    @property
+    def calls(self) -> int:
+        """How many calls were counted."""
+        return sum(self._counts)
+
+    def buckets(self) -> list[Bucket]:
+        """Cumulative, as Prometheus has them, without the last, which has no bound: that is `calls`."""
+        return [Bucket(bound / 1e9, calls) for bound, calls in zip(BOUNDS, accumulate(self._counts), strict=False)]

@@ -1,0 +1,1 @@
+"""Rules: the file, the match, the reload."""

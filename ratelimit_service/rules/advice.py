@@ -1,0 +1,59 @@
+"""What is allowed in a rules file and yet cannot be meant: descriptors that nothing reaches, or that do nothing."""
+
+from collections.abc import Iterator
+
+from ratelimit_service.errors import Problem
+from ratelimit_service.rules.book import Node, RuleBook
+from ratelimit_service.rules.report import quoted
+
+_ANY_TEXT = "\0"
+"""Stands for a text that no literal of a pattern contains: YAML has no NUL. Only a `*` fits it, so a pattern fits
+another one with this in place of its `*` exactly when it fits all that the other fits."""
+
+
+def advise(book: RuleBook) -> list[Problem]:
+    """Warnings about the book, in the order of the files' names and lines."""
+    found = [warning for node in book.domains.values() for warning in _level(node)]
+    return sorted(found, key=lambda warning: warning[:3])
+
+
+def _level(parent: Node) -> Iterator[Problem]:
+    bare = any(node.bare for node in parent.children.values())
+    wildcards_left = sum("*" in name for name in parent.children)
+    for name, node in parent.children.items():
+        wildcards_left -= "*" in name
+        if cover := _cover(parent, name, node):
+            yield _warning(node, f"{quoted(name)} is never reached: {cover} fits first, whatever would fit this")
+        elif node.rule is None and not node.children:
+            exempts = bare or wildcards_left > 0 if "*" in name else _falls_back(parent, name)
+            if node.bare or not exempts:
+                yield _warning(
+                    node,
+                    f"{quoted(name)} does nothing: it has no rate_limit, no descriptors, and exempts from no limit",
+                )
+        yield from _level(node)
+
+
+def _cover(parent: Node, name: str, node: Node) -> str | None:
+    """The wildcard that takes all requests away from a descriptor; none can from an exact value."""
+    if parent.wildcards is None or not (node.bare or "*" in name):
+        return None
+    found = parent.wildcards.find(name.replace("*", _ANY_TEXT) if "*" in name else f"{name}_{_ANY_TEXT}")
+    if found is None or found is node:
+        return None
+    cover = next(pattern for pattern, child in parent.children.items() if child is found)
+    return f"{quoted(cover)} at {found.place}"
+
+
+def _falls_back(parent: Node, name: str) -> bool:
+    """Whether something else would fit if there were no descriptor with this exact value."""
+    if parent.wildcards is not None and parent.wildcards.find(name) is not None:
+        return True
+    parts = name.split("_")
+    keys = ("_".join(parts[:end]) for end in range(1, len(parts)))
+    return any((other := parent.children.get(key)) is not None and other.bare for key in keys)
+
+
+def _warning(node: Node, message: str) -> Problem:
+    place = node.place
+    return Problem("", 0, 0, message) if place is None else Problem(*place, message)

@@ -1,0 +1,286 @@
+"""YAML text -> a tree of nodes that know their places.
+
+Laws:
+
+1. Whatever the bytes, the answer is a tree or a report of what is wrong and where.
+2. Time and memory grow with the bytes: nesting is bounded against deep recursion, and what aliases expand to is bounded
+   against documents of a few lines that mean billions of nodes.
+3. libyaml is asked for one event at a time and reads 16 KiB at a time. A load runs beside the event loop, and a C call
+   that parsed a whole file would hold up every request for as long.
+"""
+
+import codecs
+import re
+from typing import Any, NamedTuple
+
+import yaml
+
+from ratelimit_service.rules.nodes import At, Field, Fields, Items, Node, Scalar, kind_of
+from ratelimit_service.rules.report import Report, quoted
+from ratelimit_service.rules.scalar import Value, resolve
+from ratelimit_service.rules.source import Source
+
+try:
+    from yaml._yaml import CParser as EventParser
+except ImportError:  # PyYAML was built without libyaml; its own parser is ten times slower and says the same
+    from yaml import SafeLoader as EventParser  # type: ignore[assignment]  # both have get_event
+
+MOST_BYTES = 16 * 2**20
+"""A hundred thousand rules fit; what is larger is no rules file."""
+MOST_NODES = 2_000_000
+"""A hundred thousand rules have about a million. Aliases count as all that they stand for."""
+MOST_NESTED = 100
+
+_CHUNK = 16 * 1024
+_MOST_TAG_DIRECTIVES = 100
+"""libyaml compares each with all before it: a file of nothing else would take it half an hour."""
+_CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+_TAGS = "tag:yaml.org,2002:"
+
+
+def read_document(source: Source, report: Report) -> Node | None:
+    """The one document of the file, or None when there is none. Raises RulesError when it cannot be read to its end."""
+    _check_text(source.text, report)
+    return Composer(source.text, report).document()
+
+
+def _check_text(text: bytes, report: Report) -> None:
+    if len(text) > MOST_BYTES:
+        report.stop(At(0, 0), f"is larger than {MOST_BYTES >> 20} MiB; split it")
+    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        report.stop(At(1, 1), "is written in UTF-16; save it as UTF-8")
+    if text.count(b"%TAG") > _MOST_TAG_DIRECTIVES:
+        report.stop(At(0, 0), f"has more than {_MOST_TAG_DIRECTIVES} %TAG directives, and needs none")
+    decode = codecs.getincrementaldecoder("utf-8")().decode
+    line = column = 1
+    before = ""
+    for start in range(0, len(text), _CHUNK):
+        problem = None
+        try:
+            part = decode(text[start : start + _CHUNK], start + _CHUNK >= len(text))
+        except UnicodeDecodeError as error:
+            part = error.object[: error.start].decode()
+            problem = f"byte 0x{error.object[error.start]:02x} is not UTF-8"
+        if start == 0:
+            part = part.removeprefix("\ufeff")
+        if found := _CONTROL.search(part):
+            problem = f"the control character U+{ord(found[0]):04X} is not allowed in YAML"
+            part = part[: found.start()]
+        if before.endswith("\r"):
+            part = part.removeprefix("\n")  # a line break that lies across two chunks is one
+        before = part or before
+        *lines, rest = _BREAK.split(part)
+        if lines:
+            line, column = line + len(lines), 1
+        column += len(rest)
+        if problem:
+            report.stop(At(line, column), problem)
+
+
+class _Chunks:
+    """The text as libyaml reads it. Between two reads the interpreter may let another thread run."""
+
+    name = "<rules>"
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._at = 0
+
+    def read(self, size: int = _CHUNK) -> bytes:
+        """The next bytes, empty at the end."""
+        part = self._text[self._at : self._at + min(size, _CHUNK)]
+        self._at += len(part)
+        return part
+
+
+class _Anchor(NamedTuple):
+    node: Node | None
+    """None while it is open: an alias to it would be a cycle."""
+    size: int
+
+
+class Composer:
+    """Makes a tree of the events that PyYAML's parser gives, be it libyaml's or its own."""
+
+    def __init__(self, text: bytes, report: Report, parser: Any = EventParser) -> None:
+        # A reader that takes the byte order mark away by itself would count it as a column.
+        self._get_event = parser(_Chunks(text.removeprefix(codecs.BOM_UTF8))).get_event
+        self._report = report
+        self._anchors: dict[str, _Anchor] = {}
+        self._nodes = 0
+
+    def document(self) -> Node | None:
+        """The first document; another one that is not empty is an error."""
+        root: Node | None = None
+        documents = 0
+        while True:
+            match self._event():
+                case yaml.DocumentStartEvent() as start:
+                    event = self._event()
+                    if documents and not _empty(event):
+                        self._report.stop(
+                            _at(start), "a second YAML document begins here, but a rules file is one; make it a file"
+                        )
+                    self._anchors.clear()
+                    node = self._node(event, 0)
+                    if not documents:
+                        root = node
+                    documents += 1
+                case yaml.StreamEndEvent():
+                    return root
+
+    def _event(self) -> Any:
+        try:
+            return self._get_event()
+        except yaml.MarkedYAMLError as error:
+            self._report.stop(_mark(error.problem_mark or error.context_mark), _syntax(error))
+        except (yaml.YAMLError, ValueError, OverflowError) as error:
+            # Text that was checked before does not come here with libyaml; PyYAML's own parser trips over some escapes.
+            self._report.stop(At(0, 0), f"is not valid YAML: {error}")
+
+    def _node(self, event: Any, depth: int) -> Node:
+        self._nodes += 1
+        if self._nodes > MOST_NODES:
+            self._report.stop(_at(event), f"the file has more than {MOST_NODES:,} nodes; split it")
+        match event:
+            case yaml.AliasEvent():
+                return self._alias(event)
+            case yaml.ScalarEvent():
+                node: Node = self._scalar(event)
+                if event.anchor is not None:
+                    self._anchors[event.anchor] = _Anchor(node, 1)
+                return node
+        if depth >= MOST_NESTED:
+            self._report.stop(_at(event), f"lists and maps are nested deeper than {MOST_NESTED}")
+        before = self._nodes
+        if event.anchor is not None:
+            self._anchors[event.anchor] = _Anchor(None, 0)
+        node = self._items(event, depth) if isinstance(event, yaml.SequenceStartEvent) else self._fields(event, depth)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = _Anchor(node, self._nodes - before + 1)
+        return node
+
+    def _alias(self, event: Any) -> Node:
+        anchor = self._anchors.get(event.anchor)
+        if anchor is None:
+            self._report.stop(_at(event), f"alias *{event.anchor} has no anchor &{event.anchor} before it")
+        if anchor.node is None:
+            self._report.stop(_at(event), f"alias *{event.anchor} stands inside its own anchor &{event.anchor}")
+        self._nodes += anchor.size
+        if self._nodes > MOST_NODES:
+            self._report.stop(_at(event), f"aliases expand the file to more than {MOST_NODES:,} nodes; split it")
+        return anchor.node
+
+    def _scalar(self, event: Any) -> Scalar:
+        mark = event.start_mark
+        text = event.value
+        tag = event.tag
+        if tag is not None:
+            value = self._tagged(event, tag, text)
+        else:
+            value = resolve(text) if event.implicit[0] else text
+        if not text.isascii() and _SURROGATE.search(text):  # PyYAML's own parser lets an escape make one
+            self._report.stop(_at(event), "is not valid YAML: half of a surrogate pair is no character")
+        return Scalar(mark.line + 1, mark.column + 1, text, value)
+
+    def _tagged(self, event: Any, tag: str, text: str) -> Value:
+        if tag in ("!", _TAGS + "str"):
+            return str(text)
+        value = resolve(text)
+        fits: bool
+        match tag.removeprefix(_TAGS):
+            case "null":
+                fits = value is None
+            case "bool":
+                fits = isinstance(value, bool)
+            case "int":
+                fits = isinstance(value, int) and not isinstance(value, bool)
+            case "float":
+                fits = isinstance(value, int | float) and not isinstance(value, bool)
+                value = float(value) if isinstance(value, int) and fits else value
+            case "timestamp" | "merge":
+                return text
+            case _:
+                self._report.add(_at(event), f"tag {_short(tag)} is not known; leave it out")
+                return text
+        if not fits:
+            self._report.add(_at(event), f"{quoted(text)} is not what its tag {_short(tag)} says")
+        return value
+
+    def _items(self, event: Any, depth: int) -> Items:
+        self._check_tag(event, "seq")
+        items: list[Node] = []
+        while not isinstance(inner := self._event(), yaml.SequenceEndEvent):
+            items.append(self._node(inner, depth + 1))
+        return Items(event.start_mark.line + 1, event.start_mark.column + 1, items)
+
+    def _fields(self, event: Any, depth: int) -> Fields:
+        self._check_tag(event, "map")
+        fields: dict[str, Field] = {}
+        written: dict[str, Scalar] = {}
+        while not isinstance(inner := self._event(), yaml.MappingEndEvent):
+            key = self._node(inner, depth + 1)
+            value = self._node(self._event(), depth + 1)
+            if not isinstance(key, Scalar):
+                self._report.add(_at(inner), f"a key must be text, not {kind_of(key)}")
+            elif not isinstance(key.value, str):
+                self._report.add(_at(inner), f"a key must be text, not {kind_of(key)}; write it in quotes")
+            elif key.text in written:
+                first = written[key.text]
+                message = f"key {quoted(key.text)} is given twice in this map, first at {first.line}:{first.column}"
+                self._report.add(_at(inner), message)
+            else:
+                written[key.text] = key
+                if key.text == "<<" and _is_merge(inner):
+                    self._merge(value, fields)
+                else:
+                    fields[key.text] = Field(key, value)
+        return Fields(event.start_mark.line + 1, event.start_mark.column + 1, fields)
+
+    def _merge(self, value: Node, fields: dict[str, Field]) -> None:
+        """Take in the fields of other maps: the first map of a list wins, and of a merge and a key the later one."""
+        maps = value.items if isinstance(value, Items) else [value]
+        for one in reversed(maps):
+            if isinstance(one, Fields):
+                fields.update(one.fields)
+            else:
+                self._report.add(one, f"<< takes a map or a list of maps, not {kind_of(one)}")
+
+    def _check_tag(self, event: Any, known: str) -> None:
+        if event.tag not in (None, "!", _TAGS + known):
+            self._report.add(_at(event), f"tag {_short(event.tag)} is not known here; leave it out")
+
+
+def _is_merge(event: Any) -> bool:
+    """Whether a key `<<` was written without quotes; an alias to such a scalar is just a text."""
+    if not isinstance(event, yaml.ScalarEvent):
+        return False
+    return bool(event.implicit[0]) or event.tag == _TAGS + "merge"
+
+
+def _empty(event: Any) -> bool:
+    return isinstance(event, yaml.ScalarEvent) and event.value == "" and event.tag is None and event.implicit[0]
+
+
+def _short(tag: str) -> str:
+    return quoted("!!" + tag.removeprefix(_TAGS) if tag.startswith(_TAGS) else tag)[1:-1]
+
+
+def _at(event: Any) -> At:
+    return _mark(event.start_mark)
+
+
+def _mark(mark: Any) -> At:
+    return At(0, 0) if mark is None else At(mark.line + 1, mark.column + 1)
+
+
+def _syntax(error: yaml.MarkedYAMLError) -> str:
+    message = f"is not valid YAML: {error.problem}"
+    if error.context and error.context_mark is not None:
+        begun = _mark(error.context_mark)
+        message += f" {error.context}, begun at {begun.line}:{begun.column}"
+    if error.problem and "cannot start any token" in error.problem:
+        message += " (a tab? indent with spaces)"
+    return message

@@ -1,0 +1,53 @@
+"""Reads rules files from disk."""
+
+import os
+from pathlib import Path
+
+from ratelimit_service.errors import Problem, RulesError
+from ratelimit_service.rules.document import MOST_BYTES
+from ratelimit_service.rules.source import Source
+
+
+def read_sources(path: Path) -> list[Source]:
+    """Every `*.yaml` and `*.yml` file below a folder, in the order of their paths, or the one file that `path` is.
+
+    Names that begin with a dot are passed over, of files and of folders: Kubernetes keeps each ConfigMap twice, once
+    below `..data`. Raises RulesError with all that cannot be read.
+    """
+    problems: list[Problem] = []
+    sources: list[Source] = []
+    for file in _rules_files(path, problems) if path.is_dir() else [path]:
+        try:
+            with file.open("rb") as opened:
+                text = opened.read(MOST_BYTES + 1)
+        except OSError as error:
+            problems.append(_unreadable(file, error))
+        else:
+            if len(text) > MOST_BYTES:
+                problems.append(Problem(str(file), 0, 0, f"is larger than {MOST_BYTES >> 20} MiB; split it"))
+            sources.append(Source(str(file), text))
+    if problems:
+        raise RulesError(problems)
+    return sources
+
+
+def _rules_files(folder: Path, problems: list[Problem]) -> list[Path]:
+    found: list[Path] = []
+    walked: set[str] = set()
+    for root, folders, files in os.walk(
+        folder,
+        onerror=lambda error: problems.append(_unreadable(Path(error.filename), error)),
+        followlinks=True,
+    ):
+        real = os.path.realpath(root)
+        if real in walked:  # a symlink that leads back to a folder above it
+            folders.clear()
+            continue
+        walked.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(root, name) for name in files if not name.startswith(".") and name.endswith((".yaml", ".yml"))]
+    return sorted(found)
+
+
+def _unreadable(path: Path, error: OSError) -> Problem:
+    return Problem(str(path), 0, 0, f"cannot be read: {(error.strerror or str(error)).lower()}")

@@ -1,0 +1,203 @@
+"""Every key of a rules file, declared once: the parser, its hints, the JSON Schema and the reference come from here.
+
+To add an option: an entry here, a field in `rule.py`, and the line in `parse.py` that passes the one to the other.
+"""
+
+import difflib
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from ratelimit_service.rules.kinds import COUNT, FLAG, JSON, NAME, TEXT, UNIT, Kind, map_of, maps_of
+from ratelimit_service.rules.nodes import Fields, Scalar
+from ratelimit_service.rules.report import Report, quoted
+
+
+class Block(StrEnum):
+    """A kind of map in a rules file; its value is how a message says that something stands there."""
+
+    FILE = "at the top of the file"
+    DESCRIPTOR = "in a descriptor"
+    RATE_LIMIT = "in rate_limit"
+    REPLACES = "in an entry of replaces"
+
+
+class Option(NamedTuple):
+    """A key, where it may stand, and what it means."""
+
+    key: str
+    blocks: tuple[Block, ...]
+    kind: Kind
+    help: str
+    default: Any = None
+    """What its absence means; None when there is no such value."""
+    missing: str = ""
+    """What to say when it is absent, if it must not be."""
+
+
+OPTIONS = (
+    Option(
+        "domain",
+        (Block.FILE,),
+        NAME,
+        "The namespace of the file's rules, which Envoy's ratelimit filter sends. Required; a file has one, and no two "
+        "files the same unless MERGE_DOMAIN_CONFIG is set.",
+        missing="the file has no domain; it must begin with one, such as domain: shop",
+    ),
+    Option(
+        "key",
+        (Block.DESCRIPTOR,),
+        NAME,
+        "The key of the entry. Required.",
+        missing="a descriptor must have a key",
+    ),
+    Option(
+        "value",
+        (Block.DESCRIPTOR,),
+        TEXT,
+        "The value of the entry. Without it any value fits that no sibling fits better, and each has its own counter. "
+        "A `*` in it stands for any text, also for none.",
+        "",
+    ),
+    Option(
+        "rate_limit",
+        (Block.DESCRIPTOR,),
+        map_of("rate_limit"),
+        "The limit of requests whose last entry is this one. Without it they are not limited.",
+    ),
+    Option(
+        "descriptors",
+        (Block.FILE, Block.DESCRIPTOR),
+        maps_of("descriptor"),
+        "What may be asked about at this level. Below a descriptor: what its next entry may be.",
+        [],
+    ),
+    Option(
+        "unit",
+        (Block.RATE_LIMIT,),
+        UNIT,
+        "The length of the window. A month is 30 days and a year 365; windows are aligned to the calendar in UTC. "
+        "Required unless unlimited.",
+    ),
+    Option(
+        "requests_per_unit",
+        (Block.RATE_LIMIT,),
+        COUNT,
+        "How many requests fit into one window; 0 refuses all. Required unless unlimited.",
+    ),
+    Option(
+        "unlimited",
+        (Block.RATE_LIMIT,),
+        FLAG,
+        "No limit: the requests are let through and counted in the metrics.",
+        False,
+    ),
+    Option(
+        "name",
+        (Block.RATE_LIMIT,),
+        TEXT,
+        "A name for the limit, for `replaces` of others. It is in the answers, too.",
+        "",
+    ),
+    Option(
+        "name",
+        (Block.REPLACES,),
+        NAME,
+        "The name of the limit that is replaced.",
+        missing="an entry of replaces must have the name of a limit",
+    ),
+    Option(
+        "replaces",
+        (Block.RATE_LIMIT,),
+        maps_of("replaces"),
+        "The limits that do not apply in a request in which this one does.",
+        [],
+    ),
+    Option(
+        "shadow_mode",
+        (Block.DESCRIPTOR,),
+        FLAG,
+        "Try the limit: it is counted and reported, and refuses nothing.",
+        False,
+    ),
+    Option(
+        "quota_mode",
+        (Block.DESCRIPTOR,),
+        FLAG,
+        "The limit is a quota: a request is refused when every quota it has is used up.",
+        False,
+    ),
+    Option(
+        "detailed_metric",
+        (Block.DESCRIPTOR,),
+        FLAG,
+        "The rule's metrics have the values of the request at all levels. Not inherited.",
+        False,
+    ),
+    Option(
+        "value_to_metric",
+        (Block.DESCRIPTOR,),
+        FLAG,
+        "Metrics of the rules here and below have the request's value at this level, where the rule has none or a `*`.",
+        False,
+    ),
+    Option(
+        "share_threshold",
+        (Block.DESCRIPTOR,),
+        FLAG,
+        "All values that fit the `*` share one counter, instead of one each.",
+        False,
+    ),
+    Option(
+        "metadata",
+        (Block.DESCRIPTOR,),
+        JSON,
+        "Anything JSON can say: Envoy gets it as dynamic metadata with the limit's answer.",
+    ),
+)
+
+BY_BLOCK = {block: {option.key: option for option in OPTIONS if block in option.blocks} for block in Block}
+
+_REQUIRED = {block: [option for option in options.values() if option.missing] for block, options in BY_BLOCK.items()}
+
+_LONGEST_HINT = 40
+"""Comparing for a hint takes the square of the length; no key is nearly as long."""
+
+
+def read_block(fields: Fields, block: Block, report: Report) -> dict[str, Any]:
+    """The values of the options that the map gives; what does not belong there, or is malformed, is reported."""
+    known = BY_BLOCK[block]
+    values: dict[str, Any] = {}
+    for key, (at, node) in fields.fields.items():
+        option = known.get(key)
+        if option is None:
+            report.add(at, _stray(key, block))
+        elif not (isinstance(node, Scalar) and node.value is None):
+            value = option.kind.read(node, key, report)
+            if value is not None:
+                values[key] = value
+    for option in _REQUIRED[block]:
+        if not given(fields, option.key):
+            report.add(fields, option.missing)
+    return values
+
+
+def given(fields: Fields, key: str) -> bool:
+    """Whether the map has the key with any value, also a malformed one; null is none."""
+    field = fields.fields.get(key)
+    return field is not None and not (isinstance(field.value, Scalar) and field.value.value is None)
+
+
+def _stray(key: str, block: Block) -> str:
+    if homes := _homes(key):
+        return f"{key} does not belong {block}, but {homes}"
+    if len(key) <= _LONGEST_HINT:
+        # The nearest of those that belong here, else of all.
+        for keys in (BY_BLOCK[block], [option.key for option in OPTIONS]):
+            if near := difflib.get_close_matches(key.lower(), keys, 1):
+                where = "" if near[0] in BY_BLOCK[block] else f", which belongs {_homes(near[0])}"
+                return f"unknown key {quoted(key)}; did you mean {near[0]}{where}?"
+    return f"unknown key {quoted(key)}; {block} there may be {', '.join(BY_BLOCK[block])}"
+
+
+def _homes(key: str) -> str:
+    return " or ".join(block for block in Block if key in BY_BLOCK[block])

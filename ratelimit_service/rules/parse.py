@@ -1,0 +1,203 @@
+"""Rules files -> a rulebook, or everything that is wrong with them.
+
+The situations that envoyproxy/ratelimit refuses are refused, and some that it passes over in silence (docs/rules.md
+lists them). A load is all or nothing.
+"""
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.errors import Problem, RulesError
+from ratelimit_service.model import Limit, Unit
+from ratelimit_service.rules.book import Node, RuleBook
+from ratelimit_service.rules.document import read_document
+from ratelimit_service.rules.nodes import At, Fields, Scalar, dismantle, kind_of
+from ratelimit_service.rules.options import Block, given, read_block
+from ratelimit_service.rules.report import Placed, Report, quoted
+from ratelimit_service.rules.rule import Level, Place, Rule, near_threshold
+from ratelimit_service.rules.source import Source
+from ratelimit_service.tally import Path, Tallies, Tally
+
+
+def parse(
+    sources: Sequence[Source],
+    *,
+    merge_domains: bool = False,
+    near_ratio: float = 0.8,
+    most_values: int = 1000,
+    previous: RuleBook | None = None,
+) -> RuleBook:
+    """The rulebook of these files; without any, one that has no domains.
+
+    With `merge_domains`, several files may have the same domain. From `near_ratio` of a limit on, a hit counts as near
+    it. Of each rule whose metrics have values of requests in their names, `most_values` are counted apart. Rules take
+    over the tallies of those of `previous` that have the same path. Raises RulesError with every problem of every file.
+    """
+    old = {rule.path: rule for rule in previous.rules} if previous is not None else {}
+    domains: dict[str, _Domain] = {}
+    problems: list[Problem] = []
+    with _no_collections():
+        for source in sources:
+            report = Report(source.path)
+            parser = _Parser(report, near_ratio, most_values, old)
+            with suppress(RulesError):  # raised to leave the file; the report has it all
+                parser.file(source, domains, merge_domains)
+            problems += report.problems
+        if problems:
+            raise RulesError(problems)
+        return RuleBook({name: Node(domain.children, place=domain.place) for name, domain in domains.items()})
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Keep the garbage collector from running: a load makes a million objects and not one cycle.
+
+    It would stop all threads a dozen times; and once more after the load, 15 ms for ten thousand rules, to find that
+    all the new objects are there to stay. Freezing and thawing makes them old without looking at any. Only who found
+    the collector running starts it again, so two loads at a time do no harm.
+    """
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.freeze()
+            gc.unfreeze()
+            gc.enable()
+
+
+class _Domain(NamedTuple):
+    place: Place
+    children: dict[str, Node]
+
+
+class _Parser:
+    """Reads one file."""
+
+    def __init__(self, report: Report, near_ratio: float, most_values: int, old: Mapping[Path, Rule]) -> None:
+        self._report = report
+        self._near_ratio = near_ratio
+        self._most_values = most_values
+        self._old = old
+        self._domain = ""
+
+    def file(self, source: Source, domains: dict[str, _Domain], merge_domains: bool) -> None:
+        """Add the file's rules to its domain."""
+        root = read_document(source, self._report)
+        if root is None or (isinstance(root, Scalar) and root.value is None):
+            self._report.stop(At(1, 1), "the file is empty; it must begin with a domain")
+        if not isinstance(root, Fields):
+            self._report.stop(root, f"a rules file is a map with domain and descriptors, not {kind_of(root)}")
+        try:
+            self._root(root, domains, merge_domains)
+        finally:
+            dismantle(root)
+
+    def _root(self, root: Fields, domains: dict[str, _Domain], merge_domains: bool) -> None:
+        values = read_block(root, Block.FILE, self._report)
+        children: dict[str, Node] = {}
+        if "domain" in values:
+            self._domain = values["domain"]
+            at = root.fields["domain"].value
+            first = domains.setdefault(self._domain, _Domain(self._place(at), children))
+            if first.children is children or merge_domains:
+                children = first.children
+            else:
+                message = f"domain {quoted(self._domain)} is already in {first.place}; MERGE_DOMAIN_CONFIG joins files"
+                self._report.add(at, message)
+        self._descriptors(values.get("descriptors", []), (), children)
+
+    def _descriptors(self, items: Sequence[Fields], above: tuple[Level, ...], children: dict[str, Node]) -> None:
+        """Add the descriptors of one level to its children."""
+        for item in items:
+            values = read_block(item, Block.DESCRIPTOR, self._report)
+            key: str = values.get("key", "")
+            value: str = values.get("value", "")
+            name = f"{key}_{value}" if value else key
+            at = item.fields["key"].key if "key" in item.fields else item
+            if key and name in children:
+                message = f"descriptor {quoted(name)} is given twice at this level, first at {children[name].place}"
+                self._report.add(at, message)
+            shared = None
+            if values.get("share_threshold"):
+                shared = value or key
+                if key and "*" not in name:
+                    self._report.add(
+                        item.fields["share_threshold"].key,
+                        f"share_threshold needs a value with a * in it, and this is {quoted(name)}",
+                    )
+            own_value = bool(values.get("value_to_metric")) and shared is None and (not value or "*" in name)
+            levels = (*above, Level(name, shared, own_value))
+            rule = self._rule(item, values, levels) if "rate_limit" in values else None
+            below: dict[str, Node] = {}
+            self._descriptors(values.get("descriptors", []), levels, below)
+            children.setdefault(name, Node(below, rule, self._place(at), bare=not value))
+
+    def _rule(self, item: Fields, values: Mapping[str, Any], levels: tuple[Level, ...]) -> Rule | None:
+        block: Fields = values["rate_limit"]
+        at = item.fields["rate_limit"].key
+        options = read_block(block, Block.RATE_LIMIT, self._report)
+        limit: Limit | None = None
+        if options.get("unlimited"):
+            for key in ("unit", "requests_per_unit"):
+                if given(block, key):
+                    self._report.add(block.fields[key].key, f"{key} contradicts unlimited: take one of them away")
+        else:
+            limit = self._limit(block, options, at)
+        name: str = options.get("name", "")
+        replaces = self._replaces(options.get("replaces", []), name)
+
+        detailed = bool(values.get("detailed_metric"))
+        if detailed:
+            levels = tuple(level if level.shared is not None else level._replace(by_value=True) for level in levels)
+        path = (self._domain, *(level.name for level in levels))
+        old = self._old.get(path)
+        tallies: Tallies | None = None
+        if any(level.by_value for level in levels):
+            tallies = old.tallies if old is not None else None
+            if tallies is None:
+                rest = (self._domain, *("other" if level.by_value else level.name for level in levels))
+                tallies = Tallies(rest, self._most_values)
+        return Rule(
+            self._domain,
+            levels,
+            limit,
+            open_algorithm("fixed_window"),
+            name=name,
+            replaces=replaces,
+            shadow=bool(values.get("shadow_mode")),
+            quota=bool(values.get("quota_mode")),
+            detailed=detailed,
+            metadata=values.get("metadata"),
+            place=self._place(at),
+            near=0 if limit is None else near_threshold(limit.requests, self._near_ratio),
+            tally=Tally() if old is None else old.tally,
+            tallies=tallies,
+        )
+
+    def _limit(self, block: Fields, options: Mapping[str, Any], at: Placed) -> Limit | None:
+        unit: Unit | None = options.get("unit")
+        requests: int | None = options.get("requests_per_unit")
+        if not given(block, "unit"):
+            self._report.add(at, "rate_limit has no unit; write one, such as unit: minute, or unlimited: true")
+        if not given(block, "requests_per_unit"):
+            self._report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
+        if unit is None or requests is None:
+            return None
+        return Limit(requests, unit, unit.window)
+
+    def _replaces(self, items: Sequence[Fields], own: str) -> frozenset[str]:
+        names = set()
+        for item in items:
+            name = read_block(item, Block.REPLACES, self._report).get("name", "")
+            if name and name == own:
+                self._report.add(item.fields["name"].value, f"replaces {quoted(name)} is the name of this limit itself")
+            names.add(name)
+        return frozenset(names)
+
+    def _place(self, at: Placed) -> Place:
+        return Place(self._report.path, at.line, at.column)

@@ -1,0 +1,53 @@
+"""Gathers what is wrong with one rules file, so that all of it is told at once."""
+
+from typing import NoReturn, Protocol
+
+from ratelimit_service.errors import Problem, RulesError
+
+MOST_PROBLEMS = 1000
+"""Per file. Nobody reads more, and a file made to be wrong in a million places must not fill the memory."""
+
+_LONGEST_QUOTE = 80
+
+
+class Placed(Protocol):
+    """Whatever stands at a place in the file; line and column count from 1."""
+
+    @property
+    def line(self) -> int:
+        """0 when it is about the file as a whole."""
+
+    @property
+    def column(self) -> int:
+        """In characters."""
+
+
+class Report:
+    """The problems of the file at `path`. The same problem at the same place, reached by two aliases, is told once."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._problems: dict[Problem, None] = {}
+
+    def add(self, at: Placed, message: str) -> None:
+        """Something is wrong there; the reading goes on. Raises RulesError when it is too much."""
+        self._problems[Problem(self.path, at.line, at.column, message)] = None
+        if len(self._problems) >= MOST_PROBLEMS:
+            raise RulesError(self.problems)
+
+    def stop(self, at: Placed, message: str) -> NoReturn:
+        """Something is wrong there, and the reading cannot go on."""
+        self.add(at, message)
+        raise RulesError(self.problems)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Everything so far, in the order of the file."""
+        return tuple(sorted(self._problems, key=lambda problem: problem[1:3]))
+
+
+def quoted(text: str) -> str:
+    """The text as a message shows it: in quotes, on one line, shortened."""
+    if len(text) > _LONGEST_QUOTE:
+        text = text[: _LONGEST_QUOTE - 1] + "…"
+    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text) + '"'

@@ -1,0 +1,101 @@
+"""What a rule has answered so far, as plain integers. Hot path.
+
+A tally outlives a reload: a new book takes over the tallies of the old one by their path. What each number counts is
+upstream's, so that its dashboards go on telling the truth.
+"""
+
+from collections.abc import Iterator
+
+from ratelimit_service.model import Decision
+
+Path = tuple[str, ...]
+"""Where a tally stands: the domain, then a name for each level."""
+
+LONGEST_PATH = 1000
+"""Characters; a longer path is made of a request's huge value, which no metric should carry."""
+
+
+class Tally:
+    """Counts of cost, not of calls, except where said otherwise."""
+
+    __slots__ = (
+        "near_limit",
+        "over_limit",
+        "replaced",
+        "shadow_mode",
+        "total_hits",
+        "total_negative_hits",
+        "unlimited",
+        "within_limit",
+    )
+
+    def __init__(self) -> None:
+        self.total_hits = 0
+        self.within_limit = 0
+        self.near_limit = 0
+        """What was charged above the near threshold and within the limit."""
+        self.over_limit = 0
+        self.shadow_mode = 0
+        """What a shadow rule let pass although it was over."""
+        self.unlimited = 0
+        self.replaced = 0
+        """What another rule of the same request took over."""
+        self.total_negative_hits = 0
+
+    def count(self, cost: int, decision: Decision, requests: int, near: int, shadow: bool) -> None:
+        """Add one decision on a limit of `requests`, of which `near` may be used before it counts as near the limit."""
+        if cost < 0:
+            self.total_negative_hits -= cost
+            return
+        self.total_hits += cost
+        if decision.allowed:
+            self.within_limit += cost
+            above = requests - decision.remaining - near
+            if above > 0:
+                self.near_limit += above if above < cost else cost
+            return
+        over = decision.over
+        self.over_limit += over
+        if shadow:
+            self.shadow_mode += over
+        if over < cost:
+            # The hit crossed the limit: what lay below it, and above the threshold, came near.
+            before = requests - (cost - over)
+            self.near_limit += requests - (before if before > near else near)
+
+
+class Tallies:
+    """Tallies by path, at most so many; whatever comes after is summed in one more, under `other`."""
+
+    def __init__(self, other: Path, most: int) -> None:
+        self._by_path: dict[Path, Tally] = {}
+        self._other_path = other
+        self._other = Tally()
+        self._most = most
+
+    def of(self, path: Path) -> Tally:
+        """The tally at that path, made when it is new and there is room."""
+        tally = self._by_path.get(path)
+        if tally is None:
+            if len(self._by_path) >= self._most or sum(map(len, path)) > LONGEST_PATH:
+                self._by_path.setdefault(self._other_path, self._other)
+                return self._other
+            tally = self._by_path[path] = Tally()
+        return tally
+
+    def items(self) -> Iterator[tuple[Path, Tally]]:
+        """Every path with its tally."""
+        return iter(tuple(self._by_path.items()))
+
+
+class Totals:
+    """What the service as a whole has answered; counts of calls."""
+
+    __slots__ = ("global_shadow_mode", "service_errors", "store_errors")
+
+    def __init__(self) -> None:
+        self.service_errors = 0
+        """Calls that could not be answered: nothing asked, no rules."""
+        self.store_errors = 0
+        self.global_shadow_mode = 0
+        """Refusals turned into OK by SHADOW_MODE."""

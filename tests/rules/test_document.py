@@ -1,0 +1,202 @@
+"""Whatever the bytes, YAML becomes a tree of nodes with places, or an error with its place, and soon."""
+
+import time
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from yaml._yaml import CParser
+
+from ratelimit_service.errors import Problem, RulesError
+from ratelimit_service.rules.document import MOST_BYTES, Composer, read_document
+from ratelimit_service.rules.nodes import Fields, Items, Scalar
+from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.report import Report
+from ratelimit_service.rules.source import Source
+
+
+def problem(text: bytes) -> str:
+    """The first thing said about a file."""
+    report = Report("a.yaml")
+    with pytest.raises(RulesError):
+        read_document(Source("a.yaml", text), report)
+    return str(report.problems[0])
+
+
+def test_every_node_knows_its_place() -> None:
+    tree = read_document(Source("a.yaml", "a: [é, {b: 'x'}]\n".encode()), Report("a.yaml"))
+
+    assert isinstance(tree, Fields)
+    items = tree.fields["a"].value
+    assert isinstance(items, Items)
+    assert items[:2] == (1, 4)
+    assert items.items[0] == Scalar(1, 5, "é", "é")
+    inner = items.items[1]
+    assert isinstance(inner, Fields)
+    assert inner.fields["b"] == (Scalar(1, 9, "b", "b"), Scalar(1, 12, "x", "x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"a: b: c", "a.yaml:1:5: is not valid YAML: mapping values are not allowed in this context"),
+        (b"a: \xff", "a.yaml:1:4: byte 0xff is not UTF-8"),
+        ("é: 1\r\nü: ".encode() + b"\xe2\x82", "a.yaml:2:4: byte 0xe2 is not UTF-8"),
+        (b"a: 1\rb: \x00", "a.yaml:2:4: the control character U+0000 is not allowed in YAML"),
+        (b"\xef\xbb\xbfab\x07", "a.yaml:1:3: the control character U+0007 is not allowed in YAML"),
+        ("a: 1".encode("utf-16"), "a.yaml:1:1: is written in UTF-16; save it as UTF-8"),
+        (b"a: 1\n---\nb: 2", "a.yaml:2:1: a second YAML document begins here, but a rules file is one; make it a file"),
+        (b"a: *b", "a.yaml:1:4: alias *b has no anchor &b before it"),
+        (b"a: &b [*b]", "a.yaml:1:8: alias *b stands inside its own anchor &b"),
+        (b"a: &b {<<: *b}", "a.yaml:1:12: alias *b stands inside its own anchor &b"),
+        (b"[" * 101, "a.yaml:1:101: lists and maps are nested deeper than 100"),
+        (b"- " * 101, "a.yaml:1:201: lists and maps are nested deeper than 100"),
+        (b"%TAG !a! b\n" * 101, "a.yaml: has more than 100 %TAG directives, and needs none"),
+        (b"a" * (MOST_BYTES + 1), "a.yaml: is larger than 16 MiB; split it"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_told_with_its_place(text: bytes, expected: str) -> None:
+    assert problem(text) == expected
+
+
+def test_a_quote_that_is_never_closed_is_told_with_its_beginning() -> None:
+    assert problem(b"a: 'b\n") == (
+        "a.yaml:2:1: is not valid YAML: found unexpected end of stream while scanning a quoted scalar, begun at 1:4"
+    )
+
+
+def test_a_tab_that_indents_is_told_apart() -> None:
+    assert problem(b"a:\n\tb: c") == (
+        "a.yaml:2:1: is not valid YAML: found character that cannot start any token "
+        "while scanning for the next token, begun at 2:1 (a tab? indent with spaces)"
+    )
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    assert problem(b'a: "\\ud800"').startswith("a.yaml:1:7: is not valid YAML: found invalid Unicode character escape")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"a: 1\nb: 2\na: 3", 'a.yaml:3:1: key "a" is given twice in this map, first at 1:1'),
+        (b"a: !!python/object:os.system x", "a.yaml:1:4: tag !!python/object:os.system is not known; leave it out"),
+        (b"a: !mine x", "a.yaml:1:4: tag !mine is not known; leave it out"),
+        (b"a: !!binary YQ==", "a.yaml:1:4: tag !!binary is not known; leave it out"),
+        (b"a: !!str [x]", "a.yaml:1:4: tag !!str is not known here; leave it out"),
+        (b"a: !!int x", 'a.yaml:1:4: "x" is not what its tag !!int says'),
+        (b"a: {<<: x}", 'a.yaml:1:9: << takes a map or a list of maps, not the text "x"'),
+    ],
+)
+def test_what_need_not_stop_the_reading_is_reported(text: bytes, expected: str) -> None:
+    report = Report("a.yaml")
+    read_document(Source("a.yaml", text), report)
+
+    assert [str(found) for found in report.problems] == [expected]
+
+
+@pytest.mark.parametrize(
+    "text", [b"a: 1\n---\n", b"a: 1\n...\n", b"---\na: 1\n---\n...\n---\n", b"\xef\xbb\xbfa: 1\r\n"]
+)
+def test_empty_documents_and_byte_order_marks_are_harmless(text: bytes) -> None:
+    report = Report("a.yaml")
+    tree = read_document(Source("a.yaml", text), report)
+
+    assert isinstance(tree, Fields)
+    assert list(tree.fields) == ["a"]
+    assert report.problems == ()
+
+
+def test_a_line_break_across_two_chunks_is_one() -> None:
+    text = b"#" * (16 * 1024 - 1) + b"\r\n\xff"
+
+    assert problem(text) == "a.yaml:2:1: byte 0xff is not UTF-8"
+
+
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 20)
+)
+
+
+def test_a_billion_laughs_are_refused_where_they_become_too_many() -> None:
+    assert problem(LAUGHS.encode()) == "a.yaml:7:10: aliases expand the file to more than 2,000,000 nodes; split it"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LAUGHS.encode(),
+        b"[" * MOST_BYTES,
+        b"{" * MOST_BYTES,
+        b"? " * (MOST_BYTES // 2),
+        b"a" * 100_000_000,
+        b"a: " + b"x" * (MOST_BYTES - 3),
+        b"x\n" * (MOST_BYTES // 2),
+        b'"' + b"\\" * (MOST_BYTES - 1),
+        b"\n" * MOST_BYTES,
+        b"# " * (MOST_BYTES // 2),
+        b"%TAG !a! b\n" * (MOST_BYTES // 11),
+        b"!a!b " * (MOST_BYTES // 5),
+        b": " * (MOST_BYTES // 2),
+    ],
+    ids=lambda text: repr(bytes(text[:12])),
+)
+def test_no_bytes_within_the_bound_take_long(text: bytes) -> None:
+    began = time.process_time()
+    with pytest.raises(RulesError):
+        parse([Source("a.yaml", text)])
+
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"a: [1, {c: ~}]\nx: &a {z: 1}\nw: {<<: *a, v: !!str 1, u: 'q'}\n",
+        b"- |\n  x\n  y\n- >-\n  x\n  y\n",
+        b"a: &b [*b]",
+        b"a: *b",
+        b"a: 1\n---\nb: 2",
+        b"[" * 101,
+    ],
+)
+def test_pyyamls_own_parser_gives_the_same_as_libyaml(text: bytes) -> None:
+    def read(parser: Any) -> object:
+        report = Report("a.yaml")
+        try:
+            return Composer(text, report, parser).document(), report.problems
+        except RulesError:
+            return report.problems
+
+    assert read(yaml.SafeLoader) == read(CParser)
+
+
+def test_half_a_surrogate_pair_is_refused_with_pyyamls_own_parser_too() -> None:
+    report = Report("a.yaml")
+    with pytest.raises(RulesError, match="half of a surrogate pair"):
+        Composer(b'a: "\\ud800"', report, yaml.SafeLoader).document()
+
+
+WORDS = [
+    "domain: d\n", "descriptors:\n", "- key: a\n", "  value: x*\n", "  rate_limit:\n", "    unit: day\n",
+    "    requests_per_unit: 1\n", "- ", "[", "]", "{", "}", "&a ", "*a", "<<: ", "---\n", "...\n", "'", '"', ">\n",
+    "? ", ": ", "!!int ", "!x ", "\t", "\x00", "\ufeff", "  ", "\n", "\r\n", "~", "0x1", "1.5", "metadata: ", "%",
+    "#", ",", "key: ", "\\", "é", "replaces: [{name: n}]", "\ud800",
+]  # fmt: skip
+
+
+def _encode(words: list[str]) -> bytes:
+    return "".join(words).encode(errors="surrogatepass")
+
+
+@given(st.one_of(st.binary(max_size=200), st.lists(st.sampled_from(WORDS), max_size=30).map(_encode)))
+def test_any_bytes_give_a_book_or_a_rules_error(text: bytes) -> None:
+    try:
+        parse([Source("a.yaml", text)])
+        problems: tuple[Problem, ...] = ()
+    except RulesError as error:
+        problems = error.problems
+
+    assert all(problem.path == "a.yaml" and problem.message for problem in problems)

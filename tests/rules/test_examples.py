@@ -1,0 +1,29 @@
+"""The rules that come with the service are good, and show every option."""
+
+from pathlib import Path
+
+from ratelimit_service.rules.advice import advise
+from ratelimit_service.rules.files import read_sources
+from ratelimit_service.rules.options import OPTIONS
+from ratelimit_service.rules.parse import parse
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_examples_load_without_a_warning() -> None:
+    rules = parse(read_sources(ROOT / "config"))
+
+    assert set(rules.domains) >= {"shop", "every-option"}
+    assert advise(rules) == []
+
+
+def test_every_option_stands_in_the_example_of_every_option() -> None:
+    text = (ROOT / "config" / "every-option.yaml").read_text()
+
+    assert [option.key for option in OPTIONS if f"{option.key}: " not in text.replace(":\n", ": ")] == []
+
+
+def test_every_option_stands_in_the_reference() -> None:
+    text = (ROOT / "docs" / "rules.md").read_text()
+
+    assert [option.key for option in OPTIONS if f"| `{option.key}` |" not in text] == []

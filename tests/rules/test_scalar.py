@@ -1,0 +1,48 @@
+"""Plain scalars mean what Go's yaml.v2 takes them for."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_service.rules.scalar import Value, resolve
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", None), ("~", None), ("null", None), ("Null", None), ("nUll", "nUll"),
+        ("yes", True), ("Y", True), ("on", True), ("TRUE", True), ("tRue", "tRue"), ("n", False), ("Off", False),
+        ("0", 0), ("00", 0), ("12", 12), ("-12", -12), ("+12", 12), ("1_000", 1000), ("_1", "_1"),
+        ("0x1F", 31), ("0Xff", 255), ("-0x10", -16), ("0o17", 15), ("017", 15), ("0b101", 5),
+        ("0x", "0x"), ("0b2", "0b2"), (".", "."), ("-", "-"),
+        ("08", 8.0), ("1.5", 1.5), (".5", 0.5), ("1.", 1.0), ("1e3", 1000.0), ("-1.5e-3", -0.0015),
+        (".inf", math.inf), ("-.INF", -math.inf), ("1e999", "1e999"), ("1.2.3", "1.2.3"), ("10.0.0.1", "10.0.0.1"),
+        ("9223372036854775807", 2**63 - 1), ("18446744073709551615", 2**64 - 1), ("18446744073709551616", 2.0**64),
+        ("-9223372036854775808", -(2**63)), ("-9223372036854775809", -(2.0**63)),
+        ("0xFFFFFFFFFFFFFFFFF", "0xFFFFFFFFFFFFFFFFF"),
+        ("2024-01-31", "2024-01-31"), ("12:30:45", "12:30:45"), ("<<", "<<"), ("1 000", "1 000"), ("٣", "٣"),
+    ],
+)  # fmt: skip
+def test_a_plain_scalar_has_the_value_that_yaml_v2_gives_it(text: str, value: Value) -> None:
+    found = resolve(text)
+
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_nan_is_a_float() -> None:
+    found = resolve(".nan")
+
+    assert isinstance(found, float)
+    assert math.isnan(found)
+
+
+@given(st.text(alphabet="0123456789_xob.eE+-naif", max_size=5000))
+def test_any_text_has_a_value(text: str) -> None:
+    resolve(text)
+
+
+def test_very_many_digits_are_no_integer_and_no_error() -> None:
+    assert resolve("9" * 10_000) == "9" * 10_000

@@ -1,0 +1,236 @@
+"""Changed rules are noticed however they are changed; bad ones never replace good ones."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.source import Source
+from ratelimit_service.rules.watch import Watcher
+
+Story = Callable[["Watched"], Awaitable[None]]
+
+
+def rules(requests: int, domain: str = "shop") -> str:
+    return f"domain: {domain}\ndescriptors: [{{key: user, rate_limit: {{unit: day, requests_per_unit: {requests}}}}}]\n"
+
+
+class Watched:
+    """A watcher at work, and what comes of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.books: asyncio.Queue[RuleBook] = asyncio.Queue()
+        self.watcher = Watcher(folder, self._parse, self.books.put_nowait, poll_seconds=0.01)
+
+    @staticmethod
+    def _parse(sources: Sequence[Source], previous: RuleBook | None) -> RuleBook:
+        return parse(sources, previous=previous)
+
+    def write(self, text: str, name: str = "shop.yaml") -> None:
+        (self.folder / name).write_text(text)
+
+    async def limits(self) -> dict[str, int]:
+        """Of the next book: the limit of each domain."""
+        book = await asyncio.wait_for(self.books.get(), 10)
+        return {rule.domain: rule.limit.requests for rule in book.rules if rule.limit is not None}
+
+    async def refusal(self, failures: int) -> str:
+        """What was wrong, once so many loads have failed."""
+        async with asyncio.timeout(10):
+            while self.watcher.failures < failures:  # noqa: ASYNC110  # a refusal is told to nobody
+                await asyncio.sleep(0.001)
+        return "\n".join(map(str, self.watcher.problems)).replace(str(self.folder), "…")
+
+
+def play(folder: Path, story: Story) -> Watched:
+    """Load, then watch while the story happens."""
+
+    async def run() -> Watched:
+        watched = Watched(folder)
+        await watched.watcher.load()
+        watching = asyncio.create_task(watched.watcher.run())
+        await story(watched)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        return watched
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.yaml").write_text(rules(1))
+    return tmp_path
+
+
+def test_what_is_there_at_the_start_is_loaded(folder: Path) -> None:
+    async def story(watched: Watched) -> None:
+        assert await watched.limits() == {"shop": 1}
+
+    assert play(folder, story).watcher.successes == 1
+
+
+def test_a_file_written_in_place_is_loaded(folder: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await watched.limits()
+        watched.write(rules(2))
+        assert await watched.limits() == {"shop": 2}
+
+    play(folder, story)
+
+
+def test_a_file_renamed_into_place_is_loaded_even_if_it_is_as_old_and_as_large(folder: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await watched.limits()
+        before = (folder / "shop.yaml").stat()
+        watched.write(rules(2), ".shop.yaml.new")
+        os.utime(folder / ".shop.yaml.new", ns=(before.st_atime_ns, before.st_mtime_ns))
+        (folder / ".shop.yaml.new").rename(folder / "shop.yaml")
+        assert await watched.limits() == {"shop": 2}
+
+    play(folder, story)
+
+
+def test_new_and_removed_files_and_sub_folders_are_noticed(folder: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await watched.limits()
+        (folder / "more").mkdir()
+        watched.write(rules(3, "api"), "more/api.yml")
+        assert await watched.limits() == {"shop": 1, "api": 3}
+        (folder / "shop.yaml").unlink()
+        assert await watched.limits() == {"api": 3}
+
+    play(folder, story)
+
+
+def test_a_config_map_is_read_once_and_its_swap_is_noticed(tmp_path: Path) -> None:
+    # As the kubelet lays a volume out: versions in dot folders, ..data pointing at one, a link for each file.
+    def publish(version: str, text: str) -> None:
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "shop.yaml").write_text(text)
+        (tmp_path / "..data_tmp").symlink_to(version)
+        (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+
+    publish("..2026_01", rules(1))
+    (tmp_path / "shop.yaml").symlink_to("..data/shop.yaml")
+
+    async def story(watched: Watched) -> None:
+        assert await watched.limits() == {"shop": 1}
+        publish("..2026_02", rules(2))
+        assert await watched.limits() == {"shop": 2}
+
+    play(tmp_path, story)
+
+
+def test_a_bad_file_leaves_the_old_rules_and_is_told_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(watched: Watched) -> None:
+        await watched.limits()
+        book = watched.watcher.book
+        watched.write(rules(2).replace("day", "fortnight"))
+        assert await watched.refusal(1) == (
+            '…/shop.yaml:2:46: unit "fortnight" is not one of second, minute, hour, day, week, month, year'
+        )
+        assert watched.watcher.book is book
+        watched.write(rules(3))
+        assert await watched.limits() == {"shop": 3}
+
+    with caplog.at_level(logging.INFO, "ratelimit_service.rules.watch"):
+        watcher = play(folder, story).watcher
+
+    assert (watcher.successes, watcher.failures, watcher.problems) == (2, 1, ())
+    assert [record.levelname for record in caplog.records] == ["INFO", "ERROR", "INFO"]
+
+
+def test_all_files_are_loaded_or_none(folder: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await watched.limits()
+        watched.write("domain: [", "broken.yaml")
+        await watched.refusal(1)
+        watched.write(rules(2))
+        await watched.refusal(2)
+        assert watched.books.empty()
+        (folder / "broken.yaml").unlink()
+        assert await watched.limits() == {"shop": 2}
+
+    play(folder, story)
+
+
+def test_an_emptied_folder_leaves_the_old_rules(folder: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await watched.limits()
+        (folder / "shop.yaml").unlink()
+        assert await watched.refusal(1) == "…: has no *.yaml or *.yml file"
+        assert watched.watcher.book is not None
+
+    play(folder, story)
+
+
+def test_a_folder_that_goes_away_leaves_the_old_rules(tmp_path: Path) -> None:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    (folder / "shop.yaml").write_text(rules(1))
+
+    async def story(watched: Watched) -> None:
+        await watched.limits()
+        folder.rename(tmp_path / "away")
+        assert await watched.refusal(1) == "…: cannot be read: no such file or directory"
+        (tmp_path / "away").rename(folder)
+        assert await watched.limits() == {"shop": 1}
+
+    play(folder, story)
+
+
+def test_an_unreadable_file_leaves_the_old_rules(folder: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await watched.limits()
+        # Unreadable for root too: a link that leads to itself.
+        (folder / "loop.yaml").symlink_to("loop.yaml")
+        assert await watched.refusal(1) == "…/loop.yaml: cannot be read: too many levels of symbolic links"
+        assert watched.watcher.book is not None
+
+    play(folder, story)
+
+
+def test_a_folder_within_itself_is_read_once(folder: Path) -> None:
+    (folder / "again").symlink_to(folder)
+
+    async def story(watched: Watched) -> None:
+        assert await watched.limits() == {"shop": 1}
+
+    play(folder, story)
+
+
+def test_a_file_too_large_for_rules_is_refused_unread(folder: Path) -> None:
+    with (folder / "huge.yaml").open("wb") as huge:
+        huge.truncate(100 * 2**20)
+
+    async def story(watched: Watched) -> None:
+        assert await watched.refusal(1) == "…/huge.yaml: is larger than 16 MiB; split it"
+
+    play(folder, story)
+
+
+def test_a_book_that_was_asked_for_is_loaded_though_nothing_changed(folder: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await watched.limits()
+        watched.watcher.reload()
+        assert await watched.limits() == {"shop": 1}
+
+    assert play(folder, story).watcher.successes == 2
+
+
+def test_tallies_outlive_a_reload(folder: Path) -> None:
+    async def story(watched: Watched) -> None:
+        before = await asyncio.wait_for(watched.books.get(), 10)
+        before.rules[0].tally.total_hits = 7
+        watched.write(rules(2))
+        after = await asyncio.wait_for(watched.books.get(), 10)
+        assert after.rules[0].tally.total_hits == 7
+
+    play(folder, story)

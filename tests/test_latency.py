@@ -1,0 +1,24 @@
+"""How long calls took."""
+
+from ratelimit_service.latency import BOUNDS, Bucket, Latency
+
+
+def test_a_duration_is_in_every_bucket_that_it_fits_in() -> None:
+    latency = Latency()
+    for nanoseconds in (0, 50_000, 50_001, 7_000_000, 11_000_000_000):
+        latency.observe(nanoseconds)
+
+    buckets = latency.buckets()
+
+    assert buckets[:3] == [Bucket(0.00005, 2), Bucket(0.0001, 3), Bucket(0.00025, 3)]
+    assert buckets[6:8] == [Bucket(0.005, 3), Bucket(0.01, 4)]
+    assert buckets[-1] == Bucket(10.0, 4)
+    assert latency.calls == 5
+    assert latency.nanoseconds == 11_007_100_001
+
+
+def test_the_bounds_have_all_of_upstreams() -> None:
+    upstream = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]
+
+    assert [bound / 1e9 for bound in BOUNDS[-11:]] == upstream
+    assert list(BOUNDS) == sorted(BOUNDS)

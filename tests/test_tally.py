@@ -1,0 +1,74 @@
+"""What each number counts: upstream's own vectors, as (limit, cost, count after) -> (within, near, over)."""
+
+import pytest
+
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.model import Decision, Limit, Unit
+from ratelimit_service.rules.rule import near_threshold
+from ratelimit_service.tally import LONGEST_PATH, Tallies, Tally
+
+
+def count(limit: int, cost: int, after: int, *, shadow: bool = False) -> Tally:
+    state = (60_000_000, after - cost) if after > cost else None
+    _, decision = open_algorithm("fixed_window").hit(state, Limit(limit, Unit.MINUTE, 60_000_000), cost, 0)
+    tally = Tally()
+    tally.count(cost, decision, limit, near_threshold(limit, 0.8), shadow)
+    return tally
+
+
+@pytest.mark.parametrize(
+    ("limit", "cost", "after", "within", "near", "over"),
+    [
+        (20, 3, 5, 3, 0, 0),
+        (8, 2, 7, 2, 1, 0),
+        (20, 3, 19, 3, 3, 0),
+        (20, 3, 22, 0, 1, 2),
+        (20, 7, 22, 0, 4, 2),
+        (10, 3, 30, 0, 0, 3),
+        (15, 1, 16, 0, 0, 1),
+    ],
+)
+def test_a_hit_is_counted_as_upstream_counts_it(
+    limit: int, cost: int, after: int, within: int, near: int, over: int
+) -> None:
+    tally = count(limit, cost, after)
+
+    assert tally.total_hits == cost
+    assert (tally.within_limit, tally.near_limit, tally.over_limit) == (within, near, over)
+
+
+def test_a_shadow_rule_counts_what_it_let_pass_as_over_too() -> None:
+    tally = count(20, 3, 22, shadow=True)
+
+    assert (tally.over_limit, tally.shadow_mode) == (2, 2)
+
+
+def test_a_refund_is_counted_apart() -> None:
+    tally = Tally()
+    tally.count(-3, Decision(True, 10, 0, 0, 0), 10, 8, shadow=False)
+
+    assert (tally.total_negative_hits, tally.total_hits, tally.within_limit) == (3, 0, 0)
+
+
+def test_the_near_threshold_is_a_product_of_32_bit_floats() -> None:
+    assert near_threshold(100, 0.29) == 29
+    assert int(100 * 0.29) == 28
+
+
+def test_beyond_the_bound_values_are_summed_in_one_tally() -> None:
+    tallies = Tallies(("shop", "other"), 2)
+    for value in ("a", "b", "c", "d", "a"):
+        tallies.of(("shop", value)).total_hits += 1
+
+    assert {path: tally.total_hits for path, tally in tallies.items()} == {
+        ("shop", "a"): 2,
+        ("shop", "b"): 1,
+        ("shop", "other"): 2,
+    }
+
+
+def test_a_huge_value_never_becomes_the_name_of_a_metric() -> None:
+    tallies = Tallies(("shop", "other"), 2)
+    tallies.of(("shop", "x" * LONGEST_PATH)).total_hits += 1
+
+    assert [path for path, _ in tallies.items()] == [("shop", "other")]
