@@ -1,0 +1,41 @@
+"""The contract of a store: it keeps counters, charges hits against them, and owns the clock it does that by."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ratelimit_service.errors import StoreError
+from ratelimit_service.verdict import Hit
+
+Done = Callable[[StoreError | None], None]
+
+
+class Store(Protocol):
+    """Where counters live."""
+
+    @property
+    def name(self) -> str:
+        """What kind of store it is, for people."""
+
+    @property
+    def healthy(self) -> bool:
+        """It can decide hits now."""
+
+    @property
+    def counters(self) -> int:
+        """How many it holds."""
+
+    @property
+    def evicted(self) -> int:
+        """Live counters that had to make way for others."""
+
+    def hit(self, hits: Sequence[Hit], done: Done) -> None:
+        """Charge all hits of one request, write a decision on each, then call `done` once, now or later.
+
+        With an error, `done` says that some hit has no decision.
+        """
+
+    def sweep(self) -> None:
+        """A little housekeeping, called several times a second."""
+
+    async def close(self) -> None:
+        """Give back what it holds outside the process."""

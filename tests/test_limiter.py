@@ -1,0 +1,283 @@
+"""Requests in, verdicts out: what is charged, and what all descriptors add up to."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ratelimit_service.clock import MINUTE
+from ratelimit_service.errors import RpcError, Status, StoreError
+from ratelimit_service.limiter import Limiter
+from ratelimit_service.model import Descriptor, Limit, Request, Unit
+from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.stores.store import Done
+from ratelimit_service.verdict import Hit, Verdict
+from tests.books import book
+from tests.clocks import Clock
+
+RULES = """
+    domain: shop
+    descriptors:
+      - key: user
+        rate_limit: {unit: minute, requests_per_unit: 2}
+      - key: tenant
+        rate_limit: {unit: minute, requests_per_unit: 10}
+      - key: free
+        rate_limit: {unlimited: true}
+      - key: open
+      - key: watched
+        shadow_mode: true
+        rate_limit: {unit: minute, requests_per_unit: 1}
+      - key: quota
+        quota_mode: true
+        rate_limit: {unit: minute, requests_per_unit: 1}
+      - key: big_quota
+        quota_mode: true
+        rate_limit: {unit: minute, requests_per_unit: 2}
+      - key: watched_quota
+        quota_mode: true
+        shadow_mode: true
+        rate_limit: {unit: minute, requests_per_unit: 1}
+      - key: base
+        rate_limit: {unit: minute, requests_per_unit: 1, name: base}
+      - key: vip
+        rate_limit: {unit: minute, requests_per_unit: 5, name: vip, replaces: [{name: base}]}
+      - key: vip_free
+        rate_limit: {unlimited: true, replaces: [{name: base}, {name: vip}]}
+    """
+
+
+def limiter(**options: Any) -> Limiter:
+    made = Limiter(MemoryStore(1000, Clock()), **options)
+    made.book = book(RULES)
+    return made
+
+
+def ask(limiter: Limiter, *keys: str, cost: int = 1, domain: str = "shop", override: Limit | None = None) -> Verdict:
+    """One descriptor for each key."""
+    answers: list[Verdict | RpcError] = []
+    descriptors = [Descriptor(((key, "x"),), cost, None, override) for key in keys]
+    limiter.check(Request(domain, descriptors), answers.append)
+    (answer,) = answers
+    assert isinstance(answer, Verdict)
+    return answer
+
+
+def summary(verdict: Verdict) -> list[tuple[bool, int] | None]:
+    """Of each descriptor: is it over, and what remains."""
+    return [None if hit is None else (hit.over, hit.decision.remaining) for hit in verdict.hits]
+
+
+def test_a_request_is_allowed_while_its_descriptor_is() -> None:
+    tested = limiter()
+
+    verdicts = [ask(tested, "user") for _ in range(3)]
+
+    assert [verdict.allowed for verdict in verdicts] == [True, True, False]
+    assert [summary(verdict) for verdict in verdicts] == [[(False, 1)], [(False, 0)], [(True, 0)]]
+
+
+def test_one_refused_descriptor_refuses_the_request_and_the_others_are_charged_all_the_same() -> None:
+    tested = limiter()
+
+    verdict = [ask(tested, "user", "tenant") for _ in range(3)][-1]
+
+    assert not verdict.allowed
+    assert summary(verdict) == [(True, 0), (False, 7)]
+
+
+def test_what_no_rule_limits_is_allowed_and_charges_nothing() -> None:
+    tested = limiter()
+
+    assert ask(tested, "open", "nothing").allowed
+    assert ask(tested, "user", domain="elsewhere").allowed
+    assert tested.store.counters == 0
+    assert [(path, tally.total_hits) for path, tally in tested.unknown_domains.items()] == [(("elsewhere",), 1)]
+
+
+def test_an_unlimited_rule_is_answered_without_a_counter_and_is_counted() -> None:
+    tested = limiter()
+
+    verdict = ask(tested, "free", cost=3)
+
+    assert summary(verdict) == [(False, 4294967295)]
+    assert tested.store.counters == 0
+    hit = verdict.hits[0]
+    assert hit is not None
+    assert hit.tally.unlimited == 3
+
+
+def test_a_shadow_rule_counts_and_never_refuses() -> None:
+    tested = limiter()
+
+    verdicts = [ask(tested, "watched") for _ in range(3)]
+
+    assert all(verdict.allowed for verdict in verdicts)
+    assert summary(verdicts[-1]) == [(False, 0)]
+    hit = verdicts[-1].hits[0]
+    assert hit is not None
+    assert (hit.tally.over_limit, hit.tally.shadow_mode, hit.tally.within_limit) == (2, 2, 1)
+
+
+def test_global_shadow_mode_lets_pass_and_still_tells_which_descriptor_was_over() -> None:
+    tested = limiter(shadow_mode=True)
+
+    verdict = [ask(tested, "user") for _ in range(3)][-1]
+
+    assert verdict.allowed
+    assert summary(verdict) == [(True, 0)]
+    assert tested.totals.global_shadow_mode == 1
+
+
+def test_quotas_refuse_only_when_all_of_them_are_used_up() -> None:
+    tested = limiter()
+
+    verdicts = [ask(tested, "quota", "big_quota") for _ in range(3)]
+
+    assert [verdict.allowed for verdict in verdicts] == [True, True, False]
+    assert summary(verdicts[1]) == [(True, 0), (False, 0)]
+
+
+def test_used_up_quotas_refuse_although_a_limit_has_room() -> None:
+    tested = limiter()
+
+    verdict = [ask(tested, "tenant", "quota") for _ in range(2)][-1]
+
+    assert not verdict.allowed
+    assert summary(verdict) == [(False, 8), (True, 0)]
+
+
+def test_a_limit_refuses_although_a_quota_has_room() -> None:
+    tested = limiter()
+
+    ask(tested, "user", cost=2)
+    verdict = ask(tested, "user", "big_quota")
+
+    assert not verdict.allowed
+
+
+def test_a_shadow_quota_counts_as_passed() -> None:
+    tested = limiter()
+
+    verdicts = [ask(tested, "quota", "watched_quota") for _ in range(3)]
+
+    assert [verdict.allowed for verdict in verdicts] == [True, True, True]
+
+
+def test_in_global_quota_mode_every_rule_is_a_quota_and_what_has_no_rule_is_none() -> None:
+    tested = limiter(quota_mode=True)
+
+    verdicts = [ask(tested, "user", "tenant", "open") for _ in range(3)]
+    alone = [ask(tested, "base", "open") for _ in range(2)]
+
+    assert [verdict.allowed for verdict in verdicts] == [True, True, True]
+    assert [verdict.allowed for verdict in alone] == [True, False]
+
+
+def test_a_replaced_rule_is_not_charged_but_counted_as_replaced() -> None:
+    tested = limiter()
+
+    verdicts = [ask(tested, "base", "vip") for _ in range(3)]
+
+    assert [summary(verdict) for verdict in verdicts] == [[None, (False, 4)], [None, (False, 3)], [None, (False, 2)]]
+    assert ask(tested, "base").allowed
+    assert tested.book is not None
+    base = tested.book.match("shop", (("base", "x"),))
+    assert base is not None
+    assert (base.tally.replaced, base.tally.total_hits) == (3, 1)
+
+
+def test_a_replaced_rule_replaces_all_the_same_and_an_unlimited_one_may() -> None:
+    verdict = ask(limiter(), "base", "vip", "vip_free")
+
+    assert summary(verdict) == [None, None, (False, 4294967295)]
+
+
+def test_rules_replace_only_within_one_request() -> None:
+    tested = limiter()
+
+    ask(tested, "vip")
+    verdicts = [ask(tested, "base") for _ in range(2)]
+
+    assert [verdict.allowed for verdict in verdicts] == [True, False]
+
+
+def test_an_override_stands_in_for_the_rulebook_and_has_a_counter_of_its_own() -> None:
+    tested = limiter()
+    five = Limit(5, Unit.MINUTE, MINUTE)
+
+    ask(tested, "user", cost=2)
+    verdicts = [ask(tested, "user", "nothing", override=five), ask(tested, "user")]
+
+    assert summary(verdicts[0]) == [(False, 4), (False, 4)]
+    assert summary(verdicts[1]) == [(True, 0)]
+    assert [path for path, _ in tested.overrides.items()] == [("shop", "user_x"), ("shop", "nothing_x")]
+
+
+def test_an_override_for_an_unknown_domain_is_ignored() -> None:
+    verdict = ask(limiter(), "user", domain="elsewhere", override=Limit(0, Unit.MINUTE, MINUTE))
+
+    assert summary(verdict) == [None]
+
+
+def test_a_look_and_a_refund_are_never_over_for_their_cost() -> None:
+    tested = limiter()
+
+    ask(tested, "user", cost=2)
+    look = ask(tested, "user", cost=0)
+    refund = ask(tested, "user", cost=-1)
+
+    assert (look.allowed, summary(look)) == (True, [(False, 0)])
+    assert (refund.allowed, summary(refund)) == (True, [(False, 1)])
+
+
+def test_the_tightest_is_the_last_refused_else_the_first_with_the_least_left() -> None:
+    tested = limiter()
+
+    first = ask(tested, "tenant", "user", "vip")
+    ask(tested, "user", "base", cost=9)
+    refused = ask(tested, "user", "base", "tenant")
+
+    assert first.tightest() is first.hits[1]
+    assert refused.tightest() is refused.hits[1]
+    assert ask(tested, "free", "open").tightest() is None
+
+
+def test_a_used_up_quota_is_tightest_only_by_what_it_has_left() -> None:
+    tested = limiter()
+    ask(tested, "quota", "tenant", cost=10)
+
+    verdict = ask(tested, "tenant", "quota")
+
+    assert verdict.tightest() is verdict.hits[0]
+
+
+def test_without_rules_a_request_is_answered_unavailable() -> None:
+    tested = Limiter(MemoryStore(10, Clock()))
+    answers: list[Verdict | RpcError] = []
+
+    tested.check(Request("shop", [Descriptor((("user", "x"),))]), answers.append)
+
+    (error,) = answers
+    assert isinstance(error, RpcError)
+    assert (error.status, error.message) == (Status.UNAVAILABLE, "no rate limit configuration loaded")
+    assert tested.totals.service_errors == 1
+
+
+class BrokenStore(MemoryStore):
+    """A store that is away."""
+
+    def hit(self, hits: Sequence[Hit], done: Done) -> None:
+        done(StoreError("the store is away"))
+
+
+def test_a_store_that_fails_makes_the_request_unavailable_and_counts_no_hit() -> None:
+    tested = Limiter(BrokenStore(10, Clock()))
+    tested.book = book(RULES)
+    answers: list[Verdict | RpcError] = []
+
+    tested.check(Request("shop", [Descriptor((("user", "x"),))]), answers.append)
+
+    (error,) = answers
+    assert isinstance(error, RpcError)
+    assert (error.status, error.message) == (Status.UNAVAILABLE, "the store is away")
+    assert tested.totals.store_errors == 1
+    assert next(rule.tally.total_hits for rule in tested.book.rules) == 0
