@@ -1,0 +1,173 @@
+"""A Verdict as the bytes of a RateLimitResponse. Hot path.
+
+Written by hand: what never changes between answers is encoded once, which takes a third of the time that filling the
+generated class does. A property test holds every answer to that class.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from google.protobuf.struct_pb2 import Struct
+
+from ratelimit_service.clock import SECOND
+from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.verdict import Hit, Verdict
+
+# Tags of RateLimitResponse: field number, then wire type 0 (varint) or 2 (length and bytes).
+_OVERALL_OK = b"\x08\x01"
+_OVERALL_OVER_LIMIT = b"\x08\x02"
+_STATUS = 2 << 3 | 2
+_RESPONSE_HEADER = 3 << 3 | 2
+_DYNAMIC_METADATA = 6 << 3 | 2
+# Tags of DescriptorStatus.
+_CODE_OK = b"\x08\x01"
+_CODE_OVER_LIMIT = b"\x08\x02"
+_CURRENT_LIMIT = 2 << 3 | 2
+_LIMIT_REMAINING = b"\x18"
+_DURATION_UNTIL_RESET = 4 << 3 | 2
+
+_MOST_LIMITS = 10_000
+
+
+class HeaderNames(NamedTuple):
+    """What the three response headers are called."""
+
+    limit: str
+    remaining: str
+    reset: str
+
+
+class Answer:
+    """Encodes verdicts; `headers` adds response headers, `dynamic_metadata` adds what Envoy's filters read."""
+
+    def __init__(self, *, headers: HeaderNames | None = None, dynamic_metadata: bool = False) -> None:
+        self._headers = headers
+        self._dynamic_metadata = dynamic_metadata
+        self._limits: dict[tuple[Limit, str], bytes] = {}
+        self._no_rule = _field(_STATUS, _CODE_OK)
+        self._unlimited = _field(_STATUS, _CODE_OK + _LIMIT_REMAINING + varint(MAX_REQUESTS))
+
+    def encode(self, verdict: Verdict) -> bytes:
+        """The whole message."""
+        parts = [_OVERALL_OK if verdict.allowed else _OVERALL_OVER_LIMIT]
+        for hit in verdict.hits:
+            if hit is None:
+                parts.append(self._no_rule)
+            elif hit.rule.limit is None:
+                parts.append(self._unlimited)
+            else:
+                parts.append(self._status(hit))
+        if self._headers is not None:
+            hit = verdict.tightest()
+            if hit is not None:
+                parts += _response_headers(self._headers, hit)
+        if self._dynamic_metadata:
+            parts.append(_field(_DYNAMIC_METADATA, dynamic_metadata(verdict).SerializeToString(deterministic=True)))
+        return b"".join(parts)
+
+    def _status(self, hit: Hit) -> bytes:
+        decision = hit.decision
+        limit = self._limit(hit.rule)
+        remaining = decision.remaining
+        reset = varint(reset_seconds(hit))
+        status = (
+            (_CODE_OVER_LIMIT if hit.over else _CODE_OK)
+            + limit
+            + (_LIMIT_REMAINING + varint(remaining) if remaining else b"")
+            + bytes((_DURATION_UNTIL_RESET, len(reset) + 1, 0x08))
+            + reset
+        )
+        return _field(_STATUS, status)
+
+    def _limit(self, rule: Rule) -> bytes:
+        """The field `current_limit` of a rule."""
+        limit = rule.limit
+        assert limit is not None
+        key = (limit, rule.name)
+        encoded = self._limits.get(key)
+        if encoded is None:
+            if len(self._limits) >= _MOST_LIMITS:  # overrides can be anything
+                self._limits.clear()
+            body = b"\x10" + varint(limit.unit)
+            if limit.requests:
+                body = b"\x08" + varint(limit.requests) + body
+            if rule.name:
+                body += _field(3 << 3 | 2, rule.name.encode())
+            if limit.window != limit.unit.window:
+                body += _field(4 << 3 | 2, b"\x08" + varint(limit.window // limit.unit.window))
+            encoded = self._limits[key] = _field(_CURRENT_LIMIT, body)
+        return encoded
+
+
+def reset_seconds(hit: Hit) -> int:
+    """Whole seconds until the counter is reset; a begun second counts, as it does in upstream."""
+    return -(-hit.decision.reset_after // SECOND)
+
+
+def _response_headers(names: HeaderNames, hit: Hit) -> Iterable[bytes]:
+    limit = hit.rule.limit
+    assert limit is not None
+    values = (limit.requests, hit.decision.remaining, reset_seconds(hit))
+    for name, value in zip(names, values, strict=True):
+        header = _field(1 << 3 | 2, name.encode()) + _field(2 << 3 | 2, b"%d" % value)
+        yield _field(_RESPONSE_HEADER, header)
+
+
+def varint(number: int) -> bytes:
+    """`number`, which is not negative, as protobuf writes it."""
+    if number < 128:
+        return bytes((number,))
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _field(tag: int, body: bytes) -> bytes:
+    size = len(body)
+    return (bytes((tag, size)) if size < 128 else bytes((tag,)) + varint(size)) + body
+
+
+def dynamic_metadata(verdict: Verdict) -> Struct:
+    """What was asked, and the `metadata` of the rules that were not over their limit."""
+    request = verdict.request
+    described: dict[str, Any] = {
+        "domain": request.domain,
+        "descriptors": [_describe(descriptor) for descriptor in request.descriptors],
+    }
+    if request.hits_addend:
+        described["hitsAddend"] = request.hits_addend
+    metadata: dict[str, Any] = {}
+    for hit in verdict.hits:
+        if hit is not None and hit.rule.limit is not None and hit.rule.metadata and not hit.over:
+            _merge(metadata, hit.rule.metadata)
+    if metadata:
+        described["metadata"] = metadata
+    message = Struct()
+    message.update(described)
+    return message
+
+
+def _describe(descriptor: Descriptor) -> dict[str, Any]:
+    described: dict[str, Any] = {"entries": [f"{key}={value}" for key, value in descriptor.entries]}
+    limit = descriptor.override
+    if limit is not None:
+        requests = f"requests_per_unit:{limit.requests} " if limit.requests else ""
+        described["limit"] = f"{requests}unit:{limit.unit.name}"
+    if descriptor.hits_addend is not None:
+        described["hitsAddend"] = descriptor.hits_addend
+    return described
+
+
+def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Add what is not there yet; maps within maps likewise. `more` belongs to a rule and is never changed."""
+    for key, value in more.items():
+        if isinstance(value, Mapping):
+            mine = into.setdefault(key, {})
+            if isinstance(mine, dict):
+                _merge(mine, value)
+        else:
+            into.setdefault(key, value)

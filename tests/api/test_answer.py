@@ -1,0 +1,175 @@
+"""Answers written by hand are the ones the generated class would write."""
+
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.api.answer import Answer, HeaderNames, dynamic_metadata, varint
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
+from ratelimit_service.limiter import UNLIMITED
+from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Limit, Request, Unit
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.tally import Tally
+from ratelimit_service.verdict import Hit, Verdict
+
+NAMES = HeaderNames("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
+
+counts = st.integers(0, MAX_REQUESTS)
+limits = st.builds(
+    lambda requests, unit, multiplier: Limit(requests, unit, unit.window * multiplier),
+    counts,
+    st.sampled_from([*Unit]),
+    st.integers(1, 100),
+)
+decisions = st.builds(Decision, st.booleans(), counts, counts, st.integers(0, 2**52), st.just(0))
+
+
+def hit(rule: Rule, decision: Decision, *, quota: bool = False) -> Hit:
+    made = Hit(rule, "key", 1, tally=Tally(), quota=quota)
+    made.decision = decision
+    return made
+
+
+def rule(limit: Limit | None, name: str = "", **more: Any) -> Rule:
+    return Rule("shop", (), limit, open_algorithm("fixed_window"), name, **more)
+
+
+hits = st.one_of(
+    st.none(),
+    st.builds(lambda: hit(rule(None), UNLIMITED)),
+    st.builds(
+        lambda limit, name, shadow, decision, quota: hit(rule(limit, name, shadow=shadow), decision, quota=quota),
+        limits,
+        st.text(max_size=200),
+        st.booleans(),
+        decisions,
+        st.booleans(),
+    ),
+)
+metadata = st.dictionaries(
+    st.text(max_size=5),
+    st.recursive(
+        st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=5,
+    ),
+    max_size=3,
+)
+
+
+def expected(verdict: Verdict, headers: HeaderNames | None) -> RateLimitResponse:
+    message = RateLimitResponse(overall_code=RateLimitResponse.OK if verdict.allowed else RateLimitResponse.OVER_LIMIT)
+    for found in verdict.hits:
+        status = message.statuses.add(code=RateLimitResponse.OK)
+        if found is None:
+            continue
+        limit = found.rule.limit
+        if limit is None:
+            status.limit_remaining = MAX_REQUESTS
+            continue
+        if found.over:
+            status.code = RateLimitResponse.OVER_LIMIT
+        status.current_limit.requests_per_unit = limit.requests
+        status.current_limit.unit = RateLimitResponse.RateLimit.Unit.Value(limit.unit.name)
+        status.current_limit.name = found.rule.name
+        if limit.window != limit.unit.window:
+            status.current_limit.unit_multiplier.value = limit.window // limit.unit.window
+        status.limit_remaining = found.decision.remaining
+        status.duration_until_reset.seconds = -(-found.decision.reset_after // 1_000_000)
+    tightest = verdict.tightest()
+    if headers is not None and tightest is not None:
+        assert tightest.rule.limit is not None
+        for name, value in (
+            (headers.limit, tightest.rule.limit.requests),
+            (headers.remaining, tightest.decision.remaining),
+            (headers.reset, -(-tightest.decision.reset_after // 1_000_000)),
+        ):
+            message.response_headers_to_add.add(key=name, value=str(value))
+    return message
+
+
+@given(st.booleans(), st.lists(hits, max_size=5), st.sampled_from([None, NAMES]))
+def test_an_answer_is_the_one_the_generated_class_writes(
+    allowed: bool, found: list[Hit | None], headers: HeaderNames | None
+) -> None:
+    verdict = Verdict(allowed, Request("shop", []), found)
+
+    message = RateLimitResponse.FromString(Answer(headers=headers).encode(verdict))
+
+    assert message == expected(verdict, headers)
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_a_varint_is_protobufs(number: int) -> None:
+    message = RateLimitResponse()
+    message.statuses.add().duration_until_reset.seconds = number >> 1
+
+    assert message.SerializeToString().endswith(varint(number >> 1) if number > 1 else b"")
+
+
+def test_headers_tell_of_the_tightest_limit_in_their_order() -> None:
+    limit = Limit(10, Unit.MINUTE, Unit.MINUTE.window)
+    verdict = Verdict(True, Request("shop", []), [hit(rule(limit), Decision(True, 3, 0, 57_000_001, 0))])
+
+    message = RateLimitResponse.FromString(Answer(headers=NAMES).encode(verdict))
+
+    assert [(header.key, header.value) for header in message.response_headers_to_add] == [
+        ("RateLimit-Limit", "10"),
+        ("RateLimit-Remaining", "3"),
+        ("RateLimit-Reset", "58"),
+    ]
+
+
+def described(verdict: Verdict) -> Any:
+    message = RateLimitResponse.FromString(Answer(dynamic_metadata=True).encode(verdict))
+    return MessageToDict(message.dynamic_metadata)
+
+
+def test_dynamic_metadata_tells_what_was_asked() -> None:
+    request = Request(
+        "shop",
+        [
+            Descriptor((("user", "ada"), ("path", "")), 5),
+            Descriptor((("ip", "::1"),), 0, 0, Limit(7, Unit.HOUR, Unit.HOUR.window)),
+        ],
+        5,
+    )
+
+    assert described(Verdict(True, request, [None, None])) == {
+        "domain": "shop",
+        "descriptors": [
+            {"entries": ["user=ada", "path="]},
+            {"entries": ["ip=::1"], "limit": "requests_per_unit:7 unit:HOUR", "hitsAddend": 0.0},
+        ],
+        "hitsAddend": 5.0,
+    }
+
+
+def test_dynamic_metadata_merges_that_of_rules_with_room_and_the_first_word_counts() -> None:
+    limit = Limit(1, Unit.DAY, Unit.DAY.window)
+    room = Decision(True, 1, 0, 0, 0)
+    full = Decision(False, 0, 1, 0, 0)
+    rules = [
+        (rule(limit, metadata={"name": "first", "nested": {"a": 1.0}, "list": [1.0]}), room),
+        (rule(limit, metadata={"name": "refused", "more": True}), full),
+        (rule(limit, metadata={"name": "third", "nested": {"a": 2.0, "b": 2.0}, "list": [2.0]}), room),
+        (rule(None, metadata={"unlimited": True}), UNLIMITED),
+    ]
+    verdict = Verdict(True, Request("shop", []), [hit(*pair, quota=True) for pair in rules])
+
+    merged = described(verdict)["metadata"]
+
+    assert merged == {"name": "first", "nested": {"a": 1.0, "b": 2.0}, "list": [1.0]}
+    assert rules[0][0].metadata == {"name": "first", "nested": {"a": 1.0}, "list": [1.0]}
+
+
+@given(metadata, metadata)
+def test_any_metadata_of_rules_can_be_sent(first: dict[str, Any], second: dict[str, Any]) -> None:
+    limit = Limit(1, Unit.DAY, Unit.DAY.window)
+    room = Decision(True, 1, 0, 0, 0)
+    verdict = Verdict(True, Request("shop", []), [hit(rule(limit, metadata=found), room) for found in (first, second)])
+
+    assert dynamic_metadata(verdict)["domain"] == "shop"
