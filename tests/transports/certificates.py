@@ -1,0 +1,33 @@
+"""Certificates, made by the openssl program."""
+
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Issued(NamedTuple):
+    """A certificate and its key, in files."""
+
+    cert: Path
+    key: Path
+
+
+def authority(folder: Path, name: str = "ca") -> Issued:
+    """One that signs others."""
+    return _issue(folder, name, ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign"], [])
+
+
+def issue(by: Issued, name: str, *san: str) -> Issued:
+    """One for a server or client of these names (`DNS:…`, `IP:…`, `URI:…`), beside its authority."""
+    signed = ["-CA", str(by.cert), "-CAkey", str(by.key)]
+    names = [f"subjectAltName={','.join(san)}"] if san else []
+    return _issue(by.cert.parent, name, ["basicConstraints=critical,CA:FALSE", *names], signed)
+
+
+def _issue(folder: Path, name: str, extensions: list[str], signed: list[str]) -> Issued:
+    issued = Issued(folder / f"{name}.pem", folder / f"{name}.key")
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(issued.key)]
+    added = [word for extension in extensions for word in ("-addext", extension)]
+    command = ["openssl", "req", "-x509", *key, "-out", str(issued.cert), "-subj", f"/CN={name}", "-days", "2"]
+    subprocess.run([*command, *added, *signed], check=True, capture_output=True, timeout=60)
+    return issued

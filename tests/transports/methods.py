@@ -1,0 +1,136 @@
+"""Methods of the tests' own, written against the contract: what a transport is to carry."""
+
+import asyncio
+from collections.abc import Callable
+
+from ratelimit_service.api.method import Receiver, Reply, Stream
+from ratelimit_service.errors import RpcError, Status
+
+WAIT_SECONDS = 10
+"""Until a test gives up waiting for what must come."""
+
+
+class Echo:
+    """Answers at once, with the question."""
+
+    path = "/tests.Methods/Echo"
+
+    def call(self, body: bytes, reply: Reply) -> None:
+        """Send it back."""
+        reply(body)
+
+
+class Grow:
+    """Answers with as many bytes as the question says."""
+
+    path = "/tests.Methods/Grow"
+
+    def call(self, body: bytes, reply: Reply) -> None:
+        """Send that much."""
+        reply(b"x" * int(body))
+
+
+class Refuse:
+    """Answers with an error whose message is not ASCII."""
+
+    path = "/tests.Methods/Refuse"
+
+    def call(self, _body: bytes, reply: Reply) -> None:
+        """Fail."""
+        reply(RpcError(Status.INVALID_ARGUMENT, "größer als 100 %: ✗\n"))
+
+
+class Break:
+    """Raises what nobody expects."""
+
+    path = "/tests.Methods/Break"
+
+    def call(self, _body: bytes, _reply: Reply) -> None:
+        """Break."""
+        raise ZeroDivisionError("a secret of the inside")
+
+
+class Later:
+    """Answers when the test says so."""
+
+    path = "/tests.Methods/Later"
+
+    def __init__(self) -> None:
+        self.replies: asyncio.Queue[Reply] = asyncio.Queue()
+
+    def call(self, _body: bytes, reply: Reply) -> None:
+        """Keep the reply for the test."""
+        self.replies.put_nowait(reply)
+
+    async def asked(self) -> Reply:
+        """The reply of the next call."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            return await self.replies.get()
+
+
+class Conversation:
+    """One call of `Talk`: what happened to it, in order."""
+
+    def __init__(self, stream: Stream, act: "Act") -> None:
+        self.stream = stream
+        self.events: list[bytes | str] = []
+        self._act = act
+        self._closed = asyncio.Event()
+
+    def receive(self, message: bytes) -> None:
+        """Note it, and do what the test wants."""
+        self.events.append(message)
+        self._act(self.stream, message)
+
+    def half_close(self) -> None:
+        """Note it, and end the call well."""
+        self.events.append("half close")
+        self._act(self.stream, None)
+
+    def closed(self) -> None:
+        """Note it."""
+        self.events.append("closed")
+        self._closed.set()
+
+    async def ended(self) -> list[bytes | str]:
+        """What happened, once the call is over."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            await self._closed.wait()
+        return self.events
+
+
+Act = Callable[[Stream, bytes | None], None]
+"""What to do with a message, or with the end of them."""
+
+
+def echo(stream: Stream, message: bytes | None) -> None:
+    """Each message back, and finish when there are no more."""
+    if message is None:
+        stream.finish()
+    else:
+        stream.send(message)
+
+
+def nothing(_stream: Stream, _message: bytes | None) -> None:
+    """Leave the call open, whatever comes."""
+
+
+class Talk:
+    """A streaming method."""
+
+    path = "/tests.Methods/Talk"
+
+    def __init__(self, act: Act = echo) -> None:
+        self._act = act
+        self._opened: asyncio.Queue[Conversation] = asyncio.Queue()
+
+    def open(self, stream: Stream) -> Receiver:
+        """A new conversation."""
+        conversation = Conversation(stream, self._act)
+        self._opened.put_nowait(conversation)
+        return conversation
+
+    async def opened(self) -> Conversation:
+        """The next conversation."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            return await self._opened.get()

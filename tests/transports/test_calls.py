@@ -1,0 +1,225 @@
+"""Unary calls: what every transport does with a method that answers once."""
+
+import asyncio
+import logging
+import sys
+from asyncio.subprocess import create_subprocess_exec
+
+import grpc
+import pytest
+
+from ratelimit_service.address import Tcp
+from ratelimit_service.clock import SECOND
+from ratelimit_service.transports.options import GrpcOptions
+from tests.loops import run
+from tests.transports.methods import Break, Echo, Grow, Later, Refuse
+from tests.transports.servers import OpenTransport, ask, connect, failure, serving
+
+ASK_A_HUNDRED = """
+import sys, grpc
+later = grpc.insecure_channel(sys.argv[1]).unary_unary("/tests.Methods/Later", None, None)
+calls = [later.future(b"") for _ in range(100)]
+calls[0].result()
+sys.stdin.read()
+"""
+
+
+def test_an_answer_comes_back_byte_for_byte(transport: OpenTransport) -> None:
+    async def story() -> list[bytes]:
+        async with serving(transport, [Echo()]) as (_, address), connect(address) as channel:
+            return [await ask(channel, Echo(), body) for body in (b"", b"\x00\xff", b"x" * 100_000)]
+
+    assert run(story()) == [b"", b"\x00\xff", b"x" * 100_000]
+
+
+def test_an_error_arrives_with_its_status_and_its_message_in_unicode(transport: OpenTransport) -> None:
+    async def story() -> tuple[grpc.StatusCode, str | None]:
+        async with serving(transport, [Refuse()]) as (_, address), connect(address) as channel:
+            return await failure(channel, Refuse(), b"")
+
+    assert run(story()) == (grpc.StatusCode.INVALID_ARGUMENT, "größer als 100 %: ✗\n")
+
+
+def test_an_unknown_path_is_unimplemented(transport: OpenTransport) -> None:
+    async def story() -> list[grpc.StatusCode]:
+        async with serving(transport, [Echo()]) as (_, address), connect(address) as channel:
+            paths = ["/tests.Methods/Nothing", "/tests.Methods/Echo/", "/tests.methods/echo", "/"]
+            return [(await failure(channel, path, b""))[0] for path in paths]
+
+    assert run(story()) == [grpc.StatusCode.UNIMPLEMENTED] * 4
+
+
+def test_a_question_that_is_too_large_is_refused_and_the_connection_goes_on(transport: OpenTransport) -> None:
+    async def story() -> tuple[grpc.StatusCode, bytes]:
+        options = GrpcOptions(max_message_size=1000)
+        async with serving(transport, [Echo()], options=options) as (_, address), connect(address) as channel:
+            code, _ = await failure(channel, Echo(), b"x" * 1001)
+            return code, await ask(channel, Echo(), b"x" * 1000)
+
+    assert run(story()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, b"x" * 1000)
+
+
+def test_an_answer_that_is_too_large_is_refused_with_its_size(transport: OpenTransport) -> None:
+    async def story() -> tuple[tuple[grpc.StatusCode, str | None], int]:
+        options = GrpcOptions(max_message_size=1000)
+        async with serving(transport, [Grow()], options=options) as (_, address), connect(address) as channel:
+            return await failure(channel, Grow(), b"1001"), len(await ask(channel, Grow(), b"1000"))
+
+    expected = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the answer has 1001 bytes, the most is 1000")
+    assert run(story()) == (expected, 1000)
+
+
+def test_an_answer_may_come_later_and_in_another_order(transport: OpenTransport) -> None:
+    async def story() -> list[bytes]:
+        later = Later()
+        async with serving(transport, [later]) as (_, address), connect(address) as channel:
+            first = asyncio.create_task(ask(channel, later, b"1"))
+            reply_first = await later.asked()
+            second = asyncio.create_task(ask(channel, later, b"2"))
+            reply_second = await later.asked()
+            reply_second(b"second")
+            answers = [await second]
+            reply_first(b"first")
+            return [*answers, await first]
+
+    assert run(story()) == [b"second", b"first"]
+
+
+def test_only_the_first_reply_counts(transport: OpenTransport) -> None:
+    async def story() -> bytes:
+        later = Later()
+        async with serving(transport, [later]) as (_, address), connect(address) as channel:
+            call = asyncio.create_task(ask(channel, later, b""))
+            reply = await later.asked()
+            reply(b"first")
+            reply(b"second")
+            return await call
+
+    assert run(story()) == b"first"
+
+
+def test_a_reply_to_a_cancelled_call_is_dropped(transport: OpenTransport, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> bytes:
+        later = Later()
+        async with serving(transport, [later, Echo()]) as (_, address), connect(address) as channel:
+            call = asyncio.create_task(ask(channel, later, b""))
+            reply = await later.asked()
+            call.cancel()
+            await ask(channel, Echo(), b"")  # on the same connection: the server has seen the cancellation
+            reply(b"too late")
+            reply(b"and again")
+            return await ask(channel, Echo(), b"well")
+
+    assert run(story()) == b"well"
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_client_that_vanishes_with_calls_in_flight_harms_nobody(
+    transport: OpenTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> bytes:
+        later = Later()
+        async with serving(transport, [later, Echo()]) as (_, address), connect(address) as channel:
+            client = await create_subprocess_exec(sys.executable, "-c", ASK_A_HUNDRED, str(address))
+            replies = [await later.asked() for _ in range(100)]
+            client.kill()
+            for reply in replies[:50]:
+                reply(b"on its way")  # the service may not know yet
+            await client.wait()
+            await ask(channel, Echo(), b"")
+            for reply in replies[50:]:
+                reply(b"too late")
+            return await ask(channel, Echo(), b"well")
+
+    assert run(story()) == b"well"
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_call_ends_at_its_deadline(transport: OpenTransport) -> None:
+    async def story() -> tuple[grpc.StatusCode, bytes]:
+        later = Later()
+        async with serving(transport, [later, Echo()]) as (_, address), connect(address) as channel:
+            try:
+                await ask(channel, later, b"", seconds=0.05)
+            except grpc.aio.AioRpcError as error:
+                (await later.asked())(b"too late")
+                return error.code(), await ask(channel, Echo(), b"well")
+        raise AssertionError
+
+    assert run(story()) == (grpc.StatusCode.DEADLINE_EXCEEDED, b"well")
+
+
+def test_an_unexpected_exception_is_internal_and_logged_once(
+    transport: OpenTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client learns nothing of the inside; the log has the traceback."""
+
+    async def story() -> tuple[grpc.StatusCode, str | None]:
+        async with serving(transport, [Break()]) as (_, address), connect(address) as channel:
+            return await failure(channel, Break(), b"")
+
+    code, message = run(story())
+
+    assert code == grpc.StatusCode.INTERNAL
+    assert message == "internal error; the log of the service says more"
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record.getMessage() == "/tests.Methods/Break failed"
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
+
+
+def test_many_calls_at_once_over_several_connections_each_get_their_own_answer(transport: OpenTransport) -> None:
+    async def story() -> list[bytes]:
+        async with serving(transport, [Echo()]) as (_, address):
+            channels = [connect(address) for _ in range(5)]
+            answers = await asyncio.gather(*(ask(channels[n % 5], Echo(), str(n).encode()) for n in range(1000)))
+            for channel in channels:
+                await channel.close(None)
+            return answers
+
+    assert run(story()) == [str(n).encode() for n in range(1000)]
+
+
+def test_a_connection_is_closed_at_its_age_and_its_call_finishes(transport: OpenTransport) -> None:
+    async def story() -> tuple[str, bytes]:
+        later = Later()
+        options = GrpcOptions(max_connection_age=SECOND // 10)
+        async with serving(transport, [later], options=options) as (_, address), connect(address) as channel:
+            call = asyncio.create_task(ask(channel, later, b""))
+            reply = await later.asked()
+            state = channel.get_state()
+            while state is grpc.ChannelConnectivity.READY:
+                await channel.wait_for_state_change(state)
+                state = channel.get_state()
+            reply(b"done")
+            return state.name, await call
+
+    assert run(story()) == ("IDLE", b"done")
+
+
+def test_pings_of_a_client_without_calls_are_welcome(transport: OpenTransport) -> None:
+    """Envoy and grpc's clients keep connections alive; `too_many_pings` would cut them."""
+
+    async def story() -> bool:
+        async with serving(transport, [Echo()]) as (_, address):
+            pinging = [
+                ("grpc.keepalive_time_ms", 1000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.max_pings_without_data", 0),
+            ]
+            async with grpc.aio.insecure_channel(str(address), pinging) as channel:
+                await ask(channel, Echo(), b"")
+                changed = asyncio.create_task(channel.wait_for_state_change(grpc.ChannelConnectivity.READY))
+                done, _ = await asyncio.wait([changed], timeout=5)
+                changed.cancel()
+                return bool(done)
+
+    assert not run(story())
+
+
+def test_an_address_may_be_ipv6(transport: OpenTransport) -> None:
+    async def story() -> tuple[str, bytes]:
+        async with serving(transport, [Echo()], address=Tcp("::1", 0)) as (_, address), connect(address) as channel:
+            return str(address).rpartition(":")[0], await ask(channel, Echo(), b"six")
+
+    assert run(story()) == ("[::1]", b"six")

@@ -1,0 +1,52 @@
+"""The registry: the transport the settings name, with the operator's knobs."""
+
+import pytest
+
+from ratelimit_service import transports
+from ratelimit_service.clock import HOUR, SECOND
+from ratelimit_service.settings import Settings
+from ratelimit_service.transports import grpcio, open_transport
+from ratelimit_service.transports.grpcio import GrpcioTransport
+from ratelimit_service.transports.options import GrpcOptions, Tls
+
+
+def test_the_transport_is_the_one_the_settings_name() -> None:
+    assert isinstance(open_transport(Settings.model_validate({"transport": "grpcio"})), GrpcioTransport)
+
+
+def test_the_defaults_of_the_settings_are_those_of_a_transport() -> None:
+    assert transports._options(Settings()) == GrpcOptions()
+
+
+def test_every_knob_arrives() -> None:
+    settings = Settings.model_validate(
+        {
+            "grpc_max_message_size": "1000",
+            "grpc_keepalive_time": "30s",
+            "grpc_keepalive_timeout": "5s",
+            "grpc_max_connection_age": "2h",
+            "grpc_max_connection_age_grace": "1m",
+            "grpc_server_use_tls": "true",
+            "grpc_server_tls_cert": "cert.pem",
+            "grpc_server_tls_key": "key.pem",
+            "grpc_client_tls_cacert": "ca.pem",
+            "grpc_client_tls_san": "envoy.local",
+        }
+    )
+
+    assert transports._options(settings) == GrpcOptions(
+        max_message_size=1000,
+        keepalive_time=30 * SECOND,
+        keepalive_timeout=5 * SECOND,
+        max_connection_age=2 * HOUR,
+        max_connection_age_grace=60 * SECOND,
+        tls=Tls("cert.pem", "key.pem", "ca.pem", "envoy.local"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "milliseconds"),
+    [(0, 2**31 - 1), (1, 1), (1000, 1), (1001, 2), (24 * HOUR, 86_400_000), (30 * 24 * HOUR, 2**31 - 1)],
+)
+def test_times_are_milliseconds_to_grpc_and_0_is_for_ever(microseconds: int, milliseconds: int) -> None:
+    assert grpcio._milliseconds(microseconds) == milliseconds
