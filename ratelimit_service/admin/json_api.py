@@ -1,0 +1,136 @@
+"""`POST /json`: ShouldRateLimit for callers without gRPC.
+
+The body becomes the bytes of a gRPC call and the answer's bytes become JSON, so that both ways in are one.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from aiohttp import web
+from google.protobuf import json_format
+
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from ratelimit_service.api.method import Method
+from ratelimit_service.errors import RpcError, Status
+
+_BODY_SECONDS = 10
+"""For the whole body to arrive, however slowly it is sent."""
+_ANSWER_SECONDS = 10
+"""For the store; longer than any store is given."""
+
+_SMALL = 1024
+"""Bytes. More are converted in a thread: they take milliseconds, a megabyte up to a second, and calls must not wait."""
+
+_LONGEST_MESSAGE = 1000
+"""Characters; what is wrong with a body can quote much of it."""
+
+_HTTP_STATUS: Final = {Status.INVALID_ARGUMENT: 400, Status.UNAVAILABLE: 503, Status.DEADLINE_EXCEEDED: 503}
+
+_T = TypeVar("_T")
+
+Answer = tuple[int, str]
+"""HTTP status and body."""
+
+
+class JsonApi:
+    """Answers `POST /json` by the method."""
+
+    def __init__(self, method: Method, *, most_bytes: int) -> None:
+        self._method = method
+        self._most_bytes = most_bytes
+        # One thread: several would take the interpreter from the loop together.
+        self._thread = ThreadPoolExecutor(1, "json")
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """200 allowed, 429 over limit; 400, 413, 415 or 503 and a line of text that says why there is no answer."""
+        if "Content-Encoding" in request.headers:
+            return refusal(415, "the body must not be compressed")
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await request.read()
+        except TimeoutError:
+            return refusal(408, f"the body did not arrive within {_BODY_SECONDS} s")
+        except web.HTTPRequestEntityTooLarge:
+            return refusal(413, f"the body is larger than {self._most_bytes} bytes (HTTP_MAX_BODY_SIZE)")
+        try:
+            asked = await self._convert(request_bytes, body)
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                answer = await self._call(asked)
+        except RpcError as error:
+            return refusal(_HTTP_STATUS.get(error.status, 500), error.message)
+        except TimeoutError:
+            return refusal(503, f"the store did not answer within {_ANSWER_SECONDS} s")
+        status, text = await self._convert(answer_text, answer)
+        return web.Response(status=status, text=text, content_type="application/json")
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._thread.shutdown(wait=False)
+
+    async def _convert(self, convert: Callable[[bytes], _T], given: bytes) -> _T:
+        if len(given) <= _SMALL:
+            return convert(given)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, convert, given)
+
+    async def _call(self, body: bytes) -> bytes:
+        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def reply(answer: bytes | RpcError) -> None:
+            if answered.done():  # given up
+                return
+            if isinstance(answer, RpcError):
+                answered.set_exception(answer)
+            else:
+                answered.set_result(answer)
+
+        self._method.call(body, reply)
+        return await answered
+
+
+def refusal(status: int, message: str) -> web.Response:
+    """Why there is no answer."""
+    return web.Response(status=status, text=f"{message}\n")
+
+
+def request_bytes(body: bytes) -> bytes:
+    """The message that the JSON in `body` stands for; RpcError says what is wrong with it."""
+    # json_format takes an empty list or string for a message without fields.
+    if not body.lstrip(b" \t\r\n").startswith(b"{"):
+        raise _invalid("it is not a JSON object")
+    try:
+        message = json_format.Parse(body, RateLimitRequest())
+    except (json_format.ParseError, ValueError, RecursionError) as error:
+        raise _invalid(" ".join(str(error).split())) from error
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+def _invalid(wrong: str) -> RpcError:
+    if len(wrong) > _LONGEST_MESSAGE:
+        wrong = f"{wrong[:_LONGEST_MESSAGE]}…"
+    return RpcError(Status.INVALID_ARGUMENT, f"the body is not a RateLimitRequest: {wrong}")
+
+
+def answer_text(answer: bytes) -> Answer:
+    """The answer as upstream writes it: proto3's JSON without spaces."""
+    message = RateLimitResponse.FromString(answer)
+    fields = json_format.MessageToDict(message)
+    if message.HasField("dynamic_metadata"):
+        fields["dynamicMetadata"] = _plain(fields["dynamicMetadata"])
+    status = 429 if message.overall_code == RateLimitResponse.OVER_LIMIT else 200
+    return status, json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """A Struct as upstream writes it: names in order, and whole numbers, which are floats in it, without `.0`."""
+    match value:
+        case dict():
+            return {key: _plain(item) for key, item in sorted(value.items())}
+        case list():
+            return [_plain(item) for item in value]
+        case float() if value.is_integer() and abs(value) < 2**53:
+            return int(value)
+    return value

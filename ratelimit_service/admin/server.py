@@ -1,0 +1,207 @@
+"""The HTTP ports: one for callers, one for the operator, and one for Prometheus when it is asked for."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from importlib import resources
+from itertools import chain
+from socket import socket
+from typing import Final, NamedTuple, Protocol
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from ratelimit_service.address import Tcp
+from ratelimit_service.admin.blocks import send_blocks
+from ratelimit_service.admin.json_api import JsonApi
+from ratelimit_service.admin.listen import bound, open_sockets
+from ratelimit_service.admin.status import Listening, Status
+from ratelimit_service.admin.texts import rules_text, stats_text
+from ratelimit_service.api.method import Method
+from ratelimit_service.clock import SECOND
+from ratelimit_service.errors import StartError
+from ratelimit_service.exposition import CONTENT_TYPE
+from ratelimit_service.limiter import Limiter
+from ratelimit_service.metrics import Calls, Metrics, Serving
+from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_KEEPALIVE_SECONDS = 75
+"""For the next request on a connection, or the whole header of the first; nginx's default."""
+
+_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+_TEXT: Final = _HEADERS | {"Content-Type": "text/plain; charset=utf-8"}
+_METRICS: Final = _HEADERS | {"Content-Type": CONTENT_TYPE}
+_JSON: Final = _HEADERS | {"Content-Type": "application/json"}
+
+
+class CountedMethod(Method, Calls, Protocol):
+    """ShouldRateLimit, as far as it is needed here."""
+
+
+class Addresses(NamedTuple):
+    """Where it listens, with the ports it got."""
+
+    http: Sequence[Tcp]
+    debug: Sequence[Tcp]
+    prometheus: Sequence[Tcp]
+
+
+class _Endpoint(NamedTuple):
+    verb: str
+    path: str
+    handle: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    help: str
+
+
+class _Port(NamedTuple):
+    what: str
+    addresses: Sequence[Tcp]
+    endpoints: Sequence[_Endpoint]
+
+
+class AdminServer:
+    """HTTP beside the line of a request: what it shows it only reads, and what `/json` is asked goes to the method."""
+
+    def __init__(
+        self, limiter: Limiter, method: CountedMethod, watcher: Watcher, health: Serving, settings: Settings
+    ) -> None:
+        self._limiter = limiter
+        self._method = method
+        self._watcher = watcher
+        self._health = health
+        self._settings = settings
+        self._metrics = Metrics(limiter, [method], watcher, health, extra_labels=settings.extra_tags)
+        self._status = Status(limiter, method, watcher, health)
+        self._json = JsonApi(method, most_bytes=settings.http_max_body_size)
+        self._page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
+        self._runners: list[web.AppRunner] = []
+
+    async def start(self, grpc: Sequence[object] = ()) -> Addresses:
+        """Listen on all ports; StartError, and on none, when one cannot be had. The page says where `grpc` is too."""
+        ports = self._ports()
+        opened: list[list[socket]] = []
+        try:
+            for port in ports:
+                opened += [await open_sockets(port.addresses)]
+        except StartError:
+            for listener in chain.from_iterable(opened):
+                listener.close()
+            raise
+        listening = [Listening("gRPC", str(address)) for address in grpc]
+        got = []
+        for port, listeners in zip(ports, opened, strict=True):
+            got.append([bound(listener) for listener in listeners])
+            await self._serve(listeners, port.endpoints)
+            for address in got[-1]:
+                listening.append(Listening(port.what, str(address)))
+                log.info("listening for %s on %s", port.what, address)
+        self._status.listening = listening
+        return Addresses(got[0], got[1], got[2] if len(got) > 2 else ())
+
+    async def stop(self) -> None:
+        """Accept nothing more, let what is in flight finish, and close."""
+        await asyncio.gather(*(runner.cleanup() for runner in self._runners))
+        self._runners.clear()
+        self._json.close()
+
+    def _ports(self) -> list[_Port]:
+        settings = self._settings
+        metrics = "what is counted, as Prometheus reads it"
+        ports = [
+            _Port(
+                "HTTP",
+                [Tcp(host, settings.port) for host in settings.host],
+                [
+                    _Endpoint(
+                        "POST", "/json", self._json.handle, "a RateLimitRequest as JSON: 200 allowed, 429 over limit"
+                    ),
+                    _Endpoint("GET", "/healthcheck", self._healthcheck, "200 while callers should come, 500 otherwise"),
+                    _Endpoint("GET", "/metrics", self._expose, metrics),
+                ],
+            ),
+            _Port(
+                "debug HTTP",
+                [Tcp(host, settings.debug_port) for host in settings.debug_host],
+                [
+                    _Endpoint("GET", "/", self._show, "the page: rules and what they answer"),
+                    _Endpoint("GET", "/metrics", self._expose, metrics),
+                    _Endpoint("GET", "/rlconfig", self._list_rules, "the rules in force, a line each"),
+                    _Endpoint("GET", "/stats", self._list_stats, "what upstream counts, under its statsd names"),
+                    _Endpoint("GET", "/status", self._tell_status, "what the page shows, as JSON"),
+                ],
+            ),
+        ]
+        if settings.use_prometheus:
+            endpoint = _Endpoint("GET", settings.prometheus_path, self._expose, metrics)
+            ports.append(_Port("Prometheus", [settings.prometheus_addr], [endpoint]))
+        return ports
+
+    async def _serve(self, listeners: Sequence[socket], endpoints: Sequence[_Endpoint]) -> None:
+        app = web.Application(client_max_size=self._settings.http_max_body_size, middlewares=[_listing(endpoints)])
+        for endpoint in endpoints:
+            app.router.add_route(endpoint.verb, endpoint.path, endpoint.handle)
+            if endpoint.verb == "GET":
+                app.router.add_route("HEAD", endpoint.path, endpoint.handle)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            keepalive_timeout=_KEEPALIVE_SECONDS,
+            shutdown_timeout=self._settings.drain_timeout / SECOND,
+            auto_decompress=False,  # a few bytes can be a gigabyte
+        )
+        await runner.setup()
+        self._runners.append(runner)
+        for listener in listeners:
+            await web.SockSite(runner, listener).start()
+
+    async def _healthcheck(self, _: web.Request) -> web.StreamResponse:
+        if self._health.serving:
+            return web.Response(text="OK", headers=_TEXT)
+        return web.Response(status=500, headers=_TEXT)
+
+    async def _expose(self, request: web.Request) -> web.StreamResponse:
+        process = await asyncio.to_thread(self._metrics.process)
+        return await send_blocks(request, _METRICS, chain(self._metrics.exposition(), [process]))
+
+    async def _show(self, _: web.Request) -> web.StreamResponse:
+        nonce = secrets.token_urlsafe()
+        headers = _HEADERS | {
+            "Content-Security-Policy": (
+                f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self';"
+                " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            ),
+            "Referrer-Policy": "no-referrer",
+        }
+        return web.Response(text=self._page.replace("{nonce}", nonce), content_type="text/html", headers=headers)
+
+    async def _tell_status(self, request: web.Request) -> web.StreamResponse:
+        return await send_blocks(request, _JSON, self._status.text())
+
+    async def _list_rules(self, request: web.Request) -> web.StreamResponse:
+        book = self._limiter.book
+        return await send_blocks(request, _TEXT, rules_text(() if book is None else book.rules))
+
+    async def _list_stats(self, request: web.Request) -> web.StreamResponse:
+        return await send_blocks(request, _TEXT, stats_text(self._limiter, [self._method], self._watcher))
+
+
+def _listing(endpoints: Sequence[_Endpoint]) -> Middleware:
+    """Answers for what is not there with what is."""
+    lines = "".join(f"{endpoint.verb} {endpoint.path}: {endpoint.help}\n" for endpoint in endpoints)
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPNotFound:
+            return web.Response(status=404, text=f"there is nothing at this path; there is\n\n{lines}", headers=_TEXT)
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            headers = _TEXT | {"Allow": allowed}
+            return web.Response(status=405, text=f"only {allowed}\n", headers=headers)
+
+    return middleware

@@ -1,0 +1,150 @@
+"""What the page shows, as JSON."""
+
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from heapq import nlargest
+from typing import Any, NamedTuple
+
+from ratelimit_service import __version__
+from ratelimit_service.clock import SECOND, Clock, system_clock
+from ratelimit_service.limiter import Limiter
+from ratelimit_service.metrics import Calls, Serving
+from ratelimit_service.model import Limit
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.tally import Tallies
+
+_MOST_PROBLEMS = 100
+_MOST_TALLIES = 20
+_BLOCK = 20
+"""Rules at a time: a tenth of a millisecond."""
+
+
+class Listening(NamedTuple):
+    """What is listened for, and where."""
+
+    what: str
+    address: str
+
+
+class Status:
+    """The state of the service; times in it are seconds since the epoch."""
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        method: Calls,
+        watcher: Watcher,
+        health: Serving,
+        *,
+        clock: Clock = system_clock,
+    ) -> None:
+        self.listening: Sequence[Listening] = ()
+        self._limiter = limiter
+        self._method = method
+        self._watcher = watcher
+        self._health = health
+        self._clock = clock
+        self._started = clock()
+
+    def text(self) -> Iterator[str]:
+        """One JSON object, in blocks; its rules come last."""
+        book = self._limiter.book
+        rules = () if book is None else book.rules
+        yield json.dumps(self._service())[:-1]
+        yield ', "rules": ['
+        for start in range(0, len(rules), _BLOCK):
+            yield (", " if start else "") + ", ".join(
+                [json.dumps(described_rule(rule)) for rule in rules[start : start + _BLOCK]]
+            )
+        yield "]}\n"
+
+    def _service(self) -> dict[str, Any]:
+        limiter, watcher, store = self._limiter, self._watcher, self._limiter.store
+        return {
+            "version": __version__,
+            "python": platform.python_version(),
+            "now": self._clock() / SECOND,
+            "started": self._started / SECOND,
+            "serving": self._health.serving,
+            "listening": [listening._asdict() for listening in self.listening],
+            "store": {
+                "name": store.name,
+                "healthy": store.healthy,
+                "counters": store.counters,
+                "evicted": store.evicted,
+            },
+            "calls": {
+                "total": self._method.calls,
+                "service_errors": limiter.totals.service_errors,
+                "store_errors": limiter.totals.store_errors,
+                "shadowed": limiter.totals.global_shadow_mode,
+                "latency": self._method.latency.buckets(),
+            },
+            "reload": {
+                "path": str(watcher.path),
+                "successes": watcher.successes,
+                "failures": watcher.failures,
+                "last_success": _seconds(watcher.last_success),
+                "last_failure": _seconds(watcher.last_failure),
+                "problems": [str(problem) for problem in watcher.problems[:_MOST_PROBLEMS]],
+                "more_problems": max(0, len(watcher.problems) - _MOST_PROBLEMS),
+            },
+            "unknown_domains": _most_hit(limiter.unknown_domains),
+            "overrides": _most_hit(limiter.overrides),
+        }
+
+
+def described_rule(rule: Rule) -> dict[str, Any]:
+    """A rule and what it has answered, all its values together."""
+    tallies = [rule.tally] if rule.tallies is None else [tally for _, tally in rule.tallies.items()]
+    return {
+        "domain": rule.domain,
+        "path": [level.name for level in rule.levels],
+        "limit": limit_in_words(rule.limit),
+        "options": _options(rule),
+        "place": "" if rule.place is None else f"{rule.place.path}:{rule.place.line}",
+        "total": sum(tally.total_hits + tally.unlimited for tally in tallies),
+        "over": sum(tally.over_limit for tally in tallies),
+        "near": sum(tally.near_limit for tally in tallies),
+        "within": sum(tally.within_limit + tally.unlimited for tally in tallies),
+        "shadow": sum(tally.shadow_mode for tally in tallies),
+    }
+
+
+def limit_in_words(limit: Limit | None) -> str:
+    """`3 per minute`."""
+    if limit is None:
+        return "unlimited"
+    unit = limit.unit.name.lower()
+    times = limit.window // limit.unit.window
+    return f"{limit.requests:,} per {unit}" if times == 1 else f"{limit.requests:,} per {times} {unit}s"
+
+
+def _options(rule: Rule) -> list[str]:
+    options = []
+    if rule.name:
+        options.append(f"name {rule.name}")
+    if rule.algorithm.name != "fixed_window":
+        options.append(rule.algorithm.name.replace("_", " "))
+    if rule.shadow:
+        options.append("shadow")
+    if rule.quota:
+        options.append("quota")
+    if any(level.shared is not None for level in rule.levels):
+        options.append("shared")
+    if rule.tallies is not None:
+        options.append("metrics by value")
+    if rule.replaces:
+        options.append(f"replaces {', '.join(sorted(rule.replaces))}")
+    return options
+
+
+def _most_hit(tallies: Tallies) -> list[dict[str, Any]]:
+    most = nlargest(_MOST_TALLIES, tallies.items(), key=lambda item: item[1].total_hits)
+    return [{"path": path, "total": tally.total_hits, "over": tally.over_limit} for path, tally in most]
+
+
+def _seconds(moment: int | None) -> float | None:
+    return None if moment is None else moment / SECOND

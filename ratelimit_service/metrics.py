@@ -1,0 +1,204 @@
+"""Tallies and gauges as Prometheus reads them, at scrape; nothing of it is on the hot path.
+
+Names and labels are upstream's, so that dashboards made for it go on working. Everything is written in blocks of a
+fraction of a millisecond, between which the caller lets other work run: ten thousand rules are forty thousand lines.
+"""
+
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+
+from ratelimit_service import __version__
+from ratelimit_service.clock import SECOND
+from ratelimit_service.exposition import head, label_text, line
+from ratelimit_service.latency import Latency
+from ratelimit_service.limiter import Limiter
+from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.series import BLOCK, STATS, sums, upstream_text
+from ratelimit_service.tally import Path
+
+
+class Calls(Protocol):
+    """What a method tells of its calls."""
+
+    @property
+    def path(self) -> str:
+        """As in the `:path` header."""
+
+    @property
+    def calls(self) -> int:
+        """How many began."""
+
+    @property
+    def latency(self) -> Latency:
+        """How long they took."""
+
+
+class Serving(Protocol):
+    """What is known of the service's health."""
+
+    @property
+    def serving(self) -> bool:
+        """Callers should come."""
+
+
+_OWN_LABELS: Final = frozenset(
+    {"domain", "key1", "key2", "key3", "err_type", "grpc_method", "le", "store", "generation", "version", "python"}
+)
+
+
+class Metrics:
+    """Everything that is counted; `extra_labels` stand on every series."""
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        methods: Sequence[Calls],
+        watcher: Watcher,
+        health: Serving,
+        *,
+        extra_labels: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        self._limiter = limiter
+        self._methods = methods
+        self._watcher = watcher
+        self._health = health
+        # A label of ours wins, as that of a target does in Prometheus, which calls the other one so too.
+        self._extra = tuple(
+            (f"exported_{name}" if name in _OWN_LABELS else name, value) for name, value in extra_labels
+        )
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        GCCollector(self._registry)
+
+    def exposition(self) -> Iterator[str]:
+        """All metrics but the process's own, as text in blocks."""
+        yield from self._rules()
+        yield from self._unknown_domains()
+        yield from self._service()
+        yield self._gauges()
+
+    def process(self) -> str:
+        """The process's own metrics. Counting its open files takes long when there are many: not for the loop."""
+        blocks = []
+        for metric in self._registry.collect():
+            name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+            blocks.append(head(name, metric.type, metric.documentation))
+            blocks += [line(each.name, self._labels(*each.labels.items()), each.value) for each in metric.samples]
+        return "".join(blocks)
+
+    def _labels(self, *labels: tuple[str, str]) -> str:
+        return label_text((*labels, *self._extra))
+
+    def _rules(self) -> Iterator[str]:
+        found = yield from sums(self._limiter, self._path_labels)
+        for index, (stat, meaning) in enumerate(STATS):
+            name = f"ratelimit_service_rate_limit_{stat}"
+            yield head(name, "counter", meaning)
+            block = []
+            for labels, (numbers, shown) in found.items():
+                if numbers[index] or stat in shown:
+                    block.append(line(name, labels, numbers[index]))
+                if len(block) >= BLOCK:
+                    yield "".join(block)
+                    block.clear()
+            yield "".join(block)
+
+    def _path_labels(self, path: Path) -> str:
+        levels = [upstream_text(level) for level in path]
+        if len(levels) > 4:
+            levels[3:] = [".".join(levels[3:])]
+        return self._labels(*zip(("domain", "key1", "key2", "key3"), levels, strict=False))
+
+    def _unknown_domains(self) -> Iterator[str]:
+        name = "ratelimit_service_rate_limit_domain_not_found"
+        yield head(name, "counter", "Requests for a domain that has no rules.")
+        found: dict[str, int] = {}
+        for path, tally in self._limiter.unknown_domains.items():
+            labels = self._path_labels(path)
+            found[labels] = found.get(labels, 0) + tally.total_hits
+        lines = [line(name, labels, number) for labels, number in found.items()]
+        for start in range(0, len(lines), BLOCK):
+            yield "".join(lines[start : start + BLOCK])
+
+    def _service(self) -> Iterator[str]:
+        totals, watcher = self._limiter.totals, self._watcher
+        name = "ratelimit_service_should_rate_limit_error"
+        yield head(name, "counter", "Calls that could not be answered, because of the request or rules, or the store.")
+        yield line(name, self._labels(("err_type", "service_error")), totals.service_errors)
+        yield line(name, self._labels(("err_type", "redis_error")), totals.store_errors)
+        for name, value, meaning in (
+            (
+                "ratelimit_service_global_shadow_mode",
+                totals.global_shadow_mode,
+                "Refusals that SHADOW_MODE turned to OK.",
+            ),
+            ("ratelimit_service_config_load_success", watcher.successes, "Times the rules were loaded."),
+            ("ratelimit_service_config_load_error", watcher.failures, "Times the rules could not be loaded."),
+        ):
+            yield head(name, "counter", meaning) + line(name, self._labels(), value)
+        name = "ratelimit_service_total_requests"
+        yield head(name, "counter", "Calls, over gRPC and by POST /json.")
+        for method in self._methods:
+            yield line(name, self._labels(("grpc_method", method_name(method))), method.calls)
+        name = "ratelimit_service_response_time_seconds"
+        yield head(name, "histogram", "How long calls took, from their bytes to the answer's.")
+        for method in self._methods:
+            yield self._histogram(name, ("grpc_method", method_name(method)), method.latency)
+
+    def _histogram(self, name: str, label: tuple[str, str], latency: Latency) -> str:
+        """In one block, so that no call is in one of its lines and not in the next."""
+        calls = latency.calls
+        lines = [
+            line(f"{name}_bucket", self._labels(label, ("le", repr(bucket.seconds))), bucket.calls)
+            for bucket in latency.buckets()
+        ]
+        lines.append(line(f"{name}_bucket", self._labels(label, ("le", "+Inf")), calls))
+        lines.append(line(f"{name}_sum", self._labels(label), latency.nanoseconds / 1e9))
+        lines.append(line(f"{name}_count", self._labels(label), calls))
+        return "".join(lines)
+
+    def _gauges(self) -> str:
+        book, store, watcher = self._limiter.book, self._limiter.store, self._watcher
+        of_store = ("store", store.name)
+        loaded = watcher.successes > 0 and not watcher.problems
+        build = (("version", __version__), ("python", platform.python_version()))
+        return "".join(
+            head(name, kind, meaning) + line(name, self._labels(*labels), value)
+            for name, kind, value, labels, meaning in (
+                ("ratelimit_rules", "gauge", len(book.rules) if book else 0, (), "Rules in force."),
+                ("ratelimit_domains", "gauge", len(book.domains) if book else 0, (), "Domains that have rules."),
+                (
+                    "ratelimit_reload_last_success_timestamp_seconds",
+                    "gauge",
+                    (watcher.last_success or 0) / SECOND,
+                    (),
+                    "When the rules in force were loaded; 0 until then.",
+                ),
+                (
+                    "ratelimit_reload_last_attempt_successful",
+                    "gauge",
+                    int(loaded),
+                    (),
+                    "1 when the rules in force are those on disk, 0 when those on disk could not be loaded.",
+                ),
+                ("ratelimit_store_counters", "gauge", store.counters, (of_store,), "Counters held."),
+                (
+                    "ratelimit_store_evicted_counters_total",
+                    "counter",
+                    store.evicted,
+                    (of_store,),
+                    "Counters forgotten for want of room before they had expired.",
+                ),
+                ("ratelimit_store_healthy", "gauge", int(store.healthy), (of_store,), "1 when the store can decide."),
+                ("ratelimit_serving", "gauge", int(self._health.serving), (), "1 when health says SERVING."),
+                ("ratelimit_build_info", "gauge", 1, build, "1; the labels tell what runs."),
+            )
+        )
+
+
+def method_name(method: Calls) -> str:
+    """`ShouldRateLimit`, without its service."""
+    return method.path.rpartition("/")[2]

@@ -1,0 +1,128 @@
+"""The HTTP ports of a service in a thread of its own, and a client that is somebody else's."""
+
+import asyncio
+import http.client
+import json
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ratelimit_service.address import Tcp
+from ratelimit_service.admin.server import AdminServer
+from ratelimit_service.api.answer import Answer
+from ratelimit_service.api.health import Health
+from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.limiter import Limiter
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.source import Source
+from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.settings import Settings
+from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.stores.store import Store
+from tests.clocks import Clock
+
+START_SECONDS = 10
+
+
+class Reply(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+class Service:
+    """Everything that HTTP shows, put together as `app.py` does it; the rules are the files in `rules`."""
+
+    def __init__(self, rules: Path, *, store: Store | None = None, answer: Answer | None = None, **knobs: Any) -> None:
+        self.rules = rules
+        local = dict.fromkeys(("host", "debug_host"), "127.0.0.1") | {"port": "0", "debug_port": "0"}
+        self.settings = Settings.model_validate(local | knobs)
+        self.store = store or MemoryStore(1000, Clock())
+        self.limiter = Limiter(self.store, most_values=self.settings.metrics_max_values)
+        self.health = Health()
+        self.watcher = Watcher(rules, _parse, self._publish, clock=Clock(1_700_000_000_000_000))
+        self.method = ShouldRateLimit(self.limiter, answer or Answer())
+        self.server = AdminServer(self.limiter, self.method, self.watcher, self.health, self.settings)
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run it in the service's loop, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(START_SECONDS)
+
+    def start(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+        try:
+            self.do(self._start())
+        except BaseException:
+            self.end()
+            raise
+
+    async def _start(self) -> None:
+        await self.watcher.load()
+        self.http, self.debug, self.prometheus = await self.server.start(["127.0.0.1:8081"])
+
+    def stop(self) -> None:
+        self.do(self.server.stop())
+
+    def end(self) -> None:
+        """Whether or not it was stopped before."""
+        self.stop()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(START_SECONDS)
+        self.loop.close()
+
+    def load(self, text: str) -> None:
+        """Have these rules on disk, and look at them."""
+        (self.rules / "rules.yaml").write_text(text, encoding="utf-8")
+        self.do(self.watcher.load())
+
+    def get(self, path: str, verb: str = "GET", **headers: str) -> Reply:
+        """Ask the operator's port."""
+        return ask(self.debug[0], verb, path, headers=headers)
+
+    def post(self, body: Any) -> Reply:
+        """Ask `/json`; what is not bytes is made JSON."""
+        return ask(self.http[0], "POST", "/json", body=body if isinstance(body, bytes) else json.dumps(body).encode())
+
+    def _publish(self, book: RuleBook) -> None:
+        self.limiter.book = book
+        self.health.rules_loaded(bool(book.rules))
+
+
+def ask(
+    address: Tcp, verb: str, path: str, *, body: bytes | None = None, headers: dict[str, str] | None = None
+) -> Reply:
+    """One request on a connection of its own."""
+    connection = http.client.HTTPConnection(*address, timeout=START_SECONDS)
+    try:
+        connection.request(verb, path, body, headers or {})
+        response = connection.getresponse()
+        return Reply(response.status, response.headers, response.read())
+    finally:
+        connection.close()
+
+
+def _parse(sources: Sequence[Source], previous: RuleBook | None) -> RuleBook:
+    return parse(sources, previous=previous)
+
+
+@contextmanager
+def running(folder: Path, rules: str, **options: Any) -> Iterator[Service]:
+    """A service by these rules."""
+    (folder / "rules.yaml").write_text(rules, encoding="utf-8")
+    service = Service(folder, **options)
+    service.start()
+    try:
+        yield service
+    finally:
+        service.end()

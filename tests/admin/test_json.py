@@ -1,0 +1,232 @@
+"""POST /json: the same question as over gRPC, for callers that have only HTTP."""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_service.admin.json_api import answer_text, request_bytes
+from ratelimit_service.api.answer import Answer, HeaderNames
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from ratelimit_service.errors import RpcError, StoreError
+from ratelimit_service.stores.store import Done
+from ratelimit_service.verdict import Hit
+from tests.admin.conftest import RULES
+from tests.admin.service import Service, ask, running
+
+ADA = {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}
+
+
+def test_an_allowed_request_is_answered_200_with_upstreams_json(service: Service) -> None:
+    reply = service.post(ADA)
+
+    assert reply.status == 200
+    assert reply.headers["Content-Type"] == "application/json; charset=utf-8"
+    assert reply.text == (
+        '{"overallCode":"OK","statuses":[{"code":"OK","currentLimit":{"requestsPerUnit":3,"unit":"MINUTE"},'
+        '"limitRemaining":2,"durationUntilReset":"60s"}]}'
+    )
+
+
+def test_a_refused_request_is_answered_429_with_the_same_json(service: Service) -> None:
+    for _ in range(3):
+        service.post(ADA)
+
+    reply = service.post(ADA)
+
+    assert reply.status == 429
+    assert reply.text == (
+        '{"overallCode":"OVER_LIMIT","statuses":[{"code":"OVER_LIMIT","currentLimit":{"requestsPerUnit":3,'
+        '"unit":"MINUTE"},"durationUntilReset":"60s"}]}'
+    )
+
+
+def test_names_are_understood_as_in_the_proto_file_too(service: Service) -> None:
+    service.post(ADA | {"hits_addend": 2})
+
+    assert '"limitRemaining":0' not in service.post(ADA | {"hitsAddend": 1}).text
+    assert service.post(ADA).status == 429
+
+
+def test_what_no_rule_limits_is_allowed(service: Service) -> None:
+    reply = service.post({"domain": "nowhere", "descriptors": [{"entries": [{"key": "a"}]}]})
+
+    assert (reply.status, reply.text) == (200, '{"overallCode":"OK","statuses":[{"code":"OK"}]}')
+
+
+def test_headers_and_metadata_are_written_as_upstream_writes_them(tmp_path: Path) -> None:
+    rules = """\
+domain: shop
+descriptors:
+  - key: user
+    metadata: {tier: 1, ratio: 1.5, names: [é, null]}
+    rate_limit: {unit: minute, requests_per_unit: 3}
+"""
+    answer = Answer(headers=HeaderNames("L", "R", "S"), dynamic_metadata=True)
+
+    with running(tmp_path, rules, answer=answer) as service:
+        reply = service.post(ADA | {"hitsAddend": 2})
+
+    assert json.loads(reply.text)["responseHeadersToAdd"] == [
+        {"key": "L", "value": "3"},
+        {"key": "R", "value": "1"},
+        {"key": "S", "value": "60"},
+    ]
+    assert reply.text[reply.text.index('"dynamicMetadata"') :] == (
+        '"dynamicMetadata":{"descriptors":[{"entries":["user=ada"]}],"domain":"shop","hitsAddend":2,'
+        '"metadata":{"names":["é",null],"ratio":1.5,"tier":1}}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [
+        (b"", "it is not a JSON object"),
+        (b"[]", "it is not a JSON object"),
+        (b'"text"', "it is not a JSON object"),
+        (b"{", "Failed to load JSON"),
+        (b"\xff{}", "it is not a JSON object"),
+        (b'{"domain": "\xff"}', "'utf-8' codec can't decode byte 0xff"),
+        (b'{"domain": "a", "domain": "b"}', "duplicate key domain"),
+        (b'{"domain": 1}', "Failed to parse domain field"),
+        (b'{"colour": 1}', 'has no field named "colour"'),
+        (b'{"descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}', "Invalid enum value FORTNIGHT"),
+        (b'{"hitsAddend": -1}', "Value out of range: -1"),
+        (b'{"hitsAddend": ' + b"9" * 5000 + b"}", "4300 digits"),
+        (b'{"descriptors":' * 5_000, "recursion"),
+        (b'{"descriptors":' + b"[" * 50_000, "recursion"),
+        (b"{}", "rate limit domain must not be empty"),
+        (b'{"domain": "shop"}', "rate limit descriptor list must not be empty"),
+        (b'{"domain": "shop", "descriptors": [{"limit": {"unit": 99}}]}', "descriptors[0].limit.unit is 99"),
+    ],
+)
+def test_a_wrong_body_is_answered_400_with_what_is_wrong(service: Service, body: bytes, wrong: str) -> None:
+    reply = service.post(body)
+
+    assert reply.status == 400
+    assert reply.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert wrong in reply.text
+    assert len(reply.text) < 1200
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inside: (
+        st.lists(inside)
+        | st.dictionaries(
+            st.sampled_from(["domain", "descriptors", "entries", "key", "value", "limit", "unit", "hitsAddend"]), inside
+        )
+    ),
+)
+
+
+@given(st.dictionaries(st.sampled_from(["domain", "descriptors", "hitsAddend", "x"]), JSON).map(json.dumps) | st.text())
+def test_any_body_is_a_message_or_an_error_that_says_why_not(text: str) -> None:
+    try:
+        RateLimitRequest.FromString(request_bytes(text.encode()))
+    except RpcError as error:
+        assert error.message.startswith("the body is not a RateLimitRequest: ")  # noqa: PT017  # either will do
+
+
+def test_large_numbers_of_the_answer_are_numbers() -> None:
+    message = RateLimitResponse(overall_code=RateLimitResponse.OK)
+    message.statuses.add(code=RateLimitResponse.OK, limit_remaining=4294967295)
+
+    assert answer_text(message.SerializeToString()) == (
+        200,
+        '{"overallCode":"OK","statuses":[{"code":"OK","limitRemaining":4294967295}]}',
+    )
+
+
+def test_a_body_above_the_bound_is_answered_413(tmp_path: Path) -> None:
+    with running(tmp_path, RULES, http_max_body_size="100") as service:
+        reply = service.post(b"{" + b" " * 100)
+
+    assert (reply.status, reply.text) == (413, "the body is larger than 100 bytes (HTTP_MAX_BODY_SIZE)\n")
+
+
+def test_a_compressed_body_is_not_unpacked(service: Service) -> None:
+    reply = ask(service.http[0], "POST", "/json", body=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
+
+    assert (reply.status, reply.text) == (415, "the body must not be compressed\n")
+
+
+@pytest.mark.parametrize("verb", ["GET", "PUT", "DELETE"])
+def test_any_verb_but_post_is_answered_405(service: Service, verb: str) -> None:
+    reply = ask(service.http[0], verb, "/json")
+
+    assert (reply.status, reply.headers["Allow"]) == (405, "POST")
+
+
+def test_a_large_body_is_answered_as_a_small_one_is(service: Service) -> None:
+    descriptor = {"entries": [{"key": "nothing", "value": "x" * 90}]}
+
+    reply = service.post({"domain": "shop", "descriptors": [descriptor] * 500})
+
+    assert reply.status == 200
+    assert len(json.loads(reply.text)["statuses"]) == 1000
+
+
+def test_without_rules_the_answer_is_503(tmp_path: Path) -> None:
+    with running(tmp_path, "domain: [") as service:
+        reply = service.post(ADA)
+
+    assert (reply.status, reply.text) == (503, "no rate limit configuration loaded\n")
+
+
+class StandIn:
+    """A store that is asked, and does with `done` what the test wants."""
+
+    name = "stand-in"
+    healthy = False
+    counters = 0
+    evicted = 0
+
+    def __init__(self, then: Callable[[Done], object]) -> None:
+        self.then = then
+
+    def hit(self, hits: Sequence[Hit], done: Done) -> None:
+        self.then(done)
+
+    def sweep(self) -> None:
+        """Nothing to sweep."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def test_a_store_that_fails_is_answered_503(tmp_path: Path) -> None:
+    store = StandIn(lambda done: done(StoreError("redis at 10.0.0.1:6379: connection refused")))
+
+    with running(tmp_path, RULES, store=store) as service:
+        reply = service.post(ADA)
+
+    assert (reply.status, reply.text) == (503, "redis at 10.0.0.1:6379: connection refused\n")
+
+
+def test_a_call_in_flight_is_finished_when_the_service_stops(tmp_path: Path) -> None:
+    asked: list[Done] = []
+    arrived = threading.Event()
+
+    def keep(done: Done) -> None:
+        asked.append(done)
+        arrived.set()
+
+    replies: list[Any] = []
+    with running(tmp_path, RULES, store=StandIn(keep)) as service:
+        caller = threading.Thread(target=lambda: replies.append(service.post(ADA)))
+        caller.start()
+        assert arrived.wait(10)
+        stopping = threading.Thread(target=service.stop)
+        stopping.start()
+        service.loop.call_soon_threadsafe(asked[0], StoreError("too late"))
+        stopping.join(10)
+        caller.join(10)
+
+    assert [reply.status for reply in replies] == [503]
+    assert [reply.text for reply in replies] == ["too late\n"]

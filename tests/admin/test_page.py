@@ -1,0 +1,67 @@
+"""The page, as a real browser shows it."""
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+from tests.admin.service import Service, running
+from tests.browser import browse
+
+HOSTILE = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
+
+RULES = f"""\
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {{unit: minute, requests_per_unit: 3, name: each}}
+  - key: name
+    value: {json.dumps(HOSTILE)}
+    rate_limit: {{unit: hour, requests_per_unit: 1000}}
+"""
+
+
+def shown(service: Service) -> tuple[str, str]:
+    """The markup of the page, and the text in it."""
+    address = service.debug[0]
+    markup = browse(f"http://{address.host}:{address.port}/")
+    body = markup[markup.index("<main>") : markup.index("<script nonce")]
+    return markup, " ".join(unescape(re.sub(r"<[^>]*>", " ", body)).split())
+
+
+def test_rules_and_what_they_answered_are_shown(tmp_path: Path) -> None:
+    with running(tmp_path, RULES) as service:
+        for _ in range(4):
+            service.post({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]})
+        _, text = shown(service)
+
+    assert "serving version " in text
+    assert "shop user 3 per minute name each" in text
+    assert re.search(r"name each 0(\.0)? 0 4 3 1 1 0 rules.yaml:4 ", text)
+    assert "1,000 per hour" in text
+    assert "could not be loaded" not in text
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    with running(tmp_path, RULES) as service:
+        service.post({"domain": HOSTILE, "descriptors": [{}]})
+        service.load(f"domain: shop\ndescriptors:\n  - {json.dumps(HOSTILE)}: 1\n")
+        markup, text = shown(service)
+
+    assert "<title>ratelimit</title>" in markup
+    assert "<img" not in markup
+    assert markup.count("<script") == 1
+    assert markup.count("&lt;img src=x onerror=") == 3
+    assert "Domains without rules" in text
+
+
+def test_the_errors_of_the_last_reload_are_shown_with_their_places(tmp_path: Path) -> None:
+    with running(tmp_path, RULES) as service:
+        service.load(
+            "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unit: fortnight, requests_per_unit: 1}\n"
+        )
+        _, text = shown(service)
+
+    assert "The rules on disk could not be loaded" in text
+    assert "the old ones stay in force" in text
+    assert f'{tmp_path}/rules.yaml:4:24: unit "fortnight" is not one of' in text

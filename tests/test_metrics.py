@@ -1,0 +1,298 @@
+"""Metrics as Prometheus reads them: prometheus_client's parser is the reader, which is not ours."""
+
+import re
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from ratelimit_service.api.answer import Answer
+from ratelimit_service.api.health import Health
+from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.errors import Problem, RpcError
+from ratelimit_service.exposition import head, label_text, line
+from ratelimit_service.limiter import Limiter
+from ratelimit_service.metrics import Metrics
+from ratelimit_service.model import Descriptor, Limit, Request, Unit
+from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.series import plain, upstream_text
+from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.verdict import Verdict
+from tests.books import book
+from tests.clocks import Clock
+from tests.peers import ROOT
+
+RULES = """
+    domain: shop
+    descriptors:
+      - key: user
+        rate_limit: {unit: minute, requests_per_unit: 10}
+      - key: plan
+        value: free
+        descriptors:
+          - key: path
+            shadow_mode: true
+            rate_limit: {unit: minute, requests_per_unit: 1}
+          - key: region
+            value: eu
+            descriptors:
+              - key: path
+                value: /a
+                descriptors:
+                  - key: verb
+                    value: GET
+                    rate_limit: {unit: minute, requests_per_unit: 5}
+      - key: vip
+        rate_limit: {unlimited: true}
+"""
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+class Parts:
+    """What metrics are read from."""
+
+    def __init__(
+        self, rules: str = RULES, *, most_values: int = 1000, labels: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        self.limiter = Limiter(MemoryStore(1000, Clock()), most_values=most_values)
+        self.limiter.book = book(rules, most_values=most_values)
+        self.method = ShouldRateLimit(self.limiter, Answer())
+        self.watcher = Watcher(Path("rules"), lambda *_: book(), lambda _: None)
+        self.health = Health()
+        self.metrics = Metrics(self.limiter, [self.method], self.watcher, self.health, extra_labels=labels)
+
+    def ask(self, *entries: tuple[str, str], domain: str = "shop", cost: int = 1, limit: Limit | None = None) -> None:
+        answers: list[Verdict | RpcError] = []
+        self.limiter.check(Request(domain, [Descriptor(entries, cost, override=limit)]), answers.append)
+        assert isinstance(answers[0], Verdict)
+
+    def text(self) -> str:
+        return "".join(self.metrics.exposition()) + self.metrics.process()
+
+    def series(self) -> Series:
+        """All of them; a name or labels that stand twice are an error."""
+        found: Series = {}
+        for family in text_string_to_metric_families(self.text()):
+            for sample in family.samples:
+                # The parser gives every counter the suffix that upstream's have not.
+                name = sample.name if sample.name in self.text() else sample.name.removesuffix("_total")
+                key = name, frozenset(sample.labels.items())
+                assert key not in found, f"{key} stands twice"
+                found[key] = sample.value
+        return found
+
+
+def labelled(**labels: str) -> frozenset[tuple[str, str]]:
+    return frozenset(labels.items())
+
+
+def rule_series(parts: Parts, stat: str) -> dict[frozenset[tuple[str, str]], float]:
+    name = f"ratelimit_service_rate_limit_{stat}"
+    return {labels: value for (of, labels), value in parts.series().items() if of == name}
+
+
+def test_a_rule_has_upstreams_names_and_labels_with_the_levels_below_the_second_in_key3() -> None:
+    parts = Parts()
+    for _ in range(12):
+        parts.ask(("user", "ada"))
+    parts.ask(("plan", "free"), ("path", "/a"), cost=3)
+    parts.ask(("plan", "free"), ("region", "eu"), ("path", "/a"), ("verb", "GET"))
+
+    one = labelled(domain="shop", key1="user")
+    two = labelled(domain="shop", key1="plan_free", key2="path")
+    four = labelled(domain="shop", key1="plan_free", key2="region_eu", key3="path_/a.verb_GET")
+    assert rule_series(parts, "total_hits") == {one: 12, two: 3, four: 1}
+    assert rule_series(parts, "within_limit") == {one: 10, two: 0, four: 1}
+    assert rule_series(parts, "near_limit") == {one: 2, two: 1, four: 0}
+    assert rule_series(parts, "over_limit") == {one: 2, two: 2, four: 0}
+    assert rule_series(parts, "shadow_mode") == {two: 2}
+
+
+def test_upstreams_counters_are_counters_without_a_suffix() -> None:
+    parts = Parts()
+    parts.ask(("user", "ada"))
+
+    text = parts.text()
+
+    assert "# TYPE ratelimit_service_rate_limit_total_hits counter\n" in text
+    assert 'ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"} 1\n' in text
+
+
+def test_what_is_rare_is_a_series_once_it_has_happened() -> None:
+    parts = Parts()
+    before = rule_series(parts, "total_negative_hits")
+    parts.ask(("user", "ada"), cost=-2)
+    parts.ask(("vip", "bob"), cost=4)
+
+    assert before == {}
+    assert rule_series(parts, "total_negative_hits") == {labelled(domain="shop", key1="user"): 2}
+    assert rule_series(parts, "unlimited") == {labelled(domain="shop", key1="vip"): 4}
+    assert labelled(domain="shop", key1="vip") not in rule_series(parts, "total_hits")
+
+
+def test_a_replaced_hit_is_counted_at_the_rule_it_would_have_met() -> None:
+    parts = Parts("""
+        domain: shop
+        descriptors:
+          - key: user
+            rate_limit: {unit: minute, requests_per_unit: 10, name: each}
+          - key: vip
+            rate_limit: {unit: minute, requests_per_unit: 99, replaces: [{name: each}]}
+    """)
+    both = [Descriptor((("user", "ada"),)), Descriptor((("vip", "ada"),))]
+    parts.limiter.check(Request("shop", both), lambda _: None)
+
+    assert rule_series(parts, "replaced") == {labelled(domain="shop", key1="user"): 1}
+
+
+def test_values_of_requests_are_capped_and_the_rest_is_summed_as_other() -> None:
+    parts = Parts(
+        """
+        domain: shop
+        descriptors:
+          - key: user
+            detailed_metric: true
+            rate_limit: {unit: minute, requests_per_unit: 10}
+        """,
+        most_values=2,
+    )
+    for user in range(100):
+        parts.ask(("user", str(user)))
+        parts.ask(("a", "b"), domain=f"unknown{user}")
+        parts.ask(("x", str(user)), limit=Limit(5, Unit.SECOND, Unit.SECOND.window))
+
+    hits = rule_series(parts, "total_hits")
+    assert sorted(value for labels, value in hits.items()) == [1, 1, 1, 1, 98, 98]
+    assert hits[labelled(domain="shop", key1="user_0")] == 1
+    assert hits[labelled(domain="shop", key1="x_0")] == 1
+    assert hits[labelled(domain="other")] == 98
+    assert rule_series(parts, "domain_not_found") == {
+        labelled(domain="unknown0"): 1,
+        labelled(domain="unknown1"): 1,
+        labelled(domain="other"): 98,
+    }
+
+
+def test_tallies_that_come_out_under_the_same_labels_are_one_series() -> None:
+    parts = Parts("""
+        domain: shop
+        descriptors:
+          - key: a:b
+            rate_limit: {unit: minute, requests_per_unit: 10}
+          - key: a|b
+            rate_limit: {unit: minute, requests_per_unit: 10}
+    """)
+    parts.ask(("a:b", ""))
+    parts.ask(("a|b", ""))
+    parts.ask(("a_b", ""), limit=Limit(5, Unit.SECOND, Unit.SECOND.window))
+    for domain in ("x:y", "x_y"):
+        parts.ask(("a", "b"), domain=domain)
+
+    assert rule_series(parts, "total_hits") == {labelled(domain="shop", key1="a_b"): 3}
+    assert rule_series(parts, "domain_not_found") == {labelled(domain="x_y"): 2}
+
+
+def test_parts_of_names_are_written_as_upstream_writes_them() -> None:
+    assert upstream_text("remote_address_10.1.2.3") == "remote_address_10_1_2_3"
+    assert upstream_text("host_www.example.com") == "host_www.example.com"
+    assert upstream_text("path:/a|b") == "path_/a_b"
+    assert plain("a\nratelimit.x: 1") == "a_ratelimit.x_ 1"
+
+
+def test_the_service_as_a_whole_is_counted() -> None:
+    parts = Parts()
+    parts.limiter.totals.store_errors = 3
+    parts.limiter.totals.global_shadow_mode = 4
+    parts.watcher.successes, parts.watcher.last_success = 5, 1_700_000_000_500_000
+    parts.watcher.failures = 6
+    parts.health.rules_loaded(True)
+    parts.method.call(b"", lambda _: None)
+    parts.ask(("user", "ada"))
+    parts.ask(("user", "bob"))
+
+    series = parts.series()
+    assert series["ratelimit_service_should_rate_limit_error", labelled(err_type="service_error")] == 1
+    assert series["ratelimit_service_should_rate_limit_error", labelled(err_type="redis_error")] == 3
+    assert series["ratelimit_service_total_requests", labelled(grpc_method="ShouldRateLimit")] == 1
+    assert series["ratelimit_service_global_shadow_mode", labelled()] == 4
+    assert series["ratelimit_service_config_load_success", labelled()] == 5
+    assert series["ratelimit_service_config_load_error", labelled()] == 6
+    assert series["ratelimit_rules", labelled()] == 4
+    assert series["ratelimit_domains", labelled()] == 1
+    assert series["ratelimit_reload_last_success_timestamp_seconds", labelled()] == 1_700_000_000.5
+    assert series["ratelimit_reload_last_attempt_successful", labelled()] == 1
+    assert series["ratelimit_store_counters", labelled(store="memory")] == 2
+    assert series["ratelimit_store_evicted_counters_total", labelled(store="memory")] == 0
+    assert series["ratelimit_store_healthy", labelled(store="memory")] == 1
+    assert series["ratelimit_serving", labelled()] == 1
+    assert any(name == "ratelimit_build_info" for name, _ in series)
+    assert series["process_resident_memory_bytes", labelled()] > 1_000_000
+
+
+def test_rules_that_could_not_be_loaded_show() -> None:
+    parts = Parts()
+    parts.watcher.successes = 1
+    parts.watcher.problems = (Problem("a.yaml", 1, 1, "wrong"),)
+
+    assert parts.series()["ratelimit_reload_last_attempt_successful", labelled()] == 0
+
+
+def test_latency_is_a_histogram_with_upstreams_buckets() -> None:
+    parts = Parts()
+    parts.method.latency.observe(3_000_000)
+    parts.method.latency.observe(300_000_000)
+    parts.method.latency.observe(30_000_000_000)
+
+    series = parts.series()
+    name = "ratelimit_service_response_time_seconds"
+    assert series[f"{name}_bucket", labelled(grpc_method="ShouldRateLimit", le="0.0025")] == 0
+    assert series[f"{name}_bucket", labelled(grpc_method="ShouldRateLimit", le="0.005")] == 1
+    assert series[f"{name}_bucket", labelled(grpc_method="ShouldRateLimit", le="10.0")] == 2
+    assert series[f"{name}_bucket", labelled(grpc_method="ShouldRateLimit", le="+Inf")] == 3
+    assert series[f"{name}_count", labelled(grpc_method="ShouldRateLimit")] == 3
+    assert series[f"{name}_sum", labelled(grpc_method="ShouldRateLimit")] == 30.303
+
+
+def test_extra_labels_stand_on_every_series_and_give_way_to_ours() -> None:
+    parts = Parts(labels=(("env", 'a "b"'), ("domain", "x")))
+    parts.ask(("user", "ada"))
+
+    series = parts.series()
+    assert {dict(labels).get("env") for _, labels in series} == {'a "b"'}
+    assert {dict(labels).get("exported_domain") for _, labels in series} == {"x"}
+    ours = labelled(domain="shop", key1="user", env='a "b"', exported_domain="x")
+    assert series["ratelimit_service_rate_limit_total_hits", ours] == 1
+
+
+@given(st.dictionaries(st.sampled_from(["domain", "key1", "key2"]), st.text(min_size=1)))
+def test_any_text_comes_back_from_a_label_as_it_was(labels: dict[str, str]) -> None:
+    text = head("name", "gauge", "A\nmeaning \\ of it.") + line("name", label_text(labels.items()), 7)
+
+    (family,) = text_string_to_metric_families(text)
+    assert family.documentation == "A\nmeaning \\ of it."
+    assert [(sample.labels, sample.value) for sample in family.samples] == [(labels, 7)]
+
+
+def test_no_block_of_a_scrape_is_long_however_many_rules_there_are() -> None:
+    rules = "".join(
+        f"  - {{key: k{number}, rate_limit: {{unit: day, requests_per_unit: 1}}}}\n" for number in range(2000)
+    )
+    parts = Parts(f"domain: shop\ndescriptors:\n{rules}")
+
+    blocks = list(parts.metrics.exposition())
+
+    assert sum(block.count("\n") for block in blocks) > 8000
+    assert max(block.count("\n") for block in blocks) <= 100
+
+
+def test_the_documentation_has_every_metric_and_no_other() -> None:
+    parts = Parts()
+    documented = set(
+        re.findall(r"^\| `([a-z_0-9]+)`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+
+    exported = set(re.findall(r"^# TYPE ([a-z_0-9]+) ", parts.text(), re.MULTILINE))
+
+    assert documented == exported
