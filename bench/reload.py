@@ -1,0 +1,107 @@
+"""How long a reload of many rules holds up calls: `python bench/reload.py [--rules 10000] [--reloads 10]`.
+
+A client asks one call after the other while the rules change again and again, and beside it the same time long without
+a change; the difference is the reload's doing. Pinned to a core each where there are two, so that the client's own
+pauses are few.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
+from ratelimit_service.api.ratelimit import ShouldRateLimit
+from tests.processes import Service, start_service
+
+DOMAINS = 100
+
+
+def rules(count: int, requests: int) -> dict[str, str]:
+    """Files of so many rules, in as many domains as there are files."""
+    of_each = count // DOMAINS
+    files = {}
+    for domain in range(DOMAINS):
+        lines = [f"domain: d{domain}", "descriptors:"]
+        for number in range(of_each):
+            lines += [
+                f"  - key: key{number}",
+                f"    value: value{number}",
+                f"    rate_limit: {{unit: minute, requests_per_unit: {requests}}}",
+            ]
+        files[f"d{domain}.yaml"] = "\n".join(lines)
+    return files
+
+
+def calls(ask: Callable[[bytes], bytes], body: bytes, until: Callable[[], bool]) -> list[float]:
+    """Milliseconds of one call after the other."""
+    took = []
+    while not until():
+        started = time.perf_counter()
+        ask(body)
+        took.append((time.perf_counter() - started) * 1e3)
+    return sorted(took)
+
+
+def line(name: str, took: list[float]) -> str:
+    """A row of the table."""
+    at = [took[min(len(took) - 1, int(part * len(took)))] for part in (0.5, 0.99, 0.999)]
+    return f"{name:16} {len(took):8} " + " ".join(f"{value:8.2f}" for value in (*at, took[-1]))
+
+
+def write(service: Service, count: int, requests: int) -> None:
+    """Change every file."""
+    for name, text in rules(count, requests).items():
+        service.write_rules(text, name)
+
+
+def main() -> None:
+    """Prints the table."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--rules", type=int, default=10_000)
+    options.add_argument("--reloads", type=int, default=10)
+    chosen = options.parse_args()
+    entry = RateLimitDescriptor.Entry(key="key1", value="value1")
+    body = RateLimitRequest(domain="d1", descriptors=[RateLimitDescriptor(entries=[entry])]).SerializeToString()
+
+    with tempfile.TemporaryDirectory() as folder:
+        first = Path(folder, "rules")
+        first.mkdir()
+        for name, text in rules(chosen.rules, 1).items():
+            (first / name).write_text(text)
+        with start_service(Path(folder), first) as service:
+            if (os.cpu_count() or 1) > 1:
+                os.sched_setaffinity(service.pid, {0})
+                os.sched_setaffinity(0, {1})
+            with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel:
+                ask = channel.unary_unary(ShouldRateLimit.path, bytes, bytes)
+                write(service, chosen.rules, 2)
+                service.wait_until(lambda: service.log.count("rules loaded") > 1, "the rules are loaded")
+
+                changing: list[float] = []
+                spent = 0.0
+                for reload in range(chosen.reloads):
+                    loads = service.log.count("rules loaded")
+                    write(service, chosen.rules, 10 + reload)
+                    started = time.perf_counter()
+                    changing += calls(ask, body, lambda before=loads: service.log.count("rules loaded") > before)
+                    spent += time.perf_counter() - started
+                end = time.perf_counter() + spent
+                quiet = calls(ask, body, lambda: time.perf_counter() > end)
+
+            print(f"{chosen.rules} rules in {DOMAINS} domains, {chosen.reloads} reloads, {spent:.1f} s; ms per call")
+            print(f"{'':16} {'calls':>8} {'p50':>8} {'p99':>8} {'p99.9':>8} {'max':>8}")
+            print(line("no reload", quiet))
+            print(line("while reloading", sorted(changing)))
+
+
+if __name__ == "__main__":
+    main()

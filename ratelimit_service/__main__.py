@@ -1,0 +1,6 @@
+"""`python -m ratelimit_service` is `ratelimit`."""
+
+from ratelimit_service.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The command line: `ratelimit VERB`. Each verb's work is in `commands/`."""
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+import ratelimit_service
+from ratelimit_service.errors import RateLimitError, SettingsError
+
+VERBS = ("serve", "check", "explain", "call", "schema")
+"""In the order of the help; a verb's module is imported when it is needed, so that `--help` comes at once."""
+
+
+class Verbs(click.Group):
+    """The verbs, each `command` in its module."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs in the order of the help."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb's `command`; None makes click say that there is no such verb."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"ratelimit_service.commands.{cmd_name}").command
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; what it raised on purpose is told in its own words, without a traceback."""
+        try:
+            return super().invoke(ctx)
+        except SettingsError as error:
+            for problem in error.problems:
+                click.echo(f"ratelimit: {problem}", err=True)
+            ctx.exit(2)
+        except RateLimitError as error:
+            click.echo(f"ratelimit: {error}", err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(ratelimit_service.__version__, prog_name="ratelimit")
+def main() -> None:
+    """A rate-limit service that speaks Envoy's protocol."""

@@ -1,0 +1,132 @@
+"""`ratelimit explain`: which rule does a descriptor meet, and why?"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ratelimit_service.commands.entries import ENTRY, Entry
+from ratelimit_service.rules.explain import Candidate, Explanation, Step, explain
+from ratelimit_service.rules.files import read_sources
+from ratelimit_service.rules.parse import parse
+
+MOST_SHOWN = 10
+"""Candidates of one step that are shown though they do not matter; a level may have thousands."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  ratelimit explain shop user=ada
+  ratelimit explain shop path=/cart user=ada --rules config/shop.yaml
+  ratelimit explain shop user=ada --json"""
+)
+@click.argument("domain")
+@click.argument("entries", metavar="KEY=VALUE...", nargs=-1, required=True, type=ENTRY)
+@click.option(
+    "--rules",
+    type=click.Path(path_type=Path),
+    envvar="RULES_PATH",
+    default=Path("config"),
+    help="Folder or file of the rules.  [env: RULES_PATH; default: config]",
+)
+@click.option(
+    "--merge-domains",
+    is_flag=True,
+    envvar="MERGE_DOMAIN_CONFIG",
+    help="Several files may have rules of one domain.  [env: MERGE_DOMAIN_CONFIG]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
+def command(*, domain: str, entries: Sequence[Entry | None], rules: Path, merge_domains: bool, as_json: bool) -> None:
+    """Tell which rule a descriptor meets, and why.
+
+    The descriptor is made of the KEY=VALUE entries, in their order. Shows at each level what was tried and why it
+    fitted or not; then the rule with its place, its limit, its counter's key and its name in the metrics.
+    """
+    asked = tuple((entry.key, entry.value) for entry in entries if entry is not None)
+    if len(asked) < len(entries):
+        raise click.UsageError("explain takes one descriptor; ask for another one apart")
+    explanation = explain(parse(read_sources(rules), merge_domains=merge_domains), domain, asked)
+    if as_json:
+        click.echo(json.dumps(_as_json(explanation), indent=2, ensure_ascii=False))
+    else:
+        click.echo("\n".join(render(explanation)))
+
+
+def render(explanation: Explanation) -> Iterator[str]:
+    """The explanation as lines of text."""
+    yield f"domain {explanation.domain}"
+    for number, step in enumerate(explanation.steps, 1):
+        yield f"{number}. {step.key}={step.value}"
+        yield from _render_step(step)
+    yield explanation.outcome
+    rule = explanation.rule
+    if rule is None:
+        return
+    yield f"  limit    {explanation.limit}"
+    yield f"  counter  {explanation.counter or 'none'}"
+    yield f"  metrics  {'.'.join(explanation.metric)}"
+    if rule.name:
+        yield f"  name     {rule.name}"
+    if rule.replaces:
+        yield f"  replaces {', '.join(sorted(rule.replaces))}"
+    if rule.shadow:
+        yield "  shadow_mode: counted, never refused"
+    if rule.quota:
+        yield "  quota_mode: refused when all quotas of a request are used up"
+
+
+def _render_step(step: Step) -> Iterator[str]:
+    last = len(step.candidates) - 1
+    hidden = 0
+    for index, candidate in enumerate(step.candidates):
+        if candidate.chosen or index < MOST_SHOWN or index == last:
+            yield _render_candidate(candidate)
+        else:
+            hidden += 1
+    if hidden:
+        yield f"     … and {hidden:,} more"
+
+
+_KINDS = {"exact": "exact value", "wildcard": "wildcard", "key": "key alone"}
+
+
+def _render_candidate(candidate: Candidate) -> str:
+    mark = "→" if candidate.chosen else " "
+    place = f"  ({candidate.place})" if candidate.place else ""
+    return f"   {mark} {_KINDS[candidate.kind]:<11}  {candidate.name}: {candidate.reason}{place}"
+
+
+def _as_json(explanation: Explanation) -> dict[str, Any]:
+    rule = explanation.rule
+    return {
+        "domain": explanation.domain,
+        "steps": [
+            {
+                "key": step.key,
+                "value": step.value,
+                "candidates": [
+                    {**candidate._asdict(), "place": str(candidate.place) if candidate.place else None}
+                    for candidate in step.candidates
+                ],
+            }
+            for step in explanation.steps
+        ],
+        "outcome": explanation.outcome,
+        "rule": None
+        if rule is None
+        else {
+            "place": str(rule.place),
+            "limit": explanation.limit,
+            "requests_per_unit": rule.limit.requests if rule.limit else None,
+            "unit": rule.limit.unit.name.lower() if rule.limit else None,
+            "counter": explanation.counter or None,
+            "metric": ".".join(explanation.metric),
+            "name": rule.name or None,
+            "replaces": sorted(rule.replaces),
+            "shadow_mode": rule.shadow,
+            "quota_mode": rule.quota,
+        },
+    }

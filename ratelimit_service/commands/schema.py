@@ -1,0 +1,21 @@
+"""`ratelimit schema`: the JSON Schema of the rules file."""
+
+import json
+
+import click
+
+from ratelimit_service.rules.schema import json_schema
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  ratelimit schema > rules.schema.json
+
+\b
+Then, in the first line of a rules file, for editors with the YAML language server:
+  # yaml-language-server: $schema=rules.schema.json"""
+)
+def command() -> None:
+    """Print the JSON Schema of rules files, with which editors complete and check them."""
+    click.echo(json.dumps(json_schema(), indent=2))

@@ -1,0 +1,100 @@
+"""`ratelimit serve`: run the service until a signal ends it."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+
+import ratelimit_service
+from ratelimit_service.app import App
+from ratelimit_service.logs import start_logging
+from ratelimit_service.settings import FLAGS, Settings, load_settings
+
+log = logging.getLogger(__name__)
+
+_SWITCH_SECONDS = 0.0005
+"""How long a thread that parses rules keeps the interpreter while calls wait; Python's default is ten times as long."""
+
+_HINTS = """
+Try, in another terminal, six times:
+
+  {ratelimit} call localhost:{grpc} shop login=ada
+
+or over HTTP:
+
+  curl -i localhost:{http}/json \\
+    -d '{{"domain": "shop", "descriptors": [{{"entries": [{{"key": "login", "value": "ada"}}]}}]}}'
+
+The page is http://localhost:{page}/ and the rules are in {rules}: change one while the service runs.
+"""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  ratelimit serve --rules config
+  GRPC_PORT=9081 ratelimit serve --rules config --log-level debug
+Every other setting is a variable of the environment, or a line in an .env file: see docs/settings.md."""
+)
+@click.option(
+    "--env-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File with settings, NAME=VALUE a line. [default: .env if there is one]",
+)
+@click.option("--hints", is_flag=True, help="Say what to try once it runs.")
+def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
+    """Run the service.
+
+    It loads the rules, listens for gRPC and HTTP, and loads the rules again whenever a file changes. SIGHUP loads them
+    at once, SIGTERM or SIGINT drains and exits, a second one exits without draining.
+    """
+    if env_file is None and Path(".env").is_file():
+        env_file = Path(".env")
+    settings, warnings = load_settings(os.environ, flags, env_file)
+    start_logging(settings.log_level, settings.log_format)
+    for warning in warnings:
+        log.warning("%s", warning)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    uvloop.run(_serve(settings, hints=hints))
+
+
+for _knob in reversed(FLAGS):
+    command = click.option(_knob.flag, _knob.field, help=_knob.help)(command)
+
+
+async def _serve(settings: Settings, *, hints: bool) -> None:
+    log.info("starting %s, counters in %s", ratelimit_service.__version__, settings.backend_type)
+    app = App(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _end, stop, number)
+    loop.add_signal_handler(signal.SIGHUP, app.watcher.reload)
+    await app.start()
+    for address in app.addresses:
+        log.info("listening for gRPC on %s", address)
+    if hints:
+        click.echo(
+            _HINTS.format(
+                ratelimit=sys.argv[0],
+                grpc=settings.grpc_port,
+                http=settings.port,
+                page=settings.debug_port,
+                rules=settings.rules_path,
+            )
+        )
+    await stop.wait()
+    await app.stop()
+
+
+def _end(stop: asyncio.Event, number: signal.Signals) -> None:
+    if stop.is_set():
+        log.warning("second signal: leaving at once")
+        os._exit(128 + number)
+    stop.set()

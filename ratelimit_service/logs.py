@@ -1,0 +1,50 @@
+"""How log lines look: text for people, or JSON with upstream's names for machines. One line per change of state."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+_LEVELS = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "fatal": logging.CRITICAL,
+    "panic": logging.CRITICAL,
+}
+
+
+def start_logging(level: str, form: str) -> None:
+    """Send all lines from `level` up to standard error, as `text` or as `json`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    logging.basicConfig(level=_LEVELS[level], handlers=[handler], force=True)
+    # A line for each HTTP request is what metrics are for.
+    logging.getLogger("aiohttp.access").setLevel(logging.CRITICAL)
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{_moment(record)} {record.levelname.lower():<7} {_whole(self, record)}"
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "@timestamp": _moment(record),
+            "level": record.levelname.lower(),
+            "@message": _whole(self, record),
+            "logger": record.name,
+        }
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _moment(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _whole(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    message = record.getMessage()
+    return f"{message}\n{formatter.formatException(record.exc_info)}" if record.exc_info else message

@@ -1,0 +1,89 @@
+"""`ratelimit check` says all that is wrong, and exits accordingly."""
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from ratelimit_service.commands.check import command
+
+GOOD = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
+
+
+def check(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments], env={"MERGE_DOMAIN_CONFIG": None})
+
+
+def test_good_rules_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(GOOD)
+    (tmp_path / "mail.yml").write_text("domain: mail\n")
+
+    result = check(tmp_path)
+
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "1 rule in 2 domains are good\n", "")
+
+
+def test_every_error_of_every_path_is_told_and_the_exit_code_is_1(tmp_path: Path) -> None:
+    bad, worse = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    bad.write_text("domain: a\nfoo: 1\n")
+    worse.write_text("domain: [\n")
+    missing = tmp_path / "c.yaml"
+
+    result = check(bad, worse, missing)
+
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert [line.split(": ")[0] for line in result.stderr.splitlines()] == [str(missing), f"{bad}:2:1", f"{worse}:2:1"]
+
+
+def test_a_folder_without_rules_is_an_error(tmp_path: Path) -> None:
+    result = check(tmp_path)
+
+    assert (result.exit_code, result.stderr) == (1, f"{tmp_path}: has no *.yaml or *.yml file\n")
+
+
+def test_a_warning_is_told_and_the_exit_code_is_0(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("domain: a\ndescriptors:\n- key: b\n")
+
+    result = check(file)
+
+    assert result.exit_code == 0
+    assert result.stdout == "0 rules in 1 domain are good\n"
+    assert result.stderr.startswith(f'{file}:3:3: warning: "b" does nothing')
+
+
+def test_the_findings_come_as_json(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("domain: a\nfoo: 1\n")
+
+    result = check("--json", file)
+
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {
+        "rules": None,
+        "domains": None,
+        "errors": [
+            {
+                "file": str(file),
+                "line": 2,
+                "column": 1,
+                "message": 'unknown key "foo"; at the top of the file there may be domain, descriptors',
+            }
+        ],
+        "warnings": [],
+    }
+
+
+def test_a_domain_in_two_files_is_good_only_when_domains_are_merged(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+    (tmp_path / "b.yaml").write_text("domain: shop\n")
+
+    assert check(tmp_path).exit_code == 1
+    assert check("--merge-domains", tmp_path).exit_code == 0
+
+
+def test_a_file_given_twice_is_one_file(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+
+    assert check(tmp_path, tmp_path / "a.yaml").stdout == "1 rule in 1 domain are good\n"

@@ -1,0 +1,148 @@
+"""The process from its start to its end, as an operator sees it: signals, exit codes, one clear line for a fault."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT, ask, start_service
+
+RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 100}}]\n"
+ASK = '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}'
+
+
+def test_sigterm_drains_and_the_exit_code_is_zero(tmp_path: Path) -> None:
+    with start_service(tmp_path, RULES, {"DRAIN_SECONDS": "1"}) as service:
+        service.send(signal.SIGTERM)
+        service.wait_until(lambda: not service.healthy, "health says no while the ports are open")
+        answer = ask(service.http_port, "/json", method="POST", body=ASK)
+
+        assert answer.status == 200
+        assert service.wait() == 0
+        assert "draining" in service.log
+        assert service.log.rstrip().endswith("stopped")
+
+
+def test_sigint_ends_the_service_like_sigterm(tmp_path: Path) -> None:
+    with start_service(tmp_path, RULES) as service:
+        service.send(signal.SIGINT)
+
+        assert service.wait() == 0
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with start_service(tmp_path, RULES, {"DRAIN_SECONDS": "3600"}) as service:
+        service.send(signal.SIGTERM)
+        service.wait_until(lambda: "draining" in service.log, "it drains")
+        service.send(signal.SIGINT)
+
+        assert service.wait() == 128 + signal.SIGINT
+
+
+def test_sighup_loads_the_rules_though_nothing_changed(tmp_path: Path) -> None:
+    with start_service(tmp_path, RULES, {"RULES_POLL_INTERVAL": "1h"}) as service:
+        service.send(signal.SIGHUP)
+
+        service.wait_until(lambda: service.log.count("rules loaded") == 2, "the rules are loaded again")
+
+
+def test_bad_rules_at_the_start_are_told_and_it_serves_once_they_are_mended(tmp_path: Path) -> None:
+    with start_service(tmp_path, RULES.replace("day", "fortnight"), wait_until_healthy=False) as service:
+        service.wait_until(lambda: "fortnight" in service.log, "the fault is told")
+        assert ask(service.http_port, "/healthcheck").status == 500
+        refused = ask(service.http_port, "/json", method="POST", body=ASK)
+        assert (refused.status, "no rate limit configuration loaded" in refused.body) == (503, True)
+
+        service.write_rules(RULES)
+
+        service.wait_until(lambda: service.healthy, "it serves")
+        assert ask(service.http_port, "/json", method="POST", body=ASK).status == 200
+
+
+def test_a_folder_that_comes_later_is_waited_for_when_that_is_asked(tmp_path: Path) -> None:
+    environ = {"FORCE_START_WITHOUT_INITIAL_CONFIG": "true"}
+    with start_service(tmp_path, tmp_path / "later", environ, wait_until_healthy=False) as service:
+        service.rules.mkdir()
+        service.write_rules(RULES)
+
+        service.wait_until(lambda: service.healthy, "it serves")
+
+
+def run(folder: Path, environ: Mapping[str, str], *flags: str) -> subprocess.CompletedProcess[str]:
+    """A start that is to fail."""
+    quiet = {"PYTHONPATH": str(ROOT), "PORT": "0", "DEBUG_PORT": "0", "GRPC_PORT": "0", "LOG_LEVEL": "error"}
+    return subprocess.run(
+        [sys.executable, "-m", "ratelimit_service", "serve", *flags],
+        cwd=folder,
+        env={**quiet, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    folder = tmp_path / "rules"
+    folder.mkdir()
+    (folder / "shop.yaml").write_text(RULES)
+    return folder
+
+
+@pytest.mark.parametrize("variable", ["PORT", "DEBUG_PORT", "GRPC_PORT"])
+def test_a_port_in_use_is_one_line_and_exit_code_1(tmp_path: Path, rules: Path, variable: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        hosts = dict.fromkeys(("HOST", "DEBUG_HOST", "GRPC_HOST"), "127.0.0.1")
+        ended = run(tmp_path, {**hosts, variable: str(port)}, "--rules", str(rules))
+
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        f"ratelimit: cannot listen on 127.0.0.1:{port}: address already in use\n",
+    )
+
+
+def test_a_missing_rules_folder_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    ended = run(tmp_path, {}, "--rules", "nowhere")
+
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "ratelimit: there are no rules: nowhere does not exist (RULES_PATH, --rules)\n",
+    )
+
+
+def test_an_unreadable_certificate_is_one_line_and_exit_code_1(tmp_path: Path, rules: Path) -> None:
+    environ = {"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": "cert.pem", "GRPC_SERVER_TLS_KEY": "key.pem"}
+    ended = run(tmp_path, environ, "--rules", str(rules))
+
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) == 1
+    assert "cert.pem" in ended.stderr
+
+
+def test_everything_wrong_with_the_settings_is_told_at_once_with_exit_code_2(tmp_path: Path) -> None:
+    ended = run(tmp_path, {"PORT": "eighty", "GRPC_MAX_CONNECTION_AGE": "10 s", "SHADOW_MODE": "maybe"})
+
+    assert ended.returncode == 2
+    assert [line.split(": ")[1] for line in ended.stderr.splitlines()] == [
+        "PORT",
+        "GRPC_MAX_CONNECTION_AGE",
+        "SHADOW_MODE",
+    ]
+
+
+def test_a_variable_of_upstream_without_meaning_here_is_named_in_a_warning(tmp_path: Path) -> None:
+    with start_service(tmp_path, RULES, {"REDIS_URL": "redis:6379", "LOG_FORMAT": "json"}) as service:
+        assert any('"level": "warning"' in line and "REDIS_URL" in line for line in service.log.splitlines())
+
+
+def test_an_env_file_in_the_folder_is_read(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("LOG_FORMAT=json\n")
+
+    with start_service(tmp_path, RULES) as service:
+        assert all(line.startswith('{"@timestamp": ') for line in service.log.splitlines())
