@@ -1,0 +1,23 @@
+"""What a deployment says to the service, held to what the service understands."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from ratelimit_service.settings import KNOBS, Settings, load_settings
+
+VARIABLES: Final = frozenset(knob.variable for knob in KNOBS)
+SECOND: Final = 1_000_000
+
+
+def understood(environ: Mapping[str, str]) -> Settings:
+    """The settings of this environment: every name is one of ours, every value is right, and nothing is unused."""
+    settings, warnings = load_settings(environ)
+
+    assert environ.keys() <= VARIABLES
+    assert warnings == []
+    return settings
+
+
+def longest_stop(settings: Settings) -> float:
+    """Seconds between SIGTERM and the end, at most."""
+    return settings.drain_seconds + settings.drain_timeout / SECOND

@@ -1,0 +1,205 @@
+"""deploy/compose.yaml and what it mounts.
+
+Envoy's configuration runs in a real Envoy before the service, as compose would start both, but for names and ports.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from ratelimit_service.rules.files import read_sources
+from ratelimit_service.rules.parse import parse
+from tests import peers
+from tests.deploy.known import longest_stop, understood
+from tests.envoy.proxy import Envoy, abstract_socket, start_envoy
+from tests.processes import ROOT, Service, ask, start_service
+
+DEPLOY: Final = ROOT / "deploy"
+
+
+def compose() -> dict[str, Any]:
+    """The services of the compose file."""
+    services: dict[str, Any] = load("compose.yaml")["services"]
+    return services
+
+
+def load(name: str) -> Any:
+    """A file of deploy/."""
+    return yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
+
+
+def native(text: str) -> str:
+    """The configuration with this machine's name for itself, the system's ports, and time for a busy machine."""
+    behind = json.dumps(abstract_socket())[1:-1]
+    for old, new, times in (
+        ("socket_address: { address: 127.0.0.1, port_value: 9999 }", behind, 2),
+        ("address: 0.0.0.0, port_value: 8888", "address: 127.0.0.1, port_value: 0", 1),
+        ("address: 0.0.0.0, port_value: 9901", "address: 127.0.0.1, port_value: 0", 1),
+        ("address: ratelimit, port_value: 8081", "address: 127.0.0.1, port_value: GRPC_PORT", 1),
+        ("timeout: 0.1s", "timeout: 10s", 1),
+    ):
+        assert text.count(old) == times, old
+        text = text.replace(old, new)
+    return text
+
+
+@contextmanager
+def deployed(folder: Path) -> Iterator[tuple[Service, Envoy]]:
+    """The service with the environment and the rules that compose gives it, and Envoy with deploy/envoy.yaml."""
+    rules = folder / "config"
+    rules.mkdir()
+    for volume in compose()["ratelimit"]["volumes"]:
+        source, target, mode = volume.split(":")
+        assert mode == "ro"
+        assert Path(target).parent == Path("/srv/runtime_data/current/config")
+        (rules / Path(target).name).symlink_to((DEPLOY / source).resolve())
+    with start_service(folder / "service", rules, compose()["ratelimit"]["environment"]) as service:
+        port = service.grpc_port
+        text = native((DEPLOY / "envoy.yaml").read_text(encoding="utf-8")).replace("GRPC_PORT", str(port))
+        with start_envoy(folder / "envoy", text) as envoy:
+            envoy.wait_until(lambda: envoy.healthy_ports() == {port}, "the service is healthy")
+            yield service, envoy
+
+
+@pytest.fixture(scope="module")
+def envoy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Envoy]:
+    """Envoy as deployed; each test has a route of its own."""
+    with deployed(tmp_path_factory.mktemp("compose")) as (_, envoy):
+        yield envoy
+
+
+def test_compose_says_nothing_that_the_service_does_not_understand() -> None:
+    """And it has time to drain before it is killed."""
+    settings = understood(compose()["ratelimit"]["environment"])
+
+    assert longest_stop(settings) < seconds(compose()["ratelimit"]["stop_grace_period"])
+
+
+def test_what_compose_mounts_is_there() -> None:
+    """Relative to the compose file."""
+    mounted = [volume.split(":")[0] for service in compose().values() for volume in service.get("volumes", [])]
+
+    assert len(mounted) == 5
+    assert all((DEPLOY / source).exists() for source in mounted)
+    assert (DEPLOY / compose()["ratelimit"]["build"] / "Dockerfile").exists()
+
+
+def test_every_image_has_a_version() -> None:
+    """And Envoy's is the one that the tests run."""
+    images = {name: service["image"] for name, service in compose().items() if "build" not in service}
+
+    assert images.keys() == {"envoy", "prometheus", "redis"}
+    assert all(re.search(r":v?\d+\.\d+", image) for image in images.values())
+    assert images["envoy"] == f"envoyproxy/envoy:v{peers.ENVOY[0].partition('==')[2]}"
+
+
+def test_others_start_when_the_service_is_healthy() -> None:
+    """Its health is the image's HEALTHCHECK."""
+    for name in ("envoy", "prometheus"):
+        assert compose()[name]["depends_on"] == {"ratelimit": {"condition": "service_healthy"}}
+
+
+def test_redis_only_starts_when_it_is_asked_for() -> None:
+    """This release has no store for it."""
+    assert compose()["redis"]["profiles"] == ["redis"]
+    assert compose()["ratelimit"]["environment"]["BACKEND_TYPE"] == "memory"
+    assert "redis" not in compose()["ratelimit"].get("depends_on", {})
+
+
+def test_prometheus_reads_where_the_service_and_envoy_answer() -> None:
+    """By compose's names, on the ports that compose publishes."""
+    targets = {
+        job["job_name"]: (job["static_configs"][0]["targets"], job["metrics_path"])
+        for job in load("prometheus.yaml")["scrape_configs"]
+    }
+
+    assert targets == {
+        "ratelimit": (["ratelimit:8080"], "/metrics"),
+        "envoy": (["envoy:9901"], "/stats/prometheus"),
+    }
+    assert load("prometheus.yaml")["rule_files"] == ["alerts.yaml"]
+
+
+def test_envoy_hears_of_a_drain_before_it_is_over() -> None:
+    """An interval, a timeout, and the second in which Envoy gathers changes."""
+    clusters = {cluster["name"]: cluster for cluster in load("envoy.yaml")["static_resources"]["clusters"]}
+    (check,) = clusters["ratelimit"]["health_checks"]
+    hears = seconds(check["interval"]) * check["unhealthy_threshold"] + seconds(check["timeout"]) + 1
+
+    assert hears < understood(compose()["ratelimit"]["environment"]).drain_seconds
+    assert check["grpc_health_check"] == {"service_name": "ratelimit"}
+
+
+def test_rules_of_the_deployment_and_the_examples_get_along() -> None:
+    """They are one rulebook."""
+    book = parse([*read_sources(ROOT / "config"), *read_sources(DEPLOY / "rules")])
+
+    assert {"shop", "web", "web-trial"} <= book.domains.keys()
+
+
+def test_a_client_is_limited_by_its_address(envoy: Envoy) -> None:
+    """With the service's headers and Envoy's."""
+    reply = envoy.get("/")
+
+    assert (reply.status, reply.body) == (200, "Hello from behind Envoy\n")
+    assert reply.headers["ratelimit-limit"] == "1000"
+    assert reply.headers["x-ratelimit-limit"] == "1000, 1000;w=3600"
+
+
+def test_a_user_is_limited_and_so_are_exports(envoy: Envoy) -> None:
+    """Three descriptors of one request."""
+    assert envoy.statuses(3, "/users/export", x_user="ada") == [200, 200, 429]
+    assert envoy.statuses(3, "/users", x_user="ada") == [200, 200, 429]
+
+
+def test_tokens_are_charged_as_the_request_says(envoy: Envoy) -> None:
+    """A hundred a day."""
+    assert envoy.statuses(3, "/tokens", x_tokens="40") == [200, 200, 429]
+
+
+def test_a_tenant_has_the_limit_that_envoy_brings_along(envoy: Envoy) -> None:
+    """Three, not the rules' one."""
+    assert envoy.statuses(4, "/tenant") == [200, 200, 200, 429]
+
+
+def test_rules_on_trial_refuse_nobody(envoy: Envoy) -> None:
+    """In a domain of their own."""
+    assert envoy.statuses(5, "/trial", x_user="ada") == [200] * 5
+
+
+def test_the_example_rules_are_there_too(envoy: Envoy) -> None:
+    """Five logins a minute; the reset says it is a minute's window, whose end may fall between two requests."""
+    statuses = envoy.statuses(11, "/login", x_user="ada")
+
+    assert statuses[:5] == [200] * 5
+    assert 429 in statuses
+
+
+def test_alerts_are_about_metrics_that_exist(tmp_path: Path) -> None:
+    """Each name in each expression is in what the service or Envoy tell Prometheus, once it has happened."""
+    rules = [rule for group in load("alerts.yaml")["groups"] for rule in group["rules"]]
+    names = {name for rule in rules for name in re.findall(r"\b(?:ratelimit|envoy)_\w+", rule["expr"])}
+    unknown = '{"domain": "nobody", "descriptors": [{"entries": [{"key": "a", "value": "b"}]}]}'
+    with deployed(tmp_path) as (service, envoy):
+        asked = ask(service.http_port, "/json", method="POST", body=unknown).status
+        told = service.metrics()
+        service.kill()
+        passed = envoy.get("/").status
+        told += ask(envoy.admin_port, "/stats/prometheus").body
+
+    assert (asked, passed) == (200, 200)
+    assert len(names) == 7
+    assert {name for name in names if not re.search(rf"^{name}[{{ ]", told, re.MULTILINE)} == set()
+    assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for rule in rules)
+
+
+def seconds(text: str) -> float:
+    """`20s` and `0.25s`."""
+    assert text.endswith("s")
+    return float(text[:-1])

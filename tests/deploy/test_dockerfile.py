@@ -1,0 +1,242 @@
+"""The image, as far as a machine without Docker can tell.
+
+The build stage's commands are run in a temporary folder instead of at /, with this machine's Python instead of the
+base image's, and what they make is started as the image would be, as a user who owns nothing. What this cannot show:
+that the base image has what is used of it, that it is small, and that a container's ports are reached from outside.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+import ratelimit_service
+from ratelimit_service.settings import load_settings
+from tests import peers
+from tests.processes import ROOT, Service
+
+FOLDERS: Final = ("/src", "/wheels", "/build", "/opt/ratelimit")
+"""Where the build stage works; each is below a temporary folder here."""
+NOBODY: Final = 65532
+BUILD_SECONDS: Final = 300
+OFFLINE: Final = ("NewConnectionError", "Temporary failure in name resolution", "ConnectTimeoutError")
+RULES: Final = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
+
+
+class Instruction(NamedTuple):
+    """One instruction of the Dockerfile."""
+
+    word: str
+    rest: str
+
+
+def stages() -> list[list[Instruction]]:
+    """The instructions of each stage, each begun by its FROM."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    found: list[list[Instruction]] = [[]]
+    for line in "\n".join(lines).replace("\\\n", " ").splitlines():
+        word, _, rest = line.partition(" ")
+        if word == "FROM":
+            found.append([])
+        found[-1].append(Instruction(word, rest.strip()))
+    return found[1:]
+
+
+def final(word: str) -> str:
+    """The last instruction of this kind in the final stage."""
+    return [instruction.rest for instruction in stages()[-1] if instruction.word == word][-1]
+
+
+class Image(NamedTuple):
+    """What the build made, below a folder that anyone may read."""
+
+    root: Path
+
+    def below(self, text: str) -> str:
+        """The text with the image's folders as they are here."""
+        for folder in FOLDERS:
+            text = re.sub(rf"(?<![\w/.]){folder}(?![\w])", f"{self.root}{folder}", text)
+        return text
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What ENV says, and nothing of this machine's."""
+        told = dict(word.split("=", 1) for word in shlex.split(self.below(final("ENV"))))
+        return told | {"PATH": told["PATH"].replace("$PATH", os.defpath)}
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """These words as ENTRYPOINT or HEALTHCHECK would start them: found by PATH, as USER."""
+        program = shutil.which(words[0], path=self.environ["PATH"])
+        assert program is not None, words[0]
+        user = final("USER").split(":")
+        drop = ["setpriv", f"--reuid={user[0]}", f"--regid={user[1]}", "--clear-groups", "--no-new-privs"]
+        return [*(drop if os.geteuid() == 0 else []), program, *words[1:]]
+
+    def run(self, words: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Start it and wait."""
+        return subprocess.run(
+            self.command(words),
+            env=self.environ | dict(environ),
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+@pytest.fixture
+def image() -> Iterator[Image]:
+    """The build stage's COPY and RUN, done."""
+    if os.geteuid() == 0 and not runs_as_nobody([sys.executable, "-c", ""]):
+        peers.refuse(f"{sys.executable} is in a folder that only root may enter")
+    # Not pytest's folder: nobody else may enter that one.
+    with tempfile.TemporaryDirectory(prefix="ratelimit-image-") as folder:
+        root = Path(folder)
+        root.chmod(0o755)
+        made = Image(root)
+        (root / "src").mkdir()
+        (root / "opt").mkdir()
+        (root / "bin").mkdir()
+        (root / "bin" / "python").symlink_to(sys.executable)
+        for word, rest in stages()[0]:
+            if word == "COPY":
+                copy(rest.split(), root / "src")
+            elif word == "RUN":
+                run(made.below(rest), root)
+        yield made
+
+
+def runs_as_nobody(command: Sequence[str]) -> bool:
+    """Whether a user who owns nothing can start it."""
+    drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    return subprocess.run([*drop, *command], cwd="/", capture_output=True, check=False).returncode == 0
+
+
+def copy(words: Sequence[str], workdir: Path) -> None:
+    """COPY into WORKDIR: a file keeps its name, of a folder its content is copied."""
+    *sources, target = words
+    for source in sources:
+        found = ROOT / source
+        if found.is_dir():
+            shutil.copytree(found, workdir / target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(found, workdir / target)
+
+
+def run(command: str, root: Path) -> None:
+    """RUN; without the package index there is nothing to test."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=root / "src",
+        env=os.environ | {"PATH": f"{root}/bin:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=BUILD_SECONDS,
+        check=False,
+    )
+    if any(sign in done.stdout for sign in OFFLINE):
+        peers.refuse("the package index cannot be reached")
+    assert done.returncode == 0, f"{command}\n{done.stdout}"
+
+
+def test_the_final_stage_only_copies() -> None:
+    """Nothing is installed, compiled or downloaded in it."""
+    words = [instruction.word for instruction in stages()[-1]]
+    copies = [instruction.rest for instruction in stages()[-1] if instruction.word == "COPY"]
+
+    assert {"RUN", "ADD", "VOLUME"}.isdisjoint(words)
+    assert copies == ["--from=build /opt/ratelimit /opt/ratelimit"]
+
+
+def test_the_image_says_how_it_is_run() -> None:
+    """Its ports are the defaults, its user is a number that is not 0, and SIGTERM drains it."""
+    settings, _ = load_settings({})
+
+    assert final("EXPOSE").split() == [str(settings.port), str(settings.grpc_port), str(settings.debug_port)]
+    assert final("USER") == f"{NOBODY}:{NOBODY}"
+    assert final("STOPSIGNAL") == "SIGTERM"
+    assert (json.loads(final("ENTRYPOINT")), json.loads(final("CMD"))) == (["ratelimit"], ["serve"])
+    assert str(settings.rules_path) == "/srv/runtime_data/current/config"
+
+
+def test_what_the_image_is_built_from_is_not_ignored() -> None:
+    """.dockerignore keeps the rest out."""
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    sources = [source for word, rest in stages()[0] if word == "COPY" for source in rest.split()[:-1]]
+
+    assert sources == ["requirements-dev.lock", "pyproject.toml", "README.md", "LICENSE", "ratelimit_service"]
+    assert set(sources).isdisjoint(ignored)
+    assert all((ROOT / source).exists() for source in sources)
+
+
+@pytest.mark.slow
+def test_what_is_built_runs_as_the_image_would(image: Image) -> None:
+    """One test of three parts, because each worker of pytest would build anew."""
+    has_the_lock_s_versions_and_nothing_else(image)
+    serves_as_nobody_and_its_health_check_tells(image)
+    takes_verbs_and_flags(image)
+
+
+def has_the_lock_s_versions_and_nothing_else(image: Image) -> None:
+    """No pip, no compiler, no tools of the developers."""
+    lock = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8")
+    pinned = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE))
+    site = next((image.root / "opt/ratelimit/lib").glob("python*/site-packages"))
+    found = dict(info.name.removesuffix(".dist-info").split("-") for info in site.glob("*.dist-info"))
+    installed = {name.lower().replace("_", "-"): version for name, version in found.items()}
+    ours = installed.pop("ratelimit-service")
+
+    assert ours == ratelimit_service.__version__
+    assert {name: pinned.get(name) for name in installed} == installed
+    assert {"grpcio", "uvloop", "aiohttp", "pyyaml"} <= installed.keys()
+    assert {"pip", "hatchling", "mypy", "pytest", "grpcio-tools", "setuptools"}.isdisjoint(installed)
+
+
+def serves_as_nobody_and_its_health_check_tells(image: Image) -> None:
+    """By environment only, as upstream's image is run: 0 while it wants calls, 1 before it has rules and afterwards."""
+    rules = image.root / "srv/current/config"
+    rules.mkdir(parents=True)
+    check = json.loads(final("HEALTHCHECK").partition(" CMD ")[2])
+    environ = {"RUNTIME_ROOT": str(rules.parent), "PORT": "0", "GRPC_PORT": "0", "DEBUG_PORT": "0"}
+    environ |= {"RULES_POLL_INTERVAL": "50ms", "DRAIN_SECONDS": "0"}
+    command = image.command([*json.loads(final("ENTRYPOINT")), *json.loads(final("CMD"))])
+    with Service(command, image.root, image.environ | environ) as service:
+        service.rules = rules
+        service.wait_until(lambda: service.listening, "listens on its ports")
+        port = {"PORT": str(service.http_port)}
+        without_rules = image.run(check, port).returncode
+        service.write_rules(RULES)
+        service.wait_until(lambda: service.healthy, "is healthy")
+        with_rules = image.run(check, port)
+        user = Path(f"/proc/{service.pid}").stat().st_uid
+        stopped = service.stop()
+        afterwards = image.run(check, port).returncode
+
+        assert (without_rules, with_rules.returncode, afterwards) == (1, 0, 1), with_rules.stderr
+        assert user == (NOBODY if os.geteuid() == 0 else os.geteuid())
+        assert stopped == 0
+
+
+def takes_verbs_and_flags(image: Image) -> None:
+    """`docker run IMAGE check FILE`, `docker run IMAGE serve --rules FOLDER`; without rules it ends, and says why."""
+    entry = json.loads(final("ENTRYPOINT"))
+    file = image.root / "good.yaml"
+    file.write_text(RULES, encoding="utf-8")
+    checked = image.run([*entry, "check", str(file)], {})
+    missing = image.run([*entry, "serve", "--rules", "/nowhere"], {"PORT": "0", "GRPC_PORT": "0", "DEBUG_PORT": "0"})
+
+    assert checked.returncode == 0, checked.stderr
+    assert missing.returncode == 1
+    assert "/nowhere does not exist" in missing.stderr

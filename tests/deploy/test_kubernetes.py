@@ -1,0 +1,158 @@
+"""deploy/kubernetes: the manifests agree with each other and with the service.
+
+No API server has seen them here; what is tested is what one would not notice: names that must be equal in two files,
+environment and paths that the service must understand, rules that must load.
+"""
+
+import signal
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+import ratelimit_service
+from ratelimit_service.api.health import NAMES
+from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.source import Source
+from ratelimit_service.settings import Settings
+from tests.deploy.known import longest_stop, understood
+from tests.processes import ROOT, ask, start_service
+
+FOLDER: Final = ROOT / "deploy" / "kubernetes"
+
+
+def manifests() -> dict[str, Any]:
+    """By kind."""
+    names = read("kustomization.yaml")["resources"]
+    return {manifest["kind"]: manifest for manifest in map(read, names)}
+
+
+def read(name: str) -> Any:
+    """One file."""
+    return yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+
+
+def pod() -> Any:
+    """What the Deployment makes."""
+    return manifests()["Deployment"]["spec"]["template"]
+
+
+def container() -> Any:
+    """The only one of the pod."""
+    (only,) = pod()["spec"]["containers"]
+    return only
+
+
+def environ() -> dict[str, str]:
+    """Its environment."""
+    return {variable["name"]: variable["value"] for variable in container()["env"]}
+
+
+def settings() -> Settings:
+    """What the service makes of it."""
+    return understood(environ())
+
+
+def test_every_manifest_is_applied() -> None:
+    """Each file of the folder is named by the kustomization, and has another kind."""
+    files = {file.name for file in FOLDER.iterdir()} - {"kustomization.yaml"}
+
+    assert set(read("kustomization.yaml")["resources"]) == files
+    assert manifests().keys() == {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget"}
+    assert not any("namespace" in manifest["metadata"] for manifest in manifests().values())
+
+
+def test_everything_selects_the_pod() -> None:
+    """Deployment, Service and PodDisruptionBudget mean the same labels."""
+    labels = pod()["metadata"]["labels"]
+
+    assert manifests()["Deployment"]["spec"]["selector"]["matchLabels"] == labels
+    assert manifests()["Service"]["spec"]["selector"] == labels
+    assert manifests()["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+
+
+def test_ports_are_the_service_s() -> None:
+    """What is named is listened on, and the Service means those names."""
+    ports = {port["name"]: port["containerPort"] for port in container()["ports"]}
+
+    assert ports == {"http": settings().port, "grpc": settings().grpc_port, "debug": settings().debug_port}
+    for port in manifests()["Service"]["spec"]["ports"]:
+        assert port["port"] == ports[port["targetPort"]]
+
+
+def test_the_image_is_this_version() -> None:
+    """Tagged by the kustomization."""
+    (image,) = read("kustomization.yaml")["images"]
+
+    assert container()["image"] == image["name"]
+    assert image["newTag"] == ratelimit_service.__version__
+
+
+def test_rules_are_mounted_where_they_are_read() -> None:
+    """A folder: what is mounted by subPath never changes."""
+    (mount,) = container()["volumeMounts"]
+    (volume,) = pod()["spec"]["volumes"]
+
+    assert mount["mountPath"] == str(settings().rules_path)
+    assert "subPath" not in mount
+    assert (mount["name"], volume["configMap"]["name"]) == (
+        volume["name"],
+        manifests()["ConfigMap"]["metadata"]["name"],
+    )
+
+
+def test_the_rules_of_the_config_map_load() -> None:
+    """Every file of it."""
+    files = manifests()["ConfigMap"]["data"]
+
+    assert files
+    assert all(name.endswith(".yaml") for name in files)
+    assert len(parse([Source(name, text.encode()) for name, text in files.items()]).rules) == 2
+
+
+def test_there_is_one_pod_while_counters_are_in_memory() -> None:
+    """Two would allow twice the limits; a budget that kept the only one would block its node."""
+    assert environ()["BACKEND_TYPE"] == "memory"
+    assert manifests()["Deployment"]["spec"]["replicas"] == 1
+    assert manifests()["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
+
+
+def test_a_pod_has_time_to_drain() -> None:
+    """The next one answers before, and it stays until Envoy has heard of it."""
+    assert longest_stop(settings()) < pod()["spec"]["terminationGracePeriodSeconds"]
+    assert manifests()["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert settings().drain_seconds > container()["readinessProbe"]["periodSeconds"]
+
+
+def test_a_pod_is_nobody_and_writes_nothing() -> None:
+    """The restricted Pod Security Standard, and a read-only root file system."""
+    of_pod, of_container = pod()["spec"]["securityContext"], container()["securityContext"]
+
+    assert of_pod["runAsNonRoot"] is True
+    assert of_pod["runAsUser"] > 0
+    assert of_pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert of_container == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_a_draining_pod_is_alive_and_not_ready(tmp_path: Path) -> None:
+    """The liveness probe's path answers on the debug port while health says no; so it does without rules."""
+    liveness = container()["livenessProbe"]["httpGet"]
+    readiness = container()["readinessProbe"]["grpc"]
+    empty = tmp_path / "rules"
+    empty.mkdir()
+    with start_service(tmp_path / "service", empty, {"DRAIN_SECONDS": "60"}, wait_until_healthy=False) as service:
+        without_rules = (service.healthy, ask(service.debug_port, liveness["path"]).status)
+        service.write_rules(manifests()["ConfigMap"]["data"]["web.yaml"])
+        service.wait_until(lambda: service.healthy, "is healthy")
+        service.send(signal.SIGTERM)
+        service.wait_until(lambda: not service.healthy, "drains")
+        draining = ask(service.debug_port, liveness["path"]).status
+
+    assert liveness["port"] == "debug"
+    assert (without_rules, draining) == ((False, 200), 200)
+    assert readiness["port"] == settings().grpc_port
+    assert readiness["service"] in NAMES
