@@ -21,7 +21,7 @@ help:  ## List the targets.
 		printf '  make %-9s %s\n' "$$name" "$$text"; done
 
 run: .venv/.project  ## Start the service with the example rules of config/, on ports 8080, 8081 and 6070.
-	@exec $(BIN)/ratelimit serve --rules config --hints
+	@exec $(BIN)/ratelimit serve --rules config --hints --drain-seconds 0
 
 test: .venv/.project  ## Run all tests, with the programs they talk to (PYTEST_ARGS="-n 0 tests/api" for some).
 	@$(BIN)/python -m tests.peers

@@ -64,7 +64,7 @@ def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
     uvloop.run(_serve(settings, hints=hints))
 
 
-for _knob in reversed(FLAGS):
+for _knob in FLAGS:
     command = click.option(_knob.flag, _knob.field, help=_knob.help)(command)
 
 
