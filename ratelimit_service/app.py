@@ -93,7 +93,7 @@ class App:
         self.limiter.book = book
         # A book stays: the collector need not walk it again and again, 75 ms for ten thousand rules.
         gc.freeze()
-        self.health.rules_loaded(bool(book.rules))
+        self.health.rules_loaded(bool(book.domains))
 
     async def _sweep(self) -> None:
         while True:

@@ -63,6 +63,11 @@ def test_bad_rules_at_the_start_are_told_and_it_serves_once_they_are_mended(tmp_
         assert ask(service.http_port, "/json", method="POST", body=ASK).status == 200
 
 
+def test_rules_that_limit_nothing_are_rules(tmp_path: Path) -> None:
+    with start_service(tmp_path, "domain: shop") as service:
+        assert ask(service.http_port, "/json", method="POST", body=ASK).status == 200
+
+
 def test_a_folder_that_comes_later_is_waited_for_when_that_is_asked(tmp_path: Path) -> None:
     environ = {"FORCE_START_WITHOUT_INITIAL_CONFIG": "true"}
     with start_service(tmp_path, tmp_path / "later", environ, wait_until_healthy=False) as service:
