@@ -92,10 +92,32 @@ class Settings(BaseSettings):
     grpc_keepalive_timeout: Annotated[int, _reads(duration("1ms"))] = _knob(
         Group.LISTENING, "20s", "How long it may take to answer the ping before it is closed.", _NEW
     )
+    grpc_max_connection_idle: Duration = _knob(
+        Group.LISTENING, "1h", "How long a gRPC connection may be without calls before it is asked to close.", _NEW
+    )
+    grpc_max_connections: Annotated[int, _reads(integer(0))] = _knob(
+        Group.LISTENING, "10000", "gRPC connections at once; 0 is any number. `http2` only.", _NEW
+    )
+    grpc_max_concurrent_streams: Annotated[int, _reads(integer(1, 2**31 - 1))] = _knob(
+        Group.LISTENING, "1000", "Calls at once on one gRPC connection.", _NEW
+    )
+    grpc_max_connection_memory: Bytes = _knob(
+        Group.LISTENING,
+        "16777216",
+        "Bytes of unread answers, and of unfinished questions, of one gRPC connection. `http2` only.",
+        _NEW,
+    )
+    grpc_max_header_list_size: Bytes = _knob(Group.LISTENING, "16384", "Bytes of a call's headers.", _NEW)
     grpc_max_message_size: Bytes = _knob(Group.LISTENING, "4194304", "Bytes of the largest gRPC message.", _NEW)
+    grpc_preface_timeout: Annotated[int, _reads(duration("100ms"))] = _knob(
+        Group.LISTENING,
+        "10s",
+        "How long a gRPC client may take to begin, and to finish headers or a frame it began. `http2` only.",
+        _NEW,
+    )
     http_max_body_size: Bytes = _knob(Group.LISTENING, "131072", "Bytes of the largest HTTP body.", _NEW)
     transport: Annotated[TransportName, _reads(one_of(TransportName))] = _knob(
-        Group.LISTENING, "grpcio", "What carries gRPC: `grpcio`.", _NEW, flag=""
+        Group.LISTENING, "grpcio", "What carries gRPC: `grpcio`, or `http2`, which is faster.", _NEW, flag=""
     )
 
     config_type: Annotated[ConfigType, _reads(one_of(ConfigType))] = _knob(
