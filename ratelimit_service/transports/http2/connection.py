@@ -99,7 +99,7 @@ class Connection:
     @property
     def unfinished(self) -> bool:
         """The client began a header block or a frame, and owes the rest."""
-        return bool(self._buffer) or self.peer.block is not None
+        return bool(self._buffer) or self.peer.block is not None or not self.peer.settled
 
     def take(self) -> bytes:
         """What is to be written now."""

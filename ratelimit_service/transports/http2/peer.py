@@ -34,15 +34,16 @@ class Peer:
         self.block: _Block | None = None
         """The header block that is not complete."""
         self._limits = limits
-        self._settled = False
+        self.settled = False
+        """It has announced its settings, as it must first."""
         self._out = calls.flow.out
 
     def take(self, kind: int, flags: int, number: int, payload: bytes) -> None:  # noqa: PLR0912 - a table
         """A frame has come; WireError when it ends the connection."""
-        if not self._settled:
+        if not self.settled:
             if kind != frames.SETTINGS or flags & ACK:
                 raise WireError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS (3.4)")
-            self._settled = True
+            self.settled = True
         if self.block is not None and (kind != frames.CONTINUATION or number != self.block.number):
             raise WireError(Code.PROTOCOL_ERROR, "a header block is interrupted (4.3)")
         match kind:
