@@ -4,47 +4,24 @@ A stream that was reset while its method is at work leaves its place only when t
 """
 
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import Final
 
-from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.errors import RpcError
 from ratelimit_service.transports.http2 import messages
+from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.flow import Outflow, Stream
 from ratelimit_service.transports.http2.frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
-    FIRST_WINDOW,
     HEADERS,
     Code,
     frame,
     rst_stream,
-    window_update,
 )
 from ratelimit_service.transports.http2.headers import OK, RESPONSE, Head, http_response, trailers
-from ratelimit_service.transports.http2.limits import MOST_MESSAGES, MOST_RESET, Limits
+from ratelimit_service.transports.http2.limits import MOST_RESET, Limits
 from ratelimit_service.transports.refusals import EXPIRED, MOST_UNREAD_BYTES, PAUSE_BYTES, UNREAD, too_large
-
-
-class Kind(Enum):
-    """What happened to a call."""
-
-    CALL = auto()
-    """The question of a method that answers once; it comes with its bytes."""
-    BEGIN = auto()
-    """Such a question has begun, and has a deadline."""
-    OPEN = auto()
-    """A streaming call has begun."""
-    MESSAGE = auto()
-    """The client sent a message on it."""
-    HALF_CLOSE = auto()
-    """The client sends no more."""
-    CLOSE = auto()
-    """A streaming call has ended."""
-
-
-Event = tuple[Kind, int, Head, bytes]
-"""What happened, on which stream, what its headers asked for, and a message. Plain: a named tuple takes 0.2 µs."""
 
 _WHOLE: Final = Head("", plain=True)
 _EXPLANATION: Final = b"This port speaks gRPC: POST, with content-type application/grpc.\n"
@@ -74,18 +51,19 @@ class Calls:
         """Calls whose deadline somebody keeps."""
         self.forget_deadline: Callable[[int], None] = timeless
         self._wake = wake
-        self._limits = limits
-        self._held = 0
+        self.limits = limits
+        self.held = 0
+        """Bytes of messages that are not read yet."""
 
     @property
     def unread(self) -> bool:
         """More answers wait than one client may make us keep: it never reads, or has closed its windows."""
-        return self.flow.queued > self._limits.max_connection_memory
+        return self.flow.queued > self.limits.max_connection_memory
 
     @property
     def room(self) -> bool:
         """There may be one more."""
-        return len(self.streams) + len(self.abandoned) < self._limits.max_concurrent_streams
+        return len(self.streams) + len(self.abandoned) < self.limits.max_concurrent_streams
 
     def reply(self, number: int, answer: bytes | RpcError) -> None:
         """The answer of a method that answers once; the first counts."""
@@ -94,8 +72,8 @@ class Calls:
             size = len(answer) + 5
             # A frame that no setting makes too small, on a stream that has sent nothing yet.
             if size <= 16_384 and size <= flow.window and size <= flow.initial and not flow.congested:
-                if size - 5 > self._limits.max_message_size:
-                    answer = too_large(size - 5, self._limits.max_message_size)
+                if size - 5 > self.limits.max_message_size:
+                    answer = too_large(size - 5, self.limits.max_message_size)
                 else:
                     del self.streams[number]
                     if self.timed:
@@ -127,7 +105,7 @@ class Calls:
         if stream is None:
             return
         stream.waiting = False
-        most = self._limits.max_message_size
+        most = self.limits.max_message_size
         if not isinstance(answer, RpcError) and len(answer) > most:
             answer = too_large(len(answer), most)
         if isinstance(answer, RpcError):
@@ -157,7 +135,7 @@ class Calls:
         stream = self.streams.get(number)
         if stream is None or stream.tail is not None:
             return
-        most = self._limits.max_message_size
+        most = self.limits.max_message_size
         if len(message) > most:
             self.finish(number, too_large(len(message), most))
         elif stream.queue and stream.queued + len(message) > MOST_UNREAD_BYTES:
@@ -292,68 +270,5 @@ class Calls:
             self._wake()
 
     def _release(self, stream: Stream) -> None:
-        self._held -= len(stream.body)
+        self.held -= len(stream.body)
         stream.body.clear()
-
-    def hear(self, stream: Stream, body: bytes) -> None:
-        """A part of its messages has come."""
-        self._held += len(body)
-        stream.body += body
-        if self._held > self._limits.max_connection_memory:
-            message = f"the connection has more than {self._limits.max_connection_memory} bytes of unread messages"
-            self.fail(stream.id, RpcError(Status.RESOURCE_EXHAUSTED, message))
-        else:
-            self.read(stream)
-
-    def read(self, stream: Stream) -> None:
-        """Hand out what is whole of its messages."""
-        before = len(stream.body)
-        error = self._read_stream(stream) if stream.head.streaming else self._read_question(stream)
-        if stream.tail is not None:  # refused while it was read
-            return
-        self._held += len(stream.body) - before
-        if error is not None:
-            self.fail(stream.id, error)
-        elif stream.room <= FIRST_WINDOW // 2 and not (stream.ended or stream.paused or stream.id in self.ready):
-            self.flow.out.append(window_update(stream.id, FIRST_WINDOW - stream.room))
-            stream.room = FIRST_WINDOW
-
-    def _read_question(self, stream: Stream) -> RpcError | None:
-        body, most = stream.body, self._limits.max_message_size
-        if len(body) >= messages.PREFIX_BYTES:
-            size = messages.size_of(body)
-            if size > most:
-                return messages.too_long(size, most)
-            if len(body) > messages.PREFIX_BYTES + size:
-                return messages.MORE_QUESTIONS
-        if not stream.ended:
-            return None
-        if not body:
-            return messages.NO_QUESTION
-        message = messages.take_message(body, most, gzip=stream.head.gzip)
-        if not isinstance(message, bytes):
-            return message or messages.TRUNCATED
-        stream.waiting = True
-        self.events.append((Kind.CALL, stream.id, stream.head, message))
-        return None
-
-    def _read_stream(self, stream: Stream) -> RpcError | None:
-        most, number = self._limits.max_message_size, stream.id
-        self.ready.pop(number, None)
-        for _ in range(MOST_MESSAGES):
-            stream.paused = stream.queued > PAUSE_BYTES
-            if stream.paused:
-                return None
-            message = messages.take_message(stream.body, most, gzip=stream.head.gzip)
-            if message is None:
-                if not stream.ended:
-                    return None
-                if stream.body:
-                    return messages.TRUNCATED
-                self.events.append((Kind.HALF_CLOSE, number, stream.head, b""))
-                return None
-            if isinstance(message, RpcError):
-                return message
-            self.events.append((Kind.MESSAGE, number, stream.head, message))
-        self.ready[number] = stream
-        return None

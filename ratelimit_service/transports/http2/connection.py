@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ratelimit_service.errors import RpcError, WireError
-from ratelimit_service.transports.http2 import frames
-from ratelimit_service.transports.http2.calls import Calls, Event, Kind
+from ratelimit_service.transports.http2 import frames, questions
+from ratelimit_service.transports.http2.calls import Calls
+from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import (
     DATA,
     END_HEADERS,
@@ -81,7 +82,7 @@ class Connection:
         self.peer.decoded = 0
         try:
             for stream in tuple(self.calls.ready.values()):
-                self.calls.read(stream)
+                questions.read(self.calls, stream)
             self._buffer = buffer[self._parse(buffer) :]
         except WireError as error:
             self.close(Code(error.code), error.message)

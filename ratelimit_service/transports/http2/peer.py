@@ -3,7 +3,7 @@
 from typing import Final
 
 from ratelimit_service.errors import WireError
-from ratelimit_service.transports.http2 import frames
+from ratelimit_service.transports.http2 import frames, questions
 from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.flow import Stream
 from ratelimit_service.transports.http2.frames import ACK, END_HEADERS, END_STREAM, MOST_WINDOW, PRIORITIZED, Code
@@ -137,7 +137,7 @@ class Peer:
         if announced is not None and (stream.length > announced or (ended and stream.length != announced)):
             calls.reset(stream.id, Code.PROTOCOL_ERROR)  # 8.1.1
         elif stream.tail is None:
-            calls.hear(stream, body)
+            questions.hear(calls, stream, body)
         elif ended and not stream.queue:
             calls.remove(stream)
 

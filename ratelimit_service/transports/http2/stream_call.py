@@ -4,7 +4,8 @@ import logging
 
 from ratelimit_service.api.method import Receiver, StreamMethod
 from ratelimit_service.errors import RpcError
-from ratelimit_service.transports.http2.calls import Calls, Kind
+from ratelimit_service.transports.http2.calls import Calls
+from ratelimit_service.transports.http2.events import Kind
 from ratelimit_service.transports.refusals import INTERNAL
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.errors import RpcError
-from ratelimit_service.transports.http2.calls import Event, Kind
 from ratelimit_service.transports.http2.connection import Connection
+from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.stream_call import StreamCall
 from ratelimit_service.transports.refusals import INTERNAL, STOPPING

@@ -22,8 +22,8 @@ ABOVE_WHAT_WE_ANNOUNCE = {
     "Sends a dynamic table size update",
     "Sends multiple dynamic table size update",
 }
-"""They make the header table larger than the 0 that we announce. RFC 7541, 6.3 has us take that for an error, and so has
-another case of h2spec, which passes; servers that announce the usual 4096 pass all three."""
+"""They make the header table larger than the 0 that we announce. RFC 7541, 6.3 has us take that for an error, as
+another case of h2spec does, which passes; servers that announce the usual 4096 pass all three."""
 
 
 def test_h2spec_finds_nothing_wrong() -> None:
