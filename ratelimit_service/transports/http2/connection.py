@@ -40,6 +40,7 @@ from ratelimit_service.transports.http2.limits import (
 )
 from ratelimit_service.transports.http2.peer import FAREWELL, Peer
 
+_CALL: Final = Kind.CALL
 _HTTP1: Final = b"This port speaks gRPC over HTTP/2.\n"
 _HTTP1_ANSWER: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
@@ -171,48 +172,60 @@ class Connection:
             return 0
         end_of_buffer = len(buffer)
         calls, peer = self.calls, self.peer
-        cache, largest = peer.headers.cache, self._limits.max_message_size
+        plain, events, largest = peer.headers.plain, calls.events, self._limits.max_message_size
         streams, abandoned, most = calls.streams, calls.abandoned, self._limits.max_concurrent_streams
         while end_of_buffer - at >= 9:
-            high, low, kind, flags, number = unpack_head(buffer, at)
-            end = at + 9 + (high << 8 | low)
-            if (
+            # All of a client's state that the common case needs, in locals: until another frame comes.
+            last, most_stream, room, whole = peer.last, peer.most_stream, peer.room, peer.block is None
+            places = most - len(streams) - len(abandoned)
+            while end_of_buffer - at >= 23:
                 # The common case: a question that is whole in this read, in a block that was seen before. It takes
-                # 1 µs, frame by frame it is 4.
-                kind == HEADERS
-                and flags == END_HEADERS
-                and end_of_buffer - end >= 14
-                and peer.last < number <= peer.most_stream
-                and number & 1
-                and (head := cache.get(buffer[at + 9 : end])) is not None
-                and head.plain
-                and peer.block is None
-            ):
+                # 0.9 µs, frame by frame 4.
+                high, low, kind, flags, number = unpack_head(buffer, at)
+                end = at + 9 + (high << 8 | low)
+                if (
+                    kind != HEADERS
+                    or flags != END_HEADERS
+                    or end_of_buffer - end < 14
+                    or (head := plain.get(buffer[at + 9 : end])) is None
+                    or not last < number <= most_stream
+                    or not number & 1
+                    or not whole
+                    or places <= 0
+                ):
+                    break
                 high, low, kind, flags, same, compressed, size = unpack_question(buffer, end)
                 length = high << 8 | low
                 after = end + 9 + length
                 if (
-                    same == number
-                    and kind == DATA
-                    and flags == END_STREAM
-                    and size + 5 == length <= LARGEST
-                    and after <= end_of_buffer
-                    and not compressed
-                    and size <= largest
-                    and length <= peer.room
-                    and len(streams) + len(abandoned) < most
+                    same != number
+                    or kind != DATA
+                    or flags != END_STREAM
+                    or compressed
+                    or not size + 5 == length <= LARGEST
+                    or after > end_of_buffer
+                    or size > largest
+                    or length > room
                 ):
-                    peer.last = number
-                    streams[number] = None
-                    calls.events.append((Kind.CALL, number, head, buffer[end + 14 : after]))
-                    peer.room -= length
-                    if peer.room <= RECEIVE_WINDOW // 2:
-                        peer.make_room()
-                    at = after
-                    continue
-                high, low, kind, flags, number = unpack_head(buffer, at)
-            if end - at > LARGEST + 9:
-                raise WireError(Code.FRAME_SIZE_ERROR, f"a frame of {end - at - 9} bytes, the most is {LARGEST} (4.2)")
+                    break
+                last = number
+                room -= length
+                places -= 1
+                streams[number] = None
+                events.append((_CALL, number, head, buffer[end + 14 : after]))
+                at = after
+                if room <= RECEIVE_WINDOW // 2:
+                    peer.room = room
+                    peer.make_room()
+                    room = peer.room
+            peer.last, peer.room = last, room
+            if end_of_buffer - at < 9:
+                break
+            high, low, kind, flags, number = unpack_head(buffer, at)
+            length = high << 8 | low
+            if length > LARGEST:
+                raise WireError(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes, the most is {LARGEST} (4.2)")
+            end = at + 9 + length
             if end > end_of_buffer:
                 break
             peer.take(kind, flags, number & MOST_WINDOW, buffer[at + 9 : end])

@@ -65,6 +65,8 @@ class HeaderReader:
     def __init__(self, methods: Mapping[str, bool], most_bytes: int, denial: RpcError | None) -> None:
         self.cache: dict[bytes, Head] = {}
         """Every block in it means the same whenever it comes."""
+        self.plain: dict[bytes, Head] = {}
+        """Those of them that are `plain`: the hot path asks for no other."""
         self._methods = methods
         self._most_bytes = most_bytes
         self._denial = denial
@@ -84,13 +86,19 @@ class HeaderReader:
         """What it asks for; WireError when it cannot be decoded."""
         head = self._head(self._decode(block))
         if self._decoder.header_table_size:
-            self.cache.clear()
+            self._forget()
             return head
         if len(block) <= LONGEST_CACHED:
             if len(self.cache) >= MOST_CACHED:
-                self.cache.clear()
+                self._forget()
             self.cache[block] = head
+            if head.plain:
+                self.plain[block] = head
         return head
+
+    def _forget(self) -> None:
+        self.cache.clear()
+        self.plain.clear()
 
     def read_trailers(self, block: bytes) -> str:
         """How they are malformed, if they are; they tell us nothing else."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_CALL: Final = Kind.CALL
+
 LINGER_SECONDS: Final = 1.0
 """A connection that we end is read from for so long: closed at once, the reset could overtake our last words."""
 
@@ -82,7 +84,7 @@ class Wire(asyncio.Protocol):
         calls, methods = self.connection.calls, self._methods
         streams, reply = calls.streams, calls.reply
         for kind, number, head, body in events:
-            if kind is Kind.CALL:
+            if kind is _CALL:
                 if number not in streams:  # it was reset in the same read
                     calls.abandoned.discard(number)
                     continue

@@ -25,12 +25,7 @@ def literal(name: bytes, value: bytes) -> bytes:
 def block(path: str = UNARY, *more: tuple[bytes, bytes]) -> bytes:
     """The headers of a call; the header table of the client has no entries from then on."""
     fields = [(b"content-type", b"application/grpc"), (b"te", b"trailers"), *more]
-    return (
-        b"\x20\x83\x86"
-        + b"\x01\x01x"
-        + literal(b":path", path.encode())
-        + b"".join(literal(*field) for field in fields)
-    )
+    return b"\x20\x83\x86\x01\x01x" + literal(b":path", path.encode()) + b"".join(literal(*field) for field in fields)
 
 
 def frame(kind: int, flags: int, number: int, payload: bytes = b"") -> bytes:
