@@ -76,6 +76,11 @@ class GrpcioTransport:
         self._server = server
         return self._addresses
 
+    @property
+    def connections(self) -> None:
+        """As Transport says: grpc does not tell."""
+        return None
+
     async def stop(self, grace_seconds: float) -> None:
         """GOAWAY, then wait for the unary calls, then end what streams there are; cut all when the grace is over."""
         if self._server is None:

@@ -20,6 +20,7 @@ from ratelimit_service.transports.listen import open_sockets, remove_socket
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from ratelimit_service.transports.refusals import not_admitted
 from ratelimit_service.transports.tls import Certificates, bears
+from ratelimit_service.transports.transport import Connections
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,11 @@ class Http2Transport:
                 self._listeners.append(listener)
         self._addresses = [each.address for each in opened]
         return self._addresses
+
+    @property
+    def connections(self) -> Connections | None:
+        """As Transport says."""
+        return self._server
 
     async def stop(self, grace_seconds: float) -> None:
         """GOAWAY, then wait for the unary calls, then end what streams there are; cut all when the grace is over."""

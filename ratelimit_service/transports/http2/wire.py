@@ -182,6 +182,7 @@ class Wire(asyncio.Protocol):
         self.connection.congest(False)
         if not self.gone:
             self.transport.resume_reading()
+            self._work(b"")  # what was read before the socket was stuck
             self._flush()
 
     def eof_received(self) -> bool:
