@@ -15,12 +15,16 @@ from hpack.exceptions import HPACKError, OversizedHeaderListError
 
 from ratelimit_service.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.errors import RpcError, Status, WireError
+from ratelimit_service.transports.http2.fields import cut
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.refusals import EXPIRED
 
 MOST_CACHED: Final = 64
 """Blocks remembered per connection: a client has one for each method and timeout. Full of blocks that never come again
 (each with an identifier of its own), the memory is emptied and starts anew."""
+
+MOST_FIELDS: Final = 128
+"""Fields remembered per connection, of at most 256 bytes each: those that all calls have in common, and the latest."""
 
 LONGEST_CACHED: Final = 1024
 """Bytes of a block that is remembered: with MOST_CACHED, 64 KiB per connection at the most."""
@@ -52,6 +56,7 @@ class Head(NamedTuple):
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE: Final = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
 _PSEUDO: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
+_OF_CALL: Final = frozenset({b"content-type", b"te", b"grpc-timeout", b"grpc-encoding", b"content-length"})
 _OF_CONNECTION: Final = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 _TIMEOUT: Final = re.compile(rb"(\d{1,8})([HMSmun])")
 _GROWS: Final = re.compile(rb"\x20*[\x21-\x3f]")
@@ -71,6 +76,8 @@ class HeaderReader:
         self._most_bytes = most_bytes
         self._denial = denial
         self._acknowledged = False
+        self._fields: dict[bytes, tuple[bytes, bytes]] = {}
+        self._heads: dict[bytes, Head] = {}
         # Of a list that is too large the rest must be decoded all the same, for the blocks to come: but not for ever.
         self._decoder = Decoder(2 * most_bytes)
 
@@ -84,7 +91,9 @@ class HeaderReader:
 
     def read(self, block: bytes) -> Head:
         """What it asks for; WireError when it cannot be decoded."""
-        head = self._head(self._decode(block))
+        head = None if self._decoder.header_table_size else self._of_fields(block)
+        if head is None:
+            head = self._head(self._decode(block))
         if self._decoder.header_table_size:
             self._forget()
             return head
@@ -94,6 +103,47 @@ class HeaderReader:
             self.cache[block] = head
             if head.plain:
                 self.plain[block] = head
+        return head
+
+    def _of_fields(self, block: bytes) -> Head | None:
+        """What it asks for, by its fields that were seen before; None when that is not plain to see.
+
+        With one new field in ten it takes a third of the time of decoding all.
+        """
+        fields = cut(block)
+        if fields is None:
+            return None
+        wanted: list[bytes] = []
+        size = regular = 0
+        for field in fields:
+            known = self._fields.get(field)
+            if known is None:
+                ((name, value),) = self._decode(field)
+                if _problem(name, value) or not (name in _PSEUDO or _NAME.fullmatch(name)):
+                    return None
+                if len(self._fields) >= MOST_FIELDS:
+                    self._fields.clear()
+                known = self._fields[field] = name, value
+            name, value = known
+            size += len(name) + len(value) + 32
+            if name in _PSEUDO:
+                if regular:
+                    return None
+                wanted.append(field)
+            else:
+                regular += 1
+                if name in _OF_CALL:
+                    wanted.append(field)
+        if size > self._most_bytes:
+            return None
+        key = b"".join(wanted)
+        head = self._heads.get(key)
+        if head is None:
+            if len(self._heads) >= MOST_CACHED:
+                self._heads.clear()
+            head = self._heads[key] = self._head(
+                [self._fields.get(field) or self._decode(field)[0] for field in wanted]
+            )
         return head
 
     def _forget(self) -> None:
