@@ -5,7 +5,7 @@ fraction of a millisecond, between which the caller lets other work run: ten tho
 """
 
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -45,7 +45,20 @@ class Serving(Protocol):
 
 
 _OWN_LABELS: Final = frozenset(
-    {"domain", "key1", "key2", "key3", "err_type", "grpc_method", "le", "store", "generation", "version", "python"}
+    {
+        "domain",
+        "key1",
+        "key2",
+        "key3",
+        "err_type",
+        "grpc_method",
+        "le",
+        "store",
+        "cause",
+        "generation",
+        "version",
+        "python",
+    }
 )
 
 
@@ -79,6 +92,7 @@ class Metrics:
         yield from self._unknown_domains()
         yield from self._service()
         yield self._gauges()
+        yield self._store_errors()
 
     def process(self) -> str:
         """The process's own metrics. Counting its open files takes long when there are many: not for the loop."""
@@ -159,6 +173,14 @@ class Metrics:
         lines.append(line(f"{name}_sum", self._labels(label), latency.nanoseconds / 1e9))
         lines.append(line(f"{name}_count", self._labels(label), calls))
         return "".join(lines)
+
+    def _store_errors(self) -> str:
+        """Only a store outside this process has any: it says why requests were answered by policy."""
+        errors: Mapping[str, int] = getattr(self._limiter.store, "errors", {})
+        name, of_store = "ratelimit_store_errors_total", ("store", self._limiter.store.name)
+        return head(name, "counter", "Requests answered by policy, by what was wrong with the store.") + "".join(
+            line(name, self._labels(of_store, ("cause", cause)), number) for cause, number in sorted(errors.items())
+        )
 
     def _gauges(self) -> str:
         book, store, watcher = self._limiter.book, self._limiter.store, self._watcher
