@@ -72,6 +72,7 @@ class App:
         if not path.exists() and not self.settings.force_start_without_initial_config:
             raise StartError(f"there are no rules: {path} does not exist (RULES_PATH, --rules)")
         await self.watcher.load()
+        self.store.sweep()  # a store begins to look for its servers, so that the first call finds it connected
         methods, streams = self.health.methods(), [*self.health.streams(), *reflection()]
         self.addresses = await self.transport.start([self.method, *methods], streams, _grpc_addresses(self.settings))
         try:

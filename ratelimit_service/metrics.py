@@ -66,6 +66,7 @@ _OWN_LABELS: Final = frozenset(
         "grpc_method",
         "le",
         "store",
+        "cause",
         "generation",
         "version",
         "python",
@@ -106,6 +107,7 @@ class Metrics:
         yield from self._unknown_domains()
         yield from self._service()
         yield self._gauges()
+        yield self._store_errors()
         if connections := self._connections():
             yield self._of_connections(connections)
 
@@ -188,6 +190,14 @@ class Metrics:
         lines.append(line(f"{name}_sum", self._labels(label), latency.nanoseconds / 1e9))
         lines.append(line(f"{name}_count", self._labels(label), calls))
         return "".join(lines)
+
+    def _store_errors(self) -> str:
+        """Only a store outside this process has any: it says why requests were answered by policy."""
+        errors: Mapping[str, int] = getattr(self._limiter.store, "errors", {})
+        name, of_store = "ratelimit_store_errors_total", ("store", self._limiter.store.name)
+        return head(name, "counter", "Requests answered by policy, by what was wrong with the store.") + "".join(
+            line(name, self._labels(of_store, ("cause", cause)), number) for cause, number in sorted(errors.items())
+        )
 
     def _of_connections(self, connections: Connections) -> str:
         name = "ratelimit_grpc_connections"

@@ -50,6 +50,16 @@ class Limit:
     unit: Unit
     window: int
     """Microseconds. The unit's own, or a multiple of it."""
+    burst: int = 0
+    """Capacity of a bucket; 0 for as many as `requests`."""
+    parts: int = 10
+    """Into how many sub-windows the window is cut."""
+    first_request: bool = False
+    """A fixed window begins with its first request, not with the calendar."""
+    count_refused: bool = True
+    """A refused hit is charged too."""
+    exceed: int = 0
+    """How many above `requests` are let through, and counted as such."""
 
 
 class Descriptor(NamedTuple):

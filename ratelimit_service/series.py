@@ -26,9 +26,12 @@ class Stat(NamedTuple):
 STATS: Final = (
     Stat("total_hits", "Cost that was asked of the rule."),
     Stat("over_limit", "Cost above the limit."),
+    Stat("over_limit_with_local_cache", "Cost above the limit, known without asking the store."),
     Stat("near_limit", "Cost within the limit and above NEAR_LIMIT_RATIO of it."),
     Stat("within_limit", "Cost of hits that fitted whole."),
     Stat("shadow_mode", "Cost above the limit of a rule in shadow mode, which let it pass."),
+    Stat("exceeded", "Cost above the limit that exceed let through."),
+    Stat("spared", "Cost not charged, because a limit that is charged together with this one refused."),
     Stat("unlimited", "Cost asked of a rule without a limit."),
     Stat("replaced", "Cost not charged, because another rule replaces this one."),
     Stat("total_negative_hits", "Cost given back."),
@@ -74,6 +77,10 @@ def _shown(rule: Rule) -> frozenset[str]:
     shown = _LIMITED if rule.limit is not None else frozenset({"unlimited"})
     if rule.shadow:
         shown |= {"shadow_mode"}
+    if rule.limit is not None and rule.limit.exceed:
+        shown |= {"exceeded"}
+    if rule.limit is not None and rule.together:
+        shown |= {"spared"}
     if rule.name:
         shown |= {"replaced"}
     return shown

@@ -5,6 +5,7 @@ upstream's, so that its dashboards go on telling the truth.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ratelimit_service.model import Decision
 
@@ -15,14 +16,28 @@ LONGEST_PATH = 1000
 """Characters; a longer path is made of a request's huge value, which no metric should carry."""
 
 
+class Scale(NamedTuple):
+    """The marks of a counter, from an untouched one on."""
+
+    near: int
+    """Above it a hit counts as near the limit."""
+    limit: int
+    """The window's requests, or the bucket's burst."""
+    room: int
+    """The limit, and what may exceed it."""
+
+
 class Tally:
     """Counts of cost, not of calls, except where said otherwise."""
 
     __slots__ = (
+        "exceeded",
         "near_limit",
         "over_limit",
+        "over_limit_with_local_cache",
         "replaced",
         "shadow_mode",
+        "spared",
         "total_hits",
         "total_negative_hits",
         "unlimited",
@@ -35,6 +50,12 @@ class Tally:
         self.near_limit = 0
         """What was charged above the near threshold and within the limit."""
         self.over_limit = 0
+        self.over_limit_with_local_cache = 0
+        """What was refused without asking the store, because it had been a moment ago; in `over_limit` too."""
+        self.exceeded = 0
+        """What lay above the limit and was let through, because the limit may be exceeded by as much."""
+        self.spared = 0
+        """What was not charged, because a limit that is charged together with this one refused; in `total_hits` too."""
         self.shadow_mode = 0
         """What a shadow rule let pass although it was over."""
         self.unlimited = 0
@@ -42,26 +63,37 @@ class Tally:
         """What another rule of the same request took over."""
         self.total_negative_hits = 0
 
-    def count(self, cost: int, decision: Decision, requests: int, near: int, shadow: bool) -> None:
-        """Add one decision on a limit of `requests`, of which `near` may be used before it counts as near the limit."""
+    def count(self, cost: int, decision: Decision, scale: Scale, shadow: bool) -> None:
+        """Add one decision on a counter with that scale."""
         if cost < 0:
             self.total_negative_hits -= cost
             return
         self.total_hits += cost
-        if decision.allowed:
-            self.within_limit += cost
-            above = requests - decision.remaining - near
-            if above > 0:
-                self.near_limit += above if above < cost else cost
-            return
+        near, limit, room = scale
         over = decision.over
-        self.over_limit += over
-        if shadow:
-            self.shadow_mode += over
+        if decision.allowed:
+            if not over:
+                self.within_limit += cost
+                above = room - decision.remaining - near
+                if above > 0:
+                    self.near_limit += above if above < cost else cost
+                return
+            self.exceeded += over
+            self.within_limit += cost - over
+        else:
+            self.over_limit += over
+            if shadow:
+                self.shadow_mode += over
         if over < cost:
             # The hit crossed the limit: what lay below it, and above the threshold, came near.
-            before = requests - (cost - over)
-            self.near_limit += requests - (before if before > near else near)
+            before = limit - (cost - over)
+            self.near_limit += limit - (before if before > near else near)
+
+    def spare(self, cost: int) -> None:
+        """Add a hit that would have been allowed, and was not charged for another's sake."""
+        if cost > 0:
+            self.total_hits += cost
+            self.spared += cost
 
 
 class Tallies:

@@ -1,9 +1,11 @@
 """Hit, which carries its decision home, and Verdict, what all hits of a request add up to. Hot path."""
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
-from ratelimit_service.model import Decision, Request
+from ratelimit_service.model import NEVER, Decision, Request
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.tally import Tally
 
@@ -11,11 +13,11 @@ from ratelimit_service.tally import Tally
 class Hit:
     """A charge against one counter. The store that decides it writes `decision`."""
 
-    __slots__ = ("cost", "decision", "key", "quota", "rule", "tally")
+    __slots__ = ("beside", "cost", "decision", "key", "quota", "rule", "spared", "tally", "together")
 
     decision: Decision
 
-    def __init__(self, rule: Rule, key: str, cost: int, *, tally: Tally, quota: bool) -> None:
+    def __init__(self, rule: Rule, key: str, cost: int, *, tally: Tally, quota: bool, together: int = 0) -> None:
         self.rule = rule
         self.key = key
         """Empty for an unlimited rule: there is no counter."""
@@ -23,11 +25,26 @@ class Hit:
         self.tally = tally
         self.quota = quota
         """The request is refused only if all of its quotas are used up."""
+        self.together = together
+        """0: charged by itself. Hits of a request with the same other number are charged all or none."""
+        self.beside: Sequence[Hit] = ()
+        """The hits of the other limits of the same descriptor."""
+        self.spared = False
+        """Its limit had room, and it was not charged, because another one that is charged together with it refused."""
 
     @property
     def over(self) -> bool:
         """The hit is answered as over its limit: denied, and not by a rule that only looks on."""
         return not self.decision.allowed and not self.rule.shadow
+
+    @property
+    def remaining(self) -> int:
+        """What is left of the limit. What may exceed it is promised to nobody."""
+        remaining = self.decision.remaining
+        limit = self.rule.limit
+        if limit is None or not limit.exceed:
+            return remaining
+        return remaining - limit.exceed if remaining > limit.exceed else 0
 
 
 class Verdict(NamedTuple):
@@ -47,6 +64,39 @@ class Verdict(NamedTuple):
                 continue
             if hit.over and not hit.quota:
                 chosen, refused = hit, True
-            elif not refused and (chosen is None or hit.decision.remaining < chosen.decision.remaining):
+            elif not refused and (chosen is None or hit.remaining < chosen.remaining):
                 chosen = hit
         return chosen
+
+
+def in_groups(hits: Sequence[Hit]) -> list[Hit]:
+    """These hits and those beside them, ordered so that those charged together stand one after the other."""
+    found = [each for hit in hits for each in (hit, *hit.beside)]
+    found.sort(key=_group)  # stable: hits on one counter stay in the order of the request
+    return found
+
+
+def spare(hits: Sequence[Hit]) -> None:
+    """Mark the hits, decided and ordered in groups, that the refusal of another one of their group has spared."""
+    for together, group in groupby(hits, key=_group):
+        if together:
+            members = list(group)
+            if not all(hit.decision.allowed for hit in members):
+                for hit in members:
+                    hit.spared = hit.decision.allowed
+
+
+def tightest_of(hits: Sequence[Hit]) -> Hit:
+    """Of the limits of one descriptor: the denied one with the longest wait, else the first with the least left."""
+    return min(hits, key=_left)
+
+
+def _left(hit: Hit) -> int:
+    decision = hit.decision
+    if decision.allowed:
+        return hit.remaining
+    return _LEAST if decision.retry_after == NEVER else -1 - decision.retry_after
+
+
+_LEAST = -(2**63)
+_group = attrgetter("together")

@@ -84,11 +84,16 @@ def curl() -> Path:
     return have(find_curl)
 
 
+def redis_server() -> Path:
+    """A Redis; redis-sentinel and redis-cli lie beside it."""
+    return have(find_redis_server)
+
+
 def main() -> None:
     """Installs all, one line per peer; what cannot be had is said, and in CI ends with 1."""
     missing = 0
     of_http2 = (find_h2spec, find_h2load, find_nghttp, find_curl)
-    for find in (find_xds_protos, find_grpc_peers, find_envoy, find_grpcurl, find_ghz, *of_http2):
+    for find in (find_xds_protos, find_grpc_peers, find_envoy, find_grpcurl, find_ghz, *of_http2, find_redis_server):
         name = find.__name__.removeprefix("find_")
         try:
             path = find()
@@ -170,6 +175,12 @@ def find_h2load() -> Path:
 def find_curl() -> Path:
     """See `curl`."""
     return system_program("curl", "curl")
+
+
+def find_redis_server() -> Path:
+    """See `redis_server`. Its package brings redis-cli; the one of redis-sentinel only a second name for the binary."""
+    system_program("redis-sentinel", "redis-sentinel")
+    return system_program("redis-server", "redis-server")
 
 
 def python_packages(name: str, pins: Sequence[str], try_out: Callable[[Path], None] = lambda _: None) -> Path:

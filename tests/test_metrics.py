@@ -157,6 +157,27 @@ def test_a_replaced_hit_is_counted_at_the_rule_it_would_have_met() -> None:
     assert rule_series(parts, "replaced") == {labelled(domain="shop", key1="user"): 1}
 
 
+def test_limits_of_a_list_are_rules_named_by_their_window() -> None:
+    parts = Parts("""
+        domain: shop
+        descriptors:
+          - key: user
+            rate_limits:
+              - {unit: second, requests_per_unit: 1, exceed: 1}
+              - {unit: day, requests_per_unit: 10}
+    """)
+    for _ in range(3):
+        parts.ask(("user", "ada"))
+
+    second = labelled(domain="shop", key1="user", key2="per_second")
+    day = labelled(domain="shop", key1="user", key2="per_day")
+    assert rule_series(parts, "total_hits") == {second: 3, day: 3}
+    assert rule_series(parts, "within_limit") == {second: 1, day: 2}
+    assert rule_series(parts, "exceeded") == {second: 1}
+    assert rule_series(parts, "over_limit") == {second: 1, day: 0}
+    assert rule_series(parts, "spared") == {second: 0, day: 1}
+
+
 def test_values_of_requests_are_capped_and_the_rest_is_summed_as_other() -> None:
     parts = Parts(
         """

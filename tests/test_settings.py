@@ -293,9 +293,21 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         ("LOG_LEVEL", "loud", "is not one of trace, debug, info, warning, error, fatal, panic"),
         ("LOG_FORMAT", "xml", "is not one of text, json"),
         ("TRANSPORT", "http3", "is not one of grpcio, http2"),
-        ("BACKEND_TYPE", "redis", "is not in this release: counters are kept in this process's memory (memory)"),
-        ("BACKEND_TYPE", "memcache", "is not in this release: counters are kept in this process's memory (memory)"),
-        ("BACKEND_TYPE", "etcd", "is not one of memory"),
+        (
+            "BACKEND_TYPE",
+            "memcache",
+            "is not in this release: counters are kept in this process's memory (memory) or in Redis (redis)",
+        ),
+        ("BACKEND_TYPE", "etcd", "is not one of memory, redis"),
+        ("REDIS_TYPE", "double", "is not one of single, sentinel, cluster"),
+        ("REDIS_SOCKET_TYPE", "udp", "is not one of tcp, unix"),
+        ("REDIS_URL", "redis:port", "is not an address such as host:6379"),
+        ("REDIS_URL", "http://redis", "is not a URL such as redis://, rediss:// or unix://"),
+        ("REDIS_TIMEOUT", "0", "is shorter than 1ms"),
+        ("STORE_DEADLINE", "15", "is not a duration such as 10s, 1m30s or 150us"),
+        ("ON_STORE_FAILURE", "allow", "is not one of error, open, closed, local"),
+        ("INSTANCES", "0", "is not a whole number from 1 to 2147483647"),
+        ("KEY_FORMAT", "theirs", "is not one of own, envoyproxy"),
         ("CONFIG_TYPE", "GRPC_XDS_SOTW", "is not supported by this release: rules are read from files (FILE)"),
         ("CONFIG_TYPE", "", "is not one of FILE"),
     ],
@@ -329,13 +341,16 @@ def test_a_problem_is_one_line_that_any_terminal_can_show() -> None:
 
 def test_a_variable_without_meaning_is_named_once_for_each_reason() -> None:
     """Nothing of upstream is dropped in silence."""
-    _, warnings = load_settings({"REDIS_URL": "redis:6379", "REDIS_SOCKET_TYPE": "tcp", "STATSD_HOST": "statsd"})
+    environ = {"REDIS_POOL_SIZE": "20", "REDIS_PIPELINE_WINDOW": "150us", "STATSD_HOST": "statsd"}
+    _, warnings = load_settings(environ)
 
     assert warnings == [
-        "REDIS_SOCKET_TYPE, REDIS_URL: not used by this release: " + WITHOUT_MEANING["REDIS_URL"],
+        (
+            "REDIS_POOL_SIZE, REDIS_PIPELINE_WINDOW: not used by this release: "
+            "one connection to each server carries all hits that have come, in one call"
+        ),
         "STATSD_HOST: not used by this release: nothing is sent to statsd: Prometheus reads /metrics",
     ]
-    assert "counters are kept in this process's memory" in warnings[0]
 
 
 @pytest.mark.parametrize("variable", sorted(WITHOUT_MEANING))
@@ -400,6 +415,48 @@ def test_certificates_without_tls_are_warned_of() -> None:
     assert warnings == [
         "GRPC_SERVER_TLS_CERT, GRPC_CLIENT_TLS_SAN: not used, because GRPC_SERVER_USE_TLS is false",
     ]
+
+
+def test_redis_that_is_not_asked_is_warned_of() -> None:
+    """Whoever names a Redis believes that instances share their limits."""
+    told = {"REDIS_URL": "redis:6379", "REDIS_PERSECOND_URL": "other:6379"}
+
+    assert load_settings({**told, "BACKEND_TYPE": "memory"})[1] == [
+        "REDIS_URL: not used, because BACKEND_TYPE is memory",
+        "REDIS_PERSECOND_URL: not used, because REDIS_PERSECOND is false",
+    ]
+    assert load_settings({"REDIS_AUTH": "secret"})[1] == ["REDIS_AUTH: not used, because BACKEND_TYPE is memory"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "backend"),
+    [
+        ({}, Backend.MEMORY),
+        ({"REDIS_URL": "redis:6379"}, Backend.REDIS),
+        ({"REDIS_SOCKET_TYPE": "tcp"}, Backend.REDIS),
+        ({"REDIS_TYPE": "CLUSTER", "BACKEND_TYPE": ""}, Backend.REDIS),
+        ({"REDIS_URL": ""}, Backend.MEMORY),
+        ({"BACKEND_TYPE": "redis"}, Backend.REDIS),
+        ({"BACKEND_TYPE": "MEMORY", "REDIS_URL": "redis:6379"}, Backend.MEMORY),
+    ],
+)
+def test_counters_live_in_redis_when_one_is_named(environ: dict[str, str], backend: Backend) -> None:
+    """Upstream's deployments name theirs, and mean it; without a word it is memory."""
+    assert load_settings(environ)[0].backend_type is backend
+
+
+def test_a_url_that_is_wrong_is_told_without_its_password() -> None:
+    """It stands in logs of deployments."""
+    assert problems_of({"REDIS_URL": "redis://user:hunter2@redis:port"}) == (
+        'REDIS_URL: "redis://***@redis:port" is not an address such as host:6379',
+    )
+
+
+def test_a_url_must_fit_the_type() -> None:
+    """Sentinels need the name of what they watch."""
+    assert problems_of({"REDIS_TYPE": "sentinel", "REDIS_URL": "redis:6379"}) == (
+        'REDIS_URL: "redis:6379" is not a master\'s name and its sentinels such as mymaster,host:26379,host:26379',
+    )
 
 
 def test_secrets_are_never_shown() -> None:

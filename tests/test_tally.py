@@ -5,14 +5,14 @@ import pytest
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import near_threshold
-from ratelimit_service.tally import LONGEST_PATH, Tallies, Tally
+from ratelimit_service.tally import LONGEST_PATH, Scale, Tallies, Tally
 
 
 def count(limit: int, cost: int, after: int, *, shadow: bool = False) -> Tally:
     state = (60_000_000, after - cost) if after > cost else None
     _, decision = open_algorithm("fixed_window").hit(state, Limit(limit, Unit.MINUTE, 60_000_000), cost, 0)
     tally = Tally()
-    tally.count(cost, decision, limit, near_threshold(limit, 0.8), shadow)
+    tally.count(cost, decision, Scale(near_threshold(limit, 0.8), limit, limit), shadow)
     return tally
 
 
@@ -43,9 +43,47 @@ def test_a_shadow_rule_counts_what_it_let_pass_as_over_too() -> None:
     assert (tally.over_limit, tally.shadow_mode) == (2, 2)
 
 
+@pytest.mark.parametrize(
+    ("cost", "remaining", "over", "within", "near", "exceeded"),
+    [
+        (1, 4, 0, 1, 0, 0),  # 8 of 10 used, and 2 may exceed
+        (1, 3, 0, 1, 1, 0),
+        (3, 2, 0, 3, 2, 0),
+        (1, 1, 1, 0, 0, 1),
+        (4, 1, 1, 3, 2, 1),
+        (2, 0, 2, 0, 0, 2),
+    ],
+)
+def test_what_may_exceed_the_limit_is_counted_apart(
+    cost: int, remaining: int, over: int, within: int, near: int, exceeded: int
+) -> None:
+    tally = Tally()
+    # A limit of 10 with exceed: 2; a hit is near it from 8 on.
+    tally.count(cost, Decision(True, remaining, over, 0, 0), Scale(8, 10, 12), shadow=False)
+
+    assert (tally.within_limit, tally.near_limit, tally.exceeded, tally.over_limit) == (within, near, exceeded, 0)
+
+
+def test_a_hit_that_is_refused_above_a_soft_limit_counts_from_the_limit_on() -> None:
+    tally = Tally()
+    # 9 of 10 used and 2 may exceed; 4 more are refused: 1 below the limit, 3 above it.
+    tally.count(4, Decision(False, 3, 3, 0, 0), Scale(8, 10, 12), shadow=False)
+
+    assert (tally.within_limit, tally.near_limit, tally.exceeded, tally.over_limit) == (0, 1, 0, 3)
+
+
+def test_what_is_spared_is_counted_as_asked_and_as_nothing_else() -> None:
+    tally = Tally()
+    for cost in (3, 0, -2):
+        tally.spare(cost)
+
+    assert (tally.total_hits, tally.spared) == (3, 3)
+    assert (tally.within_limit, tally.near_limit, tally.over_limit, tally.total_negative_hits) == (0, 0, 0, 0)
+
+
 def test_a_refund_is_counted_apart() -> None:
     tally = Tally()
-    tally.count(-3, Decision(True, 10, 0, 0, 0), 10, 8, shadow=False)
+    tally.count(-3, Decision(True, 10, 0, 0, 0), Scale(8, 10, 10), shadow=False)
 
     assert (tally.total_negative_hits, tally.total_hits, tally.within_limit) == (3, 0, 0)
 

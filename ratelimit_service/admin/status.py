@@ -10,9 +10,9 @@ from ratelimit_service import __version__
 from ratelimit_service.clock import SECOND, Clock, system_clock
 from ratelimit_service.limiter import Limiter
 from ratelimit_service.metrics import Calls, Serving
-from ratelimit_service.model import Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.rules.words import counting_in_words, window_in_words
 from ratelimit_service.tally import Tallies
 
 _MOST_PROBLEMS = 100
@@ -101,8 +101,8 @@ def described_rule(rule: Rule) -> dict[str, Any]:
     tallies = [rule.tally] if rule.tallies is None else [tally for _, tally in rule.tallies.items()]
     return {
         "domain": rule.domain,
-        "path": [level.name for level in rule.levels],
-        "limit": limit_in_words(rule.limit),
+        "path": rule.path[1:],
+        "limit": _limit(rule),
         "options": _options(rule),
         "place": "" if rule.place is None else f"{rule.place.path}:{rule.place.line}",
         "total": sum(tally.total_hits + tally.unlimited for tally in tallies),
@@ -113,21 +113,16 @@ def described_rule(rule: Rule) -> dict[str, Any]:
     }
 
 
-def limit_in_words(limit: Limit | None) -> str:
-    """`3 per minute`."""
-    if limit is None:
-        return "unlimited"
-    unit = limit.unit.name.lower()
-    times = limit.window // limit.unit.window
-    return f"{limit.requests:,} per {unit}" if times == 1 else f"{limit.requests:,} per {times} {unit}s"
+def _limit(rule: Rule) -> str:
+    limit = rule.limit
+    return "unlimited" if limit is None else f"{limit.requests:,} per {window_in_words(limit)}"
 
 
 def _options(rule: Rule) -> list[str]:
     options = []
     if rule.name:
         options.append(f"name {rule.name}")
-    if rule.algorithm.name != "fixed_window":
-        options.append(rule.algorithm.name.replace("_", " "))
+    options += counting_in_words(rule)
     if rule.shadow:
         options.append("shadow")
     if rule.quota:

@@ -6,6 +6,7 @@ from ratelimit_service.limiter import Limiter
 from ratelimit_service.metrics import Calls, method_name
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.rules.words import counting_in_words
 from ratelimit_service.series import BLOCK, STATS, plain, sums
 
 _RATE_LIMIT = "ratelimit.service.rate_limit"
@@ -20,9 +21,14 @@ def rules_text(rules: Sequence[Rule]) -> Iterator[str]:
 def _rule_line(rule: Rule) -> str:
     limit = rule.limit
     unit, requests = ("UNKNOWN", 0) if limit is None else (limit.unit.name, limit.requests)
+    # What upstream has not comes last, and only where it is used.
+    times = 1 if limit is None else limit.window // limit.unit.window
+    ours = "".join(
+        f", {text}" for text in ([f"unit_multiplier: {times}"] if times > 1 else []) + counting_in_words(rule)
+    )
     return (
         f"{'.'.join(map(plain, rule.path))}: unit={unit} requests_per_unit={requests},"
-        f" shadow_mode: {str(rule.shadow).lower()}, quota_mode: {str(rule.quota).lower()}\n"
+        f" shadow_mode: {str(rule.shadow).lower()}, quota_mode: {str(rule.quota).lower()}{ours}\n"
     )
 
 

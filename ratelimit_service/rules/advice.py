@@ -1,20 +1,39 @@
-"""What is allowed in a rules file and yet cannot be meant: descriptors that nothing reaches, or that do nothing."""
+"""What is allowed in a rules file and yet cannot be meant: what nothing reaches, what does nothing, huge logs.
+
+Such a log is a limit that another algorithm keeps as well for much less.
+"""
 
 from collections.abc import Iterator
 
 from ratelimit_service.errors import Problem
 from ratelimit_service.rules.book import Node, RuleBook
 from ratelimit_service.rules.report import quoted
+from ratelimit_service.rules.rule import Rule
 
 _ANY_TEXT = "\0"
 """Stands for a text that no literal of a pattern contains: YAML has no NUL. Only a `*` fits it, so a pattern fits
 another one with this in place of its `*` exactly when it fits all that the other fits."""
 
 
+MOST_LOGGED = 5000
+"""Moments in one counter; 8 bytes each."""
+
+
 def advise(book: RuleBook) -> list[Problem]:
     """Warnings about the book, in the order of the files' names and lines."""
     found = [warning for node in book.domains.values() for warning in _level(node)]
+    found += [warning for rule in book.rules for warning in _logs(rule)]
     return sorted(found, key=lambda warning: warning[:3])
+
+
+def _logs(rule: Rule) -> Iterator[Problem]:
+    limit, place = rule.limit, rule.place
+    if rule.algorithm.name == "sliding_log" and limit is not None and limit.requests > MOST_LOGGED:
+        message = (
+            f"sliding_log remembers up to {limit.requests:,} moments in each counter; sub_windows lets no more through "
+            "either, and remembers a few numbers"
+        )
+        yield Problem("", 0, 0, message) if place is None else Problem(*place, message)
 
 
 def _level(parent: Node) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ A book never changes once it is built; a reload makes a new one. Matching is ups
 the one of the node that the last entry reaches.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Self
 
 from ratelimit_service.rules.rule import Entries, Place, Rule
@@ -72,11 +72,15 @@ class Node:
 
 
 class RuleBook:
-    """Every domain with its tree."""
+    """Every domain with its tree; in those of `together` a limit sent with a request is charged with the others."""
 
-    def __init__(self, domains: Mapping[str, Node]) -> None:
+    def __init__(self, domains: Mapping[str, Node], together: Collection[str] = ()) -> None:
         self.domains = domains
-        self.rules = tuple(node.rule for root in domains.values() for node in _nodes(root) if node.rule is not None)
+        self.together = frozenset(together)
+        nodes = (node for root in domains.values() for node in _nodes(root))
+        self.rules = tuple(rule for node in nodes if node.rule is not None for rule in (node.rule, *node.rule.beside))
+        self.joint = bool(self.together) or any(rule.together or rule.beside for rule in self.rules)
+        """Some hits are charged together, or some descriptor has several limits."""
 
     def match(self, domain: str, entries: Entries) -> Rule | None:
         """The rule that applies to these entries, or None when nothing limits them."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ratelimit_service.model import Limit
 from ratelimit_service.rules.book import Node, RuleBook, Wildcards
 from ratelimit_service.rules.report import quoted
 from ratelimit_service.rules.rule import Entries, Place, Rule, counter_key, metric_path
+from ratelimit_service.rules.words import counting_in_words, limit_in_words
 from ratelimit_service.tally import Path
 
 
@@ -35,6 +35,17 @@ class Step(NamedTuple):
         return next((candidate for candidate in self.candidates if candidate.chosen), None)
 
 
+class Met(NamedTuple):
+    """A rule that applies."""
+
+    rule: Rule
+    limit: str
+    """In words."""
+    counter: str
+    """The counter's key; empty for an unlimited rule, which has none."""
+    metric: Path
+
+
 class Explanation(NamedTuple):
     """The walk, and what is at its end."""
 
@@ -43,11 +54,8 @@ class Explanation(NamedTuple):
     steps: tuple[Step, ...]
     outcome: str
     """One sentence."""
-    rule: Rule | None = None
-    limit: str = ""
-    counter: str = ""
-    """The counter's key; empty for an unlimited rule, which has none."""
-    metric: Path = ()
+    met: tuple[Met, ...] = ()
+    """The rule that applies, or those of a list; empty when nothing limits the entries."""
 
 
 def explain(book: RuleBook, domain: str, entries: Entries) -> Explanation:
@@ -69,29 +77,18 @@ def explain(book: RuleBook, domain: str, entries: Entries) -> Explanation:
     if rule is None:
         outcome = "No limit: the descriptor that the last entry met has no rate_limit."
         return Explanation(domain, entries, tuple(steps), outcome)
-    limit = limit_in_words(rule.limit)
-    outcome = f"The rule at {rule.place} applies: {limit}."
-    counter = "" if rule.limit is None else counter_key(rule, entries)
-    return Explanation(
-        domain,
-        entries,
-        tuple(steps),
-        outcome,
-        rule=rule,
-        limit=limit,
-        counter=counter,
-        metric=metric_path(rule, entries),
-    )
+    met = tuple(_met(each, entries) for each in (rule, *rule.beside))
+    if len(met) == 1:
+        outcome = f"The rule at {rule.place} applies: {met[0].limit}."
+    else:
+        outcome = f"The {len(met)} limits at {rule.place} apply: {'; '.join(each.limit for each in met)}."
+    return Explanation(domain, entries, tuple(steps), outcome, met)
 
 
-def limit_in_words(limit: Limit | None) -> str:
-    """As one says it: `10 requests per minute`."""
-    if limit is None:
-        return "unlimited"
-    if limit.requests == 0:
-        return f"no requests at all (0 per {limit.unit.name.lower()})"
-    many = "request" if limit.requests == 1 else "requests"
-    return f"{limit.requests:,} {many} per {limit.unit.name.lower()}"
+def _met(rule: Rule, entries: Entries) -> Met:
+    counting = counting_in_words(rule)
+    limit = limit_in_words(rule.limit) + (f" ({', '.join(counting)})" if counting else "")
+    return Met(rule, limit, "" if rule.limit is None else counter_key(rule, entries), metric_path(rule, entries))
 
 
 def _try(node: Node, key: str, value: str) -> tuple[Node | None, list[Candidate]]:

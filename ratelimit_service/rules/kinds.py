@@ -4,11 +4,13 @@
 same as absent.
 """
 
+import difflib
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ratelimit_service.model import MAX_REQUESTS, Unit
+from ratelimit_service.model import LONGEST_WINDOW, MAX_REQUESTS, Unit
 from ratelimit_service.rules.nodes import Fields, Items, Node, Scalar, kind_of
 from ratelimit_service.rules.report import Report, quoted
 
@@ -20,6 +22,25 @@ class Kind(NamedTuple):
 
     read: Callable[[Node, str, Report], Any]
     schema: Mapping[str, Any]
+
+
+class Span(NamedTuple):
+    """A length of time as it is written."""
+
+    unit: Unit
+    times: int | None
+    """How many of the unit; None when no number is written, which is one."""
+
+
+class Excess(NamedTuple):
+    """How much there may be above a limit: so many, or so many percent of it."""
+
+    number: int
+    percent: bool
+
+    def of(self, requests: int) -> int:
+        """How many above a limit of `requests`; of a share the whole part."""
+        return requests * self.number // 100 if self.percent else self.number
 
 
 def _read_text(node: Node, key: str, report: Report) -> str | None:
@@ -39,14 +60,14 @@ def _read_name(node: Node, key: str, report: Report) -> str | None:
     return text or None
 
 
-def _read_count(node: Node, key: str, report: Report) -> int | None:
+def _read_count(node: Node, key: str, report: Report, *, least: int, most: int, other: str) -> int | None:
     value = node.value if isinstance(node, Scalar) else None
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_REQUESTS:
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
     advice = ""
     if isinstance(node, Scalar) and isinstance(value, str) and value.isdecimal():
         advice = "; take the quotes away"
-    report.add(node, f"{key} must be a whole number from 0 to {MAX_REQUESTS}, not {kind_of(node)}{advice}")
+    report.add(node, f"{key} must be a whole number from {least} to {most}{other}, not {kind_of(node)}{advice}")
     return None
 
 
@@ -57,14 +78,38 @@ def _read_flag(node: Node, key: str, report: Report) -> bool | None:
     return None
 
 
-def _read_unit(node: Node, key: str, report: Report) -> Unit | None:
+def _read_excess(node: Node, key: str, report: Report) -> Excess | None:
+    if isinstance(node, Scalar) and isinstance(node.value, str) and (match := _PERCENT.fullmatch(node.value)):
+        return Excess(int(match[1]), True)
+    number = _read_count(node, key, report, least=0, most=MAX_REQUESTS, other=" or a share such as 10%")
+    return None if number is None else Excess(number, False)
+
+
+def _read_unit(node: Node, key: str, report: Report) -> Span | None:
     text = _read_text(node, key, report)
     if text is None:
         return None
-    unit = UNITS.get(text.lower())
-    if unit is None:
-        report.add(node, f"{key} {quoted(text)} is not one of {', '.join(UNITS)}")
-    return unit
+    if unit := UNITS.get(text.lower()):
+        return Span(unit, None)
+    match = _SPAN.fullmatch(text)
+    if match is None:
+        if text[:1].isdecimal():
+            report.add(node, f'{key} {quoted(text)} is no multiple of {", ".join(UNITS)}, such as "5 minutes"')
+        else:
+            report.add(node, f"{key} {quoted(text)} is not one of {', '.join(UNITS)}")
+        return None
+    span = Span(UNITS[match[2].lower()], int(match[1]))
+    if problem := window_problem(span.unit, int(match[1])):
+        report.add(node, f"{key} {quoted(text)} {problem}")
+        return None
+    return span
+
+
+def window_problem(unit: Unit, times: int) -> str:
+    """What is wrong with a window of so many units; empty when nothing is."""
+    if times < 1:
+        return "is no length of time"
+    return f"is longer than {LONGEST_WINDOW // Unit.YEAR.window} years" if times * unit.window > LONGEST_WINDOW else ""
 
 
 def _read_map(node: Node, key: str, report: Report) -> Fields | None:
@@ -104,13 +149,60 @@ def _any_case(word: str) -> str:
     return "".join(f"[{letter.upper()}{letter}]" for letter in word)
 
 
+_PERCENT = re.compile(r"([0-9]{1,4}) *%")
+_SPAN = re.compile(rf"([0-9]{{1,10}}) *({'|'.join(UNITS)})s?", re.IGNORECASE)
+_UNIT_PATTERN = "|".join(map(_any_case, UNITS))
+
+
+def count(least: int, most: int = MAX_REQUESTS) -> Kind:
+    """A whole number between these two."""
+
+    def read(node: Node, key: str, report: Report) -> int | None:
+        return _read_count(node, key, report, least=least, most=most, other="")
+
+    return Kind(read, {"type": ["integer", "null"], "minimum": least, "maximum": most})
+
+
+def choice(names: Iterable[str]) -> Kind:
+    """One of these words."""
+    known = tuple(names)
+
+    def read(node: Node, key: str, report: Report) -> str | None:
+        text = _read_text(node, key, report)
+        if text is None or text in known:
+            return text
+        near = difflib.get_close_matches(text[:_LONGEST_HINT].lower(), known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        report.add(node, f"{key} {quoted(text)} is not one of {', '.join(known)}{hint}")
+        return None
+
+    return Kind(read, {"enum": [*known, None]})
+
+
+_LONGEST_HINT = 40
+"""Comparing for a hint takes the square of the length; no word is nearly as long."""
+
 TEXT = Kind(_read_text, {"type": ["string", "integer", "boolean", "null"]})
 NAME = Kind(_read_name, {"type": ["string", "integer", "boolean"], "minLength": 1})
-COUNT = Kind(_read_count, {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_REQUESTS})
+COUNT = count(0)
+EXCESS = Kind(
+    _read_excess,
+    {
+        "anyOf": [
+            {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_REQUESTS},
+            {"type": "string", "pattern": "^[0-9]{1,4} *%$"},
+        ]
+    },
+)
 FLAG = Kind(_read_flag, {"type": ["boolean", "null"]})
 UNIT = Kind(
     _read_unit,
-    {"anyOf": [{"enum": [*UNITS, None]}, {"type": "string", "pattern": f"^({'|'.join(map(_any_case, UNITS))})$"}]},
+    {
+        "anyOf": [
+            {"enum": [*UNITS, None]},
+            {"type": "string", "pattern": f"^([0-9]{{1,10}} *({_UNIT_PATTERN})[sS]?|{_UNIT_PATTERN})$"},
+        ]
+    },
 )
 JSON = Kind(_read_json, {"type": ["object", "null"]})
 

@@ -1,13 +1,28 @@
 """Every key of a rules file, declared once: the parser, its hints, the JSON Schema and the reference come from here.
 
-To add an option: an entry here, a field in `rule.py`, and the line in `parse.py` that passes the one to the other.
+To add an option: an entry here, a field in `rule.py`, and the line in `parse.py` that passes the one to the other; or,
+when it is about how a limit counts, a field of `Limit` and the line in `limits.py`.
 """
 
 import difflib
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from ratelimit_service.rules.kinds import COUNT, FLAG, JSON, NAME, TEXT, UNIT, Kind, map_of, maps_of
+from ratelimit_service.algorithms import NAMES
+from ratelimit_service.rules.kinds import (
+    COUNT,
+    EXCESS,
+    FLAG,
+    JSON,
+    NAME,
+    TEXT,
+    UNIT,
+    Kind,
+    choice,
+    count,
+    map_of,
+    maps_of,
+)
 from ratelimit_service.rules.nodes import Fields, Scalar
 from ratelimit_service.rules.report import Report, quoted
 
@@ -16,6 +31,7 @@ class Block(StrEnum):
     """A kind of map in a rules file; its value is how a message says that something stands there."""
 
     FILE = "at the top of the file"
+    DEFAULTS = "in defaults"
     DESCRIPTOR = "in a descriptor"
     RATE_LIMIT = "in rate_limit"
     REPLACES = "in an entry of replaces"
@@ -32,7 +48,13 @@ class Option(NamedTuple):
     """What its absence means; None when there is no such value."""
     missing: str = ""
     """What to say when it is absent, if it must not be."""
+    algorithms: tuple[str, ...] = NAMES
+    """Those for which it has a meaning."""
 
+
+MOST_PARTS = 1000
+"""Of a window cut into parts: each is a number in the counter's state, and a hit adds them all up. With so many the
+limit is kept to a thousandth of the window; more would cost and bring nothing."""
 
 OPTIONS = (
     Option(
@@ -65,6 +87,27 @@ OPTIONS = (
         "The limit of requests whose last entry is this one. Without it they are not limited.",
     ),
     Option(
+        "rate_limits",
+        (Block.DESCRIPTOR,),
+        maps_of("rate_limit"),
+        "Several limits of the same requests, in place of rate_limit, decided together: what one of them refuses is "
+        "not charged to the others.",
+    ),
+    Option(
+        "charge",
+        (Block.FILE, Block.DESCRIPTOR),
+        choice(("each", "together")),
+        "together: a request that one descriptor refuses is charged to none of the others that say so. each: every "
+        "limit is charged by itself, as in Envoy. At the top of the file for all its descriptors.",
+    ),
+    Option(
+        "defaults",
+        (Block.FILE,),
+        map_of("defaults"),
+        "What the file's limits have unless they say otherwise. What has no meaning for a limit's algorithm is passed "
+        "over.",
+    ),
+    Option(
         "descriptors",
         (Block.FILE, Block.DESCRIPTOR),
         maps_of("descriptor"),
@@ -75,14 +118,70 @@ OPTIONS = (
         "unit",
         (Block.RATE_LIMIT,),
         UNIT,
-        "The length of the window. A month is 30 days and a year 365; windows are aligned to the calendar in UTC. "
-        "Required unless unlimited.",
+        'The length of the window, such as minute or "5 minutes". A month is 30 days and a year 365; fixed windows are '
+        "aligned to the calendar in UTC. Required unless unlimited.",
+    ),
+    Option(
+        "unit_multiplier",
+        (Block.RATE_LIMIT,),
+        count(1),
+        "How many units the window is long, where unit has no number in it.",
     ),
     Option(
         "requests_per_unit",
         (Block.RATE_LIMIT,),
         COUNT,
         "How many requests fit into one window; 0 refuses all. Required unless unlimited.",
+    ),
+    Option(
+        "algorithm",
+        (Block.RATE_LIMIT, Block.DEFAULTS),
+        choice(NAMES),
+        "The way of counting.",
+        "fixed_window",
+    ),
+    Option(
+        "burst",
+        (Block.RATE_LIMIT, Block.DEFAULTS),
+        count(1),
+        "How many a bucket holds; without it as many as requests_per_unit.",
+        algorithms=("token_bucket", "leaky_bucket"),
+    ),
+    Option(
+        "parts",
+        (Block.RATE_LIMIT, Block.DEFAULTS),
+        count(2, MOST_PARTS),
+        "Into how many parts the window is cut: the more, the sooner room comes back, and the larger the counter.",
+        10,
+        algorithms=("sub_windows",),
+    ),
+    Option(
+        "anchor",
+        (Block.RATE_LIMIT, Block.DEFAULTS),
+        choice(("calendar", "first_request")),
+        "When the window begins: with the calendar in UTC, or with the first request that finds none.",
+        "calendar",
+        algorithms=("fixed_window",),
+    ),
+    Option(
+        "count_refused",
+        (Block.RATE_LIMIT, Block.DEFAULTS),
+        FLAG,
+        "A refused request is charged too. Without it true for fixed_window, as in Envoy, and false for the others.",
+    ),
+    Option(
+        "exceed",
+        (Block.RATE_LIMIT, Block.DEFAULTS),
+        EXCESS,
+        "How much above the limit is let through, and counted apart: a number, or a share such as 10%.",
+        0,
+    ),
+    Option(
+        "on_store_failure",
+        (Block.RATE_LIMIT, Block.DEFAULTS),
+        choice(("error", "open", "closed", "local")),
+        "What is answered while Redis cannot be asked: error: UNAVAILABLE, open: allowed, closed: refused, local: "
+        "counted in this process, with its share of the limit. Without it, what ON_STORE_FAILURE says.",
     ),
     Option(
         "unlimited",

@@ -7,18 +7,21 @@ lists them). A load is all or nothing.
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms import Algorithm
 from ratelimit_service.errors import Problem, RulesError
-from ratelimit_service.model import Limit, Unit
+from ratelimit_service.model import Limit
 from ratelimit_service.rules.book import Node, RuleBook
 from ratelimit_service.rules.document import read_document
+from ratelimit_service.rules.limits import read_limit
 from ratelimit_service.rules.nodes import At, Fields, Scalar, dismantle, kind_of
-from ratelimit_service.rules.options import Block, given, read_block
+from ratelimit_service.rules.options import Block, read_block
 from ratelimit_service.rules.report import Placed, Report, quoted
-from ratelimit_service.rules.rule import Level, Place, Rule, near_threshold
+from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold
 from ratelimit_service.rules.source import Source
+from ratelimit_service.rules.words import window_in_words
 from ratelimit_service.tally import Path, Tallies, Tally
 
 
@@ -48,7 +51,10 @@ def parse(
             problems += report.problems
         if problems:
             raise RulesError(problems)
-        return RuleBook({name: Node(domain.children, place=domain.place) for name, domain in domains.items()})
+        return RuleBook(
+            {name: Node(domain.children, place=domain.place) for name, domain in domains.items()},
+            [name for name, domain in domains.items() if domain.together],
+        )
 
 
 @contextmanager
@@ -70,9 +76,22 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
+_TOGETHER = {
+    ("each", False): ALONE,
+    ("each", True): ALONE,
+    ("together", False): REQUEST,
+    ("together", True): REQUEST,
+    (None, False): ALONE,
+    (None, True): LIST,
+}
+"""By what `charge` says, and whether the limit stands in a list."""
+
+
 class _Domain(NamedTuple):
     place: Place
     children: dict[str, Node]
+    together: list[Place]
+    """Where its files say `charge: together`."""
 
 
 class _Parser:
@@ -84,6 +103,8 @@ class _Parser:
         self._most_values = most_values
         self._old = old
         self._domain = ""
+        self._charge: str | None = None
+        self._defaults: Mapping[str, Any] = {}
 
     def file(self, source: Source, domains: dict[str, _Domain], merge_domains: bool) -> None:
         """Add the file's rules to its domain."""
@@ -99,11 +120,16 @@ class _Parser:
 
     def _root(self, root: Fields, domains: dict[str, _Domain], merge_domains: bool) -> None:
         values = read_block(root, Block.FILE, self._report)
+        self._charge = values.get("charge")
+        if "defaults" in values:
+            self._defaults = read_block(values["defaults"], Block.DEFAULTS, self._report)
         children: dict[str, Node] = {}
         if "domain" in values:
             self._domain = values["domain"]
             at = root.fields["domain"].value
-            first = domains.setdefault(self._domain, _Domain(self._place(at), children))
+            first = domains.setdefault(self._domain, _Domain(self._place(at), children, []))
+            if values.get("charge") == "together":
+                first.together.append(self._place(at))
             if first.children is children or merge_domains:
                 children = first.children
             else:
@@ -132,41 +158,77 @@ class _Parser:
                     )
             own_value = bool(values.get("value_to_metric")) and shared is None and (not value or "*" in name)
             levels = (*above, Level(name, shared, own_value))
-            rule = self._rule(item, values, levels) if "rate_limit" in values else None
+            rule = self._rules(item, values, levels)
             below: dict[str, Node] = {}
             self._descriptors(values.get("descriptors", []), levels, below)
+            if rule is not None:
+                self._check_spans(rule, below)
             children.setdefault(name, Node(below, rule, self._place(at), bare=not value))
 
-    def _rule(self, item: Fields, values: Mapping[str, Any], levels: tuple[Level, ...]) -> Rule | None:
-        block: Fields = values["rate_limit"]
-        at = item.fields["rate_limit"].key
+    def _rules(self, item: Fields, values: Mapping[str, Any], levels: tuple[Level, ...]) -> Rule | None:
+        """The rule of a descriptor; of several limits the first, with the others beside it."""
+        if "rate_limits" not in values:
+            if "rate_limit" not in values:
+                return None
+            return self._rule(values["rate_limit"], item.fields["rate_limit"].key, values, levels)
+        at = item.fields["rate_limits"].key
+        if "rate_limit" in values:
+            self._report.add(at, "rate_limits contradicts rate_limit: put that limit into the list")
+        blocks: Sequence[Fields] = values["rate_limits"]
+        if not blocks:
+            self._report.add(at, "rate_limits is an empty list; take it away, or write a limit")
+        rules: list[Rule] = []
+        for block in blocks:
+            rule = self._rule(block, block, values, levels, rules)
+            if rule.limit is not None:
+                rules.append(rule)
+        return replace(rules[0], beside=tuple(rules[1:])) if rules else None
+
+    def _check_spans(self, rule: Rule, below: Mapping[str, Node]) -> None:
+        """A limit of a list stands in the metrics like a descriptor of the next level: there must be no such one."""
+        for each in (rule, *rule.beside):
+            for span in each.span:
+                place = below[span].place if span in below else None
+                if place is not None:
+                    message = f"descriptor {quoted(span)} has the name of the limit of rate_limits at {each.place}"
+                    self._report.add(At(place.line, place.column), message)
+
+    def _rule(
+        self,
+        block: Fields,
+        at: Placed,
+        values: Mapping[str, Any],
+        levels: tuple[Level, ...],
+        before: Sequence[Rule] | None = None,
+    ) -> Rule:
+        """The rule of one limit; in a list, `before` has those that stand before it."""
         options = read_block(block, Block.RATE_LIMIT, self._report)
-        limit: Limit | None = None
-        if options.get("unlimited"):
-            for key in ("unit", "requests_per_unit"):
-                if given(block, key):
-                    self._report.add(block.fields[key].key, f"{key} contradicts unlimited: take one of them away")
-        else:
-            limit = self._limit(block, options, at)
+        algorithm, limit = read_limit(block, at, options, self._defaults, self._report)
         name: str = options.get("name", "")
         replaces = self._replaces(options.get("replaces", []), name)
+        span: Path = ()
+        if before is not None:
+            if options.get("unlimited"):
+                self._report.add(block.fields["unlimited"].key, "unlimited has no meaning among several limits")
+            elif limit is not None:
+                span = self._span(at, algorithm, limit, before)
 
         detailed = bool(values.get("detailed_metric"))
         if detailed:
             levels = tuple(level if level.shared is not None else level._replace(by_value=True) for level in levels)
-        path = (self._domain, *(level.name for level in levels))
+        path = (self._domain, *(level.name for level in levels), *span)
         old = self._old.get(path)
         tallies: Tallies | None = None
         if any(level.by_value for level in levels):
             tallies = old.tallies if old is not None else None
             if tallies is None:
-                rest = (self._domain, *("other" if level.by_value else level.name for level in levels))
+                rest = (self._domain, *("other" if level.by_value else level.name for level in levels), *span)
                 tallies = Tallies(rest, self._most_values)
         return Rule(
             self._domain,
             levels,
             limit,
-            open_algorithm("fixed_window"),
+            algorithm,
             name=name,
             replaces=replaces,
             shadow=bool(values.get("shadow_mode")),
@@ -174,21 +236,25 @@ class _Parser:
             detailed=detailed,
             metadata=values.get("metadata"),
             place=self._place(at),
-            near=0 if limit is None else near_threshold(limit.requests, self._near_ratio),
+            near=0 if limit is None else near_threshold(limit.burst or limit.requests, self._near_ratio),
+            together=_TOGETHER[values.get("charge") or self._charge, before is not None],
+            on_store_failure=options.get("on_store_failure") or self._defaults.get("on_store_failure") or "",
+            span=span,
             tally=Tally() if old is None else old.tally,
             tallies=tallies,
         )
 
-    def _limit(self, block: Fields, options: Mapping[str, Any], at: Placed) -> Limit | None:
-        unit: Unit | None = options.get("unit")
-        requests: int | None = options.get("requests_per_unit")
-        if not given(block, "unit"):
-            self._report.add(at, "rate_limit has no unit; write one, such as unit: minute, or unlimited: true")
-        if not given(block, "requests_per_unit"):
-            self._report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
-        if unit is None or requests is None:
-            return None
-        return Limit(requests, unit, unit.window)
+    def _span(self, at: Placed, algorithm: Algorithm, limit: Limit, before: Sequence[Rule]) -> Path:
+        """What tells a limit of a list from the others: its window, and its algorithm if one before it has the same."""
+        span = f"per_{window_in_words(limit)}".replace(" ", "_")
+        for other in before:
+            if other.limit is not None and other.limit.window == limit.window:
+                if other.algorithm is algorithm:
+                    window = window_in_words(limit)
+                    message = f"a {algorithm.name} per {window} is given twice in rate_limits, first at {other.place}"
+                    self._report.add(at, message)
+                return (f"{span}_{algorithm.name}",)
+        return (span,)
 
     def _replaces(self, items: Sequence[Fields], own: str) -> frozenset[str]:
         names = set()

@@ -8,9 +8,13 @@ from typing import Any, NamedTuple, Self
 
 from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.model import Limit
-from ratelimit_service.tally import Path, Tallies, Tally
+from ratelimit_service.tally import Path, Scale, Tallies, Tally
 
 Entries = tuple[tuple[str, str], ...]
+
+ALONE, LIST, REQUEST = 0, 1, 2
+"""What a limit is charged together with, all of it or none: nothing, the other limits of its list, or all limits of the
+request that say the same."""
 
 
 class Place(NamedTuple):
@@ -53,21 +57,51 @@ class Rule:
     place: Place | None = None
     near: int = 0
     """How much of the limit may be used before it counts as near the limit."""
+    together: int = ALONE
+    """`ALONE`, `LIST` or `REQUEST`."""
+    beside: tuple["Rule", ...] = ()
+    """The other limits of the same descriptor; the first of them has the others."""
+    on_store_failure: str = ""
+    """What is answered without the store; empty for what the settings say."""
+    span: Path = ()
+    """The last element of the path of one limit among several, such as `per_minute`."""
     tally: Tally = field(default_factory=Tally)
     tallies: Tallies | None = None
     """For a rule whose metrics have values of requests in their names."""
     override: bool = False
     """The limit came with the request."""
+    scale: Scale = field(init=False)
+    start: str = field(init=False)
+    """How the keys of the rule's counters begin."""
+    ending: str = field(init=False)
+    """How they end."""
+
+    def __post_init__(self) -> None:
+        limit = self.limit
+        set_once = object.__setattr__  # frozen
+        if limit is not None:
+            most = limit.burst or limit.requests
+            set_once(self, "scale", Scale(self.near, most, most + limit.exceed))
+        else:
+            set_once(self, "scale", Scale(0, 0, 0))
+        set_once(self, "start", self.domain.translate(_SEPARATORS))
+        set_once(self, "ending", "" if limit is None else _ending(self.algorithm.name, limit, self.override))
+
+    @property
+    def room(self) -> int:
+        """What an untouched counter has room for."""
+        return self.scale.room
 
     @property
     def path(self) -> Path:
-        """The rule's name in metrics and on pages: the domain, then each level."""
-        return (self.domain, *(level.name for level in self.levels))
+        """The rule's name in metrics and on pages: the domain, each level, and of several limits the window."""
+        return (self.domain, *(level.name for level in self.levels), *self.span)
 
     @classmethod
-    def overriding(cls, domain: str, limit: Limit, near: int, tally: Tally) -> Self:
+    def overriding(cls, domain: str, limit: Limit, near: int, *, tally: Tally, together: int) -> Self:
         """The rule that a limit sent with the request makes."""
-        return cls(domain, (), limit, open_algorithm("fixed_window"), near=near, tally=tally, override=True)
+        fixed = open_algorithm("fixed_window")
+        return cls(domain, (), limit, fixed, near=near, tally=tally, together=together, override=True)
 
     def __repr__(self) -> str:
         return f"<Rule {'.'.join(self.path)} at {self.place}>"
@@ -89,6 +123,7 @@ def metric_path(rule: Rule, entries: Entries) -> Path:
             level.name if not level.by_value else f"{key}_{value}" if value or rule.detailed else key
             for level, (key, value) in zip(rule.levels, entries, strict=True)
         ),
+        *rule.span,
     )
 
 
@@ -97,25 +132,31 @@ def counter_key(rule: Rule, entries: Entries) -> str:
 
     No two rules, and no two lists of entries under one rule, ever have the same: what separates the parts is escaped
     inside them, a shared level's name (its pattern may stand twice at one level, below `a*` and `a`) is set off from a
-    value by `~`, and the end tells the way of counting and the window.
+    value by `~`, and the end tells the way of counting, the window, and whatever else changes what a state means. How
+    many are allowed is not in it: raising a limit keeps its counters.
     A very long name stands as its digest, so that a counter's size does not depend on what clients send.
     """
-    limit = rule.limit
-    assert limit is not None, "an unlimited rule has no counter"
-    parts = [_escape(rule.domain)]
+    # Without a list and without calls: 1.1 µs instead of 1.7.
+    key = rule.start
     if rule.override:
-        parts += [f"{_escape(key)}={_escape(value)}" for key, value in entries]
-        mark = "override"
+        for name, value in entries:
+            key += f"|{name.translate(_SEPARATORS)}={value.translate(_SEPARATORS)}"
     else:
-        parts += [
-            f"{_escape(key)}={_escape(value)}" if level.shared is None else f"{_escape(key)}~{_escape(level.name)}"
-            for level, (key, value) in zip(rule.levels, entries, strict=True)
-        ]
-        mark = ""
-    key = "|".join(parts)
+        for level, (name, value) in zip(rule.levels, entries, strict=True):
+            if level.shared is None:
+                key += f"|{name.translate(_SEPARATORS)}={value.translate(_SEPARATORS)}"
+            else:
+                key += f"|{name.translate(_SEPARATORS)}~{level.name.translate(_SEPARATORS)}"
     if len(key) > _LONGEST_KEY:
-        key = f"{parts[0]}|%{sha256(key.encode()).hexdigest()}"
-    return f"{key}|{mark}{rule.algorithm.name}/{limit.window}"
+        key = f"{rule.start}|%{sha256(key.encode()).hexdigest()}"
+    return key + rule.ending
+
+
+def _ending(algorithm: str, limit: Limit, override: bool) -> str:
+    ending = f"|{'override' if override else ''}{algorithm}/{limit.window}"
+    if algorithm == "sub_windows":
+        return f"{ending}/{limit.parts}"
+    return f"{ending}/first_request" if limit.first_request else ending
 
 
 def near_threshold(requests: int, ratio: float) -> int:
@@ -130,7 +171,3 @@ def _float32(number: float) -> float:
 
 _LONGEST_KEY = 500
 _SEPARATORS = str.maketrans({"%": "%25", "|": "%7C", "=": "%3D", "~": "%7E"})
-
-
-def _escape(part: str) -> str:
-    return part.translate(_SEPARATORS)

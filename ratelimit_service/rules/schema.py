@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ratelimit_service.rules.limits import LIMITING
 from ratelimit_service.rules.options import BY_BLOCK, Block, Option
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -12,7 +13,7 @@ def json_schema() -> dict[str, Any]:
     definitions = {block.name.lower(): _object(block) for block in Block if block is not Block.FILE}
     definitions["rate_limit"] |= {
         "if": {"properties": {"unlimited": {"const": True}}, "required": ["unlimited"]},
-        "then": {"properties": {"unit": {"type": "null"}, "requests_per_unit": {"type": "null"}}},
+        "then": {"properties": {key: {"type": "null"} for key in LIMITING}},
         "else": {"required": ["unit", "requests_per_unit"]},
     }
     return {"$schema": DIALECT, "title": "Rate-limit rules", **_object(Block.FILE), "$defs": definitions}

@@ -1,5 +1,7 @@
 """The operator's knobs: declared once, read once, validated all together."""
 
-from ratelimit_service.settings.settings import FLAGS, KNOBS, Group, Knob, Settings, load_settings
+from ratelimit_service.settings.fields import Group, Knob
+from ratelimit_service.settings.load import load_settings
+from ratelimit_service.settings.settings import FLAGS, KNOBS, Settings
 
 __all__ = ["FLAGS", "KNOBS", "Group", "Knob", "Settings", "load_settings"]

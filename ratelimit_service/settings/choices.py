@@ -9,6 +9,39 @@ class Backend(StrEnum):
     """Where counters live."""
 
     MEMORY = "memory"
+    REDIS = "redis"
+
+
+class RedisType(StrEnum):
+    """What stands behind REDIS_URL."""
+
+    SINGLE = "single"
+    SENTINEL = "sentinel"
+    CLUSTER = "cluster"
+
+
+class SocketType(StrEnum):
+    """How one server is reached."""
+
+    EITHER = ""
+    TCP = "tcp"
+    UNIX = "unix"
+
+
+class StorePolicy(StrEnum):
+    """What is answered when the store cannot."""
+
+    ERROR = "error"
+    OPEN = "open"
+    CLOSED = "closed"
+    LOCAL = "local"
+
+
+class KeyFormat(StrEnum):
+    """What counters are called in Redis."""
+
+    OWN = "own"
+    ENVOYPROXY = "envoyproxy"
 
 
 class ConfigType(StrEnum):
@@ -43,10 +76,8 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-_IN_MEMORY: Final = "is not in this release: counters are kept in this process's memory (memory)"
 _NOT_YET: Final[Mapping[str, str]] = {
-    "redis": _IN_MEMORY,
-    "memcache": _IN_MEMORY,
+    "memcache": "is not in this release: counters are kept in this process's memory (memory) or in Redis (redis)",
     "grpc_xds_sotw": "is not supported by this release: rules are read from files (FILE)",
 }
 """Values that upstream knows and this release does not; to ignore them would count wrongly or drop all rules."""
@@ -60,8 +91,8 @@ def one_of(choices: type[_Choice], **others: _Choice) -> Callable[[str], _Choice
 
     def read(text: str) -> _Choice:
         name = text.lower() or "empty"
-        if choice := by_name.get(name):
+        if (choice := by_name.get(name)) is not None:
             return choice
-        raise ValueError(_NOT_YET.get(name) or f"is not one of {', '.join(choices)}")
+        raise ValueError(_NOT_YET.get(name) or f"is not one of {', '.join(filter(None, choices))}")
 
     return read

@@ -5,58 +5,45 @@ them, and go through the same readers. Times are microseconds. A field that hold
 Nothing is read at import, and nothing but `load_settings` knows where values come from.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
-from enum import StrEnum
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from ratelimit_service.address import Tcp
-from ratelimit_service.errors import SettingsError
 from ratelimit_service.settings import go_syntax
-from ratelimit_service.settings.choices import Backend, ConfigType, LogFormat, LogLevel, TransportName, one_of
-from ratelimit_service.settings.env_file import Given, read_env_file
-from ratelimit_service.settings.go_syntax import FALSE, duration, integer, number
-from ratelimit_service.settings.upstream import ALWAYS, SWITCHES, WITHOUT_MEANING
-
-
-class Group(StrEnum):
-    """The headings of the table."""
-
-    LISTENING = "Listening"
-    RULES = "Rules"
-    COUNTING = "Counting"
-    ANSWERS = "Answers"
-    METRICS = "Metrics"
-    LOGGING = "Logging"
-    LIFE = "Life"
-
-
-def _reads(reader: Callable[[str], object]) -> BeforeValidator:
-    """Texts go through the reader; what is typed already is left to the type."""
-    return BeforeValidator(lambda value: reader(value) if isinstance(value, str) else value)
-
-
-Switch = Annotated[bool, _reads(go_syntax.read_bool)]
-Port = Annotated[int, _reads(integer(0, 65535))]
-Bytes = Annotated[int, _reads(integer(1))]
-Hosts = Annotated[tuple[str, ...], _reads(go_syntax.read_hosts)]
-Duration = Annotated[int, _reads(duration("0"))]
-Header = Annotated[str, _reads(go_syntax.read_header)]
-
-_NEW: Final = "new"
-_EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - upstream's default: other machines ask this service
-
-
-def _knob(group: Group, default: str, meaning: str, origin: str = "upstream", *, flag: str | None = None) -> Any:
-    """A field. With `flag`, `ratelimit serve` has it too, under that name, or the field's own when it is empty."""
-    return Field(
-        default=default, description=meaning, json_schema_extra={"group": group, "origin": origin, "flag": flag}
-    )
+from ratelimit_service.settings.choices import (
+    Backend,
+    ConfigType,
+    KeyFormat,
+    LogFormat,
+    LogLevel,
+    RedisType,
+    StorePolicy,
+    TransportName,
+    one_of,
+)
+from ratelimit_service.settings.fields import (
+    EVERYWHERE,
+    NEW,
+    Bytes,
+    Duration,
+    Group,
+    Header,
+    Hosts,
+    Knob,
+    Port,
+    Socket,
+    Switch,
+    Timeout,
+    Type,
+    knob,
+    reads,
+)
+from ratelimit_service.settings.go_syntax import duration, integer, number
+from ratelimit_service.settings.redis_url import read_servers
 
 
 class Settings(BaseSettings):
@@ -64,134 +51,207 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    host: Hosts = _knob(
-        Group.LISTENING, _EVERYWHERE, "Addresses of the HTTP port, between commas; `::` is IPv4 too.", flag=""
+    host: Hosts = knob(
+        Group.LISTENING, EVERYWHERE, "Addresses of the HTTP port, between commas; `::` is IPv4 too.", flag=""
     )
-    port: Port = _knob(Group.LISTENING, "8080", "HTTP: `/json`, `/healthcheck`, `/metrics`; 0 is any free.", flag="")
-    debug_host: Hosts = _knob(Group.LISTENING, _EVERYWHERE, "Addresses of the debug port.", flag="")
-    debug_port: Port = _knob(Group.LISTENING, "6070", "HTTP for the operator: the pages and `/metrics`.", flag="")
-    grpc_host: Hosts = _knob(Group.LISTENING, _EVERYWHERE, "Addresses of the gRPC port.", flag="")
-    grpc_port: Port = _knob(Group.LISTENING, "8081", "gRPC: where Envoy asks.", flag="")
-    grpc_uds: str = _knob(Group.LISTENING, "", "Path of a unix socket for gRPC, in place of host and port.", flag="")
-    grpc_server_tls_cert: str = _knob(Group.LISTENING, "", "File with the certificate chain of the gRPC port.")
-    grpc_server_tls_key: str = _knob(Group.LISTENING, "", "File with the private key of that certificate.")
-    grpc_client_tls_cacert: str = _knob(
+    port: Port = knob(Group.LISTENING, "8080", "HTTP: `/json`, `/healthcheck`, `/metrics`; 0 is any free.", flag="")
+    debug_host: Hosts = knob(Group.LISTENING, EVERYWHERE, "Addresses of the debug port.", flag="")
+    debug_port: Port = knob(Group.LISTENING, "6070", "HTTP for the operator: the pages and `/metrics`.", flag="")
+    grpc_host: Hosts = knob(Group.LISTENING, EVERYWHERE, "Addresses of the gRPC port.", flag="")
+    grpc_port: Port = knob(Group.LISTENING, "8081", "gRPC: where Envoy asks.", flag="")
+    grpc_uds: str = knob(Group.LISTENING, "", "Path of a unix socket for gRPC, in place of host and port.", flag="")
+    grpc_server_tls_cert: str = knob(Group.LISTENING, "", "File with the certificate chain of the gRPC port.")
+    grpc_server_tls_key: str = knob(Group.LISTENING, "", "File with the private key of that certificate.")
+    grpc_client_tls_cacert: str = knob(
         Group.LISTENING, "", "File with the CA of clients; when set, a client must show a certificate."
     )
-    grpc_client_tls_san: str = _knob(Group.LISTENING, "", "Name (DNS or IP) the certificate of a client must bear.")
-    grpc_server_use_tls: Switch = _knob(Group.LISTENING, "false", "TLS on the gRPC port; needs certificate and key.")
-    grpc_max_connection_age: Duration = _knob(
+    grpc_client_tls_san: str = knob(Group.LISTENING, "", "Name (DNS or IP) the certificate of a client must bear.")
+    grpc_server_use_tls: Switch = knob(Group.LISTENING, "false", "TLS on the gRPC port; needs certificate and key.")
+    grpc_max_connection_age: Duration = knob(
         Group.LISTENING, "24h", "How old a gRPC connection may get before it is asked to close; 0 is for ever."
     )
-    grpc_max_connection_age_grace: Duration = _knob(
+    grpc_max_connection_age_grace: Duration = knob(
         Group.LISTENING, "1h", "Time for its calls after that; 0 is for ever."
     )
-    grpc_keepalive_time: Annotated[int, _reads(duration("1s"))] = _knob(
-        Group.LISTENING, "2h", "How long a gRPC connection is silent before it is pinged.", _NEW
+    grpc_keepalive_time: Annotated[int, reads(duration("1s"))] = knob(
+        Group.LISTENING, "2h", "How long a gRPC connection is silent before it is pinged.", NEW
     )
-    grpc_keepalive_timeout: Annotated[int, _reads(duration("1ms"))] = _knob(
-        Group.LISTENING, "20s", "How long it may take to answer the ping before it is closed.", _NEW
+    grpc_keepalive_timeout: Annotated[int, reads(duration("1ms"))] = knob(
+        Group.LISTENING, "20s", "How long it may take to answer the ping before it is closed.", NEW
     )
-    grpc_max_connection_idle: Duration = _knob(
-        Group.LISTENING, "1h", "How long a gRPC connection may be without calls before it is asked to close.", _NEW
+    grpc_max_connection_idle: Duration = knob(
+        Group.LISTENING, "1h", "How long a gRPC connection may be without calls before it is asked to close.", NEW
     )
-    grpc_max_connections: Annotated[int, _reads(integer(0))] = _knob(
-        Group.LISTENING, "10000", "gRPC connections at once; 0 is any number. `http2` only.", _NEW
+    grpc_max_connections: Annotated[int, reads(integer(0))] = knob(
+        Group.LISTENING, "10000", "gRPC connections at once; 0 is any number. `http2` only.", NEW
     )
-    grpc_max_concurrent_streams: Annotated[int, _reads(integer(1, 2**31 - 1))] = _knob(
-        Group.LISTENING, "1000", "Calls at once on one gRPC connection.", _NEW
+    grpc_max_concurrent_streams: Annotated[int, reads(integer(1, 2**31 - 1))] = knob(
+        Group.LISTENING, "1000", "Calls at once on one gRPC connection.", NEW
     )
-    grpc_max_connection_memory: Bytes = _knob(
+    grpc_max_connection_memory: Bytes = knob(
         Group.LISTENING,
         "16777216",
         "Bytes of unread answers, and of unfinished questions, of one gRPC connection. `http2` only.",
-        _NEW,
+        NEW,
     )
-    grpc_max_header_list_size: Bytes = _knob(Group.LISTENING, "16384", "Bytes of a call's headers.", _NEW)
-    grpc_max_message_size: Bytes = _knob(Group.LISTENING, "4194304", "Bytes of the largest gRPC message.", _NEW)
-    grpc_preface_timeout: Annotated[int, _reads(duration("100ms"))] = _knob(
+    grpc_max_header_list_size: Bytes = knob(Group.LISTENING, "16384", "Bytes of a call's headers.", NEW)
+    grpc_max_message_size: Bytes = knob(Group.LISTENING, "4194304", "Bytes of the largest gRPC message.", NEW)
+    grpc_preface_timeout: Annotated[int, reads(duration("100ms"))] = knob(
         Group.LISTENING,
         "10s",
         "How long a gRPC client may take to begin, and to finish headers or a frame it began. `http2` only.",
-        _NEW,
+        NEW,
     )
-    http_max_body_size: Bytes = _knob(Group.LISTENING, "131072", "Bytes of the largest HTTP body.", _NEW)
-    transport: Annotated[TransportName, _reads(one_of(TransportName))] = _knob(
-        Group.LISTENING, "grpcio", "What carries gRPC: `grpcio`, or `http2`, which is faster.", _NEW, flag=""
+    http_max_body_size: Bytes = knob(Group.LISTENING, "131072", "Bytes of the largest HTTP body.", NEW)
+    transport: Annotated[TransportName, reads(one_of(TransportName))] = knob(
+        Group.LISTENING, "grpcio", "What carries gRPC: `grpcio`, or `http2`, which is faster.", NEW, flag=""
     )
 
-    config_type: Annotated[ConfigType, _reads(one_of(ConfigType))] = _knob(
+    config_type: Annotated[ConfigType, reads(one_of(ConfigType))] = knob(
         Group.RULES, "FILE", "Where rules come from: `FILE`; upstream's `GRPC_XDS_SOTW` is refused."
     )
-    runtime_root: str = _knob(Group.RULES, "/srv/runtime_data/current", "Folder above the rules.")
-    runtime_subdirectory: str = _knob(Group.RULES, "", "Folder in it.")
-    runtime_appdirectory: str = _knob(Group.RULES, "config", "Folder in that one: the rules' own.")
-    rules_path: Path = _knob(
+    runtime_root: str = knob(Group.RULES, "/srv/runtime_data/current", "Folder above the rules.")
+    runtime_subdirectory: str = knob(Group.RULES, "", "Folder in it.")
+    runtime_appdirectory: str = knob(Group.RULES, "config", "Folder in that one: the rules' own.")
+    rules_path: Path = knob(
         Group.RULES,
         "",
         "Folder or file of the rules; when empty, the three RUNTIME_ folders joined.",
-        _NEW,
+        NEW,
         flag="--rules",
     )
-    rules_poll_interval: Annotated[int, _reads(duration("10ms"))] = _knob(
-        Group.RULES, "1s", "How often the rules are looked at for a change.", _NEW
+    rules_poll_interval: Annotated[int, reads(duration("10ms"))] = knob(
+        Group.RULES, "1s", "How often the rules are looked at for a change.", NEW
     )
-    merge_domain_config: Switch = _knob(Group.RULES, "false", "Whether several files may have rules of one domain.")
-    force_start_without_initial_config: Switch = _knob(
+    merge_domain_config: Switch = knob(Group.RULES, "false", "Whether several files may have rules of one domain.")
+    force_start_without_initial_config: Switch = knob(
         Group.RULES, "false", "Start although the rules' folder is not there yet, and wait for it."
     )
 
-    backend_type: Annotated[Backend, _reads(one_of(Backend, empty=Backend.MEMORY))] = _knob(
+    redis_type: Type = knob(Group.REDIS, "", "`single`, `sentinel` or `cluster`; empty is `single`.")
+    redis_socket_type: Socket = knob(
+        Group.REDIS, "", "`tcp` or `unix`; when empty, what `REDIS_URL` looks like.", "upstream; `unix` there"
+    )
+    redis_url: SecretStr = knob(
+        Group.REDIS,
+        "",
+        "Where Redis is: docs/redis.md has all ways to write it; `localhost:6379` when empty.",
+        "upstream; `/var/run/nutcracker/ratelimit.sock` there",
+    )
+    redis_auth: SecretStr = knob(Group.REDIS, "", "`password` or `user:password`.")
+    redis_sentinel_auth: SecretStr = knob(Group.REDIS, "", "The same, for the sentinels.")
+    redis_tls: Switch = knob(Group.REDIS, "false", "TLS to Redis.")
+    redis_tls_cacert: str = knob(Group.REDIS, "", "File with a CA that is trusted besides the system's.")
+    redis_tls_client_cert: str = knob(Group.REDIS, "", "File with this client's certificate.")
+    redis_tls_client_key: str = knob(Group.REDIS, "", "File with its private key.")
+    redis_tls_skip_hostname_verification: Switch = knob(
+        Group.REDIS, "false", "Do not compare the host's name with its certificate's."
+    )
+    redis_timeout: Timeout = knob(
+        Group.REDIS, "10s", "Time to connect; no attempt takes longer than 2 s, and then there is a new one."
+    )
+    redis_persecond: Switch = knob(
+        Group.REDIS, "false", "Keep the counters whose window is one second in a Redis of their own."
+    )
+    redis_persecond_type: Type = knob(Group.REDIS, "", "As `REDIS_TYPE`, for that one.")
+    redis_persecond_socket_type: Socket = knob(
+        Group.REDIS, "", "As `REDIS_SOCKET_TYPE`, for that one.", "upstream; `unix` there"
+    )
+    redis_persecond_url: SecretStr = knob(
+        Group.REDIS,
+        "",
+        "As `REDIS_URL`, for that one.",
+        "upstream; `/var/run/nutcracker/ratelimitpersecond.sock` there",
+    )
+    redis_persecond_auth: SecretStr = knob(Group.REDIS, "", "As `REDIS_AUTH`, for that one.")
+    redis_persecond_sentinel_auth: SecretStr = knob(Group.REDIS, "", "As `REDIS_SENTINEL_AUTH`, for that one.")
+    redis_persecond_tls: Switch = knob(Group.REDIS, "false", "As `REDIS_TLS`, for that one.")
+    redis_persecond_timeout: Timeout = knob(Group.REDIS, "10s", "As `REDIS_TIMEOUT`, for that one.")
+    cache_key_prefix: str = knob(Group.REDIS, "", "What the names of all counters begin with.")
+    key_format: Annotated[KeyFormat, reads(one_of(KeyFormat, empty=KeyFormat.OWN))] = knob(
+        Group.REDIS,
+        "own",
+        "`own`, or `envoyproxy`: fixed windows count under upstream's names, to replace it bit by bit.",
+        NEW,
+    )
+    expiration_jitter_max_seconds: Annotated[int, reads(integer(0))] = knob(
+        Group.REDIS, "300", "Counters of fixed windows expire up to so many seconds after their window."
+    )
+    local_cache_size_in_bytes: Annotated[int, reads(integer(0))] = knob(
+        Group.REDIS,
+        "0",
+        "Above 0: a fixed window that refused is not asked again until it ends, and counts no further.",
+    )
+    refused_max_counters: Annotated[int, reads(integer(0))] = knob(
+        Group.REDIS,
+        "100000",
+        "Counters that refused and are not asked again before it is worth it, if refused hits do not count.",
+        NEW,
+    )
+    store_deadline: Annotated[int, reads(duration("1ms"))] = knob(
+        Group.REDIS, "15ms", "Time for Redis to answer; after it the answer is what `ON_STORE_FAILURE` says.", NEW
+    )
+    on_store_failure: Annotated[StorePolicy, reads(one_of(StorePolicy))] = knob(
+        Group.REDIS,
+        "error",
+        "What is answered without Redis, if the rule does not say: `error`, `open`, `closed` or `local`.",
+        NEW,
+    )
+    instances: Annotated[int, reads(integer(1))] = knob(
+        Group.REDIS, "1", "How many instances share the limits, for `local`.", NEW
+    )
+
+    backend_type: Annotated[Backend, reads(one_of(Backend))] = knob(
         Group.COUNTING,
-        "memory",
-        "Where counters live: `memory`; upstream's `redis` and `memcache` are refused until they are here.",
+        "",
+        "Where counters live: `memory` or `redis`; when empty, `redis` if `REDIS_URL` is set, else `memory`.",
         "upstream; `redis` there",
         flag="--backend",
     )
-    memory_max_counters: Annotated[int, _reads(integer(1))] = _knob(
-        Group.COUNTING, "1000000", "Counters kept in memory; above it the least recently used are forgotten.", _NEW
+    memory_max_counters: Annotated[int, reads(integer(1))] = knob(
+        Group.COUNTING, "1000000", "Counters kept in memory; above it the least recently used are forgotten.", NEW
     )
-    near_limit_ratio: Annotated[float, _reads(number(0, 1))] = _knob(
+    near_limit_ratio: Annotated[float, reads(number(0, 1))] = knob(
         Group.COUNTING, "0.8", "Part of a limit above which a hit is counted as near it."
     )
-    shadow_mode: Switch = _knob(Group.COUNTING, "false", "Count and report everything, and answer OK to every request.")
-    quota_mode: Switch = _knob(Group.COUNTING, "false", "Treat every rule as if it said `quota_mode`.")
+    shadow_mode: Switch = knob(Group.COUNTING, "false", "Count and report everything, and answer OK to every request.")
+    quota_mode: Switch = knob(Group.COUNTING, "false", "Treat every rule as if it said `quota_mode`.")
 
-    limit_response_headers_enabled: Switch = _knob(Group.ANSWERS, "false", "Send the three headers below.")
-    limit_limit_header: Header = _knob(Group.ANSWERS, "RateLimit-Limit", "Header with the limit.")
-    limit_remaining_header: Header = _knob(Group.ANSWERS, "RateLimit-Remaining", "Header with what is left of it.")
-    limit_reset_header: Header = _knob(Group.ANSWERS, "RateLimit-Reset", "Header with the seconds until it is whole.")
-    response_dynamic_metadata: Switch = _knob(
+    limit_response_headers_enabled: Switch = knob(Group.ANSWERS, "false", "Send the three headers below.")
+    limit_limit_header: Header = knob(Group.ANSWERS, "RateLimit-Limit", "Header with the limit.")
+    limit_remaining_header: Header = knob(Group.ANSWERS, "RateLimit-Remaining", "Header with what is left of it.")
+    limit_reset_header: Header = knob(Group.ANSWERS, "RateLimit-Reset", "Header with the seconds until it is whole.")
+    response_dynamic_metadata: Switch = knob(
         Group.ANSWERS, "false", "Send what was asked, and the rules' metadata, as dynamic metadata."
     )
 
-    metrics_max_values: Annotated[int, _reads(integer(0))] = _knob(
-        Group.METRICS, "1000", "Series kept per rule for values of requests; the rest are summed as `other`.", _NEW
+    metrics_max_values: Annotated[int, reads(integer(0))] = knob(
+        Group.METRICS, "1000", "Series kept per rule for values of requests; the rest are summed as `other`.", NEW
     )
-    extra_tags: Annotated[tuple[tuple[str, str], ...], _reads(go_syntax.read_labels)] = _knob(
+    extra_tags: Annotated[tuple[tuple[str, str], ...], reads(go_syntax.read_labels)] = knob(
         Group.METRICS, "", "Labels on every metric, `key:value,key2:value2`."
     )
-    use_prometheus: Switch = _knob(Group.METRICS, "false", "Serve metrics on an address of their own too.")
-    prometheus_addr: Annotated[Tcp, _reads(go_syntax.read_address)] = _knob(
+    use_prometheus: Switch = knob(Group.METRICS, "false", "Serve metrics on an address of their own too.")
+    prometheus_addr: Annotated[Tcp, reads(go_syntax.read_address)] = knob(
         Group.METRICS, ":9090", "Where they are served then."
     )
-    prometheus_path: Annotated[str, _reads(go_syntax.read_path)] = _knob(Group.METRICS, "/metrics", "Their path there.")
+    prometheus_path: Annotated[str, reads(go_syntax.read_path)] = knob(Group.METRICS, "/metrics", "Their path there.")
 
-    log_level: Annotated[LogLevel, _reads(one_of(LogLevel, warn=LogLevel.WARNING))] = _knob(
+    log_level: Annotated[LogLevel, reads(one_of(LogLevel, warn=LogLevel.WARNING))] = knob(
         Group.LOGGING,
         "info",
         f"The least level that is logged: {', '.join(LogLevel)}.",
         "upstream; `WARN` there",
         flag="",
     )
-    log_format: Annotated[LogFormat, _reads(one_of(LogFormat, empty=LogFormat.TEXT))] = _knob(
+    log_format: Annotated[LogFormat, reads(one_of(LogFormat, empty=LogFormat.TEXT))] = knob(
         Group.LOGGING, "text", "How lines are written: text or json.", flag=""
     )
 
-    drain_seconds: Annotated[float, _reads(number(0, 3600, "number of seconds"))] = _knob(
-        Group.LIFE, "5", "Seconds between health saying NOT_SERVING and the ports closing.", _NEW, flag=""
+    drain_seconds: Annotated[float, reads(number(0, 3600, "number of seconds"))] = knob(
+        Group.LIFE, "5", "Seconds between health saying NOT_SERVING and the ports closing.", NEW, flag=""
     )
-    drain_timeout: Duration = _knob(Group.LIFE, "30s", "How long calls may take to finish after that.", _NEW)
+    drain_timeout: Duration = knob(Group.LIFE, "30s", "How long calls may take to finish after that.", NEW)
 
     @classmethod
     def settings_customise_sources(
@@ -216,6 +276,29 @@ class Settings(BaseSettings):
             raise ValueError("needs GRPC_CLIENT_TLS_CACERT for GRPC_CLIENT_TLS_SAN to be asked of anybody")
         return use_tls
 
+    @field_validator("redis_url", "redis_persecond_url")
+    @classmethod
+    def _names_servers(cls, url: SecretStr, info: ValidationInfo) -> SecretStr:
+        family = (info.field_name or "").removesuffix("url")
+        kind, socket = (info.data.get(f"{family}{name}") for name in ("type", "socket_type"))
+        if kind is not None and socket is not None:  # else that is what is wrong
+            read_servers(url.get_secret_value(), kind, socket)
+        return url
+
+    @field_validator("backend_type", mode="before")
+    @classmethod
+    def _where_redis_is_told(cls, name: object, info: ValidationInfo) -> object:
+        if name:
+            return name
+        told = info.data
+        url = told.get("redis_url")
+        named = told.get("redis_socket_type") or (url is not None and url.get_secret_value())
+        return (
+            Backend.REDIS
+            if named or told.get("redis_type", RedisType.SINGLE) is not RedisType.SINGLE
+            else Backend.MEMORY
+        )
+
     @field_validator("rules_path", mode="before")
     @classmethod
     def _where_upstream_has_it(cls, path: object, info: ValidationInfo) -> object:
@@ -223,26 +306,6 @@ class Settings(BaseSettings):
             return path
         below = (info.data["runtime_subdirectory"], info.data["runtime_appdirectory"])
         return Path(info.data["runtime_root"], *(folder.lstrip("/") for folder in below))
-
-
-class Knob(NamedTuple):
-    """One field as the table and the command line show it."""
-
-    field: str
-    variable: str
-    flag: str
-    """`--grpc-port`; empty when it is a variable only."""
-    default: str
-    """As the operator would write it."""
-    meaning: str
-    group: Group
-    origin: str
-
-    @property
-    def help(self) -> str:
-        """What `ratelimit serve --help` says."""
-        default = f", {self.default} by default" if self.default else ""
-        return f"{self.meaning.replace('`', '')} [{self.variable}{default}]"
 
 
 def _knobs() -> Iterator[Knob]:
@@ -255,72 +318,3 @@ def _knobs() -> Iterator[Knob]:
 KNOBS: Final = tuple(_knobs())
 FLAGS: Final = tuple(knob for knob in KNOBS if knob.flag)
 """The knobs that `ratelimit serve` has as options; what it was given goes to `load_settings` by `Knob.field`."""
-_NEED_TLS: Final = ("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN")
-_BY_VARIABLE: Final = {knob.variable: knob for knob in KNOBS}
-_KNOWN: Final = frozenset(_BY_VARIABLE) | frozenset(ALWAYS) | frozenset(WITHOUT_MEANING)
-
-
-def load_settings(
-    environ: Mapping[str, str], flags: Mapping[str, object] | None = None, dotenv: Path | None = None
-) -> tuple[Settings, list[str]]:
-    """The settings and what to warn of; a flag wins over the environment, that over the file, that over a default.
-
-    `flags` are by field, None where not given. Everything that is wrong is in one SettingsError, a line each.
-    """
-    problems: list[str] = []
-    given = read_env_file(dotenv, problems) if dotenv else {}
-    warnings = [_unknown(name, f"unknown variable in {dotenv}") for name in given if name not in _KNOWN]
-    warnings += [_unknown(name, "not a variable of this service") for name in environ if _resembles(name)]
-    given |= {name: Given(environ[name], name) for name in environ if name in _KNOWN}
-    for field, value in (flags or {}).items():
-        if value is not None:
-            knob = _BY_VARIABLE[field.upper()]
-            given[knob.variable] = Given(str(value), knob.flag or knob.variable)
-
-    settings = None
-    try:
-        settings = Settings.model_validate({name.lower(): given[name].text for name in _BY_VARIABLE if name in given})
-    except ValidationError as error:
-        for detail in error.errors():
-            name = str(detail["loc"][0]).upper()
-            problems.append(_problem(given[name], str(detail.get("ctx", {}).get("error", detail["msg"]))))
-    for name in ALWAYS:
-        try:
-            go_syntax.read_bool(given[name].text if name in given else "true")
-        except ValueError as error:
-            problems.append(_problem(given[name], str(error)))
-    if problems or settings is None:
-        raise SettingsError(problems)
-    return settings, [*warnings, *_unused(settings, given)]
-
-
-def _problem(given: Given, wrong: str) -> str:
-    return f"{given.label}: {json.dumps(given.text)} {wrong}"
-
-
-def _resembles(name: str) -> str | None:
-    """The variable that this name, which is none, was perhaps meant to be."""
-    if name in _KNOWN:
-        return None
-    if name.upper() in _KNOWN and "_" in name:
-        return name.upper()
-    family = name.upper().split("_")[0] + "_"
-    return next(iter(get_close_matches(name, [known for known in _KNOWN if known.startswith(family)], 1, 0.85)), None)
-
-
-def _unknown(name: str, what: str) -> str:
-    meant = _resembles(name)
-    return f"{name}: {what}" + (f"; did you mean {meant}?" if meant else "")
-
-
-def _unused(settings: Settings, given: Mapping[str, Given]) -> Iterator[str]:
-    """What was set and counts for nothing; one line for each reason."""
-    names: dict[str, list[str]] = {}
-    for name, why in WITHOUT_MEANING.items():
-        if name in given and not (name in SWITCHES and given[name].text in FALSE):
-            names.setdefault(why, []).append(name)
-    for why, unused in names.items():
-        yield f"{', '.join(unused)}: not used by this release: {why}"
-    idle = [name for name in _NEED_TLS if name in given and given[name].text]
-    if idle and not settings.grpc_server_use_tls:
-        yield f"{', '.join(idle)}: not used, because GRPC_SERVER_USE_TLS is false"

@@ -22,31 +22,26 @@ def _names(prefix: str, rest: str) -> list[str]:
     return [f"{prefix}{name}" for name in rest.split()]
 
 
-_EITHER_REDIS: Final = (
-    "SOCKET_TYPE TYPE URL POOL_SIZE AUTH TLS PIPELINE_WINDOW PIPELINE_LIMIT CLUSTER_PIPELINE_PARALLELISM TIMEOUT"
-    " POOL_ON_EMPTY_BEHAVIOR SENTINEL_AUTH"
-)
-_REDIS_VARIABLES: Final = (
-    *_names("REDIS_", _EITHER_REDIS),
-    *_names("REDIS_TLS_", "CLIENT_CERT CLIENT_KEY CACERT SKIP_HOSTNAME_VERIFICATION"),
-    *_names("REDIS_STARTUP_", "INITIAL_INTERVAL MAX_INTERVAL MAX_ELAPSED_TIME"),
-    "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
-    "REDIS_PERSECOND",
-    *_names("REDIS_PERSECOND_", _EITHER_REDIS),
-)
+_POOL: Final = "POOL_SIZE PIPELINE_WINDOW PIPELINE_LIMIT CLUSTER_PIPELINE_PARALLELISM POOL_ON_EMPTY_BEHAVIOR"
 
 _REASONS: Final[Mapping[str, Iterable[str]]] = {
-    "counters are kept in this process's memory, not in Redis, and no other instance shares them": _REDIS_VARIABLES,
-    "counters are kept in this process's memory, not in memcached, and no other instance shares them": [
+    "one connection to each server carries all hits that have come, in one call": [
+        *_names("REDIS_", _POOL),
+        *_names("REDIS_PERSECOND_", _POOL),
+    ],
+    "the service starts without Redis, and looks for it every 50 ms to 2 s": _names(
+        "REDIS_STARTUP_", "INITIAL_INTERVAL MAX_INTERVAL MAX_ELAPSED_TIME"
+    ),
+    "ON_STORE_FAILURE says what is answered without Redis, and ratelimit_store_healthy that it is gone": [
+        "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"
+    ],
+    "counters are kept in this process's memory or in Redis, not in memcached": [
         *_names("MEMCACHE_", "HOST_PORT SRV SRV_REFRESH MAX_IDLE_CONNS TLS"),
         *_names("MEMCACHE_TLS_", "CLIENT_CERT CLIENT_KEY CACERT SKIP_HOSTNAME_VERIFICATION"),
     ],
-    "it is about a store outside this process": [
-        "CACHE_KEY_PREFIX",
-        "EXPIRATION_JITTER_MAX_SECONDS",
-        "LOCAL_CACHE_SIZE_IN_BYTES",
+    "a rule says it: count_refused: false, and then no refused hit is counted at all": [
+        "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"
     ],
-    "a refused request is counted, as by upstream's default": ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"],
     "rules are read from files, not from a control plane": [
         *_names("CONFIG_GRPC_XDS_", "NODE_ID NODE_METADATA SERVER_URL SERVER_CONNECT_RETRY_INTERVAL"),
         *_names("CONFIG_GRPC_XDS_CLIENT_", "ADDITIONAL_HEADERS TLS_CERT TLS_KEY"),
@@ -73,5 +68,7 @@ WITHOUT_MEANING: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Variables that are not used by this release, each with the reason."""
 
-SWITCHES: Final = frozenset({"USE_STATSD", "USE_DOG_STATSD", "DISABLE_STATS", "TRACING_ENABLED", "REDIS_PERSECOND"})
+SWITCHES: Final = frozenset(
+    {"USE_STATSD", "USE_DOG_STATSD", "DISABLE_STATS", "TRACING_ENABLED", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"}
+)
 """Of those, the ones that turn a whole feature on: turning it off is what happens anyway, and needs no warning."""

@@ -13,5 +13,9 @@ def open_store(settings: Settings) -> Store:
             from ratelimit_service.stores.memory import MemoryStore
 
             return MemoryStore(settings.memory_max_counters)
+        case "redis":
+            from ratelimit_service.stores.redis.open import open_redis
+
+            return open_redis(settings)
         case unknown:
             raise KeyError(unknown)

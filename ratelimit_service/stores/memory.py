@@ -8,9 +8,12 @@ Law: in every segment the order of the dictionary is the order of use, the least
 """
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from ratelimit_service.algorithms import State
 from ratelimit_service.clock import Clock, system_clock
+from ratelimit_service.model import Decision, Limit
 from ratelimit_service.stores.store import Done
 from ratelimit_service.verdict import Hit
 
@@ -41,7 +44,10 @@ class MemoryStore:
         now = self._clock()
         segments = self._segments
         mask = self._mask
-        for hit in hits:
+        for index, hit in enumerate(hits):
+            if hit.together:
+                self._hit_groups(hits[index:], now)
+                break
             key = hit.key
             rule = hit.rule
             segment = segments[hash(key) & mask]
@@ -51,6 +57,46 @@ class MemoryStore:
                     self._make_room(segment, now)
                 segment[key] = state
         done(None)
+
+    def _hit_groups(self, hits: Sequence[Hit], now: int) -> None:
+        """The same, with hits among them that are charged together."""
+        for together, members in groupby(hits, attrgetter("together")):
+            if together:
+                self._hit_together(list(members), now)
+            else:
+                for hit in members:
+                    state, hit.decision = _run(hit, self._take(hit.key), hit.cost, now)
+                    self._keep(hit.key, state, now)
+
+    def _hit_together(self, hits: Sequence[Hit], now: int) -> None:
+        """Charge all, or only the refused that count themselves."""
+        states: dict[str, State | None] = {}
+        for hit in hits:
+            key = hit.key
+            state = states[key] if key in states else self._segments[hash(key) & self._mask].get(key)
+            states[key], hit.decision = _run(hit, state, hit.cost, now)
+        if all(hit.decision.allowed for hit in hits):
+            for key, state in states.items():
+                self._take(key)
+                self._keep(key, state, now)
+            return
+        for hit in hits:
+            denied = not hit.decision.allowed
+            cost = hit.cost if denied and _limit(hit).count_refused else 0
+            state, looked = _run(hit, self._take(hit.key), cost, now)
+            self._keep(hit.key, state, now)
+            if not denied:
+                hit.decision = looked
+
+    def _take(self, key: str) -> State | None:
+        return self._segments[hash(key) & self._mask].pop(key, None)
+
+    def _keep(self, key: str, state: State | None, now: int) -> None:
+        if state is not None:
+            segment = self._segments[hash(key) & self._mask]
+            if len(segment) >= self._room:
+                self._make_room(segment, now)
+            segment[key] = state
 
     def _make_room(self, segment: dict[str, State], now: int) -> None:
         if not _drop_expired(segment, now):
@@ -71,6 +117,16 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Nothing to give back."""
+
+
+def _run(hit: Hit, state: State | None, cost: int, now: int) -> tuple[State | None, Decision]:
+    return hit.rule.algorithm.hit(state, _limit(hit), cost, now)
+
+
+def _limit(hit: Hit) -> Limit:
+    limit = hit.rule.limit
+    assert limit is not None, "an unlimited rule has no counter"
+    return limit
 
 
 def _drop_expired(segment: dict[str, State], now: int) -> int:

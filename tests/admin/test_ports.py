@@ -69,6 +69,29 @@ def test_rules_are_listed_in_upstreams_form_and_the_files_order(service: Service
     )
 
 
+def test_what_upstream_has_not_is_listed_at_the_end_of_a_rules_line(tmp_path: Path) -> None:
+    rules = """\
+domain: shop
+descriptors:
+  - key: user
+    rate_limits:
+      - {unit: 5 minutes, requests_per_unit: 3, exceed: 1}
+      - {unit: day, requests_per_unit: 9, algorithm: token_bucket, burst: 4}
+"""
+
+    with running(tmp_path, rules) as service:
+        text = service.get("/rlconfig").text
+        paths = [rule["path"] for rule in json.loads(service.get("/status").text)["rules"]]
+
+    assert text == (
+        "shop.user.per_5_minutes: unit=MINUTE requests_per_unit=3, shadow_mode: false, quota_mode: false,"
+        " unit_multiplier: 5, may exceed by 1\n"
+        "shop.user.per_day: unit=DAY requests_per_unit=9, shadow_mode: false, quota_mode: false,"
+        " token bucket, burst 4\n"
+    )
+    assert paths == [["user", "per_5_minutes"], ["user", "per_day"]]
+
+
 def test_stats_have_upstreams_names(service: Service) -> None:
     for _ in range(4):
         service.post(ADA)

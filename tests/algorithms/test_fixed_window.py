@@ -1,5 +1,7 @@
 """The fixed window, step by step: (seconds, cost) -> (allowed, remaining, over, reset, retry)."""
 
+from dataclasses import replace
+
 import pytest
 
 from ratelimit_service.algorithms import State, fixed_window
@@ -107,3 +109,44 @@ def test_windows_are_aligned_to_the_epoch(unit: Unit, seconds: int, reset: int) 
     _, decision = fixed_window.hit(None, Limit(1, unit, unit.window), 1, seconds * SECOND)
 
     assert decision.reset_after == reset * SECOND
+
+
+FROM_THE_FIRST = replace(THREE_A_MINUTE, first_request=True)
+
+
+def test_a_window_may_begin_with_its_first_request() -> None:
+    answers = steps(FROM_THE_FIRST, (100, 0), (100, 1), (159, 2), (159, 1), (160, 1))
+
+    assert answers == [
+        (True, 3, 0, 0, 0),
+        (True, 2, 0, 60, 0),
+        (True, 0, 0, 1, 0),
+        (False, 0, 1, 1, 1),
+        (True, 2, 0, 60, 0),
+    ]
+
+
+def test_what_is_refunded_whole_has_no_window_of_its_own_any_more() -> None:
+    assert steps(FROM_THE_FIRST, (100, 2), (130, -2), (130, 1)) == [
+        (True, 1, 0, 60, 0),
+        (True, 3, 0, 0, 0),
+        (True, 2, 0, 60, 0),
+    ]
+
+
+def test_refused_hits_that_do_not_count_leave_room_for_smaller_ones() -> None:
+    answers = steps(replace(THREE_A_MINUTE, count_refused=False), (60, 2), (60, 2), (60, 1), (60, 9))
+
+    assert answers == [(True, 1, 0, 60, 0), (False, 1, 1, 60, 60), (True, 0, 0, 60, 0), (False, 0, 9, 60, NEVER)]
+
+
+def test_what_exceeds_the_limit_is_let_through_so_far_and_reported() -> None:
+    answers = steps(replace(THREE_A_MINUTE, exceed=2), (60, 2), (60, 2), (60, 1), (60, 1), (120, 6))
+
+    assert answers == [
+        (True, 3, 0, 60, 0),
+        (True, 1, 1, 60, 0),
+        (True, 0, 1, 60, 0),
+        (False, 0, 1, 60, 60),
+        (False, 0, 3, 60, NEVER),
+    ]

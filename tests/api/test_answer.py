@@ -123,6 +123,27 @@ def test_headers_tell_of_the_tightest_limit_in_their_order() -> None:
     ]
 
 
+def test_what_may_exceed_a_limit_is_promised_to_nobody() -> None:
+    limit = Limit(10, Unit.MINUTE, Unit.MINUTE.window, exceed=2)
+    hits = [hit(rule(limit), Decision(True, remaining, 0, 0, 0)) for remaining in (12, 3, 2, 1)]
+
+    message = RateLimitResponse.FromString(Answer(headers=NAMES).encode(Verdict(True, Request("shop", []), hits)))
+
+    assert [status.limit_remaining for status in message.statuses] == [10, 1, 0, 0]
+    assert message.response_headers_to_add[1].value == "0"
+
+
+def test_a_window_of_several_units_is_answered_as_so_many_of_them() -> None:
+    limit = Limit(10, Unit.MINUTE, 5 * Unit.MINUTE.window)
+    verdict = Verdict(True, Request("shop", []), [hit(rule(limit), Decision(True, 3, 0, 299_000_001, 0))])
+
+    (status,) = RateLimitResponse.FromString(Answer().encode(verdict)).statuses
+
+    assert status.current_limit.unit == RateLimitResponse.RateLimit.MINUTE
+    assert (status.current_limit.requests_per_unit, status.current_limit.unit_multiplier.value) == (10, 5)
+    assert status.duration_until_reset.seconds == 300
+
+
 def described(verdict: Verdict) -> Any:
     message = RateLimitResponse.FromString(Answer(dynamic_metadata=True).encode(verdict))
     return MessageToDict(message.dynamic_metadata)

@@ -68,7 +68,9 @@ def test_the_findings_come_as_json(tmp_path: Path) -> None:
                 "file": str(file),
                 "line": 2,
                 "column": 1,
-                "message": 'unknown key "foo"; at the top of the file there may be domain, descriptors',
+                "message": (
+                    'unknown key "foo"; at the top of the file there may be domain, charge, defaults, descriptors'
+                ),
             }
         ],
         "warnings": [],

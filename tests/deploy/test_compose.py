@@ -19,6 +19,7 @@ from tests import peers
 from tests.deploy.known import longest_stop, understood
 from tests.envoy.proxy import Envoy, abstract_socket, start_envoy
 from tests.processes import ROOT, Service, ask, start_service
+from tests.redis import Redis, start_redis
 
 DEPLOY: Final = ROOT / "deploy"
 
@@ -49,9 +50,14 @@ def native(text: str) -> str:
     return text
 
 
+def here(redis: Redis) -> dict[str, str]:
+    """What differs from compose: where Redis is, and time enough for it on a busy machine."""
+    return {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "10s"}
+
+
 @contextmanager
 def deployed(folder: Path) -> Iterator[tuple[Service, Envoy]]:
-    """The service with the environment and the rules that compose gives it, and Envoy with deploy/envoy.yaml."""
+    """The service with the environment and rules that compose gives it, a Redis, and Envoy with deploy/envoy.yaml."""
     rules = folder / "config"
     rules.mkdir()
     for volume in compose()["ratelimit"]["volumes"]:
@@ -59,7 +65,11 @@ def deployed(folder: Path) -> Iterator[tuple[Service, Envoy]]:
         assert mode == "ro"
         assert Path(target).parent == Path("/srv/runtime_data/current/config")
         (rules / Path(target).name).symlink_to((DEPLOY / source).resolve())
-    with start_service(folder / "service", rules, compose()["ratelimit"]["environment"]) as service:
+    environ: dict[str, str] = compose()["ratelimit"]["environment"]
+    with (
+        start_redis(folder / "redis") as redis,
+        start_service(folder / "service", rules, environ | here(redis)) as service,
+    ):
         port = service.grpc_port
         text = native((DEPLOY / "envoy.yaml").read_text(encoding="utf-8")).replace("GRPC_PORT", str(port))
         with start_envoy(folder / "envoy", text) as envoy:
@@ -105,11 +115,11 @@ def test_others_start_when_the_service_is_healthy() -> None:
         assert compose()[name]["depends_on"] == {"ratelimit": {"condition": "service_healthy"}}
 
 
-def test_redis_only_starts_when_it_is_asked_for() -> None:
-    """This release has no store for it."""
-    assert compose()["redis"]["profiles"] == ["redis"]
-    assert compose()["ratelimit"]["environment"]["BACKEND_TYPE"] == "memory"
-    assert "redis" not in compose()["ratelimit"].get("depends_on", {})
+def test_counters_are_in_redis_which_forgets_none() -> None:
+    """An evicted counter is a fresh allowance."""
+    assert understood(compose()["ratelimit"]["environment"]).backend_type == "redis"
+    assert compose()["ratelimit"]["depends_on"] == {"redis": {"condition": "service_healthy"}}
+    assert "noeviction" in compose()["redis"]["command"]
 
 
 def test_prometheus_reads_where_the_service_and_envoy_answer() -> None:

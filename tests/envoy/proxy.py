@@ -47,7 +47,9 @@ class Envoy(Process):
     @property
     def ready(self) -> bool:
         """It listens, and has tried its clusters."""
-        return self.admin_file.exists() and ask(self.admin_port, "/ready").status == 200
+        # The file is there before the address is in it.
+        written = self.admin_file.exists() and ":" in self.admin_file.read_text(encoding="utf-8")
+        return written and ask(self.admin_port, "/ready").status == 200
 
     @property
     def port(self) -> int:

@@ -73,3 +73,13 @@ def test_warnings_come_from_every_level() -> None:
     (found,) = warnings("key: k, descriptors: [{key: below}]")
 
     assert found.startswith('1.yaml:3:27: "below" does nothing')
+
+
+@pytest.mark.parametrize(("requests", "expected"), [(5000, []), (5001, [
+    ("1.yaml:3:12: sliding_log remembers up to 5,001 moments in each counter; sub_windows lets no more through either, "
+    "and remembers a few numbers"),
+])])  # fmt: skip
+def test_a_huge_log_is_warned_of(requests: int, expected: list[str]) -> None:
+    limit = f"{{unit: day, requests_per_unit: {requests}, algorithm: sliding_log}}"
+
+    assert warnings(f"key: k, rate_limit: {limit}") == expected

@@ -9,7 +9,7 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.report import MOST_PROBLEMS
-from ratelimit_service.rules.rule import Place
+from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Place
 from ratelimit_service.rules.source import Source
 from tests.books import book
 
@@ -68,7 +68,10 @@ def test_a_file_that_is_not_a_domain_with_descriptors_is_refused(text: str, expe
             "ratelimit: {}",
             '1.yaml:2:1: unknown key "ratelimit"; did you mean rate_limit, which belongs in a descriptor?',
         ),
-        ("zzz: 1", '1.yaml:2:1: unknown key "zzz"; at the top of the file there may be domain, descriptors'),
+        (
+            "zzz: 1",
+            '1.yaml:2:1: unknown key "zzz"; at the top of the file there may be domain, charge, defaults, descriptors',
+        ),
         ("unit: day", "1.yaml:2:1: unit does not belong at the top of the file, but in rate_limit"),
         ("metadata: {}", "1.yaml:2:1: metadata does not belong at the top of the file, but in a descriptor"),
         (
@@ -398,3 +401,89 @@ def test_a_hundred_domains_with_ten_thousand_rules_load_whole() -> None:
 
     assert len(loaded.rules) == 10_000
     assert dedent(str(loaded.rules[-1])) == "<Rule d99.path_/99 at 99.yaml:302:5>"
+
+
+LISTS = """\
+    domain: shop
+    descriptors:
+      - key: user
+        value_to_metric: true
+        rate_limits:
+          - {unit: second, requests_per_unit: 10, name: burst}
+          - {unit: 1 day, requests_per_unit: 1000}
+          - {unit: 5 minutes, requests_per_unit: 100}
+          - {unit: minute, unit_multiplier: 5, requests_per_unit: 100, algorithm: sliding_window}
+        descriptors:
+          - {key: below, rate_limit: {unit: day, requests_per_unit: 1}}
+    """
+
+
+def test_each_limit_of_a_list_is_a_rule_named_by_its_window() -> None:
+    found = book(LISTS)
+
+    assert [".".join(rule.path) for rule in found.rules] == [
+        "shop.user.per_second",
+        "shop.user.per_day",
+        "shop.user.per_5_minutes",
+        "shop.user.per_5_minutes_sliding_window",
+        "shop.user.below",
+    ]
+    assert [rule.name for rule in found.rules] == ["burst", "", "", "", ""]
+    assert [rule.place.line if rule.place else 0 for rule in found.rules] == [6, 7, 8, 9, 11]
+    assert found.match("shop", (("user", "x"),)) is found.rules[0]
+    assert found.rules[0].beside == found.rules[1:4]
+
+
+def test_each_limit_of_a_list_takes_over_its_tallies_wherever_it_stands() -> None:
+    old = book(LISTS)
+    new = book(LISTS.replace("- {unit: second, requests_per_unit: 10, name: burst}", ""), previous=old)
+
+    assert [rule.path for rule in new.rules] == [rule.path for rule in old.rules[1:]]
+    assert [rule.tally for rule in new.rules] == [rule.tally for rule in old.rules[1:]]
+
+
+@pytest.mark.parametrize(
+    ("charge", "expected"),
+    [
+        ("", [(False, ALONE), (False, ALONE), (False, LIST), (False, LIST)]),
+        ("charge: each", [(False, ALONE), (False, ALONE), (False, ALONE), (False, ALONE)]),
+        ("charge: together", [(True, REQUEST), (True, ALONE), (True, REQUEST), (True, REQUEST)]),
+    ],
+)
+def test_limits_are_charged_as_the_descriptor_says_else_as_the_file_does(
+    charge: str, expected: list[tuple[bool, int]]
+) -> None:
+    found = book(f"""\
+        domain: shop
+        {charge}
+        descriptors:
+          - {{key: a, rate_limit: &day {{unit: day, requests_per_unit: 1}}}}
+          - {{key: b, charge: each, rate_limit: *day}}
+          - {{key: c, rate_limits: [{{unit: second, requests_per_unit: 1}}, *day]}}
+        """)
+
+    assert [("shop" in found.together, rule.together) for rule in found.rules] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rate_limits: {}", "5:16: rate_limits must be a list, not a map"),
+        ("rate_limits: []", "5:3: rate_limits is an empty list; take it away, or write a limit"),
+        ("rate_limits: [*day, 5]", "5:23: each of rate_limits must be a map, not the number 5"),
+        ("rate_limits: [*day]\n  rate_limit: *day", (
+            "5:3: rate_limits contradicts rate_limit: put that limit into the list")),
+        ("rate_limits: [{unlimited: true}]", "5:18: unlimited has no meaning among several limits"),
+        ("rate_limits:\n  - *day\n  - {unit: 24 hours, requests_per_unit: 9}", (
+            "7:5: a fixed_window per day is given twice in rate_limits, first at 1.yaml:3:26")),
+        ("rate_limits:\n  - *day\n  - {unit: second}", (
+            "7:5: rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")),
+        ("rate_limits: [*day]\n  descriptors: [{key: per_day}]", (
+            '6:18: descriptor "per_day" has the name of the limit of rate_limits at 1.yaml:3:26')),
+        ("charge: both\n  rate_limit: *day", '5:11: charge "both" is not one of each, together'),
+    ],
+)  # fmt: skip
+def test_a_malformed_list_of_limits_is_refused_at_its_place(text: str, expected: str) -> None:
+    first = "domain: shop\ndescriptors:\n- {key: day, rate_limit: &day {unit: day, requests_per_unit: 1}}\n"
+
+    assert problems(f"{first}- key: user\n  {text}") == [f"1.yaml:{expected}"]

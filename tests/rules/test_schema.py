@@ -1,5 +1,9 @@
 """The JSON Schema says of every option what the parser does."""
 
+import re
+
+import pytest
+
 from ratelimit_service.rules.options import OPTIONS, Block
 from ratelimit_service.rules.schema import json_schema
 
@@ -8,6 +12,7 @@ def test_the_schema_has_every_option_where_it_belongs_with_its_help() -> None:
     schema = json_schema()
     blocks = {
         Block.FILE: schema,
+        Block.DEFAULTS: schema["$defs"]["defaults"],
         Block.DESCRIPTOR: schema["$defs"]["descriptor"],
         Block.RATE_LIMIT: schema["$defs"]["rate_limit"],
         Block.REPLACES: schema["$defs"]["replaces"],
@@ -33,6 +38,27 @@ def test_the_schema_bounds_what_the_parser_bounds() -> None:
     properties = json_schema()["$defs"]["rate_limit"]["properties"]
 
     assert properties["requests_per_unit"]["maximum"] == 4294967295
+    assert (properties["parts"]["minimum"], properties["parts"]["maximum"]) == (2, 1000)
     assert properties["unit"]["anyOf"][0]["enum"] == [
         "second", "minute", "hour", "day", "week", "month", "year", None,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", ["Day", "5 minutes", "5minutes", "1 MINUTE"])
+def test_the_schema_has_every_way_to_write_a_window(unit: str) -> None:
+    pattern = json_schema()["$defs"]["rate_limit"]["properties"]["unit"]["anyOf"][1]["pattern"]
+
+    assert re.search(pattern, unit)
+    assert not re.search(pattern, f"{unit} or so")
+
+
+def test_what_contradicts_unlimited_does_so_in_the_schema() -> None:
+    then = json_schema()["$defs"]["rate_limit"]["then"]
+
+    assert then["properties"] == {
+        key: {"type": "null"}
+        for key in (
+            "unit", "unit_multiplier", "requests_per_unit", "algorithm", "burst", "parts", "anchor", "count_refused",
+            "exceed", "on_store_failure",
+        )
+    }  # fmt: skip

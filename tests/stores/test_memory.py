@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from ratelimit_service.clock import MINUTE
 from ratelimit_service.stores.memory import SEGMENT, MemoryStore
 from tests.clocks import Clock
-from tests.stores.test_store import charge
+from tests.stores.test_store import RULE, charge, charge_together
 
 
 def test_when_full_the_expired_make_way_first() -> None:
@@ -55,3 +55,13 @@ def test_sweeping_goes_round_the_whole_store() -> None:
         store.sweep()
 
     assert store.counters == 0
+
+
+def test_counters_charged_together_are_bounded_and_used_like_any_other() -> None:
+    store = MemoryStore(2, Clock())
+    charge(store, ("a", 1), ("b", 1))
+
+    charge_together(store, (RULE, "a", 1, 1), (RULE, "c", 1, 1))
+
+    assert charge(store, ("a", 0), ("b", 0), ("c", 0)) == [(True, 1), (True, 3), (True, 2)]
+    assert store.evicted == 1

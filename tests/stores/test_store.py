@@ -1,10 +1,12 @@
 """The contract of a store, on every store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms import NAMES, open_algorithm
 from ratelimit_service.clock import MINUTE, SECOND
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
@@ -14,17 +16,28 @@ from ratelimit_service.stores.store import Store
 from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit
 from tests.clocks import Clock
+from tests.redis import start_redis
+from tests.stores.redis_stores import RedisStores
 
 OpenStore = Callable[[Clock], Store]
 
 RULE = Rule("shop", (), Limit(3, Unit.MINUTE, MINUTE), open_algorithm("fixed_window"))
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(scope="session")
+def redis_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisStores]:
+    with start_redis(tmp_path_factory.mktemp("redis")) as redis, RedisStores(redis) as stores:
+        yield stores
+
+
+@pytest.fixture(params=["memory", "redis"])
 def open_store(request: pytest.FixtureRequest) -> OpenStore:
     match request.param:
         case "memory":
             return lambda clock: MemoryStore(1000, clock)
+        case "redis":
+            stores: RedisStores = request.getfixturevalue("redis_stores")
+            return stores.open
         case unknown:
             raise KeyError(unknown)
 
@@ -87,6 +100,7 @@ def test_a_store_says_what_it_is_and_that_it_is_well(open_store: OpenStore) -> N
     assert store.healthy
 
 
+@pytest.mark.parametrize("open_store", ["memory"], indirect=True)  # Redis drops the expired by a clock of its own
 def test_sweeping_drops_what_has_expired_and_nothing_else(open_store: OpenStore) -> None:
     clock = Clock()
     store = open_store(clock)
@@ -101,3 +115,100 @@ def test_sweeping_drops_what_has_expired_and_nothing_else(open_store: OpenStore)
 
     assert store.counters == 1
     assert charge(store, ("new", 1)) == [(True, 1)]
+
+
+SMALL = Rule("shop", (), Limit(1, Unit.MINUTE, MINUTE, count_refused=False), open_algorithm("fixed_window"))
+COUNTING = Rule("shop", (), Limit(1, Unit.MINUTE, MINUTE, count_refused=True), open_algorithm("fixed_window"))
+
+
+def charge_together(store: Store, *hits: tuple[Rule, str, int, int]) -> list[tuple[bool, int]]:
+    """Hits as (rule, key, cost, together); what each was answered."""
+    made = [Hit(rule, key, cost, tally=Tally(), quota=False, together=together) for rule, key, cost, together in hits]
+    done: list[StoreError | None] = []
+    store.hit(made, done.append)
+    assert done == [None]
+    return [(hit.decision.allowed, hit.decision.remaining) for hit in made]
+
+
+def test_hits_together_are_all_charged_when_all_are_allowed(open_store: OpenStore) -> None:
+    store = open_store(Clock())
+
+    assert charge_together(store, (RULE, "a", 1, 1), (SMALL, "b", 1, 1)) == [(True, 2), (True, 0)]
+    assert charge(store, ("a", 0)) == [(True, 2)]
+
+
+def test_one_that_is_refused_spares_all_that_are_together_with_it(open_store: OpenStore) -> None:
+    store = open_store(Clock())
+    charge_together(store, (SMALL, "b", 1, 0))
+
+    answered = charge_together(store, (RULE, "a", 1, 7), (SMALL, "b", 1, 7), (RULE, "c", 2, 7))
+
+    assert answered == [(True, 3), (False, 0), (True, 3)]
+    assert store.counters == 1
+
+
+def test_what_is_not_together_with_a_refused_hit_is_charged_all_the_same(open_store: OpenStore) -> None:
+    store = open_store(Clock())
+
+    answered = charge_together(
+        store, (RULE, "a", 1, 0), (RULE, "b", 1, 1), (SMALL, "c", 2, 1), (RULE, "d", 1, 2), (RULE, "e", 1, 0)
+    )
+
+    assert answered == [(True, 2), (True, 3), (False, 1), (True, 2), (True, 2)]
+    assert charge(store, ("a", 0), ("b", 0), ("d", 0), ("e", 0)) == [(True, 2), (True, 3), (True, 2), (True, 2)]
+
+
+def test_a_refused_hit_that_counts_itself_does_so_although_the_others_are_spared(open_store: OpenStore) -> None:
+    store = open_store(Clock())
+
+    charge_together(store, (RULE, "a", 1, 1), (COUNTING, "b", 5, 1))
+    refund = charge_together(store, (COUNTING, "b", -4, 0))
+
+    assert refund == [(True, 0)]
+    assert charge(store, ("a", 0)) == [(True, 3)]
+
+
+def test_two_hits_together_on_one_counter_need_room_for_both(open_store: OpenStore) -> None:
+    store = open_store(Clock())
+    three = Rule("shop", (), Limit(3, Unit.MINUTE, MINUTE, count_refused=False), open_algorithm("fixed_window"))
+
+    assert charge_together(store, (three, "a", 2, 1), (three, "a", 2, 1)) == [(True, 3), (False, 1)]
+    assert charge_together(store, (three, "a", 2, 1), (three, "a", 1, 1)) == [(True, 1), (True, 0)]
+    assert charge_together(store, (three, "a", 0, 0)) == [(True, 0)]
+
+
+def test_a_refund_together_with_a_refused_hit_gives_nothing_back(open_store: OpenStore) -> None:
+    store = open_store(Clock())
+    charge(store, ("a", 3))
+
+    assert charge_together(store, (RULE, "a", -2, 1), (SMALL, "b", 2, 1)) == [(True, 0), (False, 1)]
+    assert charge(store, ("a", 0)) == [(True, 0)]
+
+
+hits_together = st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 2))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(NAMES), st.lists(st.lists(hits_together, max_size=5), max_size=5))
+def test_of_what_is_together_all_is_charged_or_nothing(
+    open_store: OpenStore, algorithm: str, requests: list[list[tuple[str, int, int]]]
+) -> None:
+    store = open_store(Clock())
+    rules = {
+        key: Rule("shop", (), Limit(most, Unit.MINUTE, MINUTE, count_refused=False), open_algorithm(algorithm))
+        for key, most in (("a", 1), ("b", 2), ("c", 2))
+    }
+    spent = {"a": 0, "b": 0, "c": 0}
+
+    for request in requests:
+        ordered = sorted(request, key=lambda hit: hit[2])
+        answers = charge_together(store, *((rules[key], key, cost, group) for key, cost, group in ordered))
+        passed = {
+            number: all(allowed for (allowed, _), hit in zip(answers, ordered, strict=True) if hit[2] == number)
+            for number in (1, 2)
+        }
+        for (allowed, _), (key, cost, group) in zip(answers, ordered, strict=True):
+            spent[key] += cost if (passed[group] if group else allowed) else 0
+
+    left = charge_together(store, *((rules[key], key, 0, 0) for key in spent))
+    assert [remaining for _, remaining in left] == [1 - spent["a"], 2 - spent["b"], 2 - spent["c"]]

@@ -1,0 +1,76 @@
+-- Twin of sliding_window.py.
+-- State: {moment from which nothing is left, previous count, current count}. In Redis: integers.
+
+local function gone(ends, current, window)
+  return ends + window - floor((window - 1) / current)
+end
+
+local function state_of(ends, previous, current, window)
+  if current > 0 then
+    return {gone(ends, current, window), previous, current}
+  elseif previous > 0 then
+    return {gone(ends - window, previous, window), 0, previous}
+  end
+end
+
+local function room(ends, previous, current, window, most)
+  if current > most then
+    ends, previous, current = ends + window, current, 0
+  end
+  if previous <= most - current then
+    return ends - window
+  end
+  -- As ((most - current + 1) * window - 1) // previous
+  local in_view, rest = muldiv(window, most - current + 1, previous)
+  return ends - (rest > 0 and in_view or in_view - 1)
+end
+
+local function hit(state, limit, cost, now)
+  local window = limit.window
+  local most = limit.requests + limit.exceed
+  local ends = now - now % window + window
+  local in_view = ends - now
+  local previous, current = 0, 0
+  if state and state[1] > now then
+    local last = state[1] - 1
+    last = last - last % window
+    if last < ends then
+      previous = state[3]
+    else
+      previous, current = state[2], state[3]
+      if last > ends then
+        ends, in_view = last, window
+      end
+    end
+  else
+    state = nil
+  end
+  local before = muldiv(in_view, previous, window) + current
+  local used = before + cost
+
+  local allowed = used <= most
+  if cost > 0 and (allowed or (limit.count_refused == 1 and cost <= most)) then
+    current = allowed and current + cost or max(current, min(current + cost, 2 * most))
+    state = {gone(ends, current, window), previous, current}
+  elseif cost < 0 then
+    allowed = true
+    current = current + cost
+    if current < 0 then
+      previous, current = max(0, previous + current), 0
+    end
+    state = state_of(ends, previous, current, window)
+    if state and state[1] <= now then
+      state = nil
+    end
+  end
+
+  local left = most - muldiv(in_view, previous, window) - current
+  local over = between(0, used - limit.requests, cost)
+  local retry = 0
+  if not allowed then
+    retry = cost > most and NEVER or room(ends, previous, current, window, most - cost) - now
+  end
+  return state, allowed and 1 or 0, max(left, 0), over, state and state[1] - now or 0, retry
+end
+
+return {load = load_integers, hit = hit, save = save_integers}

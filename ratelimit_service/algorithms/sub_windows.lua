@@ -1,0 +1,80 @@
+-- Twin of sub_windows.py.
+-- State: {moment from which the newest count is too old, newest count, older counts ...}. In Redis: integers.
+
+local function age_of_room(state, first, last, kept, excess)
+  while excess > 0 do
+    excess = excess - state[last]
+    last = last - 1
+  end
+  return kept - (last - first + 1)
+end
+
+-- Counts are read from `state` between `first` and `last`: the newest, which is `age` parts old, and the oldest in view.
+local function hit(state, limit, cost, now)
+  local most = limit.requests + limit.exceed
+  local kept = limit.parts + 1
+  local part = ceil(limit.window / limit.parts)
+  local index = floor(now / part)
+  local first, last = 2, 1
+  local age = 0
+  if state and state[1] > now then
+    local newest = ceil(state[1] / part) - kept
+    if newest > index then
+      index = newest
+    end
+    age = index - newest
+    last = min(#state, 1 + kept - age)
+  else
+    state = nil
+  end
+  local before = 0
+  for i = first, last do
+    before = before + state[i]
+  end
+  local used = before + cost
+
+  local allowed = used <= most
+  local total = before
+  if cost > 0 and (allowed or (limit.count_refused == 1 and cost <= most)) then
+    local newest = (age == 0 and first <= last) and state[2] or 0
+    local charged = max(newest, min(newest + cost, most))
+    local fresh = {(index + kept) * part, charged}
+    if first <= last then
+      for _ = 1, age - 1 do
+        fresh[#fresh + 1] = 0
+      end
+      for i = age == 0 and 3 or 2, last do
+        fresh[#fresh + 1] = state[i]
+      end
+    end
+    total = before - newest + charged
+    state, last, age = fresh, #fresh, 0
+  elseif cost < 0 then
+    allowed = true
+    local back = -cost
+    while first <= last and state[first] <= back do
+      back = back - state[first]
+      first = first + 1
+    end
+    if first > last then
+      state, total = nil, 0
+    else
+      age = age + first - 2
+      local fresh = {(index - age + kept) * part, state[first] - back}
+      for i = first + 1, last do
+        fresh[#fresh + 1] = state[i]
+      end
+      state, total = fresh, used
+    end
+  end
+
+  local left = most - total
+  local over = between(0, used - limit.requests, cost)
+  local retry = 0
+  if not allowed then
+    retry = cost > most and NEVER or (index - age + age_of_room(state, 2, last, kept, cost - left)) * part - now
+  end
+  return state, allowed and 1 or 0, max(left, 0), over, state and state[1] - now or 0, retry
+end
+
+return {load = load_integers, hit = hit, save = save_integers}

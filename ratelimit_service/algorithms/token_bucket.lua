@@ -1,0 +1,101 @@
+-- Twin of token_bucket.py. There what is missing is one large integer; here it is {microseconds, L-ths of one}.
+-- State: {moment when the bucket is full, L-ths of its last microsecond}. In Redis: integers.
+
+-- How long the bucket takes for so many tokens.
+local function time_of(tokens, limit)
+  return muldiv(tokens, limit.window, limit.requests)
+end
+
+-- How many whole tokens it gets in that time.
+local function tokens_of(time, part, limit)
+  if time < 0 then
+    return 0
+  end
+  local tokens, rest = muldiv(time, limit.requests, limit.window)
+  return tokens + floor((rest + part) / limit.window)
+end
+
+-- a - b, in L-ths: the part stays from 0 to L - 1, the microseconds may be below 0.
+local function minus(a, a_part, b, b_part, rate)
+  if a_part < b_part then
+    return a - b - 1, a_part + rate - b_part
+  end
+  return a - b, a_part - b_part
+end
+
+local function plus(a, a_part, b, b_part, rate)
+  if a_part + b_part >= rate then
+    return a + b + 1, a_part + b_part - rate
+  end
+  return a + b, a_part + b_part
+end
+
+local function hit(state, limit, cost, now)
+  local rate = limit.requests
+  if state and state[1] <= now then
+    state = nil
+  end
+  if rate == 0 then
+    return state, cost <= 0 and 1 or 0, 0, max(0, cost), state and state[1] - now or 0, cost > 0 and NEVER or 0
+  end
+
+  local burst = limit.burst > 0 and limit.burst or rate
+  local most = burst + limit.exceed
+  local full, full_part = time_of(most, limit)
+  local missing, part = 0, 0
+  if state then
+    missing = state[1] - now
+    if state[2] > 0 and state[2] < rate then
+      missing, part = missing - 1, state[2]
+    end
+  end
+
+  local room, room_part = minus(full, full_part, missing, part, rate)
+  local allowed = cost < 0
+  local over, retry, charged = 0, 0, cost < 0
+  if cost < 0 then
+    local back, back_part = time_of(-cost, limit)
+    missing, part = minus(missing, part, back, back_part, rate)
+    if missing < 0 then
+      missing, part = 0, 0
+    end
+  else
+    local fits = tokens_of(room, room_part, limit)
+    allowed = room >= 0 and cost <= fits
+    over = between(0, cost - (fits - limit.exceed), cost)
+    if cost > most then
+      retry = NEVER
+    elseif cost > 0 and (allowed or limit.count_refused == 1) then
+      local time, time_part = time_of(cost, limit)
+      local after, after_part = plus(missing, part, time, time_part, rate)
+      if not allowed then
+        local twice, twice_part = plus(full, full_part, full, full_part, rate)
+        if after > twice or (after == twice and after_part > twice_part) then
+          after, after_part = twice, twice_part
+        end
+      end
+      if after > missing or (after == missing and after_part > part) then
+        missing, part = after, after_part
+        charged = true
+      end
+    end
+  end
+
+  if charged then
+    if missing > 0 or part > 0 then
+      state = {now + missing + (part > 0 and 1 or 0), part}
+    else
+      state = nil
+    end
+  end
+  room, room_part = minus(full, full_part, missing, part, rate)
+  if not allowed and retry == 0 then
+    local time, time_part = time_of(cost, limit)
+    local wait, wait_part = minus(time, time_part, room, room_part, rate)
+    retry = wait_part > 0 and wait + 1 or wait
+  end
+  local left = tokens_of(room, room_part, limit)
+  return state, allowed and 1 or 0, left, over, missing + (part > 0 and 1 or 0), retry
+end
+
+return {load = load_integers, hit = hit, save = save_integers}

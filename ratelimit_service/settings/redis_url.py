@@ -1,0 +1,100 @@
+"""REDIS_URL and REDIS_AUTH as upstream writes them. Messages never repeat what may be a password.
+
+::
+
+    single      localhost:6379   /run/redis.sock   redis://user:password@host:6379/1   rediss://…   unix:///run/redis.sock
+    sentinel    mymaster,sentinel1:26379,sentinel2:26379
+    cluster     node1:6379,node2:6379
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote
+
+from ratelimit_service.address import Address, Tcp, Unix
+from ratelimit_service.settings.choices import RedisType
+
+DEFAULT_URL: Final = "localhost:6379"
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Where to begin: the server, the sentinels, or some nodes of the cluster."""
+
+    addresses: tuple[Address, ...]
+    master: str = ""
+    """The primary's name among the sentinels."""
+    user: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+    database: int = 0
+    tls: bool = False
+
+
+def read_servers(text: str, kind: RedisType, socket_type: str) -> Servers:
+    """The servers of a REDIS_URL; an empty `socket_type` means what the text looks like."""
+    text = text.strip() or DEFAULT_URL
+    match kind:
+        case RedisType.SENTINEL:
+            master, *sentinels = (part.strip() for part in text.split(","))
+            if not sentinels or not master or ":" in master:
+                raise ValueError("is not a master's name and its sentinels such as mymaster,host:26379,host:26379")
+            return Servers(tuple(_tcp(sentinel) for sentinel in sentinels), master)
+        case RedisType.CLUSTER:
+            nodes = [_read_url(part.strip()) for part in text.split(",")]
+            first = nodes[0]
+            if any(isinstance(address, Unix) for node in nodes for address in node.addresses) or first.database:
+                raise ValueError("is not a list of cluster nodes such as host:6379,host:6379")
+            addresses = tuple(address for node in nodes for address in node.addresses)
+            return Servers(addresses, "", first.user, first.password, 0, first.tls)
+        case _:
+            if socket_type == "unix" and "://" not in text:
+                return Servers((Unix(text),))
+            return _read_url(text)
+
+
+def read_auth(text: str) -> tuple[str, str]:
+    """User and password of `password` or `user:password`."""
+    user, colon, password = text.partition(":")
+    return (user, password) if colon else ("", user)
+
+
+def masked(text: str) -> str:
+    """The text with stars where a URL may have user and password."""
+    before, at, after = text.rpartition("@")
+    if not at:
+        return text
+    scheme, slashes, _ = before.partition("://")
+    return f"{scheme}{slashes}***@{after}" if slashes else f"***@{after}"
+
+
+def _read_url(text: str) -> Servers:
+    scheme, slashes, rest = text.partition("://")
+    if not slashes:
+        if text.startswith("/"):
+            return Servers((Unix(text),))
+        return Servers((_tcp(text),))
+    if scheme == "unix":
+        return Servers((Unix(rest),))
+    if scheme not in {"redis", "rediss"}:
+        raise ValueError("is not a URL such as redis://, rediss:// or unix://")
+    login, _, place = rest.rpartition("@")
+    place, _, query = place.partition("?")
+    host, _, database = place.partition("/")
+    if query or (database and not database.isdecimal()):
+        raise ValueError("is not a URL such as redis://user:password@host:6379/1")
+    user, password = ("", "")
+    if login:
+        user, _, password = (unquote(part) for part in login.partition(":"))
+        if not password:
+            user, password = "", user
+    return Servers((_tcp(host),), "", user, password, int(database or 0), scheme == "rediss")
+
+
+def _tcp(text: str) -> Tcp:
+    host, colon, port = text.rpartition(":")
+    if not colon or (":" in host and not host.startswith("[")):
+        host, port = text, "6379"
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or set(host) & set("/@ ,"):
+        raise ValueError("is not an address such as host:6379")
+    return Tcp(host, int(port))

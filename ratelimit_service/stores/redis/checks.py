@@ -1,0 +1,76 @@
+"""What is wrong with a Redis that works: said once, in a line each that says what to do."""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ratelimit_service.clock import SECOND, Clock, system_clock
+from ratelimit_service.stores.redis.faults import Fault
+from ratelimit_service.stores.redis.link import Link
+
+log = logging.getLogger(__name__)
+
+OLDEST: Final = (6, 2)
+MOST_OFFSET: Final = SECOND
+SAFE: Final = frozenset({"noeviction", "volatile-ttl"})
+
+
+class Checks:
+    """Looks at each server once."""
+
+    def __init__(self, clock: Clock = system_clock) -> None:
+        self._clock = clock
+        self._seen: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, link: Link, name: str) -> None:
+        """Look at the server, unless that was done; nobody waits for it."""
+        if name not in self._seen:
+            self._seen.add(name)
+            task = asyncio.get_running_loop().create_task(self._look(link, name))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Stop looking."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _look(self, link: Link, name: str) -> None:
+        """Warn of what is wrong. A server that does not tell is left in peace."""
+        try:
+            before = self._clock()
+            seconds, microseconds = await link.ask("TIME")
+            offset = int(seconds) * SECOND + int(microseconds) - (before + self._clock()) // 2
+            information = _read_info(await link.ask("INFO"))
+        except Fault as fault:
+            log.debug("Redis at %s does not tell about itself: %s", name, fault)
+            return
+        for warning in warnings(information, offset):
+            log.warning("Redis at %s: %s", name, warning)
+
+
+def warnings(information: Mapping[str, str], offset: int) -> Iterator[str]:
+    """What is wrong with a server that says this of itself, and whose clock is so many microseconds ahead of ours."""
+    version = information.get("redis_version", "")
+    if version and tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        yield f"it is version {version}, and not tested: use 6.2 or newer"
+    policy = information.get("maxmemory_policy", "noeviction")
+    if policy not in SAFE:
+        yield (
+            f"maxmemory-policy is {policy}: when memory is short, counters are forgotten and limits begin anew; "
+            "set it to noeviction or volatile-ttl"
+        )
+    if abs(offset) > MOST_OFFSET:
+        direction = "ahead of" if offset > 0 else "behind"
+        yield (
+            f"its clock is {abs(offset) / SECOND:.1f} s {direction} this machine's: windows follow Redis's clock; "
+            "synchronise both"
+        )
+
+
+def _read_info(reply: bytes) -> Mapping[str, str]:
+    lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
+    return {name: value.strip() for name, colon, value in lines if colon}

@@ -1,0 +1,237 @@
+"""A Redis Cluster: which node has which slot, and a lane to each.
+
+The map is asked for when a node turns an order away (MOVED) or is lost, and again as long as a node is missing; it is
+never waited for by a hit. Hits that come before there is a map wait for the first one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ratelimit_service.address import Address, Tcp
+from ratelimit_service.stores.redis.faults import Fault
+from ratelimit_service.stores.redis.keys import SLOTS, slot_of
+from ratelimit_service.stores.redis.lane import MOST_WAITING, Lane
+from ratelimit_service.stores.redis.link import Link
+from ratelimit_service.stores.redis.orders import Group, Order, Part, Script
+from ratelimit_service.stores.redis.outage import Outage
+from ratelimit_service.stores.redis.servers import Way
+from ratelimit_service.stores.redis.target import Target
+from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
+from ratelimit_service.verdict import Hit
+
+log = logging.getLogger(__name__)
+
+_APART: Final = 0.05
+"""Seconds between two questions for the map, at the least: a slot that moves turns away many orders at once."""
+
+_TRIES: Final = 100_000
+"""Names tried to find one in a node's slots; with three nodes the third fits, with a thousand nodes one in 7,000."""
+
+
+class Cluster:
+    """All counters on the nodes of a cluster, each on the one that has its slot."""
+
+    def __init__(
+        self,
+        target: Target,
+        make_lane: Callable[[Address, "Cluster"], Lane],
+        room: WaitingRoom,
+        probe_key: Callable[[str], str],
+        policy: str,
+    ) -> None:
+        self._target = target
+        self._make_lane = make_lane
+        self._room = room
+        self._probe_key = probe_key
+        self._nodes: dict[Address, Lane] = {}
+        self._slots: list[Lane | None] = [None] * SLOTS
+        self._groups: dict[tuple[Script, int], Group] = {}
+        self._early: list[Part] | None = []
+        self._fault = Fault("unreachable")
+        self._outage = Outage(f"{target.servers.addresses[0]} and its cluster", policy)
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._known = False
+
+    @property
+    def lanes(self) -> Sequence[Lane]:
+        """The ways to all nodes."""
+        return tuple(self._nodes.values())
+
+    @property
+    def healthy(self) -> bool:
+        """All slots can be reached."""
+        return self._known and all(lane.healthy for lane in self._nodes.values())
+
+    def start(self) -> None:
+        """Begin to look for the nodes."""
+        if self._task is None:
+            self._wanted.set()
+            self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    def parts(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> list[tuple[Way, Part]]:
+        """A part for each slot, with the node that has it."""
+        by_slot: dict[int, list[Hit]] = {}
+        for hit in hits:
+            by_slot.setdefault(slot_of(script.key(hit)), []).append(hit)
+        return [
+            (self._slots[slot] or self, Part(waiting, some, self._group(script, slot)))
+            for slot, some in by_slot.items()
+        ]
+
+    def put(self, part: Part) -> None:
+        """Keep what comes before the map, or comes for a slot that nobody has."""
+        if self._early is None or len(self._early) >= MOST_WAITING:
+            self._room.fail(part.waiting, part.hits, self._fault)
+            self.want()
+        else:
+            self._early.append(part)
+            self.start()
+
+    def want(self) -> None:
+        """Ask for the map, soon."""
+        self._wanted.set()
+
+    def probe_name(self, lane: Lane) -> str | None:
+        """The name of a counter on that node; None when it has no slot."""
+        if lane not in self._slots:
+            return None
+        names = (f"probe{number}" for number in range(_TRIES))
+        return next((name for name in names if self._slots[slot_of(self._probe_key(name))] is lane), None)
+
+    def redirect(self, order: Order, code: str, where: str) -> bool:
+        """Hand an order to the node that has its slot now; says whether it could be."""
+        try:
+            address = _address(where)
+        except ValueError:
+            return False
+        lane = self._node(address)
+        asking = code == "ASK"
+        if not asking:
+            self._slots[order.group.slot] = lane
+            self.want()
+        if lane.adopt(order, asking=asking):
+            return True
+        if asking:
+            return False
+        for part in order.parts:
+            lane.put(part)
+        return True
+
+    def look(self, now: float) -> None:
+        """See that all nodes answer."""
+        for lane in self._nodes.values():
+            lane.look(now)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for lane in self._nodes.values():
+            await lane.close()
+        self._nodes.clear()
+        self._answer_early(Fault("stopping"))
+
+    def _group(self, script: Script, slot: int) -> Group:
+        group = self._groups.get((script, slot))
+        if group is None:
+            group = self._groups[script, slot] = Group(script, slot)
+        return group
+
+    def _node(self, address: Address) -> Lane:
+        lane = self._nodes.get(address)
+        if lane is None:
+            lane = self._nodes[address] = self._make_lane(address, self)
+            lane.redirect = self.redirect
+            lane.on_lost = self.want
+        return lane
+
+    async def _watch(self) -> None:
+        """Ask for the map whenever it is wanted."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                await self._take(await self._ask())
+            except Fault as fault:
+                self._open(fault)
+            except Exception:
+                log.exception("asking for the map of the cluster")
+                self._open(Fault("error"))
+            else:
+                await asyncio.sleep(_APART)
+                if self.healthy:
+                    self._outage.breaker.forget()
+                    continue
+            self._wanted.set()
+            await asyncio.sleep(self._outage.breaker.pause())
+
+    async def _ask(self) -> list[tuple[int, int, Address]]:
+        """The slots of each primary, from the first node that tells."""
+        known = sorted(self._nodes, key=lambda address: not self._nodes[address].healthy)
+        fault = Fault("unreachable")
+        for address in dict.fromkeys((*known, *self._target.servers.addresses)):
+            try:
+                link = await Link.open(self._target.at(address))
+                try:
+                    async with asyncio.timeout(1):
+                        reply = await link.ask("CLUSTER", "SLOTS")
+                finally:
+                    link.abort()
+            except Fault as error:
+                fault = error
+            except TimeoutError:
+                fault = Fault("timeout")
+            else:
+                found = [(first, last, _node_address(node, address)) for first, last, node, *_ in reply]
+                if found:
+                    return found
+                fault = Fault("clusterdown")
+        raise fault
+
+    async def _take(self, slots: list[tuple[int, int, Address]]) -> None:
+        """Use this map from now on."""
+        fresh: list[Lane | None] = [None] * SLOTS
+        for first, last, address in slots:
+            fresh[first : last + 1] = [self._node(address)] * (last + 1 - first)
+        self._slots = fresh
+        self._known = True
+        self._outage.end()
+        used = {address for _, _, address in slots}
+        for address in [address for address in self._nodes if address not in used]:
+            await self._nodes.pop(address).close()
+        for address in used:
+            self._nodes[address].start()
+        early, self._early = self._early, None
+        for part in early or ():
+            (self._slots[part.group.slot] or self).put(part)
+
+    def _open(self, fault: Fault) -> None:
+        if not self._known:
+            self._outage.begin(fault)
+        self._fault = fault
+        self._answer_early(fault)
+
+    def _answer_early(self, fault: Fault) -> None:
+        early, self._early = self._early, None
+        for part in early or ():
+            self._room.fail(part.waiting, part.hits, fault)
+
+
+def _node_address(node: Sequence[Any], asked: Address) -> Address:
+    """A node that does not know its own name has the one under which it was asked."""
+    host = node[0].decode() if node[0] else ""
+    if not host or host == "?":
+        assert isinstance(asked, Tcp), "a cluster has no unix sockets"
+        host = asked.host
+    return Tcp(host, int(node[1]))
+
+
+def _address(where: str) -> Tcp:
+    host, _, port = where.rpartition(":")
+    if not host:
+        raise ValueError(where)
+    return Tcp(host, int(port))

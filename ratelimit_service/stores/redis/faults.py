@@ -1,0 +1,120 @@
+"""What can go wrong with a Redis: each cause has a name for metrics and words for the operator.
+
+Pure. No word of a credential ever gets into a fault: what a server says is kept only where it cannot hold one.
+"""
+
+import ssl
+from typing import Final, NamedTuple
+
+from ratelimit_service.errors import StoreError
+
+
+class Fault(StoreError):  # noqa: N818  # a cause, which callers see inside a StoreError
+    """Something went wrong with a server; `cause` is its name in metrics."""
+
+    def __init__(self, cause: str, detail: str = "") -> None:
+        super().__init__(cause, detail)
+        self.cause = cause
+        self.detail = detail
+
+    def __str__(self) -> str:
+        words = CAUSES[self.cause].words
+        return f"{words} ({self.detail})" if self.detail else words
+
+
+class Cause(NamedTuple):
+    """What is known of a cause."""
+
+    words: str
+    by_hand: bool = False
+    """It does not pass by itself: somebody has to change something, and `words` say what."""
+
+
+CAUSES: Final = {
+    "timeout": Cause("no answer in time"),
+    "refused": Cause("connection refused"),
+    "unreachable": Cause("cannot be reached"),
+    "reset": Cause("connection lost"),
+    "overload": Cause("too many hits wait for an answer"),
+    "readonly": Cause("it is a replica, not the primary"),
+    "loading": Cause("it is loading its data"),
+    "busy": Cause("it is busy with another script"),
+    "clusterdown": Cause("the cluster is down, or does not cover all slots"),
+    "moved": Cause("the counter's slot is moving"),
+    "oom": Cause("out of memory: raise maxmemory, or make room", by_hand=True),
+    "misconf": Cause("it cannot persist and refuses writes: see its log, or stop-writes-on-bgsave-error", by_hand=True),
+    "noreplicas": Cause("too few replicas for min-replicas-to-write", by_hand=True),
+    "noauth": Cause("it asks for a password: set REDIS_AUTH", by_hand=True),
+    "wrongpass": Cause("user or password is wrong: check REDIS_AUTH", by_hand=True),
+    "noperm": Cause(
+        "the ACL user must be allowed: ~<CACHE_KEY_PREFIX>* +@scripting +@read +@write +time", by_hand=True
+    ),
+    "tls": Cause("no TLS connection: check REDIS_TLS and its certificates", by_hand=True),
+    "sentinel": Cause("no sentinel knows the primary: check the master's name and the sentinels in REDIS_URL"),
+    "stopping": Cause("the service is stopping"),
+    "error": Cause("it answers with an error"),
+}
+
+_BY_CODE: Final = {
+    "READONLY": "readonly",
+    "LOADING": "loading",
+    "MASTERDOWN": "loading",
+    "BUSY": "busy",
+    "CLUSTERDOWN": "clusterdown",
+    "MOVED": "moved",
+    "ASK": "moved",
+    "TRYAGAIN": "moved",
+    "CROSSSLOT": "error",
+    "OOM": "oom",
+    "MISCONF": "misconf",
+    "NOREPLICAS": "noreplicas",
+    "NOAUTH": "noauth",
+    "WRONGPASS": "wrongpass",
+    "NOPERM": "noperm",
+}
+_SECRETIVE: Final = frozenset({"wrongpass", "noauth"})
+_LONGEST_DETAIL: Final = 200
+
+
+def code_of(reply: Exception) -> str:
+    """The first word of an error reply: `NOSCRIPT`, `MOVED`."""
+    return str(reply).partition(" ")[0]
+
+
+def fault_of_reply(reply: Exception) -> Fault:
+    """What an error reply means. An error inside a script may stand behind words of Redis's own."""
+    text = str(reply)
+    cause = _BY_CODE.get(text.partition(" ")[0])
+    if cause is None:
+        # Before 7.0: "ERR Error running script (call to f_…): @user_script:12: @user_script: 12: -READONLY You can't …"
+        cause = next((cause for code, cause in _BY_CODE.items() if f"-{code} " in text), None)
+    if cause is None:
+        if text.startswith(("ERR invalid password", "ERR AUTH")):
+            return Fault("wrongpass")
+        return Fault("error", _one_line(text))
+    if cause in _SECRETIVE or not CAUSES[cause].by_hand:
+        return Fault(cause)
+    return Fault(cause, _one_line(text))
+
+
+def fault_of_exception(error: BaseException) -> Fault:
+    """What an exception of a connection, or of an attempt to make one, means."""
+    match error:
+        case Fault():
+            return error
+        case TimeoutError():
+            return Fault("timeout")
+        case ssl.SSLError():
+            return Fault("tls", _one_line(getattr(error, "reason", None) or str(error)))
+        case ConnectionRefusedError():
+            return Fault("refused")
+        case ConnectionError():
+            return Fault("reset")
+        case OSError():
+            return Fault("unreachable", _one_line(error.strerror or str(error)))
+        case _:
+            return Fault("error", type(error).__name__)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:_LONGEST_DETAIL]

@@ -1,0 +1,137 @@
+"""One connection to one server: bytes out, replies in, in order. Hot path.
+
+A small layer of its own on hiredis, the parser that redis-py has too, because a call needs neither a task, a future,
+nor a retry: one call after the other cost 33 µs of processor time here, 62 by redis-py's Connection and 116 by its
+client, on one and the same machine.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self, cast
+
+import hiredis
+
+from ratelimit_service.address import Unix
+from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
+from ratelimit_service.stores.redis.target import Login
+
+log = logging.getLogger(__name__)
+
+Command = Sequence[str | bytes | int]
+OnReply = Callable[[Any], None]
+"""Called with what the server answers; an error it answers with comes as `hiredis.ReplyError`."""
+
+MOST_SECONDS: Final = 2.0
+"""To connect, whatever REDIS_TIMEOUT allows: when packets vanish, TCP repeats its first one ever more rarely, and a
+fresh attempt finds a server that is back sooner than an old one."""
+
+_pack: Final[Callable[[Any], bytes]] = hiredis.pack_command
+
+
+class Link(asyncio.Protocol):
+    """A connection that is open; `on_lost` is called once when it is not any more, unless `abort` was called."""
+
+    def __init__(self) -> None:
+        self.on_lost: Callable[[Fault], None] | None = None
+        self._reader = hiredis.Reader()
+        self._replies: deque[OnReply] = deque()
+        self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def open(cls, login: Login) -> Self:
+        """A connection that is let in. Raises Fault."""
+        loop = asyncio.get_running_loop()
+        link: Self | None = None
+        try:
+            async with asyncio.timeout(min(login.timeout, MOST_SECONDS)):
+                name = login.server_name
+                if isinstance(login.address, Unix):
+                    _, link = await loop.create_unix_connection(cls, login.address.path)
+                else:
+                    _, link = await loop.create_connection(
+                        cls, login.address.host, login.address.port, ssl=login.tls, server_hostname=name
+                    )
+                for command in login.greeting:
+                    await link.ask(*command)
+        except BaseException as error:
+            if link is not None:
+                link.abort()
+            if isinstance(error, OSError | TimeoutError | ValueError):  # a host that is no name is a ValueError
+                raise fault_of_exception(error) from error
+            raise
+        return link
+
+    def call(self, command: Command, on_reply: OnReply) -> None:
+        """Send a command; `on_reply` is called when its answer comes, and never when the connection is lost first."""
+        assert self._transport is not None, "a link is made by open"
+        self._replies.append(on_reply)
+        self._transport.write(_pack(tuple(command)))
+
+    def ask(self, *command: str | bytes | int) -> asyncio.Future[Any]:
+        """The same for whoever can wait. Raises Fault."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.call(command, _Answer(answer))
+        return answer
+
+    def abort(self) -> None:
+        """Close at once and forget what was called."""
+        self.on_lost = None
+        self._lose(Fault("reset"))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is there."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came: hand out every reply that is whole."""
+        reader, replies = self._reader, self._replies
+        reader.feed(data)
+        try:
+            while (reply := reader.gets()) is not False:
+                if not replies:
+                    raise hiredis.ProtocolError("it speaks unasked")  # noqa: TRY301  # as any other bytes that are wrong
+                replies.popleft()(reply)
+        except hiredis.ProtocolError:
+            self._lose(Fault("error", "it does not speak the protocol of Redis"))
+        except Exception:
+            log.exception("a reply of Redis could not be used")
+            self._lose(Fault("error", "a reply that could not be used"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        self._lose(fault_of_exception(error or ConnectionResetError()))
+
+    def _lose(self, fault: Fault) -> None:
+        on_lost, self.on_lost = self.on_lost, None
+        replies, self._replies = self._replies, deque()
+        if self._transport is not None:
+            self._transport.abort()
+        for on_reply in replies:
+            if isinstance(on_reply, _Answer):
+                on_reply.fail(fault)
+        if on_lost is not None:
+            on_lost(fault)
+
+
+class _Answer:
+    """Puts a reply where somebody waits for it."""
+
+    def __init__(self, answer: asyncio.Future[Any]) -> None:
+        self._answer = answer
+
+    def __call__(self, reply: Any) -> None:
+        if self._answer.done():
+            return
+        if isinstance(reply, hiredis.ReplyError):
+            fault = fault_of_reply(reply)
+            fault.__cause__ = reply
+            self._answer.set_exception(fault)
+        else:
+            self._answer.set_result(reply)
+
+    def fail(self, fault: Fault) -> None:
+        """There will be no reply."""
+        if not self._answer.done():
+            self._answer.set_exception(fault)

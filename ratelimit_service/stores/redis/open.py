@@ -1,0 +1,98 @@
+"""How a RedisStore is put together from the settings."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from ratelimit_service.address import Address
+from ratelimit_service.clock import SECOND, Clock
+from ratelimit_service.settings import Settings
+from ratelimit_service.settings.choices import KeyFormat, RedisType
+from ratelimit_service.stores.redis.checks import Checks
+from ratelimit_service.stores.redis.cluster import Cluster
+from ratelimit_service.stores.redis.keys import cluster_key, plain_key
+from ratelimit_service.stores.redis.lane import Lane
+from ratelimit_service.stores.redis.link import Link
+from ratelimit_service.stores.redis.policy import Policy
+from ratelimit_service.stores.redis.refusals import BYTES, Refusals
+from ratelimit_service.stores.redis.script import Script
+from ratelimit_service.stores.redis.servers import OneServer, Opener, Probe, Sentinels, Servers
+from ratelimit_service.stores.redis.store import RedisStore
+from ratelimit_service.stores.redis.target import Target, main_target, per_second_target
+from ratelimit_service.stores.redis.upstream import UpstreamScript
+from ratelimit_service.stores.redis.waiting import WaitingRoom
+
+
+def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
+    """The store that the settings describe. It looks for its servers from its first `sweep` on.
+
+    Tests hand it a clock, which then stands in for that of Redis.
+    """
+    policy = Policy(settings.on_store_failure, settings.instances, settings.memory_max_counters)
+    room = WaitingRoom(policy)
+    checks = Checks()
+    deadline = settings.store_deadline / SECOND
+    main, per_second = main_target(settings), per_second_target(settings)
+    clustered = RedisType.CLUSTER in {main.kind, *([per_second.kind] if per_second else [])}
+    name = cluster_key if clustered else plain_key
+    script = Script(name(settings.cache_key_prefix), clock, jitter_seconds=settings.expiration_jitter_max_seconds)
+    upstream = None
+    if settings.key_format is KeyFormat.ENVOYPROXY:
+        upstream = UpstreamScript(settings.cache_key_prefix, settings.expiration_jitter_max_seconds)
+    refusals = _refusals(settings)
+    make_lane = partial(_lane, room, refusals, deadline, settings.on_store_failure)
+    make = partial(_servers, make_lane, script, room, checks, settings)
+    return RedisStore(
+        make(main),
+        script,
+        policy,
+        room,
+        checks,
+        refusals,
+        deadline=deadline,
+        per_second=make(per_second) if per_second else None,
+        upstream=upstream,
+    )
+
+
+def _refusals(settings: Settings) -> Refusals | None:
+    size = settings.local_cache_size_in_bytes
+    most = max(settings.refused_max_counters, size // BYTES)
+    return Refusals(most, windows=size > 0) if most else None
+
+
+OpenLink = Callable[[], Awaitable[Link]]
+MakeLane = Callable[[str, OpenLink], Lane]
+
+
+def _servers(
+    make_lane: MakeLane, script: Script, room: WaitingRoom, checks: Checks, settings: Settings, target: Target
+) -> Servers:
+    policy = settings.on_store_failure
+    probe = Probe(script, settings.store_deadline / SECOND)
+    opener = Opener(target, probe, checks)
+    first = target.servers.addresses[0]
+    match target.kind:
+        case RedisType.CLUSTER:
+
+            def lane_to(address: Address, cluster: Cluster) -> Lane:
+                async def open_link() -> Link:
+                    return await opener.open(address, cluster.probe_name(lane))
+
+                lane = make_lane(str(address), open_link)
+                return lane
+
+            return Cluster(target, lane_to, room, probe.key, policy)
+        case RedisType.SENTINEL:
+            sentinels = Sentinels(target, opener)
+            return OneServer(make_lane(f"{target.servers.master} (by sentinels)", sentinels.open), sentinels.follow)
+        case RedisType.SINGLE:
+            return OneServer(make_lane(str(first), partial(opener.open, first)))
+
+
+def _lane(
+    room: WaitingRoom, refusals: Refusals | None, deadline: float, policy: str, name: str, open_link: OpenLink
+) -> Lane:
+    lane = Lane(name, open_link, room, deadline=deadline, policy=policy)
+    if refusals is not None:
+        lane.learn = refusals.learn
+    return lane

@@ -1,0 +1,75 @@
+"""Hits as they travel: requests cut into parts, and parts put into orders, one command each. Pure. Hot path."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ratelimit_service.stores.redis.waiting import Waiting
+from ratelimit_service.verdict import Hit
+
+
+class Script(Protocol):
+    """What runs in Redis: it turns hits into keys and arguments, and a reply into decisions."""
+
+    @property
+    def text(self) -> str:
+        """Its source."""
+
+    @property
+    def sha(self) -> str:
+        """The name Redis has for it."""
+
+    def key(self, hit: Hit) -> str:
+        """The name of its counter."""
+
+    def encode(self, requests: Sequence[Sequence[Hit]]) -> tuple[Sequence[str | bytes], Sequence[str | bytes | int]]:
+        """Keys and arguments for the hits of these requests."""
+
+    def decode(self, reply: Any, requests: Sequence[Sequence[Hit]]) -> None:
+        """Write the decisions on the hits."""
+
+
+class Group:
+    """What may travel in one command: there is one object for each script, in a Cluster for each script and slot."""
+
+    __slots__ = ("script", "slot")
+
+    def __init__(self, script: Script, slot: int = -1) -> None:
+        self.script = script
+        self.slot = slot
+
+
+class Part(NamedTuple):
+    """A request's hits of one group."""
+
+    waiting: Waiting
+    hits: Sequence[Hit]
+    group: Group
+
+
+class Order:
+    """One command under way, and whose hits are in it."""
+
+    __slots__ = ("arguments", "group", "parts", "tries")
+
+    def __init__(self, group: Group, parts: Sequence[Part]) -> None:
+        self.group = group
+        self.parts = parts
+        keys, arguments = group.script.encode([part.hits for part in parts])
+        self.arguments = (len(keys), *keys, *arguments)
+        self.tries = 0
+
+    def by_name(self) -> tuple[str | bytes | int, ...]:
+        """The command, for a server that has the script."""
+        return ("EVALSHA", self.group.script.sha, *self.arguments)
+
+    def in_full(self) -> tuple[str | bytes | int, ...]:
+        """The command, for one that has not."""
+        return ("EVAL", self.group.script.text, *self.arguments)
+
+
+def in_orders(parts: Sequence[Part]) -> list[Order]:
+    """An order for each group among them; the parts of a group stay in order of arrival."""
+    groups: dict[Group, list[Part]] = {}
+    for part in parts:
+        groups.setdefault(part.group, []).append(part)
+    return [Order(group, members) for group, members in groups.items()]

@@ -1,0 +1,44 @@
+"""What the operator is told of an outage: two lines, lost and regained.
+
+A third one only when it turns out that it will not pass by itself, once for each such cause.
+"""
+
+import logging
+from time import monotonic
+
+from ratelimit_service.stores.redis.breaker import Breaker
+from ratelimit_service.stores.redis.faults import CAUSES, Fault
+
+log = logging.getLogger(__name__)
+
+
+class Outage:
+    """The breaker of one server, and what has been said about it."""
+
+    def __init__(self, name: str, policy: str) -> None:
+        self.breaker = Breaker()
+        self._name = name
+        self._policy = policy
+        self._told: set[str] = set()
+
+    @property
+    def lasts(self) -> bool:
+        """It is going on."""
+        return self.breaker.opened_at is not None
+
+    def begin(self, fault: Fault) -> None:
+        """It is lost, or not yet regained."""
+        if self.breaker.open(monotonic()):
+            self._told = {fault.cause}
+            policy = f"meanwhile answering by policy, {self._policy}"
+            log.warning("store lost: Redis at %s: %s; %s", self._name, fault, policy)
+        elif CAUSES[fault.cause].by_hand and fault.cause not in self._told:
+            self._told.add(fault.cause)
+            log.warning("store still lost: Redis at %s: %s", self._name, fault)
+
+    def end(self) -> None:
+        """It is there."""
+        lasted = self.lasts
+        seconds = self.breaker.close(monotonic())
+        if lasted:
+            log.warning("store regained: Redis at %s, after %.1f s", self._name, seconds)

@@ -1,0 +1,100 @@
+"""Counters that have refused, so that a flood of the same costs no call. Pure. Hot path.
+
+A refusal says after which wait the same hit would be allowed; until then the answer is known, unless somebody gives
+something back. A refund of this instance clears what is known; one of another instance is seen when the wait is over.
+Where refused hits count, every one of them moves the counter, and has to be asked: but for a fixed window of the
+calendar, if `LOCAL_CACHE_SIZE_IN_BYTES` says so. It stays over its limit until it ends, whatever comes; what comes is
+not counted any more, as in upstream.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from ratelimit_service.model import Decision, Limit
+from ratelimit_service.verdict import Hit
+
+_SWEEP: Final = 1000
+"""Refusals looked at in one sweep: 0.1 ms."""
+
+BYTES: Final = 250
+"""What one takes, about."""
+
+
+class _Refusal(NamedTuple):
+    until: float
+    """Seconds of the monotonic clock."""
+    cost: int
+    """Of the hit that was refused; 0 when any hit would be."""
+    limit: Limit
+    decision: Decision
+
+
+class Refusals:
+    """At most so many; the oldest make way. With `windows` also of fixed windows that count refused hits."""
+
+    def __init__(self, most: int, *, windows: bool = False) -> None:
+        self.known: dict[str, _Refusal] = {}
+        self._most = most
+        self._windows = windows
+        self._to_sweep: list[str] = []
+
+    def answer(self, hits: Sequence[Hit], now: float) -> Sequence[Hit]:
+        """Decide the hits whose answer is known; the others are left."""
+        known = self.known
+        left: list[Hit] = []
+        for hit in hits:
+            if hit.together:
+                # What another one of the group is told depends on the counters of all.
+                return hits
+            refusal = known.get(hit.key)
+            if refusal is None:
+                left.append(hit)
+                continue
+            cost = hit.cost
+            if cost < 0 or refusal.until <= now:
+                del known[hit.key]
+                left.append(hit)
+                continue
+            limit = hit.rule.limit
+            if (cost == refusal.cost or (cost and not refusal.cost)) and (
+                limit is refusal.limit or limit == refusal.limit
+            ):
+                wait = int((refusal.until - now) * 1_000_000)
+                _, remaining, over, reset, retry = refusal.decision
+                hit.decision = Decision(False, remaining, over if refusal.cost else cost, reset - retry + wait, wait)
+                hit.tally.over_limit_with_local_cache += hit.decision.over
+            else:
+                left.append(hit)
+        return left
+
+    def learn(self, hits: Sequence[Hit], asked: float) -> None:
+        """Remember what these hits, which were sent at that moment, were refused."""
+        for hit in hits:
+            decision = hit.decision
+            if decision.allowed or hit.together or decision.retry_after <= 0:
+                continue
+            limit = hit.rule.limit
+            if limit is None:
+                continue
+            if limit.count_refused:
+                if not self._windows or hit.rule.algorithm.name != "fixed_window" or limit.first_request:
+                    continue
+                cost = 0
+            else:
+                cost = hit.cost
+            known = self.known
+            if len(known) >= self._most:
+                del known[next(iter(known))]
+            known[hit.key] = _Refusal(asked + decision.retry_after / 1_000_000, cost, limit, decision)
+
+    def sweep(self, now: float) -> None:
+        """Forget some of what is over."""
+        if not self._to_sweep:
+            self._to_sweep = list(self.known)
+        known = self.known
+        for key in islice(self._to_sweep, _SWEEP):
+            refusal = known.get(key)
+            if refusal is not None and refusal.until <= now:
+                del known[key]
+        del self._to_sweep[:_SWEEP]

@@ -1,0 +1,210 @@
+"""Where hits go: to one server, or to the primary that sentinels know. A Cluster's nodes are in cluster.py."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+import hiredis
+
+from ratelimit_service.address import Address, Tcp
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.clock import SECOND
+from ratelimit_service.model import Limit, Unit
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.redis.checks import Checks
+from ratelimit_service.stores.redis.faults import Fault, code_of
+from ratelimit_service.stores.redis.lane import Lane
+from ratelimit_service.stores.redis.link import Link
+from ratelimit_service.stores.redis.orders import Group, Order, Part, Script
+from ratelimit_service.stores.redis.target import Target
+from ratelimit_service.stores.redis.waiting import Waiting
+from ratelimit_service.tally import Tally
+from ratelimit_service.verdict import Hit
+
+MOST_SENTINEL_SECONDS: Final = 0.5
+"""For one sentinel to answer, before the next one is asked."""
+
+_FOLLOW_SECONDS: Final = 1.0
+"""Between two questions whether the primary is still the same."""
+
+
+class Way(Protocol):
+    """Where a part goes: a lane, or whoever keeps it until there is one."""
+
+    def put(self, part: Part) -> None:
+        """Take it: it is decided, or answered by policy."""
+
+
+class Servers(Protocol):
+    """The servers of one Redis."""
+
+    @property
+    def lanes(self) -> Iterable[Lane]:
+        """The ways to all of them."""
+
+    @property
+    def healthy(self) -> bool:
+        """All counters can be reached."""
+
+    def start(self) -> None:
+        """Begin to look for them."""
+
+    def parts(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> list[tuple[Way, Part]]:
+        """Which hits go where."""
+
+    def look(self, now: float) -> None:
+        """Housekeeping, several times a second."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+class OneServer:
+    """All counters on one server, whichever that is at the moment."""
+
+    def __init__(self, lane: Lane, follow: Callable[[Lane], Coroutine[Any, Any, None]] | None = None) -> None:
+        self.lanes = (lane,)
+        self._lane = lane
+        self._follow = follow
+        self._follower: asyncio.Task[None] | None = None
+        self._groups: dict[Script, Group] = {}
+
+    @property
+    def healthy(self) -> bool:
+        """The server is there."""
+        return self._lane.healthy
+
+    def start(self) -> None:
+        """Begin to look for it."""
+        self._lane.start()
+        if self._follow is not None and self._follower is None:
+            self._follower = asyncio.get_running_loop().create_task(self._follow(self._lane))
+
+    def parts(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> list[tuple[Way, Part]]:
+        """All to the one."""
+        group = self._groups.get(script)
+        if group is None:
+            group = self._groups[script] = Group(script)
+        return [(self._lane, Part(waiting, hits, group))]
+
+    def look(self, now: float) -> None:
+        """See that it answers."""
+        self._lane.look(now)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+        await self._lane.close()
+
+
+class Probe:
+    """Tries a server out as a hit would: only so it shows that it is no replica, has memory left, and lets us in."""
+
+    def __init__(self, script: Script, deadline: float) -> None:
+        self._script = script
+        self._deadline = deadline
+        self._rule = Rule("", (), Limit(2**31, Unit.SECOND, SECOND), open_algorithm("fixed_window"))
+
+    async def try_out(self, link: Link, name: str = "probe") -> None:
+        """Raises Fault, also when it takes longer than a hit may."""
+        hit = Hit(self._rule, name, 1, tally=Tally(), quota=False)
+        order = Order(Group(self._script), [Part(Waiting((hit,), _ignore, 0.0), (hit,), Group(self._script))])
+        # The script's first run compiles it, and that is not what hits wait for.
+        try:
+            await _within(self._deadline, link.ask(*order.by_name()))
+        except Fault as fault:
+            if not isinstance(fault.__cause__, hiredis.ReplyError) or code_of(fault.__cause__) != "NOSCRIPT":
+                raise
+            await _within(10 * self._deadline, link.ask(*order.in_full()))
+
+    def key(self, name: str) -> str:
+        """What the counter is called that is tried."""
+        hit = Hit(self._rule, name, 1, tally=Tally(), quota=False)
+        return self._script.key(hit)
+
+
+class Opener:
+    """Opens links to servers that can decide hits."""
+
+    def __init__(self, target: Target, probe: Probe, checks: Checks) -> None:
+        self._target = target
+        self._probe = probe
+        self._checks = checks
+
+    async def open(self, address: Address, name: str | None = "probe") -> Link:
+        """A link to that server, tried out with a counter of that name if there is one. Raises Fault."""
+        link = await Link.open(self._target.at(address))
+        try:
+            if name is not None:
+                await self._probe.try_out(link, name)
+        except BaseException:
+            link.abort()
+            raise
+        self._checks.begin(link, str(address))
+        return link
+
+
+class Sentinels:
+    """Ask the sentinels who the primary is; the one that knew it last is asked first."""
+
+    def __init__(self, target: Target, opener: Opener) -> None:
+        self._target = target
+        self._opener = opener
+        self._sentinels: list[Address] = list(target.servers.addresses)
+        self._known: Address | None = None
+
+    async def open(self) -> Link:
+        """A link to the primary. Raises Fault."""
+        primary = await self._primary()
+        link = await self._opener.open(primary)
+        self._known = primary
+        return link
+
+    async def follow(self, lane: Lane) -> None:
+        """Leave a primary that another one has followed: for ten seconds nobody tells it, and it goes on counting."""
+        while True:
+            await asyncio.sleep(_FOLLOW_SECONDS)
+            with suppress(Fault):
+                if lane.healthy and await self._primary() != self._known:
+                    lane.leave()
+
+    async def _primary(self) -> Address:
+        fault = Fault("sentinel")
+        for sentinel in tuple(self._sentinels):
+            try:
+                primary = await self._ask(sentinel)
+            except Fault as error:
+                fault = Fault("sentinel", str(error)) if error.cause in {"noauth", "wrongpass", "tls"} else fault
+                continue
+            if primary is not None:
+                self._sentinels.remove(sentinel)
+                self._sentinels.insert(0, sentinel)
+                return primary
+        raise fault
+
+    async def _ask(self, sentinel: Address) -> Address | None:
+        try:
+            async with asyncio.timeout(MOST_SENTINEL_SECONDS):
+                link = await Link.open(self._target.at_sentinel(sentinel))
+                try:
+                    found = await link.ask("SENTINEL", "get-master-addr-by-name", self._target.servers.master)
+                finally:
+                    link.abort()
+        except TimeoutError as error:
+            raise Fault("timeout") from error
+        return None if found is None else Tcp(found[0].decode(), int(found[1]))
+
+
+async def _within(seconds: float, answer: Awaitable[Any]) -> Any:
+    try:
+        async with asyncio.timeout(seconds):
+            return await answer
+    except TimeoutError as error:
+        raise Fault("timeout") from error
+
+
+def _ignore(_: object) -> None:
+    """A probe is nobody's request."""

@@ -1,0 +1,168 @@
+"""Counters in Redis, shared by all instances: the shell that joins the parts. Hot path.
+
+A request's hits are handed to the lanes of the servers that have their counters; each lane sends what has come in one
+call. `hit` never waits, and makes no task, no future and no timer: one timer answers whoever has waited too long.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from math import inf
+from time import monotonic
+from typing import Final
+
+from ratelimit_service.clock import SECOND
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.redis.checks import Checks
+from ratelimit_service.stores.redis.faults import Fault
+from ratelimit_service.stores.redis.lane import Lane
+from ratelimit_service.stores.redis.orders import Part, Script
+from ratelimit_service.stores.redis.policy import Policy
+from ratelimit_service.stores.redis.refusals import Refusals
+from ratelimit_service.stores.redis.servers import Servers, Way
+from ratelimit_service.stores.redis.upstream import is_upstreams
+from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
+from ratelimit_service.stores.store import Done
+from ratelimit_service.verdict import Hit
+
+log = logging.getLogger(__name__)
+
+_COARSE: Final = 0.001
+"""Seconds between two looks at who has waited too long, at the least."""
+
+_STALLED: Final = 0.005
+"""Seconds by which the timer itself may come late. If it does, this process was not running, and the answers may lie
+there unread: they are read first."""
+
+
+class RedisStore:
+    """Counters in the servers of `main`, those of one-second windows in `per_second` if there is such a Redis.
+
+    `upstream` is the script for the rules that count under upstream's names, if any shall.
+    """
+
+    name = "redis"
+    evicted = 0
+    """Redis never forgets a counter that is alive, if its maxmemory-policy is as it should be."""
+
+    def __init__(  # noqa: PLR0913 - the parts are made by open.py
+        self,
+        main: Servers,
+        script: Script,
+        policy: Policy,
+        room: WaitingRoom,
+        checks: Checks,
+        refusals: Refusals | None,
+        *,
+        deadline: float,
+        per_second: Servers | None = None,
+        upstream: Script | None = None,
+    ) -> None:
+        self._main = main
+        self._script = script
+        self._policy = policy
+        self._room = room
+        self._checks = checks
+        self._refusals = refusals
+        self._deadline = deadline
+        self._per_second = per_second
+        self._upstream = upstream
+        self._alike = per_second is None and upstream is None
+        self._timer: asyncio.TimerHandle | None = None
+        self._all = [main] if per_second is None else [main, per_second]
+        self._started = False
+
+    @property
+    def healthy(self) -> bool:
+        """Every server can decide hits."""
+        return all(servers.healthy for servers in self._all)
+
+    @property
+    def counters(self) -> int:
+        """How many keys the servers have, whoever made them, as they said a few seconds ago."""
+        return sum(lane.counters for lane in self.lanes)
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """Requests answered by policy, by cause."""
+        return self._room.errors
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """The ways to all servers."""
+        return [lane for servers in self._all for lane in servers.lanes]
+
+    def hit(self, hits: Sequence[Hit], done: Done) -> None:
+        """Send the hits; `done` is called when the last is decided, or after the deadline."""
+        now = monotonic()
+        refusals = self._refusals
+        if refusals is not None and refusals.known:
+            left = refusals.answer(hits, now)
+            if not left:
+                done(None)
+                return
+            hits = left
+        deadline = now + self._deadline
+        waiting = Waiting(hits, done, deadline)
+        if self._alike:
+            parts = self._main.parts(waiting, hits, self._script)
+        else:
+            parts = self._sorted(waiting, hits)
+        waiting.left = len(parts)
+        self._room.enter(waiting)
+        if self._timer is None:
+            self._arm(deadline)
+        for lane, part in parts:
+            lane.put(part)
+
+    def sweep(self) -> None:
+        """Look after the servers; the first time, begin to look for them."""
+        if not self._started:
+            self._started = True
+            for servers in self._all:
+                servers.start()
+        now = monotonic()
+        for servers in self._all:
+            servers.look(now)
+        self._policy.sweep()
+        if self._refusals is not None:
+            self._refusals.sweep(now)
+
+    async def close(self) -> None:
+        """Close all connections; whoever waits is answered by policy."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._checks.close()
+        for servers in self._all:
+            await servers.close()
+        self._room.clear(Fault("stopping"))
+
+    def _sorted(self, waiting: Waiting, hits: Sequence[Hit]) -> list[tuple[Way, Part]]:
+        """The same, when not all hits go to the same servers by the same script; their order stays within each."""
+        sorts: dict[tuple[Servers, Script], list[Hit]] = {}
+        for hit in hits:
+            sorts.setdefault(self._sort(hit.rule), []).append(hit)
+        return [part for (servers, script), some in sorts.items() for part in servers.parts(waiting, some, script)]
+
+    def _sort(self, rule: Rule) -> tuple[Servers, Script]:
+        limit = rule.limit
+        fast = self._per_second is not None and limit is not None and limit.window == SECOND
+        script = self._upstream if self._upstream is not None and is_upstreams(rule) else self._script
+        return self._per_second if fast and self._per_second is not None else self._main, script
+
+    def _arm(self, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        pause = max(_COARSE, deadline - monotonic())
+        self._timer = loop.call_later(pause, self._expire, monotonic() + pause)
+
+    def _expire(self, due: float) -> None:
+        now = monotonic()
+        if now - due > _STALLED:
+            self._timer = asyncio.get_running_loop().call_later(_COARSE, self._expire, inf)
+            return
+        self._timer = None
+        deadline = self._room.expire(now)
+        for servers in self._all:
+            servers.look(now)
+        if deadline is not None:
+            self._arm(deadline)

@@ -1,0 +1,133 @@
+"""Which Redis, and how to get in: what the settings say, ready for use. Pure, but for the files of certificates."""
+
+import ssl
+from dataclasses import dataclass, field, replace
+
+from ratelimit_service.address import Address, Tcp
+from ratelimit_service.clock import SECOND
+from ratelimit_service.errors import StartError
+from ratelimit_service.settings import Settings
+from ratelimit_service.settings.choices import RedisType
+from ratelimit_service.settings.redis_url import Servers, read_auth, read_servers
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A Redis: one server, a primary that sentinels know, or a cluster."""
+
+    kind: RedisType
+    servers: Servers
+    timeout: float
+    """Seconds to connect."""
+    user: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+    sentinel_user: str = field(default="", repr=False)
+    sentinel_password: str = field(default="", repr=False)
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+
+    def at(self, address: Address) -> "Login":
+        """How to get into one server of it."""
+        return Login(address, self.user, self.password, self.servers.database, self.tls, self.timeout)
+
+    def at_sentinel(self, address: Address) -> "Login":
+        """How to get into one of its sentinels."""
+        return Login(address, self.sentinel_user, self.sentinel_password, 0, self.tls, self.timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """How to get into one server."""
+
+    address: Address
+    user: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+    database: int = 0
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    timeout: float = 2.0
+
+    @property
+    def greeting(self) -> list[tuple[str, ...]]:
+        """The commands that a connection begins with."""
+        commands: list[tuple[str, ...]] = []
+        if self.password:
+            commands.append(("AUTH", self.user, self.password) if self.user else ("AUTH", self.password))
+        if self.database:
+            commands.append(("SELECT", str(self.database)))
+        return commands
+
+    @property
+    def server_name(self) -> str | None:
+        """Whom the certificate must name."""
+        return self.address.host if self.tls is not None and isinstance(self.address, Tcp) else None
+
+
+def main_target(settings: Settings) -> Target:
+    """The Redis of all counters."""
+    return _target(
+        settings,
+        settings.redis_type,
+        settings.redis_socket_type,
+        settings.redis_url.get_secret_value(),
+        settings.redis_auth.get_secret_value(),
+        settings.redis_sentinel_auth.get_secret_value(),
+        settings.redis_tls,
+        settings.redis_timeout,
+    )
+
+
+def per_second_target(settings: Settings) -> Target | None:
+    """The Redis of the counters whose window is a second, if that is another one."""
+    if not settings.redis_persecond:
+        return None
+    return _target(
+        settings,
+        settings.redis_persecond_type,
+        settings.redis_persecond_socket_type,
+        settings.redis_persecond_url.get_secret_value(),
+        settings.redis_persecond_auth.get_secret_value(),
+        settings.redis_persecond_sentinel_auth.get_secret_value(),
+        settings.redis_persecond_tls,
+        settings.redis_persecond_timeout,
+    )
+
+
+def _target(  # noqa: PLR0913, PLR0917 - upstream has eight variables twice
+    settings: Settings,
+    kind: RedisType,
+    socket_type: str,
+    url: str,
+    auth: str,
+    sentinel_auth: str,
+    tls: bool,
+    timeout: int,
+) -> Target:
+    servers = read_servers(url, kind, socket_type)
+    user, password = read_auth(auth) if auth else (servers.user, servers.password)
+    sentinel_user, sentinel_password = read_auth(sentinel_auth)
+    return Target(
+        kind,
+        replace(servers, user="", password=""),
+        timeout / SECOND,
+        user,
+        password,
+        sentinel_user,
+        sentinel_password,
+        _context(settings) if tls or servers.tls else None,
+    )
+
+
+def _context(settings: Settings) -> ssl.SSLContext:
+    """As upstream has it: the CA comes on top of the system's, and the name may be left unchecked."""
+    try:
+        context = ssl.create_default_context()
+        if settings.redis_tls_cacert:
+            context.load_verify_locations(settings.redis_tls_cacert)
+        if settings.redis_tls_client_cert:
+            context.load_cert_chain(settings.redis_tls_client_cert, settings.redis_tls_client_key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise StartError(
+            f"cannot use the certificates of REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY: {error}"
+        ) from error
+    if settings.redis_tls_skip_hostname_verification:
+        context.check_hostname = False
+    return context

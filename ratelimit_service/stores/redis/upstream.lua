@@ -1,0 +1,28 @@
+-- Counters under the names that envoyproxy/ratelimit gives them: plain integers, so that both count on the same ones.
+-- The decision is taken by fixed_window.py, from what was there before.
+--
+-- KEYS[i]              the counter of the i-th hit
+-- ARGV[1]              the moment of the service, in microseconds: the names of the counters tell its window
+-- ARGV[4 * i - 2 ...]  of the i-th hit: its cost, the limit, the seconds to live, 1 when a refused hit is charged too
+--
+-- Returns the moment, and of each hit what was counted before it.
+
+local reply = {ARGV[1]}
+for i = 1, #KEYS do
+  local key = KEYS[i]
+  local cost = tonumber(ARGV[4 * i - 2])
+  local limit = tonumber(ARGV[4 * i - 1])
+  local before = tonumber(redis.call('GET', key) or 0)
+  if cost < 0 then
+    if before + cost > 0 then
+      redis.call('INCRBY', key, cost)
+    elseif before > 0 then
+      redis.call('DEL', key)
+    end
+  elseif cost > 0 and (ARGV[4 * i + 1] == '1' or before + cost <= limit) then
+    redis.call('INCRBY', key, cost)
+    redis.call('EXPIRE', key, ARGV[4 * i])
+  end
+  reply[i + 1] = before
+end
+return reply

@@ -1,0 +1,99 @@
+"""`KEY_FORMAT=envoyproxy`: fixed windows under the names that envoyproxy/ratelimit gives their counters.
+
+While its instances are replaced by ours one by one, both count on the same keys, `domain_key_value_1700000000` with the
+window's start in seconds, and a limit holds for all of them together. As there, the window is that of the service's
+clock, not of Redis's, and names are not escaped: two rules may share a counter.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import sha1
+from pathlib import Path
+from random import random
+from typing import Any, Final
+from urllib.parse import unquote
+
+from ratelimit_service.algorithms import fixed_window
+from ratelimit_service.clock import SECOND, Clock, system_clock
+from ratelimit_service.rules.rule import ALONE, Rule
+from ratelimit_service.verdict import Hit
+
+_FILE: Final = Path(__file__).with_suffix(".lua")
+
+
+class UpstreamScript:
+    """Charges hits on upstream's counters."""
+
+    def __init__(self, prefix: str, jitter_seconds: int, clock: Clock = system_clock) -> None:
+        self.text = _FILE.read_text(encoding="utf-8")
+        self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+        self._prefix = prefix
+        self._jitter = jitter_seconds
+        self._clock = clock
+
+    def key(self, hit: Hit) -> str:
+        """The name of its counter now."""
+        return self._name(hit, self._clock())
+
+    def encode(self, requests: Sequence[Sequence[Hit]]) -> tuple[Sequence[str], Sequence[int]]:
+        """Keys, and arguments as the script has them."""
+        now = self._clock()
+        keys: list[str] = []
+        arguments: list[int] = [now]
+        for hits in requests:
+            for hit in hits:
+                limit = hit.rule.limit
+                assert limit is not None, "an unlimited rule has no counter"
+                keys.append(self._name(hit, now))
+                seconds = -(-limit.window // SECOND) + int(random() * self._jitter)  # noqa: S311 - nobody must guess it
+                arguments += (hit.cost, limit.requests + limit.exceed, seconds, int(limit.count_refused))
+        return keys, arguments
+
+    def decode(self, reply: Any, requests: Sequence[Sequence[Hit]]) -> None:
+        """Decide by what was counted before."""
+        now = int(reply[0])
+        befores = iter(reply)
+        next(befores)
+        for hits in requests:
+            for hit in hits:
+                limit = hit.rule.limit
+                assert limit is not None, "an unlimited rule has no counter"
+                end = now - now % limit.window + limit.window
+                before = next(befores)
+                _, hit.decision = fixed_window.hit((end, before) if before > 0 else None, limit, hit.cost, now)
+
+    def _name(self, hit: Hit, now: int) -> str:
+        limit = hit.rule.limit
+        assert limit is not None, "an unlimited rule has no counter"
+        return f"{self._prefix}{_stem(hit.rule, hit.key)}{(now - now % limit.window) // SECOND}"
+
+
+def is_upstreams(rule: Rule) -> bool:
+    """The rule counts as upstream does: in windows of the calendar, each limit for itself."""
+    limit = rule.limit
+    return (
+        limit is not None
+        and rule.algorithm.name == "fixed_window"
+        and not limit.first_request
+        and rule.together == ALONE
+        and limit.window % SECOND == 0
+    )
+
+
+@lru_cache(10_000)
+def _stem(rule: Rule, key: str) -> str:
+    """Upstream's name up to the window: domain, then key and value of each entry, a shared level's pattern.
+
+    A key that is too long for us stands as its digest, here too: upstream's name is then another one.
+    """
+    domain, *parts = key.removesuffix(rule.ending).split("|")
+    names = [unquote(domain)]
+    for index, part in enumerate(parts):
+        name, equals, value = part.partition("=")
+        if equals:
+            names += (unquote(name), unquote(value))
+        elif "~" in part:
+            names += (unquote(part.partition("~")[0]), rule.levels[index].shared or "")
+        else:
+            names.append(part)
+    return "_".join(names) + "_"

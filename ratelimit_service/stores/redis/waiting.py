@@ -1,0 +1,99 @@
+"""Requests that wait for their hits to be decided. Pure. Hot path.
+
+Law: each is answered exactly once: by its last decision, or when its time is over by policy, whichever comes first.
+What comes later is dropped.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from ratelimit_service.errors import StoreError
+from ratelimit_service.stores.redis.faults import CAUSES, Fault
+from ratelimit_service.stores.redis.policy import Policy
+from ratelimit_service.stores.store import Done
+from ratelimit_service.verdict import Hit
+
+log = logging.getLogger(__name__)
+
+
+class Waiting:
+    """A request; its hits travel in `left` parts, to one server each."""
+
+    __slots__ = ("answered", "deadline", "done", "error", "hits", "left")
+
+    def __init__(self, hits: Sequence[Hit], done: Done, deadline: float) -> None:
+        self.hits = hits
+        self.done = done
+        self.deadline = deadline
+        """Seconds of the monotonic clock."""
+        self.left = 1
+        self.answered = False
+        self.error: StoreError | None = None
+
+    def settle(self) -> None:
+        """One more part has its decisions; the last one answers the request."""
+        self.left -= 1
+        if self.left <= 0 and not self.answered:
+            self.answer()
+
+    def answer(self) -> None:
+        """Now. Whatever the caller does with it harms no other request of the batch."""
+        self.answered = True
+        try:
+            self.done(self.error)
+        except Exception:
+            log.exception("a request could not be answered")
+
+
+class WaitingRoom:
+    """All requests that wait, in order of arrival: who is first has the first deadline."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.errors: dict[str, int] = {}
+        """Requests, or the parts of them on one server, that were answered by policy, by cause."""
+        self._policy = policy
+        self._queue: deque[Waiting] = deque()
+        self.enter: Final = self._queue.append
+
+    def __len__(self) -> int:
+        """How many wait, those included that were answered since the last deadline."""
+        return len(self._queue)
+
+    def fail(self, waiting: Waiting, hits: Sequence[Hit], fault: Fault) -> None:
+        """Decide a part of a request by policy."""
+        if waiting.answered:
+            return
+        cause = fault.cause
+        self.errors[cause] = self.errors.get(cause, 0) + 1
+        error = self._policy.answer(hits, CAUSES[cause].words)
+        waiting.error = waiting.error or error
+        waiting.settle()
+
+    def expire(self, now: float) -> float | None:
+        """Answer whoever has waited too long; says when the next one's time is over, None when nobody waits."""
+        queue = self._queue
+        while queue:
+            waiting = queue[0]
+            if not waiting.answered:
+                if waiting.deadline > now:
+                    return waiting.deadline
+                self._give_up(waiting, _LATE)
+            queue.popleft()
+        return None
+
+    def clear(self, fault: Fault) -> None:
+        """Answer all."""
+        for waiting in tuple(self._queue):
+            if not waiting.answered:
+                self._give_up(waiting, fault)
+        self._queue.clear()
+
+    def _give_up(self, waiting: Waiting, fault: Fault) -> None:
+        """Answer what is decided as it is, and the rest by policy."""
+        waiting.left = 0
+        self.fail(waiting, [hit for hit in waiting.hits if not hasattr(hit, "decision")], fault)
+
+
+_LATE: Final = Fault("timeout")

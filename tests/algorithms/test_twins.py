@@ -1,0 +1,293 @@
+"""Each algorithm's Lua twin in a real Redis, held to the answers of the Python."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import Redis as Client
+
+from ratelimit_service.algorithms import NAMES, Algorithm, open_algorithm
+from ratelimit_service.clock import DAY, HOUR, SECOND
+from ratelimit_service.model import Decision, Limit, Unit
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.stores.redis.script import Script
+from ratelimit_service.tally import Tally
+from ratelimit_service.verdict import Hit
+from tests.clocks import Clock
+from tests.redis import start_redis
+
+LAST_LINE = "return run(KEYS, cjson.decode(ARGV[1]))"
+MANY = """
+local replies = {}
+for i, text in ipairs(ARGV) do
+  local batch = cjson.decode(text)
+  replies[i] = run(batch[1], batch[2])
+end
+return replies
+"""
+"""Many batches in one call: fast, and no counter expires by the real time between them."""
+
+BATCHES = 40
+HITS = 5
+"""In a batch, on average: one history is about 200 steps, so 50 of them in every run and 5,000 in the nightly one."""
+
+Batch = list[list[Hit]]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with start_redis(tmp_path_factory.mktemp("redis")) as redis, Client(unix_socket_path=str(redis.socket)) as client:
+        yield client
+
+
+def hit(rule: Rule, key: str, cost: int, together: int = 0) -> Hit:
+    return Hit(rule, key, cost, tally=Tally(), quota=False, together=together)
+
+
+def rule(name: str, limit: Limit) -> Rule:
+    return Rule("shop", (), limit, open_algorithm(name))
+
+
+def a_limit(random: Random, algorithm: Algorithm) -> Limit:
+    """Any that the algorithm can count by."""
+    while True:
+        unit = random.choice([Unit.SECOND, Unit.MINUTE, Unit.YEAR])
+        limit = Limit(
+            random.choice([0, 1, 3, 7, 50, 200, 1000]),
+            unit,
+            unit.window * random.choice([1, 1, 3]),
+            burst=random.choice([0, 0, 5, 100]),
+            parts=random.choice([1, 2, 7, 10]),
+            first_request=random.random() < 0.5,
+            count_refused=random.random() < 0.5,
+            exceed=random.choice([0, 0, 2]),
+        )
+        if algorithm.name != "sliding_log" and random.random() < 0.3:
+            limit = replace(limit, requests=random.choice([2**32 - 101, random.randint(1, 10**6)]))
+        if problem_of(algorithm, limit) is None:
+            return limit
+
+
+def problem_of(algorithm: Algorithm, limit: Limit) -> Any:
+    return getattr(algorithm, "problem", lambda _: None)(limit)
+
+
+def a_cost(random: Random, limit: Limit) -> int:
+    most = limit.requests
+    few = [1, 1, 1, 2, 3, 0, -1, -2]
+    # Not so many that a log of them takes long.
+    return random.choice([*few, most, most // 2, most + 1, -most, most // 3] if most else few)
+
+
+def a_history(random: Random) -> list[tuple[int, Batch]]:
+    """Batches of requests on a few counters, with their moments; the clock steps back now and then."""
+    rules = []
+    for _ in range(3):
+        algorithm = open_algorithm(random.choice(NAMES))
+        rules.append(Rule("shop", (), a_limit(random, algorithm), algorithm))
+    window = max(each.limit.window for each in rules[:1] if each.limit)
+    now = random.choice([1, 1_790_000_000_123_456])
+    history = []
+    for _ in range(BATCHES):
+        step = random.choice(
+            [0, 1, window // 7, window // 3, window // 2, window, -window // 5, random.randint(0, 2 * window)]
+        )
+        now = max(1, now + step)
+        batch = []
+        for _ in range(random.randint(1, 3)):
+            hits = []
+            for _ in range(random.randint(1, 4)):
+                number = random.randrange(3)
+                chosen = rules[number]
+                assert chosen.limit is not None
+                key = f"{number}/{random.randint(0, 1)}"
+                hits.append(hit(chosen, key, a_cost(random, chosen.limit), random.choice([0, 0, 1, 2])))
+            batch.append(hits)
+        history.append((now, batch))
+    return history
+
+
+def in_memory(history: Sequence[tuple[int, Batch]]) -> list[Decision]:
+    clock = Clock()
+    store = MemoryStore(10_000, clock)
+    decisions = []
+    for now, batch in history:
+        clock.now = now
+        for hits in batch:
+            store.hit(hits, lambda _: None)
+            decisions += [each.decision for each in hits]
+    return decisions
+
+
+def in_redis(client: Client, history: Sequence[tuple[int, Batch]]) -> list[Decision]:
+    clock = Clock()
+    script = Script(lambda each: each.key, clock)
+    arguments = []
+    for now, batch in history:
+        clock.now = now
+        keys, (plan,) = script.encode(batch)
+        arguments.append(f"[{json.dumps(keys)},{plan}]")
+    assert LAST_LINE in script.text
+    client.flushall()
+    replies: Any = client.eval(script.text.replace(LAST_LINE, MANY), 0, *arguments)
+    decisions = []
+    for reply, (now, batch) in zip(replies, history, strict=True):
+        assert reply[0] == now
+        script.decode(reply, batch)
+        decisions += [each.decision for hits in batch for each in hits]
+    return decisions
+
+
+@given(st.integers(0, 2**64))
+def test_a_twin_answers_as_the_python_does_step_by_step(client: Client, seed: int) -> None:
+    history = a_history(Random(seed))  # noqa: S311 - the seed tells the history
+    hits = [(now, each) for now, batch in history for requests in batch for each in requests]
+
+    for step, (expected, got) in enumerate(zip(in_memory(history), in_redis(client, history), strict=True)):
+        now, each = hits[step]
+        before = [(at, h.cost, h.together) for at, h in hits[:step] if h.key == each.key]
+        assert got == expected, (now, each.rule.algorithm.name, each.rule.limit, each.cost, each.together, before)
+
+
+def run(client: Client, batch: Batch, clock: Clock | None = None) -> tuple[int, list[Decision]]:
+    script = Script(lambda each: each.key, clock)
+    keys, arguments = script.encode(batch)
+    reply: Any = client.eval(script.text, len(keys), *keys, *arguments)
+    script.decode(reply, batch)
+    return reply[0], [each.decision for hits in batch for each in hits]
+
+
+def milliseconds(microseconds: int) -> int:
+    return -(-microseconds // 1000)
+
+
+def test_a_large_log_expires_with_its_newest_moment(client: Client) -> None:
+    client.flushdb()
+    limited = rule("sliding_log", Limit(1000, Unit.HOUR, HOUR))
+    clock = Clock(HOUR)
+    for minute in range(0, 30, 10):
+        clock.now = HOUR + minute * 60 * SECOND
+        _, [decision] = run(client, [[hit(limited, "a", 200)]], clock)
+        client.persist("a")
+        run(client, [[hit(limited, "a", 1)]], clock)
+        left: Any = client.pttl("a")
+
+        assert decision.reset_after == HOUR
+        assert milliseconds(HOUR) - 1000 < left <= milliseconds(HOUR)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_counter_expires_when_its_state_means_nothing_any_more(client: Client, name: str) -> None:
+    limited = rule(name, Limit(5, Unit.HOUR, HOUR, count_refused=True))
+    client.flushdb()
+    for cost in (1, 2, 3, -1, 5):
+        _, [decision] = run(client, [[hit(limited, "a", cost)]])
+        left: Any = client.pttl("a")
+
+        assert milliseconds(decision.reset_after) - 1000 < left <= milliseconds(decision.reset_after)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_counter_refunded_whole_is_deleted_and_a_look_makes_none(client: Client, name: str) -> None:
+    client.flushdb()
+    limited = rule(name, Limit(5, Unit.HOUR, HOUR))
+    run(client, [[hit(limited, "a", 2), hit(limited, "b", 0), hit(limited, "c", -1)]])
+    assert client.keys() == [b"a"]
+
+    run(client, [[hit(limited, "a", -2)]])
+
+    assert client.keys() == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_counter_without_expiry_gets_one_with_the_next_charge(client: Client, name: str) -> None:
+    client.flushdb()
+    limited = rule(name, Limit(5, Unit.HOUR, HOUR))
+    run(client, [[hit(limited, "a", 1)]])
+    client.persist("a")
+
+    run(client, [[hit(limited, "a", 1)]])
+
+    left: Any = client.pttl("a")
+    assert left > 0
+
+
+def test_the_count_of_a_flood_is_the_same_exact_integer(client: Client) -> None:
+    client.flushdb()
+    limited = rule("fixed_window", Limit(5, Unit.HOUR, HOUR))
+    flood = [hit(limited, "a", cost) for cost in (2**52, 2**52, 1, -(2**52) + 5, 0)]
+
+    _, decisions = run(client, [flood])
+
+    assert [each.over for each in decisions] == [2**52 - 5, 2**52, 1, 0, 0]
+    assert [each.allowed for each in decisions] == [False, False, False, True, True]
+
+
+FOREIGN = [b"", b"1", b"hello, this is no counter of ours", b"\xff" * 40, b"\x93\x01\x02\x03", b"\xc0" * 3, b"1" * 15]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_what_is_no_counter_is_written_over_by_the_next_charge(client: Client, name: str, foreign: bytes) -> None:
+    client.flushdb()
+    limited = rule(name, Limit(5, Unit.HOUR, HOUR))
+    client.set("a", foreign)
+    client.rpush("b", foreign)
+
+    _, decisions = run(client, [[hit(limited, "a", 2), hit(limited, "b", 2)]])
+    _, again = run(client, [[hit(limited, "a", 1), hit(limited, "b", 1)]])
+
+    assert [each.remaining for each in decisions] == [3, 3]
+    assert [each.remaining for each in again] == [2, 2]
+
+
+@pytest.mark.parametrize(("limit", "times"), [(30, 1), (300, 10), (1500, 50)])
+def test_a_log_grows_and_goes_round_its_ring(client: Client, limit: int, times: int) -> None:
+    client.flushdb()
+    clock = Clock(1_790_000_000_000_000)
+    limited = rule("sliding_log", Limit(limit, Unit.DAY, DAY, count_refused=False))
+    store = MemoryStore(10, clock)
+    largest = 0
+    for step in range(400):
+        clock.advance(DAY // 40 + step % 3)
+        for cost in [1, 2] if step % 7 else [4, -3, 1]:
+            expected = [hit(limited, "a", cost * times)]
+            store.hit(expected, lambda _: None)
+            _, got = run(client, [[hit(limited, "a", cost * times)]], clock)
+            assert got == [expected[0].decision]
+        largest = max(largest, int(client.strlen("a")))
+
+    # A header, and never more slots than the limit.
+    assert largest == 19 + limit * 7
+
+
+def test_a_log_finds_the_first_moment_in_view_wherever_it_is(client: Client) -> None:
+    client.flushdb()
+    clock = Clock(DAY)
+    limited = rule("sliding_log", Limit(20, Unit.DAY, DAY, count_refused=False))
+    for _ in range(20):
+        run(client, [[hit(limited, "a", 1)]], clock)
+        clock.advance(SECOND)
+
+    for old in range(20):
+        clock.now = 2 * DAY + old * SECOND - 1
+        _, [before] = run(client, [[hit(limited, "a", 0)]], clock)
+        clock.advance(1)
+        _, [after] = run(client, [[hit(limited, "a", 0)]], clock)
+        assert (before.remaining, after.remaining) == (old, old + 1)
+
+
+def test_the_time_is_that_of_redis_unless_it_is_given(client: Client) -> None:
+    client.flushdb()
+    limited = rule("fixed_window", Limit(5, Unit.HOUR, HOUR))
+    seconds, micros = client.time()
+
+    now, _ = run(client, [[hit(limited, "a", 1)]])
+
+    assert 0 <= now - (seconds * SECOND + micros) < 10 * SECOND

@@ -1,0 +1,166 @@
+"""Several real Redises that know each other: a primary with replicas and sentinels, and a cluster."""
+
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from tests import peers
+from tests.ports import free_port
+from tests.processes import Process, eventually
+from tests.redis import Redis, start_redis
+
+_AT_ONCE = ("--repl-diskless-sync-delay", "0")
+"""A replica is sent the data when it asks; by default others are waited for, five seconds."""
+
+
+def ask(port: int, *words: str) -> str:
+    """What redis-cli is answered on that port."""
+    command = [str(peers.redis_server().with_name("redis-cli")), "-p", str(port), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.rstrip("\n")
+
+
+def have_the_same(primary: Redis, replicas: Sequence[Redis]) -> bool:
+    """Everything that the primary has written has arrived; `WAIT` only tells that of one connection's writes."""
+    written = _replication(primary)["master_repl_offset"]
+    return all(_replication(replica)["slave_repl_offset"] == written for replica in replicas)
+
+
+def _replication(redis: Redis) -> Mapping[str, str]:
+    lines = redis.cli("INFO", "replication").split()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+class Watched:
+    """A primary, its replicas, and the sentinels that watch them."""
+
+    def __init__(self, redises: list[Redis], sentinels: list[int], password: str) -> None:
+        self.redises = redises
+        self.sentinels = sentinels
+        self._password = password
+
+    @property
+    def url(self) -> str:
+        """As REDIS_URL has it."""
+        return ",".join(["shop", *(f"127.0.0.1:{port}" for port in self.sentinels)])
+
+    @property
+    def primary(self) -> Redis:
+        """The one that the first sentinel believes in."""
+        login = ("-a", self._password, "--no-auth-warning") if self._password else ()
+        port = ask(self.sentinels[0], *login, "SENTINEL", "get-master-addr-by-name", "shop").split("\n")[1]
+        return next(redis for redis in self.redises if redis.port == int(port))
+
+
+@contextmanager
+def start_sentinels(folder: Path, replicas: int = 2, *, password: str = "") -> Iterator[Watched]:
+    """One primary, so many replicas, and three sentinels, which ask for the password if there is one."""
+    with ExitStack() as stack:
+        primary = stack.enter_context(start_redis(folder / "0", *_AT_ONCE))
+        redises = [primary]
+        for number in range(1, replicas + 1):
+            replica = start_redis(folder / str(number), *_AT_ONCE, "--replicaof", "127.0.0.1", str(primary.port))
+            redises.append(stack.enter_context(replica))
+        eventually(
+            lambda: primary.cli("INFO", "replication").count("state=online") == replicas, "the replicas are there"
+        )
+        ports = []
+        for number in range(3):
+            port = free_port()
+            at = folder / f"sentinel{number}"
+            at.mkdir()
+            (at / "sentinel.conf").write_text(
+                f"port {port}\nbind 127.0.0.1\ndir {at}\n"
+                f"sentinel monitor shop 127.0.0.1 {primary.port} 2\n"
+                "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 3000\n"
+                + (f"requirepass {password}\nsentinel sentinel-pass {password}\n" if password else "")
+            )
+            command = [str(peers.redis_server().with_name("redis-sentinel")), str(at / "sentinel.conf")]
+            sentinel = stack.enter_context(Process(command, at, {}))
+            login = ("-a", password, "--no-auth-warning") if password else ()
+
+            knows = partial(_knows, port, replicas, login)
+            sentinel.wait_until(knows, "the sentinel knows the replicas")
+            ports.append(port)
+        yield Watched(redises, ports, password)
+
+
+def _knows(port: int, replicas: int, login: tuple[str, ...]) -> bool:
+    try:
+        words = ask(port, *login, "SENTINEL", "master", "shop").split("\n")
+    except subprocess.CalledProcessError:
+        return False
+    return "num-slaves" in words and words[words.index("num-slaves") + 1] == str(replicas)
+
+
+class Nodes:
+    """A cluster."""
+
+    def __init__(self, redises: list[Redis]) -> None:
+        self.redises = redises
+
+    @property
+    def url(self) -> str:
+        """As REDIS_URL has it."""
+        return ",".join(f"127.0.0.1:{redis.port}" for redis in self.redises[:2])
+
+    def with_slot(self, slot: int) -> Redis:
+        """The primary that has the slot."""
+        for line in self.redises[-1].cli("CLUSTER", "NODES").splitlines():
+            _, address, flags, *rest = line.split()
+            for span in rest[5:]:
+                first, _, last = span.partition("-")
+                if "master" in flags and first.isdecimal() and int(first) <= slot <= int(last or first):
+                    port = int(address.split("@")[0].rpartition(":")[2])
+                    return next(redis for redis in self.redises if redis.port == port)
+        raise AssertionError(f"nobody has slot {slot}")
+
+
+@contextmanager
+def start_cluster(folder: Path, replicas: int = 0) -> Iterator[Nodes]:
+    """Three primaries, with so many replicas each."""
+    count = 3 * (1 + replicas)
+    with ExitStack() as stack:
+        redises = []
+        for number in range(count):
+            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", *_AT_ONCE)
+            redises.append(stack.enter_context(_cluster_node(folder / str(number), options)))
+        addresses = [f"127.0.0.1:{redis.port}" for redis in redises]
+        ask(
+            redises[0].port,
+            *("--cluster", "create", *addresses, "--cluster-replicas", str(replicas), "--cluster-yes"),
+        )
+        eventually(
+            lambda: all("cluster_state:ok" in redis.cli("CLUSTER", "INFO") for redis in redises), "the cluster is well"
+        )
+        if replicas:
+            eventually(
+                lambda: all(
+                    "master_link_status:up" in redis.cli("INFO", "replication")
+                    for redis in redises
+                    if "role:slave" in redis.cli("INFO", "replication")
+                ),
+                "the replicas are there",
+            )
+        yield Nodes(redises)
+
+
+@contextmanager
+def _cluster_node(folder: Path, options: tuple[str, ...]) -> Iterator[Redis]:
+    """Its bus listens on the port 10,000 higher."""
+    port = free_port()
+    while not _is_free(port + 10_000):
+        port = free_port()
+    with start_redis(folder, *options, port=port) as redis:
+        yield redis
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        try:
+            listener.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            return False
+        return True

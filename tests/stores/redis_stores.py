@@ -1,0 +1,240 @@
+"""RedisStores for tests, and a proxy that stands between one and its Redis and misbehaves."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from time import monotonic
+from typing import Final, NamedTuple, Self
+
+import uvloop
+
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.clock import MINUTE, Clock
+from ratelimit_service.errors import StoreError
+from ratelimit_service.model import Limit, Unit
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.settings import load_settings
+from ratelimit_service.stores import open_store
+from ratelimit_service.stores.redis.open import open_redis
+from ratelimit_service.stores.redis.store import RedisStore
+from ratelimit_service.stores.store import Done, Store
+from ratelimit_service.tally import Tally
+from ratelimit_service.verdict import Hit
+from tests.redis import Redis
+
+NOISE: Final = 2.0
+"""Seconds that a busy machine may add to a deadline: it is a promise about Redis, not about the machine."""
+
+
+def rule(requests: int = 1000, algorithm: str = "fixed_window", **options: object) -> Rule:
+    """A rule of the domain `shop`, a year long, so that no test sees its window end."""
+    limit = Limit(requests, Unit.YEAR, Unit.YEAR.window)
+    return Rule("shop", (), limit, open_algorithm(algorithm), **options)  # type: ignore[arg-type]  # fields of a rule
+
+
+def per_minute(requests: int) -> Rule:
+    """A rule as most are."""
+    return Rule("shop", (), Limit(requests, Unit.MINUTE, MINUTE), open_algorithm("fixed_window"))
+
+
+class Answered(NamedTuple):
+    """What a request was answered, and after how many seconds."""
+
+    hits: list[Hit]
+    error: StoreError | None
+    seconds: float
+
+    @property
+    def allowed(self) -> bool:
+        """All hits were."""
+        assert self.error is None, self.error
+        return all(hit.decision.allowed for hit in self.hits)
+
+
+def hit_of(of: Rule, key: str = "ada", cost: int = 1, together: int = 0) -> Hit:
+    """A hit on a counter of that name."""
+    name = f"shop|user={key}{of.ending}"
+    return Hit(of, name, cost, tally=Tally(), quota=False, together=together)
+
+
+async def charge(store: RedisStore, *hits: Hit) -> Answered:
+    """One request."""
+    answer: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+    began = monotonic()
+    store.hit(hits, answer.set_result)
+    error = await answer
+    return Answered(list(hits), error, monotonic() - began)
+
+
+async def until(true: Callable[[], bool], what: str, seconds: float = 20) -> None:
+    """Waits until it is."""
+    deadline = monotonic() + seconds
+    while not true():
+        assert monotonic() < deadline, f"not within {seconds} s: {what}"
+        await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def opened(url: object, *, wait: bool = True, **settings: str) -> AsyncIterator[RedisStore]:
+    """A store by these settings, looked after as the service does, once it is well.
+
+    Its deadline is generous unless it is given: a busy machine must not look like a server that is away.
+    """
+    read, _ = load_settings({"REDIS_URL": str(url), "STORE_DEADLINE": "1s", **settings})
+    store = open_store(read)
+    assert isinstance(store, RedisStore)
+
+    async def look_after() -> None:
+        while True:
+            store.sweep()
+            await asyncio.sleep(0.1)
+
+    task = asyncio.create_task(look_after())
+    try:
+        if wait:
+            await until(lambda: store.healthy, "the store is well")
+        yield store
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await store.close()
+
+
+class Proxy:
+    """Passes bytes on to a port, after `delay` seconds, and not at all while it is muted."""
+
+    def __init__(self, port: int) -> None:
+        self.delay = 0.0
+        self._speaking = asyncio.Event()
+        self._speaking.set()
+        self.connections = 0
+        self.port = 0
+        self._to = port
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def mute(self, *, mute: bool = True) -> None:
+        """Keep what comes, or pass it on again."""
+        if mute:
+            self._speaking.clear()
+        else:
+            self._speaking.set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Listen no more, and cut all connections."""
+        if self._server is not None:
+            self._server.close()
+        self.cut()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        """Reset all connections."""
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, far_writer}
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            task = asyncio.create_task(self._pump(source, sink))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(65536):
+                await asyncio.sleep(self.delay)
+                await self._speaking.wait()
+                sink.write(data)
+                await sink.drain()
+        sink.transport.abort()
+        self._writers.discard(sink)
+
+
+class RedisStores:
+    """Stores on one Redis for the contract, which asks one after the other and waits: on an event loop of their own."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._loop = uvloop.new_event_loop()
+        self._opened: list[RedisStore] = []
+
+    def open(self, clock: Clock) -> Store:
+        """An empty one whose script is told the time."""
+        self._close_all()
+        self._redis.cli("FLUSHALL")
+        settings, _ = load_settings({"REDIS_URL": str(self._redis.socket), "STORE_DEADLINE": "5s"})
+        store = open_redis(settings, lambda: _LONG_AGO + clock())
+        self._opened.append(store)
+        self._loop.run_until_complete(self._ready(store))
+        return Asked(store, self._loop, self._redis)
+
+    async def _ready(self, store: RedisStore) -> None:
+        store.sweep()
+        await until(lambda: store.healthy, "the store is well")
+        self._redis.cli("FLUSHALL")  # it was tried out
+
+    def _close_all(self) -> None:
+        for store in self._opened:
+            self._loop.run_until_complete(store.close())
+        self._opened.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_all()
+        self._loop.close()
+
+
+_LONG_AGO: Final = 10**7 * MINUTE
+"""Moment 0 of the clock that a test turns: 0 itself would be Redis's own time."""
+
+
+class Asked:
+    """A RedisStore that answers before `hit` returns."""
+
+    name = "redis"
+    healthy = True
+    evicted = 0
+
+    def __init__(self, store: RedisStore, loop: asyncio.AbstractEventLoop, redis: Redis) -> None:
+        self._store = store
+        self._loop = loop
+        self._redis = redis
+
+    @property
+    def counters(self) -> int:
+        """As Redis has them."""
+        return int(self._redis.cli("DBSIZE"))
+
+    def hit(self, hits: Sequence[Hit], done: Done) -> None:
+        async def ask() -> StoreError | None:
+            answer: asyncio.Future[StoreError | None] = self._loop.create_future()
+            self._store.hit(hits, answer.set_result)
+            return await answer
+
+        done(self._loop.run_until_complete(ask()))
+
+    def sweep(self) -> None:
+        """Redis does it itself."""
+
+    async def close(self) -> None:
+        """RedisStores does it."""

@@ -1,0 +1,139 @@
+"""Counters on the nodes of a cluster."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from ratelimit_service.rules.rule import LIST, REQUEST
+from ratelimit_service.stores.redis.keys import cluster_key, slot_of
+from tests.stores.redis_groups import Nodes, have_the_same, start_cluster
+from tests.stores.redis_stores import charge, hit_of, opened, rule, until
+
+run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """A cluster of three."""
+    with start_cluster(tmp_path_factory.mktemp("cluster")) as nodes:
+        yield nodes
+
+
+def test_counters_are_spread_over_all_nodes_and_a_request_may_have_some_on_each(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with opened(nodes.url, REDIS_TYPE="cluster") as store:
+            limited = rule(2)
+            keys = [f"spread{number}" for number in range(30)]
+            first = await charge(store, *(hit_of(limited, key) for key in keys))
+            second = await charge(store, *(hit_of(limited, key) for key in keys))
+            third = await charge(store, *(hit_of(limited, key) for key in keys))
+
+            assert {hit.decision.remaining for hit in first.hits} == {1}
+            assert {hit.decision.remaining for hit in second.hits} == {0}
+            assert not any(hit.decision.allowed for hit in third.hits)
+
+    run(story())
+    assert all("spread" in redis.cli("KEYS", "*spread*") for redis in nodes.redises)
+
+
+def test_hits_that_come_before_the_nodes_are_known_wait_for_them(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with opened(nodes.url, wait=False, REDIS_TYPE="CLUSTER", STORE_DEADLINE="1s") as store:
+            answers = await asyncio.gather(*(charge(store, hit_of(rule(), f"early{number}")) for number in range(20)))
+
+            assert all(answer.allowed for answer in answers)
+
+    run(story())
+
+
+def test_a_request_that_is_charged_together_has_one_slot() -> None:
+    name = cluster_key("")
+    first = hit_of(rule(together=REQUEST), "ada")
+    second = hit_of(rule(together=REQUEST), "eve")
+    minute, day = hit_of(rule(together=LIST), "ada"), hit_of(rule(algorithm="fixed_window", together=LIST), "ada")
+    alone = hit_of(rule(), "ada")
+
+    assert name(first).startswith("rl1|{shop}shop|user=ada|")
+    assert slot_of(name(first)) == slot_of(name(second)) == slot_of("shop")
+    assert slot_of(name(minute)) == slot_of(name(day)) == slot_of("shop|user=ada")
+    assert slot_of(name(alone)) != slot_of("shop")
+
+
+def test_no_value_of_a_client_passes_for_a_hash_tag() -> None:
+    name = cluster_key("")
+
+    assert len({slot_of(name(hit_of(rule(), f"{{tag}}{number}"))) for number in range(50)}) > 40
+
+
+def test_a_prefix_may_have_a_hash_tag() -> None:
+    name = cluster_key("{limits}")
+
+    assert len({slot_of(name(hit_of(rule(), str(number)))) for number in range(50)}) == 1
+
+
+def test_slots_are_those_of_redis(nodes: Nodes) -> None:
+    for key in ("", "rl1|shop", "{a}b", "a{}b", "a{b", "ä{ö}ü", "{}{a}"):
+        assert slot_of(key) == int(nodes.redises[0].cli("CLUSTER", "KEYSLOT", key)), key
+
+
+def test_a_slot_that_moves_is_followed_and_nobody_sees_it(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with opened(nodes.url, REDIS_TYPE="cluster", STORE_DEADLINE="1s") as store:
+            limited = rule(100)
+            hit = hit_of(limited, "moving")
+            assert (await charge(store, hit)).allowed
+            slot = slot_of(store._script.key(hit))
+            source = nodes.with_slot(slot)
+            target = next(redis for redis in nodes.redises if redis is not source)
+            source_id, target_id = (redis.cli("CLUSTER", "MYID") for redis in (source, target))
+
+            target.cli("CLUSTER", "SETSLOT", str(slot), "IMPORTING", source_id)
+            source.cli("CLUSTER", "SETSLOT", str(slot), "MIGRATING", target_id)
+            assert (await charge(store, hit_of(limited, "moving"))).hits[0].decision.remaining == 98
+            # The key has gone: the source says ASK.
+            keys = source.cli("CLUSTER", "GETKEYSINSLOT", str(slot), "10").split()
+            source.cli("MIGRATE", "127.0.0.1", str(target.port), "", "0", "5000", "KEYS", *keys)
+            assert (await charge(store, hit_of(limited, "moving"))).hits[0].decision.remaining == 97
+            for redis in nodes.redises:
+                redis.cli("CLUSTER", "SETSLOT", str(slot), "NODE", target_id)
+            # The slot has gone: the source says MOVED.
+            answers = [(await charge(store, hit_of(limited, "moving"))).hits[0].decision.remaining for _ in range(5)]
+            assert answers == [96, 95, 94, 93, 92]
+            assert store.errors == {}
+            assert store.healthy
+
+    run(story())
+
+
+@pytest.mark.slow
+def test_when_a_node_dies_its_replica_is_used_and_the_others_work_meanwhile(tmp_path: Path) -> None:
+    with start_cluster(tmp_path, replicas=1) as nodes:
+
+        async def story() -> None:
+            async with opened(nodes.url, REDIS_TYPE="cluster") as store:
+                limited = rule(10)
+                keys = [f"k{number}" for number in range(30)]
+                await charge(store, *(hit_of(limited, key) for key in keys))
+                dead = nodes.with_slot(0)
+                own = [
+                    redis for redis in nodes.redises if f"master_port:{dead.port}" in redis.cli("INFO", "replication")
+                ]
+                await until(lambda: have_the_same(dead, own), "its replica has all")
+                lost = {
+                    key for key in keys if nodes.with_slot(slot_of(store._script.key(hit_of(limited, key)))) is dead
+                }
+                dead.kill()
+                await until(lambda: not store.healthy, "missed")
+                for key in keys:
+                    answer = await charge(store, hit_of(limited, key))
+                    assert (answer.error is not None) == (key in lost)
+                await until(lambda: store.healthy, "the replica has taken over", 20)
+                for key in keys:
+                    answer = await charge(store, hit_of(limited, key))
+                    assert answer.hits[0].decision.remaining == (8 if key in lost else 7)
+
+        run(story())

@@ -1,0 +1,377 @@
+"""When Redis fails: each line of the table of promises, on a real server."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from ratelimit_service.stores.redis.store import RedisStore
+from tests.ports import free_port
+from tests.redis import Redis, start_redis
+from tests.stores.redis_stores import NOISE, Proxy, charge, hit_of, opened, rule, until
+
+DEADLINE = 0.1
+"""Seconds. Nobody waits longer, but for what a busy machine adds."""
+
+run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[Redis]:
+    """A Redis of the test's own: it may be stopped and killed."""
+    with start_redis(tmp_path / "redis", "--enable-debug-command", "yes") as redis:
+        yield redis
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the store has said to the operator."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def flood(store: RedisStore, seconds: float, count: int = 50) -> list[float]:
+    """Requests, `count` at a time, for so long: how long each took."""
+    end = asyncio.get_running_loop().time() + seconds
+    took: list[float] = []
+    one = rule(10**9)
+    while asyncio.get_running_loop().time() < end:
+        took += [each.seconds for each in await asyncio.gather(*(charge(store, hit_of(one)) for _ in range(count)))]
+        await asyncio.sleep(0)
+    return took
+
+
+def test_not_there_at_start_it_answers_by_policy_and_connects_when_it_comes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{port}", wait=False, ON_STORE_FAILURE="open") as store:
+            first = await charge(store, hit_of(rule(1)))
+            second = await charge(store, hit_of(rule(1)))
+            assert first.allowed
+            assert second.allowed
+            assert not store.healthy
+            assert store.errors == {"refused": 2}
+
+            with start_redis(tmp_path, port=port):
+                await until(lambda: store.healthy, "found")
+
+                assert (await charge(store, hit_of(rule(1)))).allowed
+                assert not (await charge(store, hit_of(rule(1)))).allowed
+
+    run(story())
+    lost, regained = lines(caplog)[:2]
+    assert lost == (f"store lost: Redis at 127.0.0.1:{port}: connection refused; meanwhile answering by policy, open")
+    assert regained.startswith(f"store regained: Redis at 127.0.0.1:{port}, after ")
+
+
+def test_a_black_hole_keeps_nobody_beyond_the_deadline_and_then_is_not_asked(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", STORE_DEADLINE=f"{DEADLINE}s") as store:
+            redis.send(signal.SIGSTOP)
+            answers = await asyncio.gather(*(charge(store, hit_of(rule())) for _ in range(100)))
+
+            assert all(str(answer.error) == "no answer from the store: no answer in time" for answer in answers)
+            assert max(answer.seconds for answer in answers) < DEADLINE + NOISE
+
+            await until(lambda: not store.healthy, "the breaker opened")
+            at_once = await charge(store, hit_of(rule()))
+            assert at_once.error
+            assert at_once.seconds < NOISE
+
+            redis.send(signal.SIGCONT)
+            await until(lambda: store.healthy, "found again")
+            assert (await charge(store, hit_of(rule()))).allowed
+
+    run(story())
+
+
+def test_under_full_load_a_black_hole_piles_nothing_up(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", STORE_DEADLINE=f"{DEADLINE}s") as store:
+            await flood(store, 0.2)
+            redis.send(signal.SIGSTOP)
+            took = await flood(store, 1.5)
+
+            assert max(took) < DEADLINE + NOISE
+            assert len(store._room) < 20_000
+            assert sum(lane.waiting for lane in store.lanes) == 0
+            redis.send(signal.SIGCONT)
+
+    run(story())
+
+
+def test_a_slow_server_keeps_nobody_beyond_the_deadline_and_is_used_again_when_it_is_quick(redis: Redis) -> None:
+    async def story() -> None:
+        async with (
+            Proxy(redis.port) as proxy,
+            opened(f"127.0.0.1:{proxy.port}", STORE_DEADLINE=f"{DEADLINE}s") as store,
+        ):
+            proxy.delay = 5 * DEADLINE
+            took = await flood(store, 1.5, 5)
+
+            assert max(took) < DEADLINE + NOISE
+            assert not store.healthy
+
+            proxy.delay = 0.0
+            await until(lambda: store.healthy, "quick again")
+            assert (await charge(store, hit_of(rule()))).allowed
+
+    run(story())
+
+
+def test_a_short_pause_of_the_server_loses_no_connection(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", STORE_DEADLINE="2s") as store:
+            pause = asyncio.create_task(asyncio.to_thread(redis.cli, "DEBUG", "SLEEP", "0.1"))
+            await asyncio.sleep(0.02)
+
+            assert (await charge(store, hit_of(rule()))).allowed
+            await pause
+
+    run(story())
+    assert lines(caplog) == []
+
+
+def test_a_late_answer_is_dropped(redis: Redis) -> None:
+    async def story() -> None:
+        async with (
+            Proxy(redis.port) as proxy,
+            opened(f"127.0.0.1:{proxy.port}", ON_STORE_FAILURE="closed", STORE_DEADLINE=f"{DEADLINE}s") as store,
+        ):
+            proxy.delay = 1.5 * DEADLINE
+            one = rule(10)
+            late = await charge(store, hit_of(one))
+            denied = late.hits[0].decision
+            await asyncio.sleep(DEADLINE)
+            proxy.delay = 0.0
+
+            assert not denied.allowed
+            await until(lambda: store.healthy, "still well")
+            # It was charged all the same: that is said in docs/redis.md.
+            async with asyncio.timeout(10):
+                while (await charge(store, hit_of(one, cost=0))).hits[0].decision.remaining != 9:  # noqa: ASYNC110  # Redis tells nobody
+                    await asyncio.sleep(0.01)
+
+    run(story())
+
+
+def test_a_cut_connection_costs_only_what_was_under_way(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
+            for _ in range(5):
+                proxy.cut()
+                await asyncio.sleep(0.01)
+                assert (await charge(store, hit_of(rule()))).allowed
+
+            assert store.errors == {}
+
+    run(story())
+    assert lines(caplog) == []
+
+
+def test_a_half_open_connection_is_noticed_without_traffic(redis: Redis) -> None:
+    async def story() -> None:
+        async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
+            proxy.mute()
+            await until(lambda: not store.healthy, "noticed")
+            proxy.mute(mute=False)
+            await until(lambda: store.healthy, "found again")
+
+    run(story())
+
+
+def test_attempts_to_connect_grow_rare(redis: Redis) -> None:
+    """No thundering herd: a handful of attempts in a second, each instance's at other moments."""
+
+    async def story() -> None:
+        async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
+            redis.kill()
+            await until(lambda: not store.healthy, "noticed")
+            before = proxy.connections
+            await asyncio.sleep(2)
+
+            assert 2 <= proxy.connections - before <= 14
+
+    run(story())
+
+
+def test_a_restart_is_healed_and_counting_goes_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        with start_redis(tmp_path / "a") as redis:
+            port = redis.port
+            async with opened(f"127.0.0.1:{port}") as store:
+                assert (await charge(store, hit_of(rule()))).allowed
+                redis.kill()
+                await until(lambda: not store.healthy, "noticed")
+                with start_redis(tmp_path / "b", port=port):
+                    await until(lambda: store.healthy, "found again")
+
+                    assert (await charge(store, hit_of(rule()))).allowed
+
+    run(story())
+
+
+@pytest.mark.parametrize("command", [("SCRIPT", "FLUSH"), ("FLUSHALL",)])
+def test_nobody_sees_a_flush(redis: Redis, command: tuple[str, ...]) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            for _ in range(3):
+                redis.cli(*command)
+                answers = await asyncio.gather(*(charge(store, hit_of(rule())) for _ in range(20)))
+
+                assert all(answer.allowed for answer in answers)
+
+    run(story())
+
+
+def test_a_flushed_counter_begins_anew(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            one = rule(1)
+            assert (await charge(store, hit_of(one))).allowed
+            assert not (await charge(store, hit_of(one))).allowed
+
+            redis.cli("FLUSHALL")
+
+            assert (await charge(store, hit_of(one))).allowed
+
+    run(story())
+
+
+def test_a_cancelled_request_harms_nobody_in_its_batch(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+
+            def gone(_: object) -> None:
+                raise ConnectionResetError("the caller went away")
+
+            store.hit([hit_of(rule())], gone)
+            assert (await charge(store, hit_of(rule()))).allowed
+
+    run(story())
+
+
+def test_a_full_redis_is_answered_by_policy_and_the_operator_told_what_to_do(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            redis.cli("CONFIG", "SET", "maxmemory", "1mb")
+            for _ in range(10):
+                assert (await charge(store, hit_of(rule()))).error
+            await until(lambda: not store.healthy, "the breaker opened")
+            assert store.errors["oom"] == 10
+            redis.cli("CONFIG", "SET", "maxmemory", "0")
+            await until(lambda: store.healthy, "found again")
+
+    run(story())
+    assert len(lines(caplog)) == 2
+    assert "out of memory: raise maxmemory, or make room" in lines(caplog)[0]
+
+
+def test_a_user_who_may_not_run_scripts_is_told_what_is_missing(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    redis.cli("ACL", "SETUSER", "limiter", "on", ">hunter2", "~*", "+@read", "+@connection")
+
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", wait=False, REDIS_AUTH="limiter:hunter2") as store:
+            assert (await charge(store, hit_of(rule()))).error
+            assert store.errors == {"noperm": 1}
+            redis.cli("ACL", "SETUSER", "limiter", "+@scripting", "+@write", "+time")
+            await until(lambda: store.healthy, "allowed")
+            assert (await charge(store, hit_of(rule()))).allowed
+
+    run(story())
+    assert "the ACL user must be allowed: ~<CACHE_KEY_PREFIX>*" in lines(caplog)[0]
+    assert "hunter2" not in caplog.text
+
+
+def test_a_wrong_password_is_told_without_the_password(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    redis.cli("CONFIG", "SET", "requirepass", "hunter2")
+
+    async def story() -> None:
+        async with opened(f"redis://default:hunter3@127.0.0.1:{redis.port}", wait=False) as store:
+            answer = await charge(store, hit_of(rule()))
+            assert str(answer.error) == "no answer from the store: user or password is wrong: check REDIS_AUTH"
+        async with opened(f"127.0.0.1:{redis.port}", wait=False) as store:
+            assert (await charge(store, hit_of(rule()))).error
+            assert store.errors == {"noauth": 1}
+        async with opened(f"127.0.0.1:{redis.port}", REDIS_AUTH="hunter2") as store:
+            assert (await charge(store, hit_of(rule()))).allowed
+
+    run(story())
+    assert "user or password is wrong: check REDIS_AUTH" in caplog.text
+    assert "it asks for a password: set REDIS_AUTH" in caplog.text
+    assert "hunter" not in caplog.text
+
+
+def test_a_primary_that_becomes_a_replica_is_not_used(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            redis.cli("REPLICAOF", "127.0.0.1", str(free_port()))
+            assert (await charge(store, hit_of(rule()))).error
+            await until(lambda: not store.healthy, "noticed")
+            assert "readonly" in store.errors
+            redis.cli("REPLICAOF", "NO", "ONE")
+            await until(lambda: store.healthy, "found again")
+            assert (await charge(store, hit_of(rule()))).allowed
+
+    run(story())
+
+
+def test_two_services_that_count_locally_admit_the_limit_and_one_rounding_each(redis: Redis) -> None:
+    async def story() -> None:
+        address = f"127.0.0.1:{redis.port}"
+        async with (
+            opened(address, ON_STORE_FAILURE="local", INSTANCES="2") as one,
+            opened(address, ON_STORE_FAILURE="local", INSTANCES="2") as other,
+        ):
+            redis.send(signal.SIGSTOP)
+            limited = rule(7)
+            answers = [await charge(store, hit_of(limited)) for _ in range(20) for store in (one, other)]
+
+            assert sum(answer.allowed for answer in answers) in {7, 8}
+            redis.send(signal.SIGCONT)
+            await until(lambda: one.healthy and other.healthy, "found again")
+            fresh = rule(5)
+            answers = [await charge(store, hit_of(fresh, "new")) for _ in range(10) for store in (one, other)]
+            assert sum(answer.allowed for answer in answers) == 5
+
+    run(story())
+
+
+def test_a_server_that_is_loading_its_data_is_waited_for(tmp_path: Path) -> None:
+    async def story() -> None:
+        slowly = ("--key-load-delay", "100", "--loading-process-events-interval-bytes", "1024")
+        with start_redis(tmp_path, "--enable-debug-command", "yes") as redis:
+            redis.cli("DEBUG", "POPULATE", "20000")
+            redis.cli("SAVE")
+            port = redis.port
+        with Redis(tmp_path, port, slowly) as redis:
+            redis.wait_until(lambda: "Loading RDB" in redis.log, "it loads")
+            async with opened(f"127.0.0.1:{port}", wait=False) as store:
+                assert (await charge(store, hit_of(rule()))).error
+                assert store.errors == {"loading": 1}
+                await until(lambda: store.healthy, "loaded")
+                assert (await charge(store, hit_of(rule()))).allowed
+
+    run(story())
+
+
+def test_closing_answers_whoever_waits(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", STORE_DEADLINE="10s") as store:
+            redis.send(signal.SIGSTOP)
+            waiting = asyncio.create_task(charge(store, hit_of(rule())))
+            await asyncio.sleep(0.05)
+        answer = await waiting
+
+        assert str(answer.error) == "no answer from the store: the service is stopping"
+        redis.send(signal.SIGCONT)
+
+    run(story())

@@ -1,0 +1,193 @@
+"""What counters are called in Redis; with `KEY_FORMAT=envoyproxy` as envoyproxy/ratelimit calls them."""
+
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from ratelimit_service.model import Limit, Unit
+from ratelimit_service.rules.rule import Level, Rule, counter_key
+from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
+from ratelimit_service.tally import Tally
+from ratelimit_service.verdict import Hit
+from tests.clocks import Clock
+from tests.redis import Redis, start_redis
+from tests.stores.redis_stores import charge, hit_of, opened, rule
+
+run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    """A Redis for all tests here, each with names of its own."""
+    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
+        yield redis
+
+
+def upstream_hit(domain: str, unit: Unit, *entries: tuple[str, str], shared: str | None = None) -> Hit:
+    """A hit of a rule as upstream has it."""
+    levels = tuple(Level(f"{key}_{shared or value}", shared) for key, value in entries)
+    of = Rule(domain, levels, Limit(10, unit, unit.window), rule().algorithm)
+    return Hit(of, counter_key(of, entries), 1, tally=Tally(), quota=False)
+
+
+@pytest.mark.parametrize(
+    ("hit", "seconds", "name"),
+    [
+        (upstream_hit("domain", Unit.SECOND, ("key", "value")), 1234, "domain_key_value_1234"),
+        (
+            upstream_hit("domain", Unit.MINUTE, ("key2", "value2"), ("subkey2", "subvalue2")),
+            1234,
+            "domain_key2_value2_subkey2_subvalue2_1200",
+        ),
+        (upstream_hit("domain", Unit.HOUR, ("key3", "value3")), 1_000_000, "domain_key3_value3_997200"),
+        (upstream_hit("domain", Unit.DAY, ("key3", "value3")), 1_000_000, "domain_key3_value3_950400"),
+        (upstream_hit("domain", Unit.SECOND, ("key", "")), 1234, "domain_key__1234"),
+        (upstream_hit("a|b", Unit.SECOND, ("k=", "v%~|")), 1234, "a|b_k=_v%~|_1234"),
+        (upstream_hit("domain", Unit.SECOND, ("key", "value1"), shared="value*"), 1234, "domain_key_value*_1234"),
+    ],
+)
+def test_names_are_those_that_upstreams_own_tests_pin(hit: Hit, seconds: int, name: str) -> None:
+    script = UpstreamScript("", 0, Clock(seconds * 1_000_000))
+    prefixed = UpstreamScript("prefix:", 0, Clock(seconds * 1_000_000))
+
+    assert script.key(hit) == name
+    assert prefixed.key(hit) == f"prefix:{name}"
+
+
+def test_only_fixed_windows_of_the_calendar_are_upstreams() -> None:
+    first = Rule("shop", (), Limit(1, Unit.MINUTE, Unit.MINUTE.window, first_request=True), rule().algorithm)
+
+    assert is_upstreams(rule())
+    assert not is_upstreams(rule(algorithm="token_bucket"))
+    assert not is_upstreams(rule(together=1))
+    assert not is_upstreams(first)
+
+
+def test_a_counter_that_upstream_has_begun_goes_on_and_stays_readable_for_it(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", KEY_FORMAT="envoyproxy", CACHE_KEY_PREFIX="up:") as store:
+            hit = upstream_hit("shop", Unit.YEAR, ("user", "ada"))
+            name = f"up:shop_user_ada_{int(time.time()) // 31_536_000 * 31_536_000}"
+            # As upstream does: INCRBY, then EXPIRE.
+            redis.cli("INCRBY", name, "7")
+            redis.cli("EXPIRE", name, "31536000")
+
+            answers = [await charge(store, Hit(hit.rule, hit.key, 1, tally=Tally(), quota=False)) for _ in range(5)]
+
+            assert [answer.hits[0].decision.allowed for answer in answers] == [True, True, True, False, False]
+            assert [answer.hits[0].decision.remaining for answer in answers] == [2, 1, 0, 0, 0]
+            assert redis.cli("GET", name) == "12"
+            assert 31_536_000 <= int(redis.cli("TTL", name)) <= 31_536_300
+
+    run(story())
+
+
+def test_a_refund_under_upstreams_name_never_goes_below_an_untouched_counter(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", KEY_FORMAT="envoyproxy", CACHE_KEY_PREFIX="re:") as store:
+            hit = upstream_hit("shop", Unit.YEAR, ("user", "ada"))
+
+            def of(cost: int) -> Hit:
+                return Hit(hit.rule, hit.key, cost, tally=Tally(), quota=False)
+
+            answer = await charge(store, of(3), of(-1), of(0), of(-5), of(0))
+
+            assert [each.decision.remaining for each in answer.hits] == [7, 8, 8, 10, 10]
+            assert redis.cli("KEYS", "re:shop*") == ""
+
+    run(story())
+
+
+def test_other_algorithms_keep_our_names_and_a_request_may_have_both(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", KEY_FORMAT="envoyproxy", CACHE_KEY_PREFIX="both:") as store:
+            bucket = rule(algorithm="token_bucket")
+            answer = await charge(store, upstream_hit("shop", Unit.YEAR, ("user", "eve")), hit_of(bucket))
+
+            assert answer.allowed
+
+    run(story())
+    names = sorted(redis.cli("KEYS", "both:*").split("\n"))
+    assert [name.partition("_")[0] for name in names] == [
+        "both:rl1|probe",
+        "both:rl1|shop|user=ada|token",
+        "both:shop",
+    ]
+
+
+def test_names_begin_with_the_prefix_and_a_version(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", CACHE_KEY_PREFIX="mine:") as store:
+            await charge(store, hit_of(rule()))
+
+    run(story())
+    assert "mine:rl1|shop|user=ada|fixed_window/31536000000000" in redis.cli("KEYS", "mine:*").split("\n")
+
+
+def test_every_counter_has_an_expiry(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", CACHE_KEY_PREFIX="ttl:") as store:
+            for algorithm in ("fixed_window", "sliding_window", "sub_windows", "sliding_log", "token_bucket"):
+                for cost in (1, 2, -1, 5000):
+                    await charge(store, hit_of(rule(algorithm=algorithm), cost=cost))
+
+    run(story())
+    names = [name for name in redis.cli("KEYS", "ttl:*").split("\n") if "probe" not in name]
+    assert len(names) == 5
+    assert all(int(redis.cli("PTTL", name)) > 0 for name in names)
+
+
+def test_keys_of_fixed_windows_outlive_them_by_chance_and_others_do_not(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(
+            f"127.0.0.1:{redis.port}", CACHE_KEY_PREFIX="jitter:", EXPIRATION_JITTER_MAX_SECONDS="1000000000"
+        ) as store:
+            for algorithm in ("fixed_window", "sub_windows"):
+                for key in "abcdefgh":
+                    await charge(store, hit_of(rule(algorithm=algorithm), key))
+
+    run(story())
+    names = redis.cli("KEYS", "jitter:rl1|shop*").split("\n")
+    longest = {
+        algorithm: max(int(redis.cli("TTL", name)) for name in names if algorithm in name)
+        for algorithm in ("fixed_window", "sub_windows")
+    }
+    # The jitter is 30 years, the window one: of eight keys, all draw less than one once in a trillion runs.
+    assert longest["fixed_window"] > 32_000_000
+    assert longest["sub_windows"] < 70_000_000
+
+
+def test_a_unix_socket_and_a_database_are_used(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(redis.socket, CACHE_KEY_PREFIX="unix:") as store:
+            assert (await charge(store, hit_of(rule()))).allowed
+        async with opened(f"redis://127.0.0.1:{redis.port}/3", CACHE_KEY_PREFIX="three:") as store:
+            assert (await charge(store, hit_of(rule()))).allowed
+
+    run(story())
+    assert "unix:" in redis.cli("KEYS", "unix:*")
+    assert "three:" in redis.cli("-n", "3", "KEYS", "*")
+
+
+def test_rules_of_one_second_may_have_a_redis_of_their_own(redis: Redis, tmp_path: Path) -> None:
+    second = Rule("shop", (), Limit(10, Unit.SECOND, Unit.SECOND.window), rule().algorithm)
+    with start_redis(tmp_path) as fast:
+
+        async def story() -> None:
+            async with opened(
+                f"127.0.0.1:{redis.port}",
+                CACHE_KEY_PREFIX="per:",
+                REDIS_PERSECOND="true",
+                REDIS_PERSECOND_URL=f"127.0.0.1:{fast.port}",
+            ) as store:
+                answer = await charge(store, hit_of(rule()), hit_of(second), hit_of(rule(), "eve"))
+                assert answer.allowed
+                assert "user=ada|fixed_window/1000000" in fast.cli("KEYS", "per:rl1|shop*")
+
+        run(story())
+    names = redis.cli("KEYS", "per:rl1|shop*").split("\n")
+    assert len(names) == 2

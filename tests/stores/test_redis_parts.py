@@ -1,0 +1,228 @@
+"""The parts of the Redis store that need no Redis: causes, breaker, policies, who waits, checks."""
+
+import logging
+import ssl
+
+import hiredis
+import pytest
+
+from ratelimit_service.clock import SECOND
+from ratelimit_service.errors import StoreError
+from ratelimit_service.stores.redis.breaker import MOST_FAILURES, Breaker
+from ratelimit_service.stores.redis.checks import warnings
+from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
+from ratelimit_service.stores.redis.outage import Outage
+from ratelimit_service.stores.redis.policy import Policy, share_of
+from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
+from tests.clocks import Clock
+from tests.stores.redis_stores import hit_of, rule
+
+# Causes
+
+
+@pytest.mark.parametrize(
+    ("reply", "cause"),
+    [
+        ("READONLY You can't write against a read only replica.", "readonly"),
+        ("LOADING Redis is loading the dataset in memory", "loading"),
+        ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "loading"),
+        ("OOM command not allowed when used memory > 'maxmemory'.", "oom"),
+        ("CLUSTERDOWN Hash slot not served", "clusterdown"),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", "moved"),
+        ("NOPERM this user has no permissions to run the 'evalsha' command", "noperm"),
+        ("WRONGPASS invalid username-password pair or user is disabled.", "wrongpass"),
+        ("ERR invalid password", "wrongpass"),
+        ("NOAUTH Authentication required.", "noauth"),
+        ("MISCONF Redis is configured to save RDB snapshots", "misconf"),
+        ("BUSY Redis is busy running a script.", "busy"),
+        ("NOREPLICAS Not enough good replicas to write.", "noreplicas"),
+        ("ERR Error running script (call to f_1): @user_script:1: -READONLY You can't write", "readonly"),
+        ("ERR something else", "error"),
+    ],
+)
+def test_an_error_of_redis_has_a_cause(reply: str, cause: str) -> None:
+    assert fault_of_reply(hiredis.ReplyError(reply)).cause == cause
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (ConnectionRefusedError(), "refused"),
+        (ConnectionResetError(), "reset"),
+        (BrokenPipeError(), "reset"),
+        (TimeoutError(), "timeout"),
+        (ssl.SSLError("certificate verify failed"), "tls"),
+        (FileNotFoundError(2, "No such file or directory"), "unreachable"),
+        (ValueError("x"), "error"),
+        (Fault("oom"), "oom"),
+    ],
+)
+def test_an_exception_has_a_cause(error: Exception, cause: str) -> None:
+    assert fault_of_exception(error).cause == cause
+
+
+# Breaker
+
+
+def test_it_opens_after_some_failures_one_after_the_other() -> None:
+    breaker = Breaker()
+
+    assert [breaker.fail() for _ in range(MOST_FAILURES)] == [False, False, False, False, True]
+
+
+def test_one_success_forgives_all_failures() -> None:
+    breaker = Breaker()
+    for _ in range(MOST_FAILURES - 1):
+        breaker.fail()
+    breaker.succeed()
+
+    assert not breaker.fail()
+
+
+def test_pauses_grow_to_two_seconds_and_half_of_each_is_chance() -> None:
+    longest = Breaker(lambda: 1.0)
+    shortest = Breaker(lambda: 0.0)
+
+    assert [longest.pause() for _ in range(8)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    assert [shortest.pause() for _ in range(8)] == [0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_pauses_begin_anew_only_when_the_server_was_well_for_some_time() -> None:
+    breaker = Breaker(lambda: 1.0)
+    breaker.open(10.0)
+    breaker.pause()
+    breaker.close(11.0)
+    breaker.open(12.0)
+    assert breaker.pause() == 0.1
+    breaker.close(13.0)
+    breaker.open(18.0)
+    assert breaker.pause() == 0.05
+
+
+def test_it_says_how_long_it_was_open() -> None:
+    breaker = Breaker()
+
+    assert breaker.open(10.0)
+    assert not breaker.open(11.0)
+    assert breaker.close(13.5) == 3.5
+
+
+# Lines for the operator
+
+
+def test_an_outage_is_two_lines_and_one_more_for_what_does_not_pass_by_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outage = Outage("redis:6379", "open")
+    for cause in ("reset", "refused", "refused", "loading", "oom", "oom"):
+        outage.begin(Fault(cause))
+    outage.end()
+
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "store lost: Redis at redis:6379: connection lost; meanwhile answering by policy, open",
+        "store still lost: Redis at redis:6379: out of memory: raise maxmemory, or make room",
+        "store regained: Redis at redis:6379, after 0.0 s",
+    ]
+
+
+# Policies
+
+
+def test_the_rules_policy_goes_before_the_services() -> None:
+    policy = Policy("error", 1, 1000, Clock())
+    hits = [hit_of(rule(10, on_store_failure="open")), hit_of(rule(10, on_store_failure="closed"))]
+
+    assert policy.answer(hits, "why") is None
+    assert [hit.decision.allowed for hit in hits] == [True, False]
+    assert [hit.decision.remaining for hit in hits] == [9, 0]
+
+
+def test_one_error_is_the_requests() -> None:
+    policy = Policy("error", 1, 1000, Clock())
+    error = policy.answer([hit_of(rule(on_store_failure="open")), hit_of(rule())], "it rains")
+
+    assert isinstance(error, StoreError)
+    assert str(error) == "no answer from the store: it rains"
+
+
+def test_closed_lets_looks_and_refunds_pass() -> None:
+    hits = [hit_of(rule(), cost=0), hit_of(rule(), cost=-1)]
+    Policy("closed", 1, 1000, Clock()).answer(hits, "why")
+
+    assert all(hit.decision.allowed for hit in hits)
+
+
+@pytest.mark.parametrize(("requests", "instances", "share"), [(10, 3, 4), (1, 5, 1), (0, 5, 0), (10, 1, 10)])
+def test_a_share_is_rounded_up(requests: int, instances: int, share: int) -> None:
+    limit = rule(requests).limit
+    assert limit is not None
+
+    assert share_of(limit, instances).requests == share
+
+
+def test_local_counts_with_the_share_of_the_limit() -> None:
+    policy = Policy("local", 3, 1000, Clock())
+    hits = [hit_of(rule(10)) for _ in range(6)]
+    for hit in hits:
+        policy.answer([hit], "why")
+
+    assert [hit.decision.allowed for hit in hits] == [True, True, True, True, False, False]
+
+
+# Who waits
+
+
+def test_whoever_waited_too_long_is_answered_and_the_others_wait_on() -> None:
+    room = WaitingRoom(Policy("open", 1, 10, Clock()))
+    told: list[object] = []
+    for deadline in (1.0, 2.0, 3.0):
+        room.enter(Waiting([hit_of(rule())], told.append, deadline))
+
+    assert room.expire(2.0) == 3.0
+    assert told == [None, None]
+    assert room.expire(9.0) is None
+    assert len(room) == 0
+
+
+def test_nobody_is_answered_twice() -> None:
+    room = WaitingRoom(Policy("open", 1, 10, Clock()))
+    told: list[object] = []
+    waiting = Waiting([hit_of(rule())], told.append, 1.0)
+    room.enter(waiting)
+    room.expire(1.0)
+    waiting.settle()
+    room.fail(waiting, waiting.hits, Fault("reset"))
+
+    assert told == [None]
+    assert room.errors == {"timeout": 1}
+
+
+def test_what_is_decided_when_the_time_is_over_stays_so() -> None:
+    room = WaitingRoom(Policy("closed", 1, 10, Clock()))
+    decided, open_one = hit_of(rule()), hit_of(rule())
+    decided.decision = rule().algorithm.hit(None, rule().limit, 1, 0)[1]  # type: ignore[arg-type]  # it has a limit
+    waiting = Waiting([decided, open_one], lambda _: None, 1.0)
+    waiting.left = 2
+    room.enter(waiting)
+    waiting.settle()
+    room.expire(1.0)
+
+    assert [decided.decision.allowed, open_one.decision.allowed] == [True, False]
+
+
+# Checks
+
+
+def test_a_redis_that_is_as_it_should_be_is_not_mentioned() -> None:
+    assert list(warnings({"redis_version": "7.0.15", "maxmemory_policy": "noeviction"}, 1000)) == []
+
+
+def test_what_is_wrong_is_said_with_what_to_do() -> None:
+    assert list(warnings({"redis_version": "6.0.9", "maxmemory_policy": "allkeys-lru"}, -3 * SECOND)) == [
+        "it is version 6.0.9, and not tested: use 6.2 or newer",
+        (
+            "maxmemory-policy is allkeys-lru: when memory is short, counters are forgotten and limits begin anew; "
+            "set it to noeviction or volatile-ttl"
+        ),
+        "its clock is 3.0 s behind this machine's: windows follow Redis's clock; synchronise both",
+    ]

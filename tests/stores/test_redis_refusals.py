@@ -1,0 +1,161 @@
+"""A counter that has refused is not asked again before it is worth it."""
+
+import re
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+import uvloop
+
+from ratelimit_service.clock import MINUTE
+from ratelimit_service.model import NEVER, Decision, Limit, Unit
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.redis.refusals import Refusals
+from tests.redis import Redis, start_redis
+from tests.stores.redis_stores import charge, hit_of, opened, rule
+
+run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
+
+LOG = Rule("shop", (), Limit(3, Unit.MINUTE, MINUTE, count_refused=False), rule(algorithm="sub_windows").algorithm)
+WINDOW = Rule("shop", (), Limit(3, Unit.YEAR, Unit.YEAR.window), rule().algorithm)
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
+        yield redis
+
+
+def calls(redis: Redis) -> int:
+    """How many times a script was run."""
+    return sum(int(count) for count in re.findall(r"cmdstat_eval\w*:calls=(\d+)", redis.cli("INFO", "commandstats")))
+
+
+def refused(wait: int = MINUTE, cost: int = 1, of: Rule = LOG) -> tuple[Refusals, str]:
+    """What has learnt, at moment 0, of a hit that was refused."""
+    refusals = Refusals(10)
+    hit = hit_of(of, cost=cost)
+    hit.decision = Decision(False, 1, cost - 1, 2 * MINUTE, wait)
+    refusals.learn([hit], 0.0)
+    return refusals, hit.key
+
+
+def test_a_flood_of_refusals_costs_no_call(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            hits = [hit_of(LOG, "flood") for _ in range(4)]
+            for hit in hits:
+                await charge(store, hit)
+            before = calls(redis)
+            flood = [(await charge(store, hit_of(LOG, "flood"))).hits[0] for _ in range(100)]
+
+            assert [hit.decision.allowed for hit in hits] == [True, True, True, False]
+            assert not any(hit.decision.allowed for hit in flood)
+            assert sum(hit.tally.over_limit_with_local_cache for hit in flood) == 100
+            assert calls(redis) == before
+
+    run(story())
+
+
+def test_a_refund_is_seen_at_once(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            for _ in range(5):
+                await charge(store, hit_of(LOG, "refund"))
+            await charge(store, hit_of(LOG, "refund", cost=-1))
+
+            assert (await charge(store, hit_of(LOG, "refund"))).allowed
+
+    run(story())
+
+
+def test_where_refused_hits_count_every_one_is_asked(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            before = calls(redis)
+            for _ in range(10):
+                await charge(store, hit_of(WINDOW, "counted"))
+
+            assert calls(redis) == before + 10
+
+    run(story())
+
+
+def test_upstreams_cache_spares_a_fixed_window_that_is_over(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", LOCAL_CACHE_SIZE_IN_BYTES="1000000") as store:
+            before = calls(redis)
+            hits = [(await charge(store, hit_of(WINDOW, "spared", cost))).hits[0] for cost in (2, 2, 5, 1)]
+
+            assert [hit.decision.allowed for hit in hits] == [True, False, False, False]
+            assert [hit.tally.over_limit_with_local_cache for hit in hits] == [0, 0, 5, 1]
+            assert calls(redis) == before + 2
+
+    run(story())
+
+
+def test_it_is_turned_off_by_a_size_of_none(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", REFUSED_MAX_COUNTERS="0") as store:
+            before = calls(redis)
+            for _ in range(10):
+                await charge(store, hit_of(LOG, "off"))
+
+            assert calls(redis) == before + 10
+
+    run(story())
+
+
+def test_a_known_refusal_counts_down() -> None:
+    refusals, _ = refused(cost=3)
+    hit = hit_of(LOG, cost=3)
+
+    assert refusals.answer([hit], 10.0) == []
+    assert hit.decision == Decision(False, 1, 2, 110_000_000, 50_000_000)
+
+
+def test_it_ends_with_its_wait() -> None:
+    refusals, _ = refused()
+
+    assert len(refusals.answer([hit_of(LOG)], 60.0)) == 1
+    assert refusals.known == {}
+
+
+@pytest.mark.parametrize("hit", [hit_of(LOG, cost=1), hit_of(LOG, cost=0), hit_of(LOG, cost=3)])
+def test_another_cost_is_asked(hit: Any) -> None:
+    refusals, _ = refused(cost=2)
+
+    assert refusals.answer([hit], 1.0) == [hit]
+
+
+def test_another_limit_is_asked() -> None:
+    refusals, _ = refused()
+    raised = Rule("shop", (), Limit(4, Unit.MINUTE, MINUTE, count_refused=False), LOG.algorithm)
+
+    assert len(refusals.answer([hit_of(raised)], 1.0)) == 1
+
+
+def test_what_can_never_be_is_not_remembered() -> None:
+    refusals, _ = refused(wait=NEVER)
+
+    assert refusals.known == {}
+
+
+def test_hits_that_are_charged_together_are_asked() -> None:
+    refusals, _ = refused()
+    hits = [hit_of(LOG), hit_of(LOG, "eve", together=1)]
+
+    assert refusals.answer(hits, 1.0) == hits
+
+
+def test_there_are_never_more_than_so_many_and_what_is_over_goes() -> None:
+    refusals = Refusals(10)
+    for number in range(100):
+        hit = hit_of(LOG, str(number))
+        hit.decision = Decision(False, 0, 1, MINUTE, MINUTE)
+        refusals.learn([hit], 0.0)
+
+    assert len(refusals.known) == 10
+    refusals.sweep(59.0)
+    refusals.sweep(61.0)
+    assert refusals.known == {}

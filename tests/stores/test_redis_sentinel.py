@@ -1,0 +1,79 @@
+"""Counters on a primary that sentinels watch over."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from tests.ports import free_port
+from tests.stores.redis_groups import ask, have_the_same, start_sentinels
+from tests.stores.redis_stores import charge, hit_of, opened, rule, until
+
+run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
+
+
+def test_the_primary_is_found_by_its_name(tmp_path: Path) -> None:
+    with start_sentinels(tmp_path, 1, password="hunter2") as watched:
+
+        async def story() -> None:
+            dead = f"shop,127.0.0.1:{free_port()},{watched.url.partition(',')[2]}"
+            async with opened(dead, REDIS_TYPE="sentinel", REDIS_SENTINEL_AUTH="hunter2") as store:
+                assert (await charge(store, hit_of(rule(), "found"))).allowed
+
+        run(story())
+        assert "found" in watched.primary.cli("KEYS", "*")
+
+
+def test_a_name_that_no_sentinel_knows_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with start_sentinels(tmp_path, 0) as watched:
+
+        async def story() -> None:
+            async with opened(watched.url.replace("shop", "shpo"), wait=False, REDIS_TYPE="SENTINEL") as store:
+                assert (await charge(store, hit_of(rule()))).error
+
+        run(story())
+    assert "store lost: Redis at shpo (by sentinels): no sentinel knows the primary" in caplog.text
+
+
+@pytest.mark.slow
+def test_when_the_primary_dies_the_next_one_is_used_within_seconds(tmp_path: Path) -> None:
+    with start_sentinels(tmp_path, 2) as watched:
+
+        async def story() -> None:
+            async with opened(watched.url, REDIS_TYPE="sentinel") as store:
+                one = rule(10)
+                for _ in range(4):
+                    assert (await charge(store, hit_of(one))).allowed
+                old = watched.primary
+                replicas = [redis for redis in watched.redises if redis is not old]
+                await until(lambda: have_the_same(old, replicas), "the replicas have all")
+                old.kill()
+                await until(lambda: not store.healthy, "the primary is missed")
+                assert (await charge(store, hit_of(one))).error
+                await until(lambda: store.healthy, "the next one is used", 15)
+
+                answers = [await charge(store, hit_of(one)) for _ in range(10)]
+                assert sum(answer.allowed for answer in answers) == 6
+                assert watched.primary is not old
+
+        run(story())
+
+
+@pytest.mark.slow
+def test_a_primary_that_is_told_to_step_down_is_left(tmp_path: Path) -> None:
+    with start_sentinels(tmp_path, 1) as watched:
+
+        async def story() -> None:
+            async with opened(watched.url, REDIS_TYPE="sentinel", ON_STORE_FAILURE="closed") as store:
+                old = watched.primary
+                ask(watched.sentinels[0], "SENTINEL", "FAILOVER", "shop")
+                await until(lambda: watched.primary is not old, "the failover")
+                # The old one does not know it yet, and would take hits for another ten seconds.
+                await asyncio.sleep(2)
+                assert (await charge(store, hit_of(rule(), "later"))).allowed
+                assert "later" in watched.primary.cli("KEYS", "*")
+
+        run(story())
