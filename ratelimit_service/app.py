@@ -56,7 +56,14 @@ class App:
         )
         self.method = ShouldRateLimit(self.limiter, _answer(settings))
         self.transport = open_transport(settings)
-        self.admin = AdminServer(self.limiter, self.method, self.watcher, self.health, settings)
+        self.admin = AdminServer(
+            self.limiter,
+            self.method,
+            self.watcher,
+            self.health,
+            settings,
+            connections=lambda: self.transport.connections,
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:

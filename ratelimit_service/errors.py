@@ -7,7 +7,8 @@
     ├── RulesError        the rules files are wrong; carries every problem with its place
     ├── StartError        something outside is missing: a port, a certificate, a folder; exits 1
     ├── StoreError        the counters cannot be reached; answered by policy
-    └── RpcError          a call that cannot be answered; becomes a gRPC status
+    ├── RpcError          a call that cannot be answered; becomes a gRPC status
+    └── WireError         a peer breaks HTTP/2 or asks too much; its connection ends with GOAWAY
 
 Denial is not here: it is a value (`Decision.allowed`), not an exception.
 """
@@ -81,4 +82,13 @@ class RpcError(RateLimitError):
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
         self.status = status
+        self.message = message
+
+
+class WireError(RateLimitError):
+    """A connection must end, with this code of RFC 9113, section 7."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
         self.message = message

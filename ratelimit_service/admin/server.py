@@ -23,7 +23,7 @@ from ratelimit_service.clock import SECOND
 from ratelimit_service.errors import StartError
 from ratelimit_service.exposition import CONTENT_TYPE
 from ratelimit_service.limiter import Limiter
-from ratelimit_service.metrics import Calls, Metrics, Serving
+from ratelimit_service.metrics import Calls, Connections, Metrics, Serving
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.settings import Settings
 
@@ -67,14 +67,23 @@ class AdminServer:
     """HTTP beside the line of a request: what it shows it only reads, and what `/json` is asked goes to the method."""
 
     def __init__(
-        self, limiter: Limiter, method: CountedMethod, watcher: Watcher, health: Serving, settings: Settings
+        self,
+        limiter: Limiter,
+        method: CountedMethod,
+        watcher: Watcher,
+        health: Serving,
+        settings: Settings,
+        *,
+        connections: Callable[[], Connections | None] = lambda: None,
     ) -> None:
         self._limiter = limiter
         self._method = method
         self._watcher = watcher
         self._health = health
         self._settings = settings
-        self._metrics = Metrics(limiter, [method], watcher, health, extra_labels=settings.extra_tags)
+        self._metrics = Metrics(
+            limiter, [method], watcher, health, extra_labels=settings.extra_tags, connections=connections
+        )
         self._status = Status(limiter, method, watcher, health)
         self._json = JsonApi(method, most_bytes=settings.http_max_body_size)
         self._page = resources.files(__package__).joinpath("page.html").read_text("utf-8")

@@ -54,6 +54,7 @@ class TransportName(StrEnum):
     """What carries the calls."""
 
     GRPCIO = "grpcio"
+    HTTP2 = "http2"
 
 
 class LogLevel(StrEnum):

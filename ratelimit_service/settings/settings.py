@@ -79,10 +79,32 @@ class Settings(BaseSettings):
     grpc_keepalive_timeout: Annotated[int, reads(duration("1ms"))] = knob(
         Group.LISTENING, "20s", "How long it may take to answer the ping before it is closed.", NEW
     )
+    grpc_max_connection_idle: Duration = knob(
+        Group.LISTENING, "1h", "How long a gRPC connection may be without calls before it is asked to close.", NEW
+    )
+    grpc_max_connections: Annotated[int, reads(integer(0))] = knob(
+        Group.LISTENING, "10000", "gRPC connections at once; 0 is any number. `http2` only.", NEW
+    )
+    grpc_max_concurrent_streams: Annotated[int, reads(integer(1, 2**31 - 1))] = knob(
+        Group.LISTENING, "1000", "Calls at once on one gRPC connection.", NEW
+    )
+    grpc_max_connection_memory: Bytes = knob(
+        Group.LISTENING,
+        "16777216",
+        "Bytes of unread answers, and of unfinished questions, of one gRPC connection. `http2` only.",
+        NEW,
+    )
+    grpc_max_header_list_size: Bytes = knob(Group.LISTENING, "16384", "Bytes of a call's headers.", NEW)
     grpc_max_message_size: Bytes = knob(Group.LISTENING, "4194304", "Bytes of the largest gRPC message.", NEW)
+    grpc_preface_timeout: Annotated[int, reads(duration("100ms"))] = knob(
+        Group.LISTENING,
+        "10s",
+        "How long a gRPC client may take to begin, and to finish headers or a frame it began. `http2` only.",
+        NEW,
+    )
     http_max_body_size: Bytes = knob(Group.LISTENING, "131072", "Bytes of the largest HTTP body.", NEW)
     transport: Annotated[TransportName, reads(one_of(TransportName))] = knob(
-        Group.LISTENING, "grpcio", "What carries gRPC: `grpcio`.", NEW, flag=""
+        Group.LISTENING, "grpcio", "What carries gRPC: `grpcio`, or `http2`, which is faster.", NEW, flag=""
     )
 
     config_type: Annotated[ConfigType, reads(one_of(ConfigType))] = knob(

@@ -14,6 +14,10 @@ def open_transport(settings: Settings) -> Transport:
             from ratelimit_service.transports.grpcio import GrpcioTransport
 
             return GrpcioTransport(_options(settings))
+        case "http2":
+            from ratelimit_service.transports.http2 import Http2Transport
+
+            return Http2Transport(_options(settings))
         case unknown:
             raise KeyError(unknown)
 
@@ -31,5 +35,11 @@ def _options(settings: Settings) -> GrpcOptions:
         keepalive_timeout=settings.grpc_keepalive_timeout,
         max_connection_age=settings.grpc_max_connection_age,
         max_connection_age_grace=settings.grpc_max_connection_age_grace,
+        max_connection_idle=settings.grpc_max_connection_idle,
+        max_connections=settings.grpc_max_connections,
+        max_concurrent_streams=settings.grpc_max_concurrent_streams,
+        max_header_list_size=settings.grpc_max_header_list_size,
+        max_connection_memory=settings.grpc_max_connection_memory,
+        preface_timeout=settings.grpc_preface_timeout,
         tls=tls if settings.grpc_server_use_tls else None,
     )

@@ -13,10 +13,11 @@ import grpc
 
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.api.method import Method, StreamMethod
-from ratelimit_service.errors import RpcError, StartError, Status
-from ratelimit_service.transports.grpcio_call import INTERNAL, Context, StreamCall, UnaryCall, too_large
+from ratelimit_service.errors import RpcError, StartError
+from ratelimit_service.transports.grpcio_call import Context, StreamCall, UnaryCall
 from ratelimit_service.transports.listen import ensure_free, remove_socket
 from ratelimit_service.transports.options import GrpcOptions
+from ratelimit_service.transports.refusals import INTERNAL, STOPPING, not_admitted, too_large
 from ratelimit_service.transports.tls import Certificates, Pems, bears
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,11 @@ class GrpcioTransport:
         self._server = server
         return self._addresses
 
+    @property
+    def connections(self) -> None:
+        """As Transport says: grpc does not tell."""
+        return None
+
     async def stop(self, grace_seconds: float) -> None:
         """GOAWAY, then wait for the unary calls, then end what streams there are; cut all when the grace is over."""
         if self._server is None:
@@ -95,7 +101,7 @@ class GrpcioTransport:
             self._quiet.clear()
             await self._quiet.wait()
         for stream in self._streams:
-            stream.finish(RpcError(Status.UNAVAILABLE, "the service is stopping"))
+            stream.finish(STOPPING)
 
     def _unary(self, method: Method) -> Handler:
         most = self._options.max_message_size
@@ -135,7 +141,7 @@ class GrpcioTransport:
                 await _abort(context, INTERNAL)
             self._streams.add(call)
             if self._stopping and not self._unary_calls:
-                call.finish(RpcError(Status.UNAVAILABLE, "the service is stopping"))
+                call.finish(STOPPING)
             reading = asyncio.create_task(call.read_from(context))
             try:
                 await call.write_to(context)
@@ -155,8 +161,7 @@ class GrpcioTransport:
             return
         names = context.auth_context().get("x509_subject_alternative_name", ())
         if not bears((name.decode("utf-8", "replace") for name in names), wanted):
-            message = f"the certificate of the client does not bear the name {wanted}"
-            await _abort(context, RpcError(Status.UNAUTHENTICATED, message))
+            await _abort(context, not_admitted(wanted))
 
 
 class _Handlers(Handlers):
@@ -225,6 +230,10 @@ def _channel_options(options: GrpcOptions) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _PING_MILLISECONDS),
+        ("grpc.max_concurrent_streams", options.max_concurrent_streams),
+        ("grpc.absolute_max_metadata_size", options.max_header_list_size),
+        ("grpc.max_metadata_size", options.max_header_list_size),
+        ("grpc.max_connection_idle_ms", _milliseconds(options.max_connection_idle)),
         ("grpc.max_connection_age_ms", _milliseconds(options.max_connection_age)),
         ("grpc.max_connection_age_grace_ms", _milliseconds(options.max_connection_age_grace)),
     ]

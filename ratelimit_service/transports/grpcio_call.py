@@ -9,23 +9,20 @@ from typing import Any, TypeAlias
 import grpc
 
 from ratelimit_service.api.method import Receiver
-from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.errors import RpcError
+from ratelimit_service.transports.refusals import (
+    INTERNAL,
+    MESSAGE_BYTES,
+    MOST_UNREAD_BYTES,
+    PAUSE_BYTES,
+    UNREAD,
+    too_large,
+)
 
 log = logging.getLogger(__name__)
 
-PAUSE_BYTES = 64 * 1024
-"""Unread answers of one stream at which its client's messages are no longer read: it must read first."""
-
-MOST_UNREAD_BYTES = 4 * 1024 * 1024
-"""Unread answers of one stream at which the call is ended: a client that never reads must not fill the memory."""
-
-_MESSAGE_BYTES = 100
-"""What an unread answer costs besides its bytes, so that empty ones are bounded too."""
-
 # grpc-stubs leaves the request and response of a handler's context open: they are bytes here.
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
-INTERNAL = RpcError(Status.INTERNAL, "internal error; the log of the service says more")
 
 _EOF = grpc.aio.EOF  # type: ignore[attr-defined] # grpc-stubs forgot it
 
@@ -73,12 +70,12 @@ class StreamCall:
         """As Stream says; a client that leaves too much unread loses the call."""
         if self._finished:
             return
-        size = len(message) + _MESSAGE_BYTES
+        size = len(message) + MESSAGE_BYTES
         if len(message) > self._max_message_size:
             self.finish(too_large(len(message), self._max_message_size))
         elif self._unread and self._unread_bytes + size > MOST_UNREAD_BYTES:
             self._unread.clear()
-            self.finish(RpcError(Status.RESOURCE_EXHAUSTED, "the client leaves too many answers unread"))
+            self.finish(UNREAD)
         else:
             self._unread.append(message)
             self._unread_bytes += size
@@ -127,14 +124,9 @@ class StreamCall:
             while self._unread:
                 message = self._unread.popleft()
                 await context.write(message)
-                self._unread_bytes -= len(message) + _MESSAGE_BYTES
+                self._unread_bytes -= len(message) + MESSAGE_BYTES
                 self._room.set()
             if self._finished:
                 return
             self._news.clear()
             await self._news.wait()
-
-
-def too_large(size: int, most: int) -> RpcError:
-    """The error of an answer that may not be sent."""
-    return RpcError(Status.RESOURCE_EXHAUSTED, f"the answer has {size} bytes, the most is {most}")

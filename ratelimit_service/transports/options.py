@@ -27,4 +27,16 @@ class GrpcOptions:
     keepalive_timeout: int = 20 * SECOND
     max_connection_age: int = 24 * HOUR
     max_connection_age_grace: int = HOUR
+    max_connection_idle: int = HOUR
+    """A connection without calls for so long is asked to close."""
+    max_connections: int = 10_000
+    """More are refused, so that those who are here keep files and memory; 0 is no limit."""
+    max_concurrent_streams: int = 1_000
+    """Calls of one connection at once: what one client can keep waiting, and what one read can bring."""
+    max_header_list_size: int = 16 * 1024
+    """Bytes of a call's headers; larger ones end it with RESOURCE_EXHAUSTED."""
+    max_connection_memory: int = 16 * 1024 * 1024
+    """Bytes of unread answers, and of unfinished questions, of one connection."""
+    preface_timeout: int = 10 * SECOND
+    """How long a client may take to begin, TLS included, and to finish a frame or headers that it began."""
     tls: Tls | None = None

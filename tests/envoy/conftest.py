@@ -45,10 +45,17 @@ _METADATA: Final = [
 """What the service sent as dynamic metadata, so that whoever asked can see it."""
 
 
+@pytest.fixture(scope="session", params=["grpcio", "http2"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """What carries the calls: Envoy must not notice which."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(tmp_path_factory: pytest.TempPathFactory, transport: str) -> Iterator[Service]:
     """The service, with all answers it can give."""
-    environ = {"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "RESPONSE_DYNAMIC_METADATA": "true"}
+    environ = {"TRANSPORT": transport, "LIMIT_RESPONSE_HEADERS_ENABLED": "true", "RESPONSE_DYNAMIC_METADATA": "true"}
     with start_service(tmp_path_factory.mktemp("service"), RULES, environ) as service:
         yield service
 

@@ -7,11 +7,13 @@ from ratelimit_service.clock import HOUR, SECOND
 from ratelimit_service.settings import Settings
 from ratelimit_service.transports import grpcio, open_transport
 from ratelimit_service.transports.grpcio import GrpcioTransport
+from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.options import GrpcOptions, Tls
 
 
-def test_the_transport_is_the_one_the_settings_name() -> None:
-    assert isinstance(open_transport(Settings.model_validate({"transport": "grpcio"})), GrpcioTransport)
+@pytest.mark.parametrize(("name", "transport"), [("grpcio", GrpcioTransport), ("http2", Http2Transport)])
+def test_the_transport_is_the_one_the_settings_name(name: str, transport: type) -> None:
+    assert isinstance(open_transport(Settings.model_validate({"transport": name})), transport)
 
 
 def test_the_defaults_of_the_settings_are_those_of_a_transport() -> None:
@@ -26,6 +28,12 @@ def test_every_knob_arrives() -> None:
             "grpc_keepalive_timeout": "5s",
             "grpc_max_connection_age": "2h",
             "grpc_max_connection_age_grace": "1m",
+            "grpc_max_connection_idle": "10m",
+            "grpc_max_connections": "100",
+            "grpc_max_concurrent_streams": "50",
+            "grpc_max_header_list_size": "9000",
+            "grpc_max_connection_memory": "2000000",
+            "grpc_preface_timeout": "3s",
             "grpc_server_use_tls": "true",
             "grpc_server_tls_cert": "cert.pem",
             "grpc_server_tls_key": "key.pem",
@@ -40,6 +48,12 @@ def test_every_knob_arrives() -> None:
         keepalive_timeout=5 * SECOND,
         max_connection_age=2 * HOUR,
         max_connection_age_grace=60 * SECOND,
+        max_connection_idle=600 * SECOND,
+        max_connections=100,
+        max_concurrent_streams=50,
+        max_header_list_size=9000,
+        max_connection_memory=2_000_000,
+        preface_timeout=3 * SECOND,
         tls=Tls("cert.pem", "key.pem", "ca.pem", "envoy.local"),
     )
 

@@ -1,0 +1,112 @@
+"""The fast transport: our own HTTP/2, for gRPC and nothing else.
+
+`frames`, `headers`, `messages`, `flow`, `calls`, `peer` and `connection` are the protocol, without I/O; `wire` and
+`server` give it sockets and time.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ratelimit_service.address import Address
+from ratelimit_service.api.method import Method, StreamMethod
+from ratelimit_service.clock import SECOND
+from ratelimit_service.errors import RpcError
+from ratelimit_service.transports.http2.server import Server
+from ratelimit_service.transports.http2.wire import Wire
+from ratelimit_service.transports.listen import open_sockets, remove_socket
+from ratelimit_service.transports.options import GrpcOptions, Tls
+from ratelimit_service.transports.refusals import not_admitted
+from ratelimit_service.transports.tls import Certificates, bears
+from ratelimit_service.transports.transport import Connections
+
+log = logging.getLogger(__name__)
+
+
+class Http2Transport:
+    """Carries methods on HTTP/2 of our own."""
+
+    def __init__(self, options: GrpcOptions) -> None:
+        self._options = options
+        self._server: Server | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._addresses: Sequence[Address] = ()
+
+    async def start(
+        self, methods: Sequence[Method], streams: Sequence[StreamMethod], addresses: Sequence[Address]
+    ) -> Sequence[Address]:
+        """As Transport says; also StartError when a certificate cannot be used."""
+        tls = self._options.tls
+        context = _Contexts(tls).first if tls else None
+        opened = open_sockets(addresses)
+        server = Server(methods, streams, self._options, self._denial)
+        self._server = server
+        loop = asyncio.get_running_loop()
+        handshake = self._options.preface_timeout / SECOND if context else None
+        for address in opened:
+            for listening in address.sockets:
+                listener = await loop.create_server(
+                    lambda: Wire(server), sock=listening, ssl=context, ssl_handshake_timeout=handshake, backlog=1024
+                )
+                self._listeners.append(listener)
+        self._addresses = [each.address for each in opened]
+        return self._addresses
+
+    @property
+    def connections(self) -> Connections | None:
+        """As Transport says."""
+        return self._server
+
+    async def stop(self, grace_seconds: float) -> None:
+        """GOAWAY, then wait for the unary calls, then end what streams there are; cut all when the grace is over."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        for listener in self._listeners:
+            listener.close()
+        await server.drain(grace_seconds)
+        for address in self._addresses:
+            remove_socket(address)
+
+    def _denial(self, transport: asyncio.Transport) -> RpcError | None:
+        wanted = self._options.tls.client_san if self._options.tls else ""
+        if not wanted:
+            return None
+        shown = transport.get_extra_info("peercert") or {}
+        names = (value for _, value in shown.get("subjectAltName", ()))
+        return None if bears(names, wanted) else not_admitted(wanted)
+
+
+class _Contexts:
+    """What TLS needs, for each new connection from the files as they are then."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
+        self._certificates = Certificates(tls)
+        self.first = self._current = self._context()
+        self._stale = False
+        # Asked at the beginning of each handshake, whether the client names a server or not.
+        self.first.sni_callback = self._choose
+
+    def _context(self) -> ssl.SSLContext:
+        tls = self._tls
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2  # 9.2
+        context.set_alpn_protocols(["h2"])
+        context.load_cert_chain(tls.cert, tls.key, password="")
+        if tls.client_ca:
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        if self._certificates.changed() is not None:
+            self._stale = True
+        if self._stale:
+            # The files were good a moment ago; if they are not now, the next connection looks again.
+            with suppress(OSError):
+                self._current = self._context()
+                self._stale = False
+        connection.context = self._current

@@ -1,0 +1,277 @@
+"""The calls of one connection: which there are, what they were asked, and how their answers leave. Hot path.
+
+A stream that was reset while its method is at work leaves its place only when the method answers: `abandoned`.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from struct import Struct
+from typing import Final
+
+from ratelimit_service.errors import RpcError
+from ratelimit_service.transports.http2 import messages
+from ratelimit_service.transports.http2.events import Event, Kind
+from ratelimit_service.transports.http2.flow import Outflow, Stream
+from ratelimit_service.transports.http2.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    Code,
+    frame,
+    rst_stream,
+)
+from ratelimit_service.transports.http2.headers import OK, RESPONSE, Head, http_response, trailers
+from ratelimit_service.transports.http2.limits import MOST_RESET, Limits
+from ratelimit_service.transports.refusals import EXPIRED, MOST_UNREAD_BYTES, PAUSE_BYTES, UNREAD, too_large
+
+_WHOLE: Final = Head("", plain=True)
+_EXPLANATION: Final = b"This port speaks gRPC: POST, with content-type application/grpc.\n"
+_BEFORE: Final = len(RESPONSE).to_bytes(3, "big") + bytes((HEADERS, END_HEADERS))
+_MOST_AT_ONCE: Final = 1024
+"""Bytes of an answer that is packed together with its headers; almost all are shorter than 100."""
+_AFTER: Final = len(OK).to_bytes(3, "big") + bytes((HEADERS, END_HEADERS | END_STREAM))
+
+
+@lru_cache(1024)
+def _layout(size: int) -> tuple[Callable[..., bytes], bytes, bytes]:
+    """How three frames with an answer of this size are packed at once: 0.24 µs, and 0.4 joined from pieces."""
+    return (
+        Struct(f">5sL{len(RESPONSE) + 5}sL5s{size}s5sL{len(OK)}s").pack,
+        RESPONSE + (size + 5).to_bytes(3, "big") + b"\0\0",
+        b"\0" + size.to_bytes(4, "big"),
+    )
+
+
+def timeless(_number: int) -> None:
+    """Nobody keeps deadlines."""
+
+
+class Calls:
+    """The calls of one connection; `wake` is called when there is something to take that nobody waits for."""
+
+    def __init__(self, limits: Limits, wake: Callable[[], None]) -> None:
+        self.streams: dict[int, Stream | None] = {}
+        """Those that are open; None when the question came whole and there is nothing to know but that it waits."""
+        self.abandoned: set[int] = set()
+        self.events: list[Event] = []
+        self.flow = Outflow()
+        self.ready: dict[int, Stream] = {}
+        """Streams whose messages are not all read, although they may be."""
+        self.reset_by_us: dict[int, None] = {}
+        self.expected = False
+        """What is written now is taken soon: nobody has to be woken."""
+        self.timed: set[int] = set()
+        """Calls whose deadline somebody keeps."""
+        self.forget_deadline: Callable[[int], None] = timeless
+        self._most_at_once = min(limits.max_message_size, _MOST_AT_ONCE)
+        self._wake = wake
+        self.limits = limits
+        self.held = 0
+        """Bytes of messages that are not read yet."""
+
+    @property
+    def unread(self) -> bool:
+        """More answers wait than one client may make us keep: it never reads, or has closed its windows."""
+        return self.flow.queued > self.limits.max_connection_memory
+
+    @property
+    def room(self) -> bool:
+        """There may be one more."""
+        return len(self.streams) + len(self.abandoned) < self.limits.max_concurrent_streams
+
+    def reply(self, number: int, answer: bytes | RpcError) -> None:
+        """The answer of a method that answers once; the first counts."""
+        flow = self.flow
+        if answer.__class__ is bytes and self.streams.get(number, flow) is None:
+            size = len(answer)
+            # Into one frame, on a stream that has sent nothing yet.
+            if (
+                size <= self._most_at_once
+                and size + 5 <= flow.window
+                and size + 5 <= flow.initial
+                and not flow.congested
+            ):
+                del self.streams[number]
+                if self.timed:
+                    self._untime(number)
+                flow.window -= size + 5
+                pack, before, after = _layout(size)
+                flow.out.append(pack(_BEFORE, number, before, number, after, answer, _AFTER, number, OK))
+                if not self.expected:
+                    self.touch()
+                return
+        self._reply_later(number, answer)
+
+    def _reply_later(self, number: int, answer: bytes | RpcError) -> None:
+        stream = self._waiting(number)
+        if stream is None:
+            return
+        stream.waiting = False
+        most = self.limits.max_message_size
+        if not isinstance(answer, RpcError) and len(answer) > most:
+            answer = too_large(len(answer), most)
+        if isinstance(answer, RpcError):
+            self.finish(number, answer)
+        else:
+            self._put(stream, answer)
+            self.finish(number)
+
+    def _waiting(self, number: int) -> Stream | None:
+        """The stream whose method has not answered yet."""
+        if number not in self.streams:
+            self.abandoned.discard(number)
+            return None
+        stream = self.streams[number]
+        if stream is None:
+            return self.unfold(number)
+        return stream if stream.waiting else None
+
+    def unfold(self, number: int) -> Stream:
+        """A Stream for a question that came whole."""
+        self.streams[number] = stream = Stream(number, _WHOLE, self.flow.initial)
+        stream.ended = stream.waiting = True
+        return stream
+
+    def send(self, number: int, message: bytes) -> None:
+        """One more answer on a streaming call; without effect once it is over."""
+        stream = self.streams.get(number)
+        if stream is None or stream.tail is not None:
+            return
+        most = self.limits.max_message_size
+        if len(message) > most:
+            self.finish(number, too_large(len(message), most))
+        elif stream.queue and stream.queued + len(message) > MOST_UNREAD_BYTES:
+            self.flow.drop(stream)
+            self.finish(number, UNREAD)
+        else:
+            self._put(stream, message)
+            self.flow.pump(stream)
+            self.touch()
+
+    def _put(self, stream: Stream, message: bytes) -> None:
+        self._start(stream)
+        self.flow.put(stream, messages.prefixed(message))
+
+    def _start(self, stream: Stream) -> None:
+        if not stream.started:
+            stream.started = True
+            self.flow.out.append(frame(HEADERS, END_HEADERS, stream.id, RESPONSE))
+
+    def finish(self, number: int, error: RpcError | None = None) -> None:
+        """The end of a call: what was sent before goes out first."""
+        stream = self.streams.get(number)
+        if stream is None or stream.tail is not None:
+            return
+        if error is None:
+            self._start(stream)
+            block = OK
+        else:
+            block = trailers(error) if stream.started else RESPONSE + trailers(error)
+        stream.tail = frame(HEADERS, END_HEADERS | END_STREAM, number, block)
+        self._release(stream)
+        self.pump(stream)
+        self.touch()
+
+    def fail(self, number: int, error: RpcError) -> None:
+        """The end of a call, whatever it had to say; its method may go on."""
+        if number not in self.streams:
+            return
+        stream = self.streams[number] or self.unfold(number)
+        if stream.sent or stream.tail is not None:
+            self.reset(number, Code.CANCEL)  # half a message can only be cut
+            return
+        self.flow.drop(stream)
+        self.finish(number, error)
+
+    def expire(self, number: int) -> None:
+        """Its deadline is over."""
+        self.fail(number, EXPIRED)
+
+    def begin(self, stream: Stream) -> None:
+        """A stream was opened: refuse it at once, or say so where somebody wants to know."""
+        head = stream.head
+        if head.http:
+            self._refuse_http(stream)
+        elif head.refusal is not None:
+            self.finish(stream.id, head.refusal)
+        elif head.streaming:
+            self.events.append((Kind.OPEN, stream.id, head, b""))
+        elif head.timeout is not None and not stream.ended:
+            self.events.append((Kind.BEGIN, stream.id, head, b""))
+
+    def _refuse_http(self, stream: Stream) -> None:
+        """A client that does not speak gRPC gets its status, and a line to read."""
+        stream.started = True
+        self.flow.out.append(frame(HEADERS, END_HEADERS, stream.id, http_response(stream.head.http)))
+        self.flow.put(stream, _EXPLANATION)
+        stream.tail = frame(DATA, END_STREAM, stream.id)
+        self.pump(stream)
+
+    def pump(self, stream: Stream) -> None:
+        """Let its answers out, as far as there is room."""
+        if not self.flow.pump(stream):
+            if stream.paused and stream.queued <= PAUSE_BYTES:
+                self.ready[stream.id] = stream
+                self.touch()
+            return
+        if stream.ended:
+            self.remove(stream)
+        elif not stream.head.http:
+            # 8.1: the response is complete, and the client need not go on. One that does not speak gRPC may.
+            self.reset(stream.id, Code.NO_ERROR)
+
+    def pump_all(self) -> None:
+        """The connection has room again."""
+        flow = self.flow
+        for stream in tuple(flow.blocked.values()):
+            if flow.window <= 0 or flow.congested:
+                break
+            self.pump(stream)
+
+    def reset(self, number: int, code: Code) -> None:
+        """End a stream at once: 5.4.2."""
+        self.flow.out.append(rst_stream(number, code))
+        if len(self.reset_by_us) >= MOST_RESET:
+            del self.reset_by_us[next(iter(self.reset_by_us))]
+        self.reset_by_us[number] = None
+        self.leave(number)
+        self.touch()
+
+    def leave(self, number: int) -> None:
+        """A stream is no more, whoever reset it."""
+        if number in self.streams:
+            stream = self.streams[number]
+            if stream is None:
+                del self.streams[number]
+                self._untime(number)
+                self.abandoned.add(number)
+            else:
+                self.remove(stream)
+
+    def remove(self, stream: Stream) -> None:
+        """Its place is free."""
+        del self.streams[stream.id]
+        self._untime(stream.id)
+        if stream.waiting:
+            self.abandoned.add(stream.id)
+        self.flow.forget(stream)
+        self.ready.pop(stream.id, None)
+        self._release(stream)
+        if stream.head.streaming:
+            self.events.append((Kind.CLOSE, stream.id, stream.head, b""))
+
+    def _untime(self, number: int) -> None:
+        if number in self.timed:
+            self.timed.discard(number)
+            self.forget_deadline(number)
+
+    def touch(self) -> None:
+        """There is something to take."""
+        if not self.expected:
+            self.expected = True
+            self._wake()
+
+    def _release(self, stream: Stream) -> None:
+        self.held -= len(stream.body)
+        stream.body.clear()

@@ -1,0 +1,145 @@
+"""Flow control: no byte of DATA is sent that the client has not made room for, and its own are bounded. Hot path.
+
+RFC 9113, 5.2 and 6.9. An answer that finds room on the connection and on its stream is written by the connection at
+once; the others wait in their stream, whole messages in a row, and leave in frames as windows open. What waits is
+bounded per stream and per connection.
+"""
+
+from collections import deque
+
+from ratelimit_service.errors import WireError
+from ratelimit_service.transports.http2.frames import DATA, FIRST_WINDOW, LARGEST, MOST_WINDOW, Code, pack_head
+from ratelimit_service.transports.http2.headers import Head
+from ratelimit_service.transports.refusals import MESSAGE_BYTES
+
+
+class Stream:
+    """A call that did not come in one piece, or whose answer does not leave in one."""
+
+    __slots__ = (
+        "body",
+        "ended",
+        "head",
+        "id",
+        "length",
+        "paused",
+        "queue",
+        "queued",
+        "room",
+        "sent",
+        "started",
+        "tail",
+        "waiting",
+        "window",
+    )
+
+    def __init__(self, number: int, head: Head, window: int) -> None:
+        self.id = number
+        self.head = head
+        self.window = window
+        """Bytes that we may send; below 0 when the client shrank it (6.9.2)."""
+        self.queue: deque[bytes] = deque()
+        self.queued = 0
+        """What the queue costs, in bytes."""
+        self.sent = 0
+        """Bytes of the first message in the queue that have left."""
+        self.started = False
+        """The headers of the response have left."""
+        self.tail: bytes | None = None
+        """The frame that ends our side; it is there when the call is over for us."""
+        self.waiting = False
+        """The method was asked, and has not answered."""
+        self.body = bytearray()
+        """What came of messages that are not read yet."""
+        self.paused = False
+        """Its messages are not read until more of its answers are."""
+        self.length = 0
+        """Bytes of the body so far."""
+        self.room = FIRST_WINDOW
+        """Bytes that the client may send."""
+        self.ended = False
+        """The client sends no more."""
+
+
+class Outflow:
+    """What one connection sends."""
+
+    __slots__ = ("blocked", "congested", "frame_size", "initial", "out", "queued", "window")
+
+    def __init__(self) -> None:
+        self.out: list[bytes] = []
+        """What is to be written now."""
+        self.window = FIRST_WINDOW
+        """Bytes of DATA that we may send on the connection."""
+        self.initial = FIRST_WINDOW
+        """The window of a stream that the client opens."""
+        self.frame_size = LARGEST
+        self.congested = False
+        """The socket takes no more for now: DATA waits, as if the window were closed."""
+        self.queued = 0
+        """What waits in all streams, in bytes."""
+        self.blocked: dict[int, Stream] = {}
+
+    def put(self, stream: Stream, message: bytes) -> None:
+        """Let a message wait for its turn."""
+        cost = len(message) + MESSAGE_BYTES
+        stream.queue.append(message)
+        stream.queued += cost
+        self.queued += cost
+
+    def pump(self, stream: Stream) -> bool:
+        """Send what the windows allow; True when our side of the stream has ended."""
+        queue, out = stream.queue, self.out
+        while queue:
+            message = queue[0]
+            start = stream.sent
+            size = min(len(message) - start, self.window, stream.window, self.frame_size)
+            if size <= 0 or self.congested:
+                self.blocked[stream.id] = stream
+                return False
+            out.append(pack_head(size >> 8, size & 0xFF, DATA, 0, stream.id))
+            out.append(message[start : start + size])
+            self.window -= size
+            stream.window -= size
+            if start + size < len(message):
+                stream.sent = start + size
+                continue
+            queue.popleft()
+            stream.sent = 0
+            stream.queued -= len(message) + MESSAGE_BYTES
+            self.queued -= len(message) + MESSAGE_BYTES
+        self.blocked.pop(stream.id, None)
+        if stream.tail is None:
+            return False
+        out.append(stream.tail)
+        return True
+
+    def drop(self, stream: Stream) -> None:
+        """Forget what waits, but for the rest of a message whose beginning has left."""
+        kept = [stream.queue[0]] if stream.sent else []
+        self.queued -= stream.queued
+        stream.queue.clear()
+        stream.queued = 0
+        self.blocked.pop(stream.id, None)
+        for message in kept:
+            self.put(stream, message)
+
+    def forget(self, stream: Stream) -> None:
+        """Forget all of it."""
+        stream.sent = 0
+        self.drop(stream)
+
+    def grow(self, increment: int) -> None:
+        """The client makes room on the connection: 6.9.1."""
+        self.window += increment
+        if self.window > MOST_WINDOW:
+            raise WireError(Code.FLOW_CONTROL_ERROR, "the window of the connection is over 2^31-1 (6.9.1)")
+
+    def resize(self, initial: int, streams: list[Stream]) -> None:
+        """The client changes the window of all streams: 6.9.2."""
+        change = initial - self.initial
+        self.initial = initial
+        for stream in streams:
+            stream.window += change
+            if stream.window > MOST_WINDOW:
+                raise WireError(Code.FLOW_CONTROL_ERROR, "the window of a stream is over 2^31-1 (6.9.2)")

@@ -1,0 +1,291 @@
+"""What a client sends, frame by frame: each kind, what it does, and what it may not; section numbers of RFC 9113."""
+
+from typing import Final
+
+from ratelimit_service.errors import WireError
+from ratelimit_service.transports.http2 import frames, questions
+from ratelimit_service.transports.http2.calls import Calls
+from ratelimit_service.transports.http2.flow import Stream
+from ratelimit_service.transports.http2.frames import ACK, END_HEADERS, END_STREAM, MOST_WINDOW, PRIORITIZED, Code
+from ratelimit_service.transports.http2.headers import HeaderReader
+from ratelimit_service.transports.http2.limits import MOST_CONTINUATIONS, MOST_IDLE_FRAMES, RECEIVE_WINDOW, Limits
+
+FAREWELL: Final = b"farewell"
+"""In the PING after our first GOAWAY: when it comes back, the client knows."""
+
+_LARGEST_SENT: Final = 64 * 1024
+"""Bytes of the frames that we send, where the client takes larger ones: answers take turns on the connection."""
+
+
+class Peer:
+    """What is known of a client by what it sent."""
+
+    def __init__(self, calls: Calls, headers: HeaderReader, limits: Limits) -> None:
+        self.calls = calls
+        self.headers = headers
+        self.last = 0
+        """Its last stream."""
+        self.most_stream = MOST_WINDOW
+        """The last one that it may open."""
+        self.room = RECEIVE_WINDOW
+        """Bytes of DATA that it may send."""
+        self.budget = MOST_IDLE_FRAMES
+        self.decoded = 0
+        self.block: _Block | None = None
+        """The header block that is not complete."""
+        self._limits = limits
+        self.settled = False
+        """It has announced its settings, as it must first."""
+        self._out = calls.flow.out
+
+    def take(self, kind: int, flags: int, number: int, payload: bytes) -> None:  # noqa: PLR0912 - a table
+        """A frame has come; WireError when it ends the connection."""
+        if not self.settled:
+            if kind != frames.SETTINGS or flags & ACK:
+                raise WireError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS (3.4)")
+            self.settled = True
+        if self.block is not None and (kind != frames.CONTINUATION or number != self.block.number):
+            raise WireError(Code.PROTOCOL_ERROR, "a header block is interrupted (4.3)")
+        match kind:
+            case frames.DATA:
+                self._data(flags, number, payload)
+            case frames.HEADERS:
+                self._begin_block(flags, number, payload)
+            case frames.PRIORITY:
+                self._spend()
+                self._on_stream(number)
+                if len(payload) != 5:
+                    self.calls.reset(number, Code.FRAME_SIZE_ERROR)  # 6.3
+                elif frames.number(payload[:4]) == number:
+                    self.calls.reset(number, Code.PROTOCOL_ERROR)  # RFC 7540, 5.3.1
+            case frames.RST_STREAM:
+                self._spend()
+                self._not_idle(number)
+                _sized(payload, 4)
+                self.calls.leave(number)
+            case frames.SETTINGS:
+                self._spend(1 + len(payload) // 48)
+                self._settings(flags, number, payload)
+            case frames.PUSH_PROMISE:
+                raise WireError(Code.PROTOCOL_ERROR, "a client promises nothing (8.4)")
+            case frames.PING:
+                self._spend()
+                _on_connection(number)
+                _sized(payload, 8)
+                if not flags & ACK:
+                    self._out.append(frames.frame(frames.PING, ACK, 0, payload))
+                elif payload == FAREWELL:
+                    self.leave()
+            case frames.GOAWAY:
+                self._spend()
+                _on_connection(number)
+                if len(payload) < 8:
+                    raise WireError(Code.FRAME_SIZE_ERROR, f"GOAWAY has {len(payload)} bytes (6.8)")
+            case frames.WINDOW_UPDATE:
+                self._spend()
+                self._window_update(number, payload)
+            case frames.CONTINUATION:
+                self._continue_block(flags, number, payload)
+            case _:
+                self._spend()  # 4.1: of unknown kinds nothing is to be made
+
+    def _spend(self, count: int = 1) -> None:
+        self.budget -= count
+        if self.budget < 0:
+            raise WireError(Code.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
+
+    def _on_stream(self, number: int) -> None:
+        if not number:
+            raise WireError(Code.PROTOCOL_ERROR, "a frame of a stream is on stream 0 (6)")
+
+    def _not_idle(self, number: int) -> None:
+        self._on_stream(number)
+        if number > self.last:
+            if number <= MOST_WINDOW and self.most_stream < number:
+                return  # one that came after our GOAWAY, and that we never opened: 6.8
+            raise WireError(Code.PROTOCOL_ERROR, "a frame is on a stream that was never opened (5.1)")
+
+    def _data(self, flags: int, number: int, payload: bytes) -> None:
+        self._not_idle(number)
+        length = len(payload)
+        if length > self.room:
+            raise WireError(Code.FLOW_CONTROL_ERROR, "the client sends more than the connection's window (6.9.1)")
+        # Padding and the data of streams that are gone count too: 6.9.
+        self.room -= length
+        if self.room <= RECEIVE_WINDOW // 2:
+            self.make_room()
+        body = frames.unpadded(flags, payload)
+        if not body:
+            self._spend()
+        calls = self.calls
+        stream = calls.streams.get(number)
+        if stream is None or stream.ended:
+            if number not in calls.reset_by_us and number <= self.last:
+                self._spend()
+                calls.reset(number, Code.STREAM_CLOSED)  # 5.1, half-closed (remote), and closed
+            return
+        stream.room -= length
+        if stream.room < 0:
+            calls.reset(number, Code.FLOW_CONTROL_ERROR)
+            return
+        stream.length += len(body)
+        self._hear(stream, body, ended=bool(flags & END_STREAM))
+
+    def _hear(self, stream: Stream, body: bytes, *, ended: bool) -> None:
+        calls, announced = self.calls, stream.head.length
+        stream.ended = ended
+        if announced is not None and (stream.length > announced or (ended and stream.length != announced)):
+            calls.reset(stream.id, Code.PROTOCOL_ERROR)  # 8.1.1
+        elif stream.tail is None:
+            questions.hear(calls, stream, body)
+        elif ended and not stream.queue:
+            calls.remove(stream)
+
+    def make_room(self) -> None:
+        """What has come makes room for more: 6.9."""
+        self._out.append(frames.window_update(0, RECEIVE_WINDOW - self.room))
+        self.room = RECEIVE_WINDOW
+
+    def _begin_block(self, flags: int, number: int, payload: bytes) -> None:
+        self._on_stream(number)
+        payload = frames.unpadded(flags, payload)
+        itself = False
+        if flags & PRIORITIZED:
+            if len(payload) < 5:
+                raise WireError(Code.FRAME_SIZE_ERROR, "HEADERS is too short for its priority (6.2)")
+            itself = frames.number(payload[:4]) == number
+            payload = payload[5:]
+        self.block = _Block(number, ended=bool(flags & END_STREAM), itself=itself)
+        self._add(flags, payload)
+
+    def _continue_block(self, flags: int, number: int, payload: bytes) -> None:
+        self._on_stream(number)
+        if self.block is None:
+            raise WireError(Code.PROTOCOL_ERROR, "CONTINUATION continues nothing (6.10)")
+        self.block.continuations += 1
+        if self.block.continuations > MOST_CONTINUATIONS:
+            raise WireError(Code.ENHANCE_YOUR_CALM, "a header block has too many CONTINUATION frames")
+        self._add(flags, payload)
+
+    def _add(self, flags: int, payload: bytes) -> None:
+        block = self.block
+        assert block is not None
+        block.bytes += payload
+        if len(block.bytes) > 2 * self._limits.max_header_list_size:
+            raise WireError(Code.ENHANCE_YOUR_CALM, "the header block is far too large")
+        if flags & END_HEADERS:
+            self.block = None
+            self._open(block)
+
+    def _open(self, block: "_Block") -> None:
+        calls, number, data = self.calls, block.number, bytes(block.bytes)
+        if number in calls.streams:
+            self._trailers(block, data)
+            return
+        if number <= self.last:
+            if number not in calls.reset_by_us:
+                # 5.1.1 for a number that is smaller than another; 5.1 for one that was used.
+                code = Code.STREAM_CLOSED if number == self.last else Code.PROTOCOL_ERROR
+                raise WireError(code, "HEADERS is on a stream that is closed (5.1)")
+            self.decoded += 1
+            self.headers.read_trailers(data)
+            return
+        if not number & 1:
+            raise WireError(Code.PROTOCOL_ERROR, "the client opens a stream with an even number (5.1.1)")
+        head = self.headers.cache.get(data)
+        if head is None:
+            self.decoded += 1
+            head = self.headers.read(data)
+        if number > self.most_stream:
+            return  # 6.8: it came after our GOAWAY
+        self.last = number
+        if head.malformed or block.itself:
+            self._spend()
+            calls.reset(number, Code.PROTOCOL_ERROR)  # 8.1.1; RFC 7540, 5.3.1
+        elif not calls.room:
+            self._spend()
+            calls.reset(number, Code.REFUSED_STREAM)  # 5.1.2
+        else:
+            calls.streams[number] = stream = Stream(number, head, calls.flow.initial)
+            stream.ended = block.ended
+            calls.begin(stream)
+            if block.ended and number in calls.streams:
+                self._hear(stream, b"", ended=True)
+
+    def _trailers(self, block: "_Block", data: bytes) -> None:
+        """8.1: a second block ends the stream."""
+        calls, stream = self.calls, self.calls.streams[block.number]
+        self.decoded += 1
+        problem = self.headers.read_trailers(data)
+        if stream is None or stream.ended:
+            calls.reset(block.number, Code.STREAM_CLOSED)
+        elif problem or not block.ended:
+            calls.reset(block.number, Code.PROTOCOL_ERROR)
+        else:
+            self._hear(stream, b"", ended=True)
+
+    def _settings(self, flags: int, number: int, payload: bytes) -> None:
+        _on_connection(number)
+        if flags & ACK:
+            _sized(payload, 0)
+            self.headers.acknowledged()
+            return
+        found, flow = frames.read_settings(payload), self.calls.flow
+        flow.frame_size = min(found.get(frames.MAX_FRAME_SIZE, flow.frame_size), _LARGEST_SENT)
+        self._out.append(frames.frame(frames.SETTINGS, ACK, 0))
+        if (initial := found.get(frames.INITIAL_WINDOW_SIZE)) is not None:
+            flow.resize(initial, [stream for stream in self.calls.streams.values() if stream])
+            self.calls.pump_all()
+
+    def _window_update(self, number: int, payload: bytes) -> None:
+        _sized(payload, 4)
+        increment, calls = frames.number(payload), self.calls
+        if not number:
+            if not increment:
+                raise WireError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of 0 (6.9)")
+            calls.flow.grow(increment)
+            calls.pump_all()
+            return
+        self._not_idle(number)
+        if number not in calls.streams:
+            return  # 5.1: it may come after the end
+        if not increment:
+            calls.reset(number, Code.PROTOCOL_ERROR)  # 6.9
+            return
+        stream = calls.streams[number] or calls.unfold(number)
+        stream.window += increment
+        if stream.window > MOST_WINDOW:
+            calls.reset(number, Code.FLOW_CONTROL_ERROR)  # 6.9.1
+        elif number in calls.flow.blocked:
+            calls.pump(stream)
+
+    def leave(self) -> None:
+        """Let it open no more streams, and tell it which was the last: 6.8."""
+        if self.most_stream == MOST_WINDOW:
+            self.most_stream = self.last
+            self._out.append(frames.goaway(self.last, Code.NO_ERROR, "draining"))
+            self.calls.touch()
+
+
+class _Block:
+    """A header block that is not complete."""
+
+    __slots__ = ("bytes", "continuations", "ended", "itself", "number")
+
+    def __init__(self, number: int, *, ended: bool, itself: bool) -> None:
+        self.number = number
+        self.ended = ended
+        self.itself = itself
+        """The stream depends on itself."""
+        self.bytes = bytearray()
+        self.continuations = 0
+
+
+def _on_connection(number: int) -> None:
+    if number:
+        raise WireError(Code.PROTOCOL_ERROR, "a frame of the connection is on a stream (6)")
+
+
+def _sized(payload: bytes, size: int) -> None:
+    if len(payload) != size:
+        raise WireError(Code.FRAME_SIZE_ERROR, f"a frame of {len(payload)} bytes, it must have {size} (6)")

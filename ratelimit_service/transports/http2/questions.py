@@ -1,0 +1,77 @@
+"""From the bytes of a stream to what its method is asked: one message for those that answer once, any for streams."""
+
+from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.transports.http2 import messages
+from ratelimit_service.transports.http2.calls import Calls
+from ratelimit_service.transports.http2.events import Kind
+from ratelimit_service.transports.http2.flow import Stream
+from ratelimit_service.transports.http2.frames import FIRST_WINDOW, window_update
+from ratelimit_service.transports.http2.limits import MOST_MESSAGES
+from ratelimit_service.transports.refusals import PAUSE_BYTES
+
+
+def hear(calls: Calls, stream: Stream, body: bytes) -> None:
+    """A part of its messages has come."""
+    calls.held += len(body)
+    stream.body += body
+    if calls.held > calls.limits.max_connection_memory:
+        message = f"the connection has more than {calls.limits.max_connection_memory} bytes of unread messages"
+        calls.fail(stream.id, RpcError(Status.RESOURCE_EXHAUSTED, message))
+    else:
+        read(calls, stream)
+
+
+def read(calls: Calls, stream: Stream) -> None:
+    """Hand out what is whole of its messages."""
+    before = len(stream.body)
+    error = _read_stream(calls, stream) if stream.head.streaming else _read_question(calls, stream)
+    if stream.tail is not None:  # refused while it was read
+        return
+    calls.held += len(stream.body) - before
+    if error is not None:
+        calls.fail(stream.id, error)
+    elif stream.room <= FIRST_WINDOW // 2 and not (stream.ended or stream.paused or stream.id in calls.ready):
+        calls.flow.out.append(window_update(stream.id, FIRST_WINDOW - stream.room))
+        stream.room = FIRST_WINDOW
+
+
+def _read_question(calls: Calls, stream: Stream) -> RpcError | None:
+    body, most = stream.body, calls.limits.max_message_size
+    if len(body) >= messages.PREFIX_BYTES:
+        size = messages.size_of(body)
+        if size > most:
+            return messages.too_long(size, most)
+        if len(body) > messages.PREFIX_BYTES + size:
+            return messages.MORE_QUESTIONS
+    if not stream.ended:
+        return None
+    if not body:
+        return messages.NO_QUESTION
+    message = messages.take_message(body, most, gzip=stream.head.gzip)
+    if not isinstance(message, bytes):
+        return message or messages.TRUNCATED
+    stream.waiting = True
+    calls.events.append((Kind.CALL, stream.id, stream.head, message))
+    return None
+
+
+def _read_stream(calls: Calls, stream: Stream) -> RpcError | None:
+    most, number = calls.limits.max_message_size, stream.id
+    calls.ready.pop(number, None)
+    for _ in range(MOST_MESSAGES):
+        stream.paused = stream.queued > PAUSE_BYTES
+        if stream.paused:
+            return None
+        message = messages.take_message(stream.body, most, gzip=stream.head.gzip)
+        if message is None:
+            if not stream.ended:
+                return None
+            if stream.body:
+                return messages.TRUNCATED
+            calls.events.append((Kind.HALF_CLOSE, number, stream.head, b""))
+            return None
+        if isinstance(message, RpcError):
+            return message
+        calls.events.append((Kind.MESSAGE, number, stream.head, message))
+    calls.ready[number] = stream
+    return None

@@ -1,0 +1,229 @@
+"""The asyncio side of a connection: bytes in, events to methods, bytes out. Hot path.
+
+One write answers a whole read. What is answered later is written once per turn of the loop. While the socket takes no
+more, nothing is read: a client that does not read its answers asks nothing either.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from ratelimit_service.api.method import Method, StreamMethod
+from ratelimit_service.errors import RpcError
+from ratelimit_service.transports.http2.connection import Connection
+from ratelimit_service.transports.http2.events import Event, Kind
+from ratelimit_service.transports.http2.frames import Code
+from ratelimit_service.transports.http2.stream_call import StreamCall
+from ratelimit_service.transports.refusals import INTERNAL, STOPPING
+
+if TYPE_CHECKING:
+    from ratelimit_service.transports.http2.server import Server
+
+log = logging.getLogger(__name__)
+
+_CALL: Final = Kind.CALL
+
+LINGER_SECONDS: Final = 1.0
+"""A connection that we end is read from for so long: closed at once, the reset could overtake our last words."""
+
+
+class Wire(asyncio.Protocol):
+    """One connection."""
+
+    transport: asyncio.Transport
+    connection: Connection
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._loop = server.loop
+        self._methods: Mapping[str, Method] = server.methods
+        self._stream_methods: Mapping[str, StreamMethod] = server.stream_methods
+        self._streams: dict[int, StreamCall] = {}
+        self._closing: asyncio.TimerHandle | None = None
+        self._held = False
+        self.gone = False
+        self.heard = True
+        """Something came since the server looked last."""
+        self.stuck = False
+        """The socket takes no more."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is here, and through with TLS."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's own are not of asyncio's class
+        self.connection = Connection(
+            self._server.kinds, self._server.limits, self._wake, self._server.denial(self.transport)
+        )
+        self.connection.calls.forget_deadline = self._forget_deadline
+        if not self._server.enter(self):
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        self.heard = True
+        self._work(data)
+
+    def _work(self, data: bytes) -> None:
+        connection = self.connection
+        if connection.closed:
+            return
+        calls = connection.calls
+        calls.expected = True
+        events = connection.receive(data)
+        while events:
+            self._handle(events)
+            events, calls.events = calls.events, []
+        self._write()
+        if connection.more and not self._held:
+            self._held = True
+            self.transport.pause_reading()
+            self._loop.call_soon(self._go_on)
+
+    def _handle(self, events: list[Event]) -> None:
+        calls, methods = self.connection.calls, self._methods
+        streams, reply = calls.streams, calls.reply
+        for kind, number, head, body in events:
+            if kind is _CALL:
+                if number not in streams:  # it was reset in the same read
+                    calls.abandoned.discard(number)
+                    continue
+                try:
+                    methods[head.path].call(body, partial(reply, number))
+                except Exception:
+                    log.exception("%s failed", head.path)
+                    reply(number, INTERNAL)
+                if head.timeout is not None and number in streams and number not in calls.timed:
+                    self._expire_in(number, head.timeout)
+            elif kind is Kind.BEGIN:
+                self._expire_in(number, head.timeout)
+            else:
+                self._stream_event(kind, number, head.path, body, head.timeout)
+
+    def _stream_event(self, kind: Kind, number: int, path: str, body: bytes, timeout: int | None) -> None:
+        if kind is Kind.OPEN:
+            call = self._streams[number] = StreamCall(self.connection.calls, number, path)
+            call.open(self._stream_methods[path])
+            self._expire_in(number, timeout)
+            if self._server.streams_end:
+                call.finish(STOPPING)
+        elif kind is Kind.CLOSE:
+            if closed := self._streams.pop(number, None):
+                closed.happen(kind, b"")
+        elif number in self._streams:
+            self._streams[number].happen(kind, body)
+
+    def _wake(self) -> None:
+        """Something is to be written, or to be told, that no read waits for."""
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        events, calls = self.connection.calls.events, self.connection.calls
+        calls.expected = True
+        while events:
+            calls.events = []
+            self._handle(events)
+            events = calls.events
+        if self.connection.calls.ready and not self._held and not self.stuck:
+            self._held = True
+            self._loop.call_soon(self._go_on)
+        self._write()
+
+    def _go_on(self) -> None:
+        self._held = False
+        if not self.gone and not self.stuck:
+            self.transport.resume_reading()
+            self._work(b"")
+
+    def _write(self) -> None:
+        connection = self.connection
+        out = connection.take()
+        if self.gone:
+            return
+        if out and self._closing is None:
+            self.transport.write(out)
+        if connection.closed:
+            self._hang_up()
+        elif connection.left and not connection.calls.ready:
+            self.connection.close(Code.NO_ERROR, "drained")
+            self._write()
+        if self._server.draining:
+            self._server.quiet()
+
+    def _hang_up(self) -> None:
+        """No more from us; the client has a moment to read what it was told."""
+        if self._closing is None:
+            if self.connection.error is not None:
+                self._server.count_error(*self.connection.error)
+            self._closing = self._loop.call_later(LINGER_SECONDS, self.transport.abort)
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            else:
+                self.transport.close()
+            self._finish_events()
+
+    def _finish_events(self) -> None:
+        calls = self.connection.calls
+        while calls.events:
+            events, calls.events = calls.events, []
+            self._handle(events)
+        self._server.quiet()
+
+    def pause_writing(self) -> None:
+        """The socket takes no more for now."""
+        self.stuck = True
+        self.connection.congest(True)
+        if not self.gone:
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self.stuck = False
+        self.connection.congest(False)
+        if not self.gone:
+            self.transport.resume_reading()
+            self._work(b"")  # what was read before the socket was stuck
+            self._flush()
+
+    def eof_received(self) -> bool:
+        """The client sends no more: nobody speaks gRPC half open."""
+        return False
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """It is over."""
+        self.gone = True
+        if self._closing is not None:
+            self._closing.cancel()
+        self.connection.lose()
+        self._finish_events()
+        self._server.leave(self)
+
+    def _expire_in(self, number: int, timeout: int | None) -> None:
+        calls = self.connection.calls
+        if timeout is not None and number in calls.streams:
+            calls.timed.add(number)
+            self._server.deadlines.add((self, number), self._server.now() + timeout)
+
+    def _forget_deadline(self, number: int) -> None:
+        self._server.deadlines.discard((self, number))
+
+    def cut(self) -> None:
+        """End it now, whatever it waits for."""
+        self.connection.close(Code.NO_ERROR, "")
+        self._finish_events()
+        self.transport.abort()
+        self._server.leave(self)
+
+    def expire(self, number: int) -> None:
+        """The deadline of a call is over."""
+        self.connection.calls.expire(number)
+
+    def end_streams(self, error: RpcError) -> None:
+        """Finish all streaming calls."""
+        for call in tuple(self._streams.values()):
+            call.finish(error)
+
+    @property
+    def unary(self) -> bool:
+        """A method that answers once is at work."""
+        return len(self.connection.calls.streams) > len(self._streams)
