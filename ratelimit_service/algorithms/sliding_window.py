@@ -2,8 +2,8 @@
 
 A window's length looks back from now: it covers all that has passed of the current window of the calendar, and the rest
 of it lies in the previous one. Of that one only the count is known, so it is taken to have come evenly: with 15 seconds
-of a minute gone, three quarters of it still count. Whoever knows the edges can pass almost twice the limit within one
-window's length (all of it late in one window, all again late in the next); for traffic that knows nothing of them the
+of a minute gone, three quarters of it still count. Whoever knows the edges can pass twice the limit within one
+window's length (all of it late in one window, and all again as that fades); for traffic that knows nothing of them the
 estimate is off by 0.3 / sqrt(requests a window), on average.
 
 State: the moment from which nothing is left of it, the count of the previous window, and that of the current one, which

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import NAMES, Algorithm, open_algorithm
-from ratelimit_service.clock import SECOND
+from ratelimit_service.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.model import NEVER, Limit, Unit
 from tests.algorithms.histories import (
     History,
@@ -240,6 +240,29 @@ def test_who_keeps_trying_stays_out_where_refused_hits_count(name: str, requests
 
     assert admitted.index(False) <= 2 * requests
     assert not any(admitted[admitted.index(False) :])
+
+
+@pytest.mark.parametrize(
+    ("name", "first_request", "left"),
+    [
+        ("fixed_window", False, [0, 10, 10, 10, 10, 10]),
+        ("fixed_window", True, [0, 0, 0, 0, 10, 10]),
+        ("sliding_window", False, [0, 0, 1, 5, 9, 10]),
+        ("sub_windows", False, [0, 0, 0, 0, 0, 10]),
+        ("sliding_log", False, [0, 0, 0, 0, 10, 10]),
+        ("token_bucket", False, [0, 1, 2, 6, 10, 10]),
+        ("leaky_bucket", False, [0, 1, 2, 6, 10, 10]),
+    ],
+)
+def test_the_story_that_docs_algorithms_md_tells_is_true(name: str, first_request: bool, left: list[int]) -> None:
+    algorithm = open_algorithm(name)
+    limit = Limit(10, Unit.MINUTE, MINUTE, parts=6, first_request=first_request, count_refused=False)
+    noon = 12 * HOUR
+    state, _ = algorithm.hit(None, limit, 10, noon + 50 * SECOND)
+
+    looks = [algorithm.hit(state, limit, 0, noon + seconds * SECOND)[1] for seconds in (55, 60, 65, 90, 110, 120)]
+
+    assert [look.remaining for look in looks] == left
 
 
 @pytest.mark.parametrize("name", NAMES)

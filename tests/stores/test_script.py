@@ -23,13 +23,14 @@ def hit(rule: Rule, key: str, cost: int = 1, together: int = 0) -> Hit:
 
 
 def test_counters_and_limits_are_told_once_and_hits_by_their_numbers() -> None:
-    keys, arguments = script().encode(
-        [[hit(FIXED, "a"), hit(BUCKET, "b", -2)], [hit(FIXED, "a", 4), hit(FIXED, "c", 0)]]
-    )
+    first, second = [hit(FIXED, "a"), hit(BUCKET, "b", -2)], [hit(FIXED, "a", 4), hit(FIXED, "c", 0)]
+
+    keys, (plan,) = script().encode([first, second])
 
     assert keys == ["rl1|a", "rl1|b", "rl1|c"]
     limits = "1, 3, 60000000, 0, 10, 0, 1, 0, 0, 5, 5, 1000000, 9, 10, 0, 0, 1, 0"
-    assert arguments == (f"[0, 2, {limits}, 1, 1, 1, 2, 2, -2, 1, 1, 4, 3, 1, 0]",)
+    hits = "1, 1, 1, 2, 2, -2, 1, 1, 4, 3, 1, 0"
+    assert plan == f"[0, 2, {limits}, {hits}]"
 
 
 def test_the_keys_of_a_calendar_s_windows_outlive_them_by_more_or_less() -> None:
