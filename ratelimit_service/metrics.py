@@ -193,7 +193,7 @@ class Metrics:
 
     def _store_errors(self) -> str:
         """Only a store outside this process has any: it says why requests were answered by policy."""
-        errors: Mapping[str, int] = getattr(self._limiter.store, "errors", {})
+        errors = self._limiter.store.errors
         name, of_store = "ratelimit_store_errors_total", ("store", self._limiter.store.name)
         return head(name, "counter", "Requests answered by policy, by what was wrong with the store.") + "".join(
             line(name, self._labels(of_store, ("cause", cause)), number) for cause, number in sorted(errors.items())

@@ -7,9 +7,10 @@ a million counters each of the three would stop all calls for tens of millisecon
 Law: in every segment the order of the dictionary is the order of use, the least recent first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
+from types import MappingProxyType
 
 from ratelimit_service.algorithms import State
 from ratelimit_service.clock import Clock, system_clock
@@ -26,6 +27,7 @@ class MemoryStore:
 
     name = "memory"
     healthy = True
+    errors: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, most: int, clock: Clock = system_clock) -> None:
         count = 1

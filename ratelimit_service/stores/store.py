@@ -1,6 +1,6 @@
 """The contract of a store: it keeps counters, charges hits against them, and owns the clock it does that by."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ratelimit_service.errors import StoreError
@@ -27,6 +27,10 @@ class Store(Protocol):
     @property
     def evicted(self) -> int:
         """Live counters that had to make way for others."""
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """Requests that it could not decide, by cause."""
 
     def hit(self, hits: Sequence[Hit], done: Done) -> None:
         """Charge all hits of one request, write a decision on each, then call `done` once, now or later.

@@ -216,6 +216,7 @@ class Asked:
     evicted = 0
 
     def __init__(self, store: RedisStore, loop: asyncio.AbstractEventLoop, redis: Redis) -> None:
+        self.errors = store.errors
         self._store = store
         self._loop = loop
         self._redis = redis
