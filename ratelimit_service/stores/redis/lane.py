@@ -65,6 +65,9 @@ class Lane:
         self.redirect: Redirect = _nowhere
         self.on_lost: Callable[[], None] = _nothing
         self.learn: Callable[[Sequence[Hit], float], None] = _nothing
+        self.forget: Callable[[], None] = _nothing
+        self.resets_key = ""
+        """Where the server says when counters were last reset; empty when nobody wants to know."""
         self._room = room
         self._deadline = deadline
         self._link: Link | None = None
@@ -79,6 +82,7 @@ class Lane:
         self._seeker = Seeker(open_link, self._outage, self._found, self._open)
         self._counters = 0
         self._counted = 0.0
+        self._reset = b""
 
     @property
     def healthy(self) -> bool:
@@ -145,6 +149,8 @@ class Lane:
         if now - self._counted > _COUNT:
             self._counted = now
             link.call(("DBSIZE",), self._count)
+            if self.resets_key:
+                link.call(("GET", self.resets_key), self._look_at_reset)
 
     def leave(self) -> None:
         """Its server is not the right one any more: look for the other one; what is under way is lost."""
@@ -255,6 +261,12 @@ class Lane:
         if isinstance(reply, int):
             self._counters = reply
 
+    def _look_at_reset(self, reply: Any) -> None:
+        """What was refused before a reset may be allowed now. In a Cluster one node tells, the others say MOVED."""
+        if isinstance(reply, bytes) and reply != self._reset:
+            self._reset = reply
+            self.forget()
+
     def _fail(self, part: Part, fault: Fault) -> None:
         self._room.fail(part.waiting, part.hits, fault)
 
@@ -310,7 +322,7 @@ _SILENT: Final = 1.0
 """Seconds without a reply, after which a server is asked whether it is there: better now than by the next request."""
 
 _COUNT: Final = 5.0
-"""Seconds between two questions how many keys there are."""
+"""Seconds between two questions how many keys there are, and whether counters were reset."""
 
 _NOT_THIS_ONE: Final = frozenset({"readonly", "loading", "noauth", "wrongpass"})
 """The server will not do at all, or not in this connection: there is nothing to be gained by four more calls."""

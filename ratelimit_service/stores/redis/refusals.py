@@ -1,7 +1,8 @@
 """Counters that have refused, so that a flood of the same costs no call. Pure. Hot path.
 
 A refusal says after which wait the same hit would be allowed; until then the answer is known, unless somebody gives
-something back. A refund of this instance clears what is known; one of another instance is seen when the wait is over.
+something back. A refund of this instance clears what is known; one of another instance is seen when the wait is over,
+and a reset by `ratelimit counters` within seconds.
 Where refused hits count, every one of them moves the counter, and has to be asked: but for a fixed window of the
 calendar, if `LOCAL_CACHE_SIZE_IN_BYTES` says so. It stays over its limit until it ends, whatever comes; what comes is
 not counted any more, as in upstream.
@@ -87,6 +88,11 @@ class Refusals:
             if len(known) >= self._most:
                 del known[next(iter(known))]
             known[hit.key] = _Refusal(asked + decision.retry_after / 1_000_000, cost, limit, decision)
+
+    def forget(self) -> None:
+        """Ask for all of them again: counters were reset."""
+        self.known.clear()
+        self._to_sweep.clear()
 
     def sweep(self, now: float) -> None:
         """Forget some of what is over."""
