@@ -18,7 +18,7 @@ _AT_ONCE = ("--repl-diskless-sync-delay", "0")
 
 def ask(port: int, *words: str) -> str:
     """What redis-cli is answered on that port."""
-    command = [str(peers.redis_server().with_name("redis-cli")), "-p", str(port), *words]
+    command = [str(peers.redis_cli()), "-p", str(port), *words]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.rstrip("\n")
 
 
@@ -77,7 +77,7 @@ def start_sentinels(folder: Path, replicas: int = 2, *, password: str = "") -> I
                 "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 3000\n"
                 + (f"requirepass {password}\nsentinel sentinel-pass {password}\n" if password else "")
             )
-            command = [str(peers.redis_server().with_name("redis-sentinel")), str(at / "sentinel.conf")]
+            command = [str(peers.redis_server()), str(at / "sentinel.conf"), "--sentinel"]
             sentinel = stack.enter_context(Process(command, at, {}))
             login = ("-a", password, "--no-auth-warning") if password else ()
 
