@@ -262,7 +262,7 @@ def test_a_full_redis_is_answered_by_policy_and_the_operator_told_what_to_do(
 ) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:
-            redis.cli("CONFIG", "SET", "maxmemory", "1mb")
+            redis.cli("CONFIG", "SET", "maxmemory", "1")
             for _ in range(10):
                 assert (await charge(store, hit_of(rule()))).error
             await until(lambda: not store.healthy, "the breaker opened")
