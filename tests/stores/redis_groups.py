@@ -118,6 +118,35 @@ class Nodes:
         raise AssertionError(f"nobody has slot {slot}")
 
 
+class Move:
+    """A slot on its way from the node that has it to another one; it begins when this is made."""
+
+    def __init__(self, nodes: Nodes, slot: int) -> None:
+        self.source = nodes.with_slot(slot)
+        self.target = next(redis for redis in nodes.redises if redis is not self.source)
+        self._nodes = nodes
+        self._slot = str(slot)
+        source, target = (redis.cli("CLUSTER", "MYID") for redis in (self.source, self.target))
+        self._target_id = target
+        self.target.cli("CLUSTER", "SETSLOT", self._slot, "IMPORTING", source)
+        self.source.cli("CLUSTER", "SETSLOT", self._slot, "MIGRATING", target)
+
+    def keys(self) -> list[str]:
+        """Those that have not gone."""
+        return self.source.cli("CLUSTER", "GETKEYSINSLOT", self._slot, "1000").split()
+
+    def take(self, *keys: str) -> None:
+        """Move these, in one step."""
+        self.source.cli("MIGRATE", "127.0.0.1", str(self.target.port), "", "0", "5000", "KEYS", *keys)
+
+    def end(self) -> None:
+        """Move what is left, and tell all nodes; as redis-cli does it, the one that gets the slot first."""
+        while keys := self.keys():
+            self.take(*keys)
+        for redis in (self.target, self.source, *self._nodes.redises):
+            redis.cli("CLUSTER", "SETSLOT", self._slot, "NODE", self._target_id)
+
+
 @contextmanager
 def start_cluster(folder: Path, replicas: int = 0) -> Iterator[Nodes]:
     """Three primaries, with so many replicas each."""
