@@ -232,7 +232,7 @@ class Lane:
             self._end(call, well=False)
 
     def _try_again(self, order: Order) -> bool:
-        """Its keys lie at both ends of a move. Those of one request may not; if they do, it waits for the move to end."""
+        """Its keys lie at both ends of a move. Those of one request may not; if they do, it comes again."""
         if len(order.parts) > 1:
             return all(self.adopt(Order(order.group, [part]), asking=False) for part in order.parts)
         pause = self._deadline / _MOVING
