@@ -42,8 +42,9 @@ class Group(NamedTuple):
 
 @contextmanager
 def start_group(folder: Path, kind: str) -> Iterator[Group]:
+    """With one replica: with another, sentinels of a busy machine may fail over twice, and each time it lacks some."""
     if kind == "sentinel":
-        with start_sentinels(folder) as watched:
+        with start_sentinels(folder, 1) as watched:
             primary = watched.primary
             yield Group(watched.url, kind, primary, [redis for redis in watched.redises if redis is not primary])
     else:
