@@ -39,7 +39,7 @@ class App:
         self.settings = settings
         self.addresses: Sequence[Address] = ()
         """Where gRPC listens."""
-        self.health = Health()
+        self.health = Health(needs_store=settings.redis_health_check_active_connection)
         self.store = open_store(settings)
         self.limiter = Limiter(
             self.store,
@@ -107,6 +107,7 @@ class App:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.store.sweep()
+            self.health.store_is(self.store.healthy)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))
