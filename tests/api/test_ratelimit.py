@@ -119,29 +119,40 @@ def test_the_same_bytes_are_decided_anew_each_time() -> None:
     tested, _ = method()
     body = encoded(descriptor(("user", "ada")))
 
-    assert codes(tested, [body] * 3) == ["OK", "OVER_LIMIT", "OVER_LIMIT"]
+    assert codes(tested, [body] * 4) == ["OK", "OVER_LIMIT", "OVER_LIMIT", "OVER_LIMIT"]
 
 
 def test_bytes_that_were_seen_before_are_decided_by_the_rules_of_today() -> None:
     tested, limiter = method()
     body = encoded(descriptor(("user", "ada")))
-    before = codes(tested, [body, body])
-    limiter.book = book("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 5}}]")
+    before = codes(tested, [body, body, body])
+    limiter.book = book("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 9}}]")
 
     after = codes(tested, [body, body])
 
-    assert before == ["OK", "OVER_LIMIT"]
+    assert before == ["OK", "OVER_LIMIT", "OVER_LIMIT"]
     assert after == ["OK", "OK"]
 
 
-def test_a_flood_of_different_requests_is_not_remembered_for_ever() -> None:
+def test_what_is_asked_once_is_not_remembered() -> None:
     tested, _ = method()
 
     for number in range(MOST_PLANS + 10):
         tested.call(encoded(descriptor(("other", str(number)))), lambda _: None)
-    tested.call(encoded(descriptor(("other", "x" * LONGEST_REMEMBERED))), lambda _: None)
+
+    assert not tested._plans
+    assert len(tested._seen) <= MOST_PLANS
+
+
+def test_what_is_asked_again_is_remembered_unless_it_is_long_or_there_are_too_many() -> None:
+    tested, _ = method()
+
+    for value in ("x" * LONGEST_REMEMBERED, *map(str, range(MOST_PLANS + 10))):
+        for _ in range(2):
+            tested.call(encoded(descriptor(("other", value))), lambda _: None)
 
     assert len(tested._plans) == MOST_PLANS
+    assert encoded(descriptor(("other", "0"))) not in tested._plans
 
 
 def test_dynamic_metadata_tells_what_was_asked() -> None:
