@@ -3,8 +3,8 @@
 The store owns the clock, so that one request is decided at one moment; tests hand it a clock they can turn.
 """
 
-import time
 from collections.abc import Callable
+from time import time_ns
 
 Clock = Callable[[], int]
 
@@ -16,4 +16,4 @@ DAY = 24 * HOUR
 
 def system_clock() -> int:
     """The machine's wall clock."""
-    return time.time_ns() // 1000
+    return time_ns() // 1000

@@ -62,8 +62,10 @@ class Refusals:
                 limit is refusal.limit or limit == refusal.limit
             ):
                 wait = int((refusal.until - now) * 1_000_000)
-                _, remaining, over, reset, retry = refusal.decision
-                hit.decision = Decision(False, remaining, over if refusal.cost else cost, reset - retry + wait, wait)
+                before = refusal.decision
+                reset = before.reset_after - before.retry_after + wait
+                over = before.over if refusal.cost else cost
+                hit.decision = Decision(False, before.remaining, over, reset, wait)
                 hit.tally.over_limit_with_local_cache += hit.decision.over
             else:
                 left.append(hit)
