@@ -67,7 +67,6 @@ class Connection:
         self.peer = Peer(self.calls, HeaderReader(methods, limits.max_header_list_size, denial), limits)
         self._buffer = b""
         announced = {
-            frames.HEADER_TABLE_SIZE: 0,
             frames.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
             frames.MAX_HEADER_LIST_SIZE: limits.max_header_list_size,
         }

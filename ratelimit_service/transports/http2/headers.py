@@ -1,7 +1,10 @@
 """Header blocks: from bytes to what a client asks, and the few that we send.
 
-We announce a header table of no entries. Once the client's encoder has shrunk its own, a block means the same whenever
-it comes, so those seen before are looked up by their bytes; a new one, and all until then, the `hpack` library decodes.
+When a client has made a call, we announce a header table of no entries. Once its encoder has shrunk its own, a block
+means the same whenever it comes, so those seen before are looked up by their bytes; a new one, and all until then, the
+`hpack` library decodes. Who makes no call need not care, and who begins by saying how large its table is, within the
+4096 bytes of RFC 9113, breaks nothing that we said.
+
 What is looked up keeps no header but the path: secrets stay in the bytes, and are never logged.
 """
 
@@ -85,7 +88,7 @@ class HeaderReader:
         """The client knows that our header table has no entries: RFC 7541, 4.2 has it shrink its own.
 
         Some never do (h2spec); we go on decoding for them, with the table of 4 KiB that every client may use at first,
-        and look up nothing. One that has shrunk may not grow again.
+        and look up nothing. One that has acknowledged may not grow again.
         """
         self._acknowledged = True
 

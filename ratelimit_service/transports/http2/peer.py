@@ -31,6 +31,10 @@ class Peer:
         """Bytes of DATA that it may send."""
         self.budget = MOST_IDLE_FRAMES
         self.decoded = 0
+        self._acknowledged = 0
+        """How many of our SETTINGS."""
+        self._called = False
+        """It has made a call, and knows by now that our header table has no entries."""
         self.block: _Block | None = None
         """The header block that is not complete."""
         self._limits = limits
@@ -196,6 +200,9 @@ class Peer:
         if head is None:
             self.decoded += 1
             head = self.headers.read(data)
+            if not (self._called or head.http):
+                self._called = True
+                self._out.append(frames.settings({frames.HEADER_TABLE_SIZE: 0}))
         if number > self.most_stream:
             return  # 6.8: it came after our GOAWAY
         self.last = number
@@ -228,7 +235,9 @@ class Peer:
         _on_connection(number)
         if flags & ACK:
             _sized(payload, 0)
-            self.headers.acknowledged()
+            self._acknowledged += 1
+            if self._acknowledged == 2:
+                self.headers.acknowledged()
             return
         found, flow = frames.read_settings(payload), self.calls.flow
         flow.frame_size = min(found.get(frames.MAX_FRAME_SIZE, flow.frame_size), _LARGEST_SENT)
