@@ -10,6 +10,9 @@ from collections import deque
 from ratelimit_service.errors import WireError
 from ratelimit_service.transports.http2.frames import DATA, FIRST_WINDOW, LARGEST, MOST_WINDOW, Code, pack_head
 from ratelimit_service.transports.http2.headers import Head
+from ratelimit_service.transports.http2.limits import LEAST_PROGRESS, STALL
+from ratelimit_service.transports.http2.messages import PREFIX_BYTES
+from ratelimit_service.transports.http2.whole import MOST_AT_ONCE
 from ratelimit_service.transports.refusals import MESSAGE_BYTES
 
 
@@ -22,11 +25,13 @@ class Stream:
         "head",
         "id",
         "length",
+        "moved",
         "paused",
         "queue",
         "queued",
         "room",
         "sent",
+        "since",
         "started",
         "tail",
         "waiting",
@@ -43,6 +48,10 @@ class Stream:
         """What the queue costs, in bytes."""
         self.sent = 0
         """Bytes of the first message in the queue that have left."""
+        self.since = 0
+        """When its answers began to wait, or made progress last."""
+        self.moved = 0
+        """Bytes that have left since then."""
         self.started = False
         """The headers of the response have left."""
         self.tail: bytes | None = None
@@ -64,9 +73,22 @@ class Stream:
 class Outflow:
     """What one connection sends."""
 
-    __slots__ = ("blocked", "congested", "frame_size", "initial", "out", "queued", "window")
+    __slots__ = (
+        "_most_at_once",
+        "at_once",
+        "blocked",
+        "congested",
+        "frame_size",
+        "initial",
+        "now",
+        "out",
+        "queued",
+        "window",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, most_at_once: int = MOST_AT_ONCE) -> None:
+        self._most_at_once = self.at_once = most_at_once
+        """Bytes of an answer that may be sent at once on a new stream, if the connection has room for it."""
         self.out: list[bytes] = []
         """What is to be written now."""
         self.window = FIRST_WINDOW
@@ -79,6 +101,14 @@ class Outflow:
         self.queued = 0
         """What waits in all streams, in bytes."""
         self.blocked: dict[int, Stream] = {}
+        """Streams whose answers wait; who waits longest comes first."""
+        self.now = 0
+        """The time, as somebody told it last."""
+
+    def congest(self, congested: bool) -> None:
+        """Whether the socket takes no more for now."""
+        self.congested = congested
+        self.at_once = -1 if congested else min(self._most_at_once, self.initial - PREFIX_BYTES)
 
     def put(self, stream: Stream, message: bytes) -> None:
         """Let a message wait for its turn."""
@@ -95,12 +125,15 @@ class Outflow:
             start = stream.sent
             size = min(len(message) - start, self.window, stream.window, self.frame_size)
             if size <= 0 or self.congested:
-                self.blocked[stream.id] = stream
+                if stream.id not in self.blocked:
+                    stream.since, stream.moved = self.now, 0
+                    self.blocked[stream.id] = stream
                 return False
             out.append(pack_head(size >> 8, size & 0xFF, DATA, 0, stream.id))
             out.append(message[start : start + size])
             self.window -= size
             stream.window -= size
+            stream.moved += size
             if start + size < len(message):
                 stream.sent = start + size
                 continue
@@ -113,6 +146,21 @@ class Outflow:
             return False
         out.append(stream.tail)
         return True
+
+    def stalled(self, now: int) -> list[Stream]:
+        """Those that have not moved for too long."""
+        self.now = now
+        found: list[Stream] = []
+        for stream in tuple(self.blocked.values()):
+            if now - stream.since <= STALL:
+                break
+            if stream.moved < LEAST_PROGRESS:
+                found.append(stream)
+            else:
+                del self.blocked[stream.id]
+                stream.since, stream.moved = now, 0
+                self.blocked[stream.id] = stream
+        return found
 
     def drop(self, stream: Stream) -> None:
         """Forget what waits, but for the rest of a message whose beginning has left."""
@@ -139,6 +187,7 @@ class Outflow:
         """The client changes the window of all streams: 6.9.2."""
         change = initial - self.initial
         self.initial = initial
+        self.congest(self.congested)
         for stream in streams:
             stream.window += change
             if stream.window > MOST_WINDOW:
