@@ -225,7 +225,7 @@ class Calls:
         """The connection has room again."""
         flow = self.flow
         for stream in tuple(flow.blocked.values()):
-            if flow.window <= 0 or flow.congested:
+            if flow.window <= 0 or flow.congested or flow.held_back:
                 break
             self.pump(stream)
 

@@ -90,6 +90,8 @@ class Connection:
         calls, peer = self.calls, self.peer
         peer.decoded = 0
         try:
+            if calls.flow.held_back:
+                self.go_on()
             if calls.ready:
                 for stream in tuple(calls.ready.values()):
                     questions.read(calls, stream)
@@ -124,7 +126,16 @@ class Connection:
             return b""
         out = b"".join(pieces)
         pieces.clear()
+        calls.flow.written = 0
+        if calls.flow.held_back:
+            calls.touch()
         return out
+
+    def go_on(self) -> None:
+        """What was written is on its way: what was held back may follow."""
+        if self.calls.flow.held_back:
+            self.calls.flow.held_back = False
+            self.calls.pump_all()
 
     def refill(self, count: int) -> None:
         """Time has passed: as many frames that ask for nothing may come again."""

@@ -10,7 +10,7 @@ from collections import deque
 from ratelimit_service.errors import WireError
 from ratelimit_service.transports.http2.frames import DATA, FIRST_WINDOW, LARGEST, MOST_WINDOW, Code, pack_head
 from ratelimit_service.transports.http2.headers import Head
-from ratelimit_service.transports.http2.limits import LEAST_PROGRESS, STALL
+from ratelimit_service.transports.http2.limits import LEAST_PROGRESS, MOST_WRITTEN, STALL
 from ratelimit_service.transports.http2.messages import PREFIX_BYTES
 from ratelimit_service.transports.http2.whole import MOST_AT_ONCE
 from ratelimit_service.transports.refusals import MESSAGE_BYTES
@@ -43,7 +43,8 @@ class Stream:
         self.head = head
         self.window = window
         """Bytes that we may send; below 0 when the client shrank it (6.9.2)."""
-        self.queue: deque[bytes] = deque()
+        self.queue: deque[bytes] | None = None
+        """Messages that wait; None when there are none, for an empty deque has 760 bytes."""
         self.queued = 0
         """What the queue costs, in bytes."""
         self.sent = 0
@@ -79,11 +80,13 @@ class Outflow:
         "blocked",
         "congested",
         "frame_size",
+        "held_back",
         "initial",
         "now",
         "out",
         "queued",
         "window",
+        "written",
     )
 
     def __init__(self, most_at_once: int = MOST_AT_ONCE) -> None:
@@ -98,6 +101,10 @@ class Outflow:
         self.frame_size = LARGEST
         self.congested = False
         """The socket takes no more for now: DATA waits, as if the window were closed."""
+        self.written = 0
+        """Bytes of answers that are to be written now, of those that waited."""
+        self.held_back = False
+        """There were too many; what could not go with them may go next."""
         self.queued = 0
         """What waits in all streams, in bytes."""
         self.blocked: dict[int, Stream] = {}
@@ -113,6 +120,8 @@ class Outflow:
     def put(self, stream: Stream, message: bytes) -> None:
         """Let a message wait for its turn."""
         cost = len(message) + MESSAGE_BYTES
+        if stream.queue is None:
+            stream.queue = deque()
         stream.queue.append(message)
         stream.queued += cost
         self.queued += cost
@@ -124,6 +133,9 @@ class Outflow:
             message = queue[0]
             start = stream.sent
             size = min(len(message) - start, self.window, stream.window, self.frame_size)
+            if self.written >= MOST_WRITTEN:
+                self.held_back = True
+                size = 0
             if size <= 0 or self.congested:
                 if stream.id not in self.blocked:
                     stream.since, stream.moved = self.now, 0
@@ -134,6 +146,7 @@ class Outflow:
             self.window -= size
             stream.window -= size
             stream.moved += size
+            self.written += size
             if start + size < len(message):
                 stream.sent = start + size
                 continue
@@ -141,6 +154,7 @@ class Outflow:
             stream.sent = 0
             stream.queued -= len(message) + MESSAGE_BYTES
             self.queued -= len(message) + MESSAGE_BYTES
+        stream.queue = None
         self.blocked.pop(stream.id, None)
         if stream.tail is None:
             return False
@@ -164,9 +178,9 @@ class Outflow:
 
     def drop(self, stream: Stream) -> None:
         """Forget what waits, but for the rest of a message whose beginning has left."""
-        kept = [stream.queue[0]] if stream.sent else []
+        kept = [stream.queue[0]] if stream.queue and stream.sent else []
         self.queued -= stream.queued
-        stream.queue.clear()
+        stream.queue = None
         stream.queued = 0
         self.blocked.pop(stream.id, None)
         for message in kept:

@@ -36,6 +36,10 @@ MOST_MESSAGES: Final = 16
 """Messages of one stream that are read before other work has its turn, and before its unread answers are looked at: in
 the window of a stream there is room for ten thousand questions that are answered with more bytes than they have."""
 
+MOST_WRITTEN: Final = 256 * 1024
+"""Bytes of answers that are written before other work has its turn, and before we know whether the socket takes them:
+a read may hold thousands of questions on streams, 44 bytes each, whose answers have thousands. What waits counts."""
+
 RECEIVE_WINDOW: Final = 1024 * 1024
 """Bytes of messages that may be on their way to us on one connection; what has come makes room at once, because unread
 questions are bounded by the memory of a connection and not by this."""

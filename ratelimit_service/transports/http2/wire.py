@@ -156,6 +156,7 @@ class Wire(asyncio.Protocol):
     def _flush(self) -> None:
         events, calls = self.connection.calls.events, self.connection.calls
         calls.expected = True
+        self.connection.go_on()
         while events:
             calls.events = []
             self._handle(events)

@@ -112,6 +112,9 @@ class Talk:
     def take(self) -> bytes:
         """What it wrote since it was asked last."""
         self.out += self.connection.take()
+        while self.connection.calls.flow.held_back:
+            self.connection.go_on()
+            self.out += self.connection.take()
         out, self.out = self.out, b""
         return out
 

@@ -212,13 +212,15 @@ def test_a_client_that_reads_nothing_is_cut_and_a_healthy_one_is_not() -> None:
             reader, writer = await open_socket(address)
             writer.write(HELLO + window(0, 2**30) + settings((4, 2**30)))
             writer.write(b"".join(headers(n, GROW) + data(n, message(b"4000000")) for n in range(1, 20, 2)))
-            # More than any socket holds; none of it is read.
-            await until(lambda: told(transport, "sent_bytes_total") > 30_000_000)
-            async with healthy(address):
-                for _ in range(3):
+            # 40 MB: more than any socket holds. None of it is read.
+            server = transport._server
+            assert server is not None
+            await until(lambda: any(wire.stuck for wire in server._wires))
+            async with healthy(address), asyncio.timeout(WAIT_SECONDS):
+                while told(transport, "connections") > 1:
                     await transport.look()
                     clock.advance(31 * SECOND)
-                await until(lambda: told(transport, "connections") == 1)
+                    await asyncio.sleep(0)
             writer.transport.abort()
             reader.feed_eof()
             return told(transport, "connections_ended_total", "stalled")
