@@ -9,6 +9,7 @@ from typing import Final
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2 import messages
 from ratelimit_service.transports.http2.counts import Counts
+from ratelimit_service.transports.http2.deadlines import Deadlines
 from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.flow import Outflow, Stream
 from ratelimit_service.transports.http2.frames import (
@@ -30,10 +31,6 @@ _WHOLE: Final = Head("", plain=True)
 _EXPLANATION: Final = b"This port speaks gRPC: POST, with content-type application/grpc.\n"
 
 
-def timeless(_number: int) -> None:
-    """Nobody keeps deadlines."""
-
-
 class Calls:
     """The calls of one connection; `wake` is called when there is something to take that nobody waits for."""
 
@@ -50,9 +47,9 @@ class Calls:
         """What is written now is taken soon: nobody has to be woken."""
         self._answered: set[int] = set()
         self._late: set[int] = set()
-        self.timed: set[int] = set()
-        """Calls whose deadline somebody keeps."""
-        self.forget_deadline: Callable[[int], None] = timeless
+        self.deadlines = Deadlines()
+        self.timed = self.deadlines.of
+        """Calls that have a deadline."""
         self._wake = wake
         self.limits = limits
         self.counts = counts
@@ -73,7 +70,7 @@ class Calls:
             if size <= flow.at_once and size + 5 <= flow.window:
                 del self.streams[number]
                 if self.timed:
-                    self._untime(number)
+                    self.timed.pop(number, None)
                 flow.window -= size + 5
                 pack, before, after = answer_of(size)
                 flow.out.append(pack(RESPONSE_HEAD, number, before, number, after, answer, OK_HEAD, number, OK))
@@ -245,7 +242,7 @@ class Calls:
             stream = self.streams[number]
             if stream is None:
                 del self.streams[number]
-                self._untime(number)
+                self.timed.pop(number, None)
                 self.abandoned.add(number)
             else:
                 self.remove(stream)
@@ -253,7 +250,7 @@ class Calls:
     def remove(self, stream: Stream) -> None:
         """Its place is free."""
         del self.streams[stream.id]
-        self._untime(stream.id)
+        self.timed.pop(stream.id, None)
         if stream.waiting:
             self.abandoned.add(stream.id)
         self.flow.forget(stream)
@@ -263,11 +260,6 @@ class Calls:
         self._release(stream)
         if stream.head.streaming:
             self.events.append((Kind.CLOSE, stream.id, stream.head, b""))
-
-    def _untime(self, number: int) -> None:
-        if number in self.timed:
-            self.timed.discard(number)
-            self.forget_deadline(number)
 
     def touch(self) -> None:
         """There is something to take."""

@@ -14,7 +14,7 @@ from ratelimit_service.latency import Latency
 from ratelimit_service.transports.figures import of_lag
 from ratelimit_service.transports.http2.ages import Age, Due
 from ratelimit_service.transports.http2.counts import Counts
-from ratelimit_service.transports.http2.deadlines import GRAIN, Deadlines
+from ratelimit_service.transports.http2.deadlines import GRAIN
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import FRAMES_PER_SECOND, Bound, Limits
 from ratelimit_service.transports.http2.wire import Wire
@@ -55,7 +55,8 @@ class Server:
         self.denial = admit
         self.now = clock
         """Microseconds of a clock that does not go back."""
-        self.deadlines: Deadlines[tuple[Wire, int]] = Deadlines()
+        self.timed: dict[Wire, None] = {}
+        """Connections that have calls with a deadline, or had until lately."""
         self.counts = Counts()
         self.streams_end = False
         self.draining = False
@@ -101,6 +102,7 @@ class Server:
             counts.ended[wire.reason or "client"] += 1
             counts.received += wire.received
             counts.sent += wire.sent
+        self.timed.pop(wire, None)
         self._changed.set()
 
     def quiet(self) -> None:
@@ -195,6 +197,8 @@ class Server:
 
     async def _expire(self) -> None:
         while True:
-            await asyncio.sleep(GRAIN / SECOND if self.deadlines else LOOK / SECOND / 10)
-            for wire, number in self.deadlines.over(self.now()):
-                wire.expire(number)
+            await asyncio.sleep(GRAIN / SECOND if self.timed else LOOK / SECOND / 10)
+            now = self.now()
+            for wire in [wire for wire in self.timed if wire.connection.calls.deadlines.soonest <= now]:
+                if not wire.expire(now):
+                    self.timed.pop(wire, None)

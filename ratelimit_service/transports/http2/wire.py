@@ -77,7 +77,6 @@ class Wire(asyncio.Protocol):
             self._server.denial(self.transport),
             self._server.counts,
         )
-        self.connection.calls.forget_deadline = self._forget_deadline
         if not self._server.enter(self):
             self.transport.abort()
 
@@ -121,6 +120,9 @@ class Wire(asyncio.Protocol):
             if kind is _CALL:
                 if head is not before:  # calls that come together ask the same, almost always
                     before, call, timeout = head, self._methods[head.path].call, head.timeout
+                    if timeout is not None:
+                        over = self._server.now() + timeout
+                        self._server.timed[self] = None
                 if number in abandoned:  # it was reset in the same read
                     abandoned.discard(number)
                     continue
@@ -130,7 +132,7 @@ class Wire(asyncio.Protocol):
                     log.exception("%s failed", head.path)
                     reply(number, INTERNAL)
                 if timeout is not None and number in calls.streams and number not in calls.timed:  # type: ignore[possibly-undefined] # as above
-                    self._expire_in(number, timeout)
+                    calls.deadlines.add(number, over)  # type: ignore[possibly-undefined] # as above
             elif kind is Kind.BEGIN:
                 self._expire_in(number, head.timeout)
             else:
@@ -248,11 +250,8 @@ class Wire(asyncio.Protocol):
     def _expire_in(self, number: int, timeout: int | None) -> None:
         calls = self.connection.calls
         if timeout is not None and number in calls.streams:
-            calls.timed.add(number)
-            self._server.deadlines.add((self, number), self._server.now() + timeout)
-
-    def _forget_deadline(self, number: int) -> None:
-        self._server.deadlines.discard((self, number))
+            calls.deadlines.add(number, self._server.now() + timeout)
+            self._server.timed[self] = None
 
     def cut(self, reason: str) -> None:
         """End it now, whatever it waits for."""
@@ -262,9 +261,12 @@ class Wire(asyncio.Protocol):
         self.transport.abort()
         self._server.leave(self)
 
-    def expire(self, number: int) -> None:
-        """The deadline of a call is over."""
-        self.connection.calls.expire(number)
+    def expire(self, now: int) -> bool:
+        """End the calls whose deadline is over; whether others have one."""
+        calls = self.connection.calls
+        for number in calls.deadlines.over(now):
+            calls.expire(number)
+        return bool(calls.timed)
 
     def end_streams(self, error: RpcError) -> None:
         """Finish all streaming calls."""
