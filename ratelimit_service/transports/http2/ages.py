@@ -38,10 +38,10 @@ class Age:
         "_options",
         "_pinged",
         "_progress",
-        "_retired",
         "_stuck",
         "_used",
         "grace",
+        "leaving",
     )
 
     def __init__(self, now: int, oldest: int, options: GrpcOptions) -> None:
@@ -49,7 +49,7 @@ class Age:
         self._options = options
         self._heard = self._used = self._progress = now
         self._pinged: int | None = None
-        self._retired: int | None = None
+        self.leaving: int | None = None
         """When it was first told to go."""
         self._stuck: int | None = None
         """Since when the socket has taken too little."""
@@ -60,9 +60,9 @@ class Age:
 
     def retire(self, now: int) -> bool:
         """It is told to go; False when it was before."""
-        if self._retired is not None:
+        if self.leaving is not None:
             return False
-        self._retired = now
+        self.leaving = now
         return True
 
     def due(self, now: int, connection: Connection, *, heard: bool, left: int | None) -> Due | None:
@@ -88,10 +88,10 @@ class Age:
         elif options.keepalive_time and now - self._heard > options.keepalive_time:
             self._pinged = now
             return Due.PING
-        if self._retired is not None:
-            if self.grace and now - self._retired > self.grace:
+        if self.leaving is not None:
+            if self.grace and now - self.leaving > self.grace:
                 return Due.CUT_OLD
-            return Due.LEAVE if now - self._retired > FAREWELL else None
+            return Due.LEAVE if now - self.leaving > FAREWELL else None
         if self._oldest and now > self._oldest:
             return Due.RETIRE_OLD
         if options.max_connection_idle and now - self._used > options.max_connection_idle:

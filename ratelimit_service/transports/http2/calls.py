@@ -45,8 +45,8 @@ class Calls:
         self.reset_by_us: dict[int, None] = {}
         self.expected = False
         """What is written now is taken soon: nobody has to be woken."""
-        self._answered: set[int] = set()
-        self._late: set[int] = set()
+        self.lingering: dict[int, bool] = {}
+        """Streams that are answered, and whose clients do not speak gRPC and may go on; whether for long."""
         self.deadlines = Deadlines()
         self.timed = self.deadlines.of
         """Calls that have a deadline."""
@@ -197,7 +197,7 @@ class Calls:
         if stream.ended:
             self.remove(stream)
         elif stream.head.http:
-            self._answered.add(stream.id)  # a client that does not speak gRPC may take it ill to be cut short
+            self.lingering[stream.id] = False  # a client that does not speak gRPC may take it ill to be cut short
         else:
             # 8.1: the response is complete, and the client need not go on.
             self.reset(stream.id, Code.NO_ERROR)
@@ -207,13 +207,14 @@ class Calls:
 
         They had time to end it themselves. Now it would only hold a place, and up a connection that is to close.
         """
-        late, self._late = self._late, self._answered
-        self._answered = set()
-        for number in late:
-            self.reset(number, Code.NO_ERROR)
+        for number, late in tuple(self.lingering.items()):
+            if late:
+                self.reset(number, Code.NO_ERROR)
+            else:
+                self.lingering[number] = True
 
     def cut_stalled(self, now: int) -> None:
-        """The answers that nobody reads; called now and then, it tells the time too."""
+        """Give up the answers that nobody reads."""
         for stream in self.flow.stalled(now):
             self.counts.refused[Bound.STALLED] += 1
             self.reset(stream.id, Code.CANCEL)
@@ -254,8 +255,7 @@ class Calls:
         if stream.waiting:
             self.abandoned.add(stream.id)
         self.flow.forget(stream)
-        self._answered.discard(stream.id)
-        self._late.discard(stream.id)
+        self.lingering.pop(stream.id, None)
         self.ready.pop(stream.id, None)
         self._release(stream)
         if stream.head.streaming:

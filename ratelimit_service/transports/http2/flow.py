@@ -163,7 +163,6 @@ class Outflow:
 
     def stalled(self, now: int) -> list[Stream]:
         """Those that have not moved for too long."""
-        self.now = now
         found: list[Stream] = []
         for stream in tuple(self.blocked.values()):
             if now - stream.since <= STALL:

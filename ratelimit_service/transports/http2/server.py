@@ -159,8 +159,12 @@ class Server:
                 continue
             try:
                 connection.refill(FRAMES_PER_SECOND * LOOK // SECOND)
-                connection.calls.dismiss()
-                connection.calls.cut_stalled(now)
+                calls = connection.calls
+                calls.flow.now = now
+                if calls.lingering:
+                    calls.dismiss()
+                if calls.flow.blocked:
+                    calls.cut_stalled(now)
                 due = age.due(now, connection, heard=wire.heard, left=wire.left)
                 wire.heard = False
                 if due is not None:
