@@ -65,7 +65,7 @@ class Age:
         self.leaving = now
         return True
 
-    def due(self, now: int, connection: Connection, *, heard: bool, left: int | None) -> Due | None:
+    def due(self, now: int, connection: Connection, *, heard: bool, left: int | None) -> Due | None:  # noqa: PLR0912 - a list of deadlines
         """What to do now, if anything.
 
         `heard` is whether anything came since this was asked last; `left` how many bytes have left so far, when the
@@ -80,7 +80,9 @@ class Age:
             self._progress = now
         elif now - self._progress > options.preface_timeout:
             return Due.CLOSE_SLOW
-        if self._is_stalled(now, left):
+        if left is None:
+            self._stuck = None
+        elif self._is_stalled(now, left):
             return Due.CUT_STALLED
         if self._pinged is not None:
             if now - self._pinged > options.keepalive_timeout:
@@ -98,9 +100,7 @@ class Age:
             return Due.RETIRE_IDLE
         return Due.RETIRE_SPENT if connection.peer.last > LAST_STREAM else None
 
-    def _is_stalled(self, now: int, left: int | None) -> bool:
-        if left is None:
-            self._stuck = None
-        elif self._stuck is None or left >= self._left + LEAST_PROGRESS:
+    def _is_stalled(self, now: int, left: int) -> bool:
+        if self._stuck is None or left >= self._left + LEAST_PROGRESS:
             self._stuck, self._left = now, left
-        return self._stuck is not None and now - self._stuck > STALL
+        return now - self._stuck > STALL

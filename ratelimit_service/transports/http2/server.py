@@ -16,7 +16,7 @@ from ratelimit_service.transports.http2.ages import Age, Due
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.deadlines import GRAIN
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.limits import FRAMES_PER_SECOND, Bound, Limits
+from ratelimit_service.transports.http2.limits import FRAMES_PER_SECOND, MOST_IDLE_FRAMES, Bound, Limits
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.lag import watch_lag
 from ratelimit_service.transports.options import GrpcOptions
@@ -158,8 +158,9 @@ class Server:
             if wire.gone or connection.closed:
                 continue
             try:
-                connection.refill(FRAMES_PER_SECOND * LOOK // SECOND)
                 calls = connection.calls
+                if connection.peer.budget < MOST_IDLE_FRAMES:
+                    connection.refill(FRAMES_PER_SECOND * LOOK // SECOND)
                 calls.flow.now = now
                 if calls.lingering:
                     calls.dismiss()
