@@ -121,10 +121,8 @@ class Peer:
     def _data(self, flags: int, number: int, payload: bytes) -> None:
         self._not_idle(number)
         length = len(payload)
-        if length > self.room:
-            problem = "the client sends more than the connection's window (6.9.1)"
-            raise WireError(Code.FLOW_CONTROL_ERROR, problem, Bound.RECEIVE_WINDOW)
-        # Padding and the data of streams that are gone count too: 6.9.
+        # There always is room on the connection: half of its window is more than any frame. Padding, and the data of
+        # streams that are gone, count too: 6.9.
         self.room -= length
         if self.room <= RECEIVE_WINDOW // 2:
             self.make_room()

@@ -5,7 +5,7 @@ import pytest
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_CACHED
-from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, MOST_RESET, Limits
+from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, MOST_RESET, Bound, Limits
 from tests.transports.http2.talk import (
     ACK,
     HELLO,
@@ -256,6 +256,20 @@ def test_a_stream_that_does_not_read_is_not_read_either() -> None:
 
     assert heard < 40
     assert sum(kind == "MESSAGE" for kind, _, _ in talk.heard) == 40
+
+
+def test_a_stream_that_is_not_read_may_not_send_more_than_its_window() -> None:
+    """6.9.1: its answers are unread, so that it has no new room; the connection has."""
+    talk = Talk(HELLO, settings((4, 0)), headers(1, block(STREAM)))
+    talk.connection.calls.send(1, b"x" * 70_000)
+    talk.say(*(data(1, message(b"y" * 10_000), end=False) for _ in range(6)))
+    before = talk.take()
+    talk.say(data(1, message(b"y" * 10_000), end=False))
+
+    assert frame(3, 0, 1, Code.FLOW_CONTROL_ERROR.to_bytes(4, "big")) not in before
+    assert talk.frames()[-1] == (3, 0, 1, Code.FLOW_CONTROL_ERROR.to_bytes(4, "big"))
+    assert talk.counts.refused[Bound.RECEIVE_WINDOW] == 1
+    assert talk.say(question(3)) == [("CALL", 3, b"?")]
 
 
 def test_a_client_that_may_not_call_is_told_so_for_each_call() -> None:
