@@ -1,6 +1,6 @@
 """Deadlines by a clock that the test sets."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ratelimit_service.transports.http2.deadlines import Deadlines
@@ -32,6 +32,8 @@ steps = st.tuples(st.sampled_from(["add", "done", "look"]), st.integers(0, 50))
 
 
 @given(st.lists(steps))
+@example([("add", 50), ("add", 0), ("look", 10), ("look", 40)])
+@example([("add", 10), ("add", 30), ("done", 0), ("look", 20), ("look", 20)])
 def test_whatever_comes_and_goes_each_is_told_at_the_first_look_after_it_is_over(steps: list[tuple[str, int]]) -> None:
     deadlines, waiting, now = Deadlines(), dict[int, int](), 0
     for number, (step, value) in enumerate(steps):
