@@ -28,11 +28,11 @@ class Latency:
         self.nanoseconds = 0
         """All durations added up."""
 
-    def observe(self, nanoseconds: int) -> None:
-        """Count one call that took so long."""
+    def observe(self, nanoseconds: int, calls: int = 1) -> None:
+        """Count one call that took so long, or several."""
         # Calls that wait for nobody are in the first bucket, and are spared half of the time: 100 ns.
-        self._counts[bisect_left(BOUNDS, nanoseconds) if nanoseconds > _FIRST else 0] += 1
-        self.nanoseconds += nanoseconds
+        self._counts[bisect_left(BOUNDS, nanoseconds) if nanoseconds > _FIRST else 0] += calls
+        self.nanoseconds += nanoseconds * calls
 
     @property
     def calls(self) -> int:

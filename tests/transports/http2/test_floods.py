@@ -1,0 +1,72 @@
+"""Floods: each ends its connection, with the code and under the label that it should have, and no other."""
+
+import pytest
+
+from ratelimit_service.transports.http2.frames import Code
+from ratelimit_service.transports.http2.limits import Bound
+from tests.loops import run
+from tests.transports.http2.clients import goaway_of, healthy, house, told, until
+from tests.transports.http2.talk import HELLO, data, frame, headers, settings, window
+from tests.transports.http2.talk import block as block_of
+from tests.transports.http2.waste import ECHO, reset_after
+from tests.transports.methods import Echo
+
+BOMB = b"\x40\1x\x7f\x81\x1e" + b"v" * 4000 + b"\xbe" * 16_000
+MALFORMED = block_of(Echo.path, (b"connection", b"close"))
+FLOODS = {
+    "PING (CVE-2019-9512)": (frame(6, 0, 0, b"12345678") * 20_000, Code.ENHANCE_YOUR_CALM, Bound.PINGS),
+    "SETTINGS (CVE-2019-9515)": (settings((3, 1)) * 20_000, Code.ENHANCE_YOUR_CALM, Bound.SETTINGS),
+    "PRIORITY (CVE-2019-9513)": (frame(2, 0, 1, b"\0\0\0\0\1") * 20_000, Code.ENHANCE_YOUR_CALM, Bound.PRIORITIES),
+    "empty DATA (CVE-2019-9518)": (
+        headers(1, ECHO) + data(1, b"", end=False) * 20_000,
+        Code.ENHANCE_YOUR_CALM,
+        Bound.EMPTY_DATA,
+    ),
+    "unknown frames": (frame(77, 0, 0) * 20_000, Code.ENHANCE_YOUR_CALM, Bound.UNKNOWN_FRAMES),
+    "WINDOW_UPDATE": (window(0, 1) * 20_000, Code.ENHANCE_YOUR_CALM, Bound.WINDOW_UPDATES),
+    "rapid reset (CVE-2023-44487)": (reset_after(20_000, ECHO, asked=False), Code.ENHANCE_YOUR_CALM, Bound.RESETS),
+    "resets by us (CVE-2025-8671)": (
+        b"".join(headers(n, ECHO) + window(n, 0) for n in range(1, 20_000, 2)),
+        Code.ENHANCE_YOUR_CALM,
+        Bound.WINDOW_UPDATES,
+    ),
+    "CONTINUATION (CVE-2024-27316)": (
+        frame(1, 0, 1, ECHO) + frame(9, 0, 1, b"") * 20_000,
+        Code.ENHANCE_YOUR_CALM,
+        Bound.CONTINUATIONS,
+    ),
+    "CONTINUATION of much": (
+        frame(1, 0, 1, ECHO) + frame(9, 0, 1, b"\0" * 16_000) * 20,
+        Code.ENHANCE_YOUR_CALM,
+        Bound.HEADER_BLOCK,
+    ),
+    "HPACK bomb (CVE-2016-6581)": (
+        frame(1, 0, 1, BOMB[:16_000]) + frame(9, 4, 1, BOMB[16_000:]),
+        Code.ENHANCE_YOUR_CALM,
+        Bound.HEADER_BLOCK,
+    ),
+    "malformed calls": (
+        b"".join(headers(n, MALFORMED) for n in range(1, 20_000, 2)),
+        Code.ENHANCE_YOUR_CALM,
+        Bound.FAILED_STREAMS,
+    ),
+    "a stream again": (reset_after(1, ECHO, asked=False) + headers(1, ECHO), Code.STREAM_CLOSED, Bound.STREAM_NUMBERS),
+    "streams out of order": (headers(5, ECHO) + headers(3, ECHO), Code.PROTOCOL_ERROR, Bound.STREAM_NUMBERS),
+    "window over 2^31-1": (window(0, 2**31 - 1), Code.FLOW_CONTROL_ERROR, None),
+    "a frame too large": (b"\0\x40\x01\0\0\0\0\0\1" + b"x" * 16_385, Code.FRAME_SIZE_ERROR, None),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_flood_ends_its_connection_with_the_right_code_and_no_other(name: str) -> None:
+    flood, code, bound = FLOODS[name]
+
+    async def story() -> tuple[Code | None, int, int]:
+        async with house() as (transport, address), healthy(address):
+            told_code = await goaway_of(address, HELLO + flood)
+            ended = code.name.lower()
+            await until(lambda: told(transport, "connections_ended_total", ended) > 0)
+            refused = told(transport, "refused_total", bound) if bound else 1
+            return told_code, told(transport, "connections_ended_total", ended), refused
+
+    assert run(story()) == (code, 1, 1)
