@@ -55,7 +55,12 @@ class Connection:
     """A connection that a client opened; `wake` is called when there is something to take that nobody waits for."""
 
     def __init__(
-        self, methods: Mapping[str, bool], limits: Limits, wake: Callable[[], None], denial: RpcError | None = None
+        self,
+        methods: Mapping[str, bool],
+        limits: Limits,
+        wake: Callable[[], None],
+        denial: RpcError | None = None,
+        refusal: str = "",
     ) -> None:
         self.calls = Calls(limits, wake)
         self.closed = False
@@ -65,6 +70,7 @@ class Connection:
         """The client has said that it speaks HTTP/2."""
         self._limits = limits
         self.peer = Peer(self.calls, HeaderReader(methods, limits.max_header_list_size, denial), limits)
+        self._refusal = refusal
         self._buffer = b""
         announced = {
             frames.HEADER_TABLE_SIZE: 0,
@@ -237,9 +243,13 @@ class Connection:
     def _greet(self, buffer: bytes) -> int:
         """3.4: the client begins with these bytes. HTTP/1 begins with capitals too, and hears that it is wrong here."""
         if buffer.startswith(PREFACE):
+            if self._refusal:
+                raise WireError(Code.PROTOCOL_ERROR, self._refusal)
             self.begun = True
             return len(PREFACE)
         if not PREFACE.startswith(buffer):
+            if buffer.startswith(b"\x16\x03"):  # the head of a TLS record
+                raise WireError(Code.PROTOCOL_ERROR, "the client speaks TLS, and this port does not")
             line, newline, _ = buffer.partition(b"\n")
             if buffer[:1].isupper() and not newline and len(buffer) < _LONGEST_LINE:
                 return 0  # it may become a line of HTTP/1

@@ -14,6 +14,7 @@ from ratelimit_service.transports.http2.deadlines import GRAIN, Deadlines
 from ratelimit_service.transports.http2.frames import MOST_WINDOW, Code
 from ratelimit_service.transports.http2.limits import FRAMES_PER_SECOND, Limits
 from ratelimit_service.transports.http2.wire import Wire
+from ratelimit_service.transports.notices import Notices
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.refusals import STOPPING
 
@@ -78,6 +79,7 @@ class Server:
         """Connections that we ended because of what their clients did, by the code that those were told, or why."""
         self.streams_end = False
         self._options = options
+        self._notices = Notices(log, self.now)
         self._wires: dict[Wire, Age] = {}
         self.draining = False
         self._changed = asyncio.Event()
@@ -116,9 +118,14 @@ class Server:
         """A call has ended."""
         self._changed.set()
 
-    def count_error(self, code: Code, _reason: str) -> None:
+    def count_error(self, code: Code, reason: str) -> None:
         """A connection was ended because of what its client did."""
-        self.ended[code.name] += 1
+        self.refuse(code.name, reason)
+
+    def refuse(self, name: str, reason: str) -> None:
+        """The same, by any name; the operator reads why, though not each time."""
+        self.ended[name] += 1
+        self._notices.warn(f"a connection was ended ({name.lower()}): {reason}")
 
     async def drain(self, grace_seconds: float) -> None:
         """Let calls finish, then streams end, then connections; what is left when the grace is over is cut."""

@@ -52,9 +52,10 @@ class Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is here, and through with TLS."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's own are not of asyncio's class
-        self.connection = Connection(
-            self._server.kinds, self._server.limits, self._wake, self._server.denial(self.transport)
-        )
+        secured = transport.get_extra_info("ssl_object")
+        refusal = "TLS without h2 by ALPN (3.2)" if secured and secured.selected_alpn_protocol() != "h2" else ""
+        denial = self._server.denial(self.transport)
+        self.connection = Connection(self._server.kinds, self._server.limits, self._wake, denial, refusal)
         self.connection.calls.forget_deadline = self._forget_deadline
         if not self._server.enter(self):
             self.transport.abort()
