@@ -90,6 +90,9 @@ class Driver:
             return
         state = cut
         while sent:
+            if self.connection.closed:  # nothing that comes counts any more
+                yield sent
+                return
             size = max(1, self.client.border(sent))
             if cut > 1:
                 state = state * 1_103_515_245 + 12_345 & MOST
