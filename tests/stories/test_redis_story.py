@@ -13,6 +13,8 @@ import pytest
 from tests.processes import ROOT, Service, ask, start_service
 from tests.redis import start_redis
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 RULES = """
 domain: shop
 descriptors:

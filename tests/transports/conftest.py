@@ -5,18 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.transports.grpcio import GrpcioTransport
-from ratelimit_service.transports.http2 import Http2Transport
 from tests.transports.certificates import Issued, authority, issue
-from tests.transports.servers import OpenTransport
+from tests.transports.servers import TRANSPORTS, OpenTransport
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(GrpcioTransport, id="grpcio"),
-        pytest.param(Http2Transport, id="http2"),
-    ]
-)
+@pytest.fixture(params=TRANSPORTS)
 def transport(request: pytest.FixtureRequest) -> OpenTransport:
     """Opens one of them."""
     opens: OpenTransport = request.param

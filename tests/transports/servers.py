@@ -6,15 +6,20 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
+import pytest
 
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.api.method import Method, StreamMethod
+from ratelimit_service.transports.grpcio import GrpcioTransport
+from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.transport import Transport
 from tests.transports.certificates import Issued
 from tests.transports.methods import WAIT_SECONDS
 
 OpenTransport = Callable[[GrpcOptions], Transport]
+
+TRANSPORTS = [pytest.param(GrpcioTransport, id="grpcio"), pytest.param(Http2Transport, id="http2")]
 
 LOCALHOST = Tcp("127.0.0.1", 0)
 

@@ -91,23 +91,23 @@ class Call(NamedTuple):
     def frames(self, number: int) -> list[bytes]:
         """In order; other streams may come between them, but not within a header block."""
         fields = self.fields + ((b"grpc-encoding", b"gzip"),) * self.packed
-        *first, last = pieces(block(self.path, *fields), list(self.block_sizes))
-        kinds = [1] + [9] * len(first)
-        blocks = b"".join(
+        blocks = list(pieces(block(self.path, *fields), list(self.block_sizes)))
+        kinds = [1] + [9] * (len(blocks) - 1)
+        opening = b"".join(
             frame(
                 kind,
-                (0x20 if self.priority and kind == 1 else 0) | (4 if index == len(first) else 0),
+                (0x20 if self.priority and kind == 1 else 0) | (4 if index == len(blocks) - 1 else 0),
                 number,
                 (b"\0\0\0\0\x10" if self.priority and kind == 1 else b"") + part,
             )
-            for index, (kind, part) in enumerate(zip(kinds, [*first, last], strict=True))
+            for index, (kind, part) in enumerate(zip(kinds, blocks, strict=True))
         )
         packed = gzip.compress(self.body)
         asked = b"\1" + len(packed).to_bytes(4, "big") + packed if self.packed else message(self.body)
         parts = list(pieces(asked, list(self.body_sizes)))
         last = len(parts) - 1
         sent = [data(number, part, end=not self.trailers and index == last) for index, part in enumerate(parts)]
-        return [blocks, *sent, *([headers(number, literal(b"x", b"y"), end=True)] if self.trailers else [])]
+        return [opening, *sent, *([headers(number, literal(b"x", b"y"), end=True)] if self.trailers else [])]
 
 
 EXAMPLES: Final = {
