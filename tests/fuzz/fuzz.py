@@ -23,12 +23,15 @@ def main() -> None:
     """As the arguments say."""
     found = FOUND / "corpus"
     found.mkdir(parents=True, exist_ok=True)
-    if sys.argv[1:] == ["--merge"]:
-        options = ["-merge=1", str(CORPUS), str(found)]
-    else:
-        options = [f"-max_total_time={sys.argv[1] if len(sys.argv) > 1 else 0}", str(found), str(CORPUS)]
     limits = ["-max_len=1024", "-timeout=60", "-rss_limit_mb=2048", f"-artifact_prefix={FOUND}/"]
-    atheris.Setup([sys.argv[0], *limits, *options], try_case)
+    match sys.argv[1:]:
+        case ["--merge"]:
+            options = [*limits, "-merge=1", str(CORPUS), str(found)]
+        case [str(first), *_] if first.startswith("-"):
+            options = sys.argv[1:]  # it starts itself again to merge
+        case seconds:
+            options = [*limits, f"-max_total_time={(*seconds, 0)[0]}", str(found), str(CORPUS)]
+    atheris.Setup([f"{sys.executable} {sys.argv[0]}", *options], try_case)
     atheris.Fuzz()
 
 
