@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests.loops import run
 from tests.transports.certificates import Issued, authority, issue
+from tests.transports.http2.clients import told, until
 from tests.transports.http2.talk import HELLO
 from tests.transports.methods import WAIT_SECONDS, Echo
 from tests.transports.servers import connect, failure, serving, trusting
@@ -27,31 +27,33 @@ def test_clients_that_speak_plain_text_to_a_tls_port_are_told_of_once(
 ) -> None:
     """Grpc's core has its own log, and its own mind."""
 
-    async def story() -> Mapping[str, int]:
+    async def story() -> None:
         options = GrpcOptions(tls=Tls(str(server.cert), str(server.key)))
         async with serving(Http2Transport, [Echo()], options=options) as (served, address):
             for sent in [HELLO, b"GET / HTTP/1.1\r\n\r\n", b"HELO\r\n"] * 5:
                 await closed(address, sent)
-            assert served.connections is not None
-            return dict(served.connections.ended)
+            assert isinstance(served, Http2Transport)
+            await until(lambda: told(served, "connections_ended_total", "tls_handshake") == 15)
 
-    assert run(story()) == {"TLS_HANDSHAKE": 15}
+    run(story())
+
     assert warnings(caplog) == [
         "a connection was ended (tls_handshake): the client does not speak TLS, and this port does" + LATER
     ]
 
 
 def test_clients_that_speak_tls_to_a_plain_port_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def story() -> Mapping[str, int]:
+    async def story() -> None:
         async with serving(Http2Transport, [Echo()]) as (served, address):
             assert isinstance(address, Tcp)
             for _ in range(5):
                 with suppress(OSError):
                     await asyncio.open_connection(address.host, address.port, ssl=ssl.create_default_context())
-            assert served.connections is not None
-            return dict(served.connections.ended)
+            assert isinstance(served, Http2Transport)
+            await until(lambda: told(served, "connections_ended_total", "protocol_error") == 5)
 
-    assert run(story()) == {"PROTOCOL_ERROR": 5}
+    run(story())
+
     assert warnings(caplog) == [
         "a connection was ended (protocol_error): the client speaks TLS, and this port does not" + LATER
     ]
