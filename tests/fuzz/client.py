@@ -35,7 +35,7 @@ class Client:
         self._largest = self._most = 16_384
         self._begun: set[int] = set()
         self._settings = self._pings = 0
-        self._announced = False
+        self._announced = 0
         self._decoder = Decoder()
 
     def border(self, data: bytes) -> int:
@@ -122,8 +122,8 @@ class Client:
                 self._settings -= 1
                 assert self._settings >= 0, "an acknowledgement of nothing"
             case 4:
-                assert not self._announced, "SETTINGS twice"
-                self._announced = True
+                self._announced += 1
+                assert self._announced <= 2, "SETTINGS again and again"
             case 6 if flags & 1:
                 self._pings -= 1
                 assert self._pings >= 0, "a PING comes back that was not sent"
