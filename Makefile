@@ -9,12 +9,13 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 LOCK := requirements-dev.lock
 PYTEST_ARGS ?= -n 2
+FUZZ_SECONDS ?= 900
 
 # PYTHON=/path/to/python3.12 chooses; otherwise the first that starts, is new enough and can make virtualenvs.
 PYTHON ?=
 USABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 
-.PHONY: help run test check format coverage proto lock clean
+.PHONY: help run test check format coverage fuzz proto lock clean
 
 help:  ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -44,6 +45,10 @@ coverage: .venv/.project  ## Run all tests in one process, and say which lines n
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
+fuzz: .venv/.project  ## Look for bytes that break the fast transport, FUZZ_SECONDS=900; what is found lies in .fuzz.
+	@fuzzer=$$($(BIN)/python -m tests.peers atheris); \
+	PYTHONPATH=$$fuzzer:. nice $(BIN)/python tests/fuzz/fuzz.py $(FUZZ_SECONDS)
+
 proto: .venv/.project  ## Generate ratelimit_service/api/generated from proto/.
 	$(BIN)/python proto/generate.py
 
@@ -54,7 +59,7 @@ lock: .venv/.packages  ## Pin the newest packages that pyproject.toml allows in 
 
 clean:  ## Remove everything that was made, .venv and .tools too.
 	rm -rf .venv .tools .coverage* htmlcov build dist
-	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .hypothesis .fuzz .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An interpreter that exists is kept: whoever wants another says `make clean`.

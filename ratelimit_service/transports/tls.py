@@ -9,12 +9,16 @@ import threading
 from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ratelimit_service.errors import StartError
 from ratelimit_service.transports.options import Tls
 
 log = logging.getLogger(__name__)
+
+
+_DATES: Final = {9: "it is not valid yet", 10: "it has expired"}
+"""By OpenSSL's codes."""
 
 
 class Pems(NamedTuple):
@@ -34,7 +38,9 @@ class Certificates:
         # Transports may ask from several threads at once; a change is to be logged once.
         self._lock = threading.Lock()
         self.current = _read(tls)
-        _check(tls, self.current)
+        if problem := _out_of_date(_check(tls, self.current), self.current):
+            # Whoever starts with it may have none that is better, and clients that do not look.
+            log.warning("certificate %s: %s", tls.cert, problem)
 
     def changed(self) -> Pems | None:
         """What to use from now on, if the files have changed and are good; never raises. For each new connection."""
@@ -49,7 +55,7 @@ class Certificates:
                 if pems == self._refused:
                     return None
                 try:
-                    _check(self._tls, pems)
+                    _check_better(self._tls, pems)
                 except StartError as error:
                     if pems == _read(self._tls):
                         self._refuse(pems, error)
@@ -84,8 +90,8 @@ def _bytes(what: str, path: str) -> bytes:
         raise StartError(f"cannot read the {what} {path}: {(error.strerror or str(error)).lower()}") from error
 
 
-def _check(tls: Tls, pems: Pems) -> None:
-    """StartError unless certificate and key are such, and belong together."""
+def _check(tls: Tls, pems: Pems) -> ssl.SSLContext:
+    """A context with them; StartError unless certificate and key are such, and belong together."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for what, path, pem in ("certificate", tls.cert, pems.cert), ("client CA", tls.client_ca, pems.client_ca):
         if pem is None:
@@ -103,6 +109,33 @@ def _check(tls: Tls, pems: Pems) -> None:
         else:
             problem = "it is not a private key in PEM without a password"
         raise StartError(f"cannot use the private key {tls.key}: {problem}") from error
+    return context
+
+
+def _check_better(tls: Tls, pems: Pems) -> None:
+    """As `_check`, and StartError too when clients will refuse it for its dates: then the old one is no worse."""
+    if problem := _out_of_date(_check(tls, pems), pems):
+        raise StartError(f"cannot use the certificate {tls.cert}: {problem}")
+
+
+def _out_of_date(server: ssl.SSLContext, pems: Pems) -> str:
+    """What is wrong with the dates of the certificate, as a client says that trusts nothing else: `ssl` reads none."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    client.load_verify_locations(cadata=pems.cert.decode("ascii", "ignore"))
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
+    for end in (*ends, *ends):
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            return _DATES.get(error.verify_code, "")
+        except ssl.SSLError:
+            return ""  # it has no dates to do with
+    return ""
 
 
 def bears(names: Iterable[str], wanted: str) -> bool:

@@ -22,11 +22,11 @@ from ratelimit_service.api.health import MOST_WATCHERS, Health
 from ratelimit_service.api.method import Receiver
 from ratelimit_service.api.reflection import reflection
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.transports.grpcio import GrpcioTransport
 from ratelimit_service.transports.options import GrpcOptions
 from tests.api.streams import Sent
 from tests.loops import run
 from tests.peers import grpc_peers, grpcurl
+from tests.transports.servers import OpenTransport
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 
@@ -215,10 +215,10 @@ def test_a_question_of_watch_that_is_no_message_is_an_invalid_argument() -> None
     assert sent.error.message.startswith("the message is not a HealthCheckRequest: ")
 
 
-def test_the_client_of_grpcio_checks_and_lists() -> None:
+def test_the_client_of_grpcio_checks_and_lists(transport: OpenTransport) -> None:
     async def story() -> list[list[str]]:
         health = healthy()
-        async with serving(health) as address:
+        async with serving(transport, health) as address:
             lines = [await said(address, "check", name) for name in ("", "ratelimit", SERVICE, "nope")]
             lines.append(await said(address, "list", ""))
             health.drain()
@@ -234,11 +234,11 @@ def test_the_client_of_grpcio_checks_and_lists() -> None:
     ]
 
 
-def test_the_client_of_grpcio_watches_until_the_service_stops() -> None:
+def test_the_client_of_grpcio_watches_until_the_service_stops(transport: OpenTransport) -> None:
     async def story() -> list[str]:
         health = Health()
         steps: list[Callable[[], None]] = [lambda: health.rules_loaded(True), health.drain, health.finish]
-        async with serving(health) as address:
+        async with serving(transport, health) as address:
             client = await ask_with_grpcio(address, "watch", "ratelimit")
             lines = []
             for step in steps:
@@ -251,12 +251,12 @@ def test_the_client_of_grpcio_watches_until_the_service_stops() -> None:
     assert run(story()) == ["NOT_SERVING", "SERVING", "NOT_SERVING", "UNAVAILABLE the service is stopping"]
 
 
-def test_grpcurl_checks_and_watches() -> None:
+def test_grpcurl_checks_and_watches(transport: OpenTransport) -> None:
     """It learns the messages by reflection."""
 
     async def story() -> tuple[object, list[str], int | None]:
         health = healthy()
-        async with serving(health) as address:
+        async with serving(transport, health) as address:
             checking = await start(grpcurl(), "-plaintext", str(address), "grpc.health.v1.Health/Check")
             checked = json.loads((await within(checking.communicate()))[0])
             watching = await start(grpcurl(), "-plaintext", str(address), "grpc.health.v1.Health/Watch")
@@ -275,9 +275,9 @@ def test_grpcurl_checks_and_watches() -> None:
 
 
 @asynccontextmanager
-async def serving(health: Health) -> AsyncIterator[Tcp]:
+async def serving(open_transport: OpenTransport, health: Health) -> AsyncIterator[Tcp]:
     """Health and reflection over a real socket."""
-    transport = GrpcioTransport(GrpcOptions())
+    transport = open_transport(GrpcOptions())
     streams = [*health.streams(), *reflection()]
     (address,) = await transport.start(health.methods(), streams, [Tcp("127.0.0.1", 0)])
     assert isinstance(address, Tcp)

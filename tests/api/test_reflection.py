@@ -21,11 +21,11 @@ from ratelimit_service.api.generated.grpc.reflection.v1.reflection_pb2 import (
 from ratelimit_service.api.method import StreamMethod
 from ratelimit_service.api.reflection import SERVICES, reflection
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.transports.grpcio import GrpcioTransport
 from ratelimit_service.transports.options import GrpcOptions
 from tests.api.streams import Sent
 from tests.loops import run
 from tests.peers import grpc_peers, grpcurl
+from tests.transports.servers import OpenTransport
 
 ALL = [
     "envoy.service.ratelimit.v3.RateLimitService",
@@ -192,15 +192,15 @@ def test_a_message_that_asks_nothing_ends_the_call(message: bytes, problem: str)
     assert sent.error.message.startswith(problem)
 
 
-def test_grpcurl_lists_and_describes() -> None:
+def test_grpcurl_lists_and_describes(transport: OpenTransport) -> None:
     async def story() -> tuple[list[str], str, str]:
-        transport = GrpcioTransport(GrpcOptions())
-        (address,) = await transport.start([], reflection(), [Tcp("127.0.0.1", 0)])
+        served = transport(GrpcOptions())
+        (address,) = await served.start([], reflection(), [Tcp("127.0.0.1", 0)])
         asked: list[str | Path] = [grpcurl(), "-plaintext", str(address)]
         listed = await output(*asked, "list")
         service = await output(*asked, "describe", ALL[0])
         message = await output(*asked, "describe", "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor")
-        await transport.stop(1)
+        await served.stop(1)
         return listed.splitlines(), service, message
 
     listed, service, message = run(story())
@@ -210,13 +210,13 @@ def test_grpcurl_lists_and_describes() -> None:
     assert ".google.protobuf.UInt64Value hits_addend = 3;" in message
 
 
-def test_the_client_of_grpcio_asks_in_v1alpha() -> None:
+def test_the_client_of_grpcio_asks_in_v1alpha(transport: OpenTransport) -> None:
     async def story() -> list[str]:
-        transport = GrpcioTransport(GrpcOptions())
-        (address,) = await transport.start([], reflection(), [Tcp("127.0.0.1", 0)])
+        served = transport(GrpcOptions())
+        (address,) = await served.start([], reflection(), [Tcp("127.0.0.1", 0)])
         client = Path(__file__).with_name("reflection_client.py")
         printed = await output(sys.executable, client, str(address), ALL[0], path=grpc_peers())
-        await transport.stop(1)
+        await served.stop(1)
         return printed.splitlines()
 
     services, found = run(story())

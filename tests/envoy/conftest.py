@@ -45,16 +45,9 @@ _METADATA: Final = [
 """What the service sent as dynamic metadata, so that whoever asked can see it."""
 
 
-@pytest.fixture(scope="session", params=["grpcio", "http2"])
-def transport(request: pytest.FixtureRequest) -> str:
-    """What carries the calls: Envoy must not notice which."""
-    name: str = request.param
-    return name
-
-
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory, transport: str) -> Iterator[Service]:
-    """The service, with all answers it can give."""
+    """The service, with all answers it can give, on each transport: Envoy must not notice which."""
     environ = {"TRANSPORT": transport, "LIMIT_RESPONSE_HEADERS_ENABLED": "true", "RESPONSE_DYNAMIC_METADATA": "true"}
     with start_service(tmp_path_factory.mktemp("service"), RULES, environ) as service:
         yield service

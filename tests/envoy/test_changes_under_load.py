@@ -4,9 +4,13 @@ import signal
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.envoy.load import load
 from tests.envoy.proxy import HEALTH_CHECK, Envoy, bootstrap, by, route, start_envoy
 from tests.processes import Service, start_service
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 USER: Final = by(("user", "=ada"))
 DENY: Final = {"failure_mode_deny": True}
@@ -75,9 +79,9 @@ def test_sighup_loads_the_rules_at_once(tmp_path: Path) -> None:
         assert envoy.get("/").headers["ratelimit-limit"] == "5"
 
 
-def test_a_drain_under_load_fails_no_request(tmp_path: Path, transport: str) -> None:
+def test_a_drain_under_load_fails_no_request(tmp_path: Path) -> None:
     """One of two instances is told to stop: Envoy hears of it in time, and the other one answers everything."""
-    environ = {"DRAIN_SECONDS": "1.5", "TRANSPORT": transport}
+    environ = {"DRAIN_SECONDS": "1.5"}
     with (
         start_service(tmp_path / "leaving", rules(1_000_000), {**HEADERS, **environ}) as leaving,
         start_service(tmp_path / "staying", rules(2_000_000), {**HEADERS, **environ}) as staying,
@@ -104,13 +108,13 @@ def test_a_drain_under_load_fails_no_request(tmp_path: Path, transport: str) -> 
             assert errors(envoy) == (0, 0)
 
 
-def test_a_rolling_restart_under_load_fails_no_request(tmp_path: Path, transport: str) -> None:
+def test_a_rolling_restart_under_load_fails_no_request(tmp_path: Path) -> None:
     """Each of two instances is drained, one comes back on its port before the other goes.
 
     Envoy puts together what happens to a cluster within a second of the last change (update_merge_window), so it acts
     on the second drain that much later than on the first: a drain of one second is too short, and was seen to be.
     """
-    environ = {"DRAIN_SECONDS": "2.5", "TRANSPORT": transport}
+    environ = {"DRAIN_SECONDS": "2.5"}
     with (
         start_service(tmp_path / "a", rules(1_000_000), environ) as one,
         start_service(tmp_path / "b", rules(1_000_000), environ) as other,

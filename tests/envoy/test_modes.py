@@ -4,8 +4,12 @@ import signal
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.envoy.proxy import HEALTH_CHECK, Envoy, bootstrap, by, route, start_envoy
 from tests.processes import start_service
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 RULES: Final = """
 domain: shop

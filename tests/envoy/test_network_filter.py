@@ -9,6 +9,8 @@ import pytest
 from tests.envoy.proxy import bootstrap, http_filter, start_envoy
 from tests.processes import start_service
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 RULES: Final = "domain: shop\ndescriptors: [{key: port, value: front, rate_limit: {unit: day, requests_per_unit: 2}}]\n"
 
 

@@ -20,6 +20,8 @@ from tests.envoy.proxy import (
 )
 from tests.processes import Service, eventually, start_service
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 RULES: Final = """
 domain: rl
 descriptors:

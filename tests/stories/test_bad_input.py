@@ -10,14 +10,16 @@ from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import R
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from tests.processes import Service, start_service
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1000000}}]\n"
 
 Ask = Callable[[bytes], bytes]
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with start_service(tmp_path_factory.mktemp("service"), RULES) as started:
+def service(tmp_path_factory: pytest.TempPathFactory, transport: str) -> Iterator[Service]:
+    with start_service(tmp_path_factory.mktemp("service"), RULES, {"TRANSPORT": transport}) as started:
         yield started
 
 

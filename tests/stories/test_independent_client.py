@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.peers import xds_protos
 from tests.processes import start_service
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 RULES = """
 domain: shop

@@ -10,6 +10,8 @@ from tests.processes import Service, ask, start_service
 from tests.redis import start_redis
 from tests.stories.callers import call
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 RULES = """
 domain: shop
 descriptors:

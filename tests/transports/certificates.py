@@ -24,6 +24,17 @@ def issue(by: Issued, name: str, *san: str) -> Issued:
     return _issue(by.cert.parent, name, ["basicConstraints=critical,CA:FALSE", *names], signed)
 
 
+def expired(by: Issued, issued: Issued) -> Path:
+    """A certificate for the same key whose time was over yesterday."""
+    request = ["openssl", "req", "-new", "-key", str(issued.key), "-subj", "/CN=expired"]
+    signed = ["-CA", str(by.cert), "-CAkey", str(by.key), "-days", "-1"]
+    made = subprocess.run(request, check=True, capture_output=True, timeout=60).stdout
+    out = issued.cert.with_name("expired.pem")
+    command = ["openssl", "x509", "-req", *signed, "-out", str(out)]
+    subprocess.run(command, input=made, check=True, capture_output=True, timeout=60)
+    return out
+
+
 def _issue(folder: Path, name: str, extensions: list[str], signed: list[str]) -> Issued:
     issued = Issued(folder / f"{name}.pem", folder / f"{name}.key")
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(issued.key)]

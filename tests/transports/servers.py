@@ -6,14 +6,20 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
+import pytest
 
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.api.method import Method, StreamMethod
+from ratelimit_service.transports.grpcio import GrpcioTransport
+from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.transport import Transport
+from tests.transports.certificates import Issued
 from tests.transports.methods import WAIT_SECONDS
 
 OpenTransport = Callable[[GrpcOptions], Transport]
+
+TRANSPORTS = [pytest.param(GrpcioTransport, id="grpcio"), pytest.param(Http2Transport, id="http2")]
 
 LOCALHOST = Tcp("127.0.0.1", 0)
 
@@ -44,6 +50,13 @@ def connect(address: Address, credentials: grpc.ChannelCredentials | None = None
     return grpc.aio.secure_channel(
         str(address), credentials, [*options, ("grpc.ssl_target_name_override", "localhost")]
     )
+
+
+def trusting(ca: Issued, own: Issued | None = None) -> grpc.ChannelCredentials:
+    """What a client needs to know, and to show."""
+    if own is None:
+        return grpc.ssl_channel_credentials(ca.cert.read_bytes())
+    return grpc.ssl_channel_credentials(ca.cert.read_bytes(), own.key.read_bytes(), own.cert.read_bytes())
 
 
 async def ask(channel: grpc.aio.Channel, method: Method | str, body: bytes, seconds: float = WAIT_SECONDS) -> bytes:

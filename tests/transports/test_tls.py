@@ -1,41 +1,28 @@
-"""TLS: who is let in, and certificates that change while the service runs."""
+"""TLS: who is let in, what is agreed on, and what the operator hears of those who are not."""
 
 import asyncio
-import logging
 import shutil
+import socket
 import ssl
-import subprocess
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, create_subprocess_exec
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import pytest
 
-from ratelimit_service.address import Address
-from ratelimit_service.errors import StartError
+from ratelimit_service.address import Tcp
+from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from ratelimit_service.transports.tls import bears
+from tests import peers
 from tests.loops import run
 from tests.transports.certificates import Issued, authority, issue
-from tests.transports.methods import Echo, Talk
-from tests.transports.servers import LOCALHOST, OpenTransport, ask, connect, failure, serving, talk
-
-
-@pytest.fixture(scope="module")
-def ca(tmp_path_factory: pytest.TempPathFactory) -> Issued:
-    """Who signs."""
-    return authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def server(ca: Issued) -> Issued:
-    """The service's own."""
-    return issue(ca, "server", "DNS:localhost")
-
-
-@pytest.fixture
-def replaced(server: Issued, tmp_path: Path) -> Issued:
-    """A copy of the service's own, for a test that changes it."""
-    return Issued(*(Path(shutil.copy(path, tmp_path)) for path in server))
+from tests.transports.h2_client import h2_ask
+from tests.transports.http2.talk import HELLO
+from tests.transports.http2.test_handshakes import LATER, warnings
+from tests.transports.methods import WAIT_SECONDS, Echo, Talk
+from tests.transports.servers import OpenTransport, ask, connect, failure, serving, talk, trusting
 
 
 def test_a_client_that_trusts_the_authority_is_served(transport: OpenTransport, ca: Issued, server: Issued) -> None:
@@ -123,101 +110,123 @@ def test_names_fit_as_certificates_have_it(name: str, wanted: str, fits: bool) -
     assert bears([name], wanted) is fits
 
 
-def test_a_changed_certificate_is_used_from_the_next_connection_on(
-    transport: OpenTransport, ca: Issued, replaced: Issued, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["-tls1_3"], []),
+        (["-tls1_2"], []),
+        (["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"], ["the client speaks no TLS newer than 1.1"]),
+        # RFC 9113, appendix A.
+        (["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-SHA256"], ["the handshake failed: no shared cipher"]),
+    ],
+    ids=["1.3", "1.2", "1.1", "old cipher"],
+)
+def test_openssl_agrees_on_h2_and_on_nothing_old(
+    transport: OpenTransport,
+    ca: Issued,
+    server: Issued,
+    caplog: pytest.LogCaptureFixture,
+    flags: list[str],
+    told: list[str],
 ) -> None:
-    caplog.set_level(logging.INFO, "ratelimit_service")
-    renewed = issue(ca, "renewed", "DNS:localhost")
-
-    async def story() -> tuple[bool, bool, bytes]:
-        options = GrpcOptions(tls=Tls(str(replaced.cert), str(replaced.key)))
+    async def story() -> str:
+        options = GrpcOptions(tls=Tls(str(server.cert), str(server.key)))
         async with serving(transport, [Echo()], options=options) as (_, address):
-            before = await shown(address) == pem(replaced)
-            shutil.copy(renewed.key, replaced.key)
-            shutil.copy(renewed.cert, replaced.cert)
-            after = await shown(address) == pem(renewed)
-            async with connect(address, trusting(ca)) as channel:
-                return before, after, await ask(channel, Echo(), b"still here")
+            trust = ["-CAfile", str(ca.cert), "-verify_hostname", "localhost", "-verify_return_error"]
+            return await output(["openssl", "s_client", "-connect", str(address), "-alpn", "h2", *trust, *flags])
 
-    assert run(story()) == (True, True, b"still here")
-    assert lines(caplog) == [f"certificate loaded again from {replaced.cert}"]
+    said = run(story())
+
+    assert ("ALPN protocol: h2" in said) is (not told)
+    if transport is Http2Transport:
+        assert warnings(caplog) == [f"a connection was ended (tls_handshake): {reason}{LATER}" for reason in told]
 
 
-def test_a_broken_certificate_never_replaces_a_good_one(
-    transport: OpenTransport, ca: Issued, replaced: Issued, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One line when it breaks, however many connections come, and one when it is good again."""
-    caplog.set_level(logging.INFO, "ratelimit_service")
-    renewed = issue(ca, "again", "DNS:localhost")
-    old = pem(replaced)
+def test_a_client_that_does_not_agree_on_h2_is_not_served(transport: OpenTransport, ca: Issued, server: Issued) -> None:
+    """RFC 9113, 3.2: HTTP/2 over TLS is agreed on by ALPN, and gRPC's servers insist."""
 
-    async def story() -> list[bool]:
-        options = GrpcOptions(tls=Tls(str(replaced.cert), str(replaced.key)))
+    async def story() -> list[bytes]:
+        answers = []
+        options = GrpcOptions(tls=Tls(str(server.cert), str(server.key)))
         async with serving(transport, [Echo()], options=options) as (_, address):
-            shutil.copy(renewed.cert, replaced.cert)  # and its key is not there yet
-            kept = [await shown(address) == old for _ in range(3)]
-            replaced.key.unlink()
-            kept += [await shown(address) == old for _ in range(3)]
-            shutil.copy(renewed.key, replaced.key)
-            return [*kept, await shown(address) == pem(renewed)]
+            for protocols in ["h2"], [], ["http/1.1"]:
+                context = ssl.create_default_context(cafile=str(ca.cert))
+                if protocols:
+                    context.set_alpn_protocols(protocols)
+                with suppress(ConnectionError):
+                    answers.append(await h2_ask(address, Echo.path, b"hello", context))
+        return answers
 
-    cert, key = replaced
-    stays = "certificate not loaded, the old one stays:"
-    assert run(story()) == [True] * 7
-    assert lines(caplog) == [
-        f"{stays} cannot use the private key {key}: it does not belong to the certificate {cert}",
-        f"{stays} cannot read the private key {key}: no such file or directory",
-        f"certificate loaded again from {cert}",
-    ]
+    assert run(story()) == [b"hello"]
 
 
-@pytest.mark.parametrize("broken", ["no cert", "no key", "cert is none", "key is none", "locked", "mismatch", "no ca"])
-def test_a_certificate_that_cannot_be_used_is_a_start_error_of_one_line(
-    transport: OpenTransport, ca: Issued, server: Issued, tmp_path: Path, broken: str
+def test_curl_and_h2load_are_served(transport: OpenTransport, ca: Issued, server: Issued, tmp_path: Path) -> None:
+    question = tmp_path / "question"
+    question.write_bytes(b"\0\0\0\0\5hello")
+    of_grpc = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
+
+    async def story() -> tuple[str, str]:
+        options = GrpcOptions(tls=Tls(str(server.cert), str(server.key)))
+        async with serving(transport, [Echo()], options=options) as (_, address):
+            port = str(address).rpartition(":")[2]
+            trust = ["--cacert", str(ca.cert), "--resolve", f"localhost:{port}:127.0.0.1"]
+            url = f"https://localhost:{port}{Echo.path}"
+            curl = [str(peers.curl()), "-si", "--http2", *trust, *of_grpc, "--data-binary", f"@{question}", url]
+            load = [str(peers.h2load()), "-n", "500", "-c", "5", "-m", "20", "-d", str(question), *of_grpc, url]
+            return await output(curl), await output(load)
+
+    answer, report = run(story())
+
+    assert answer.startswith("HTTP/2 200")
+    assert "hello" in answer
+    assert "500 succeeded, 0 failed, 0 errored, 0 timeout" in report
+
+
+def test_no_session_outlives_the_authority_that_vouched_for_the_client(
+    transport: OpenTransport, ca: Issued, server: Issued, tmp_path: Path
 ) -> None:
-    rubbish, locked = tmp_path / "rubbish", tmp_path / "locked"
-    rubbish.write_text("no pem\n", encoding="utf-8")
-    lock = ["openssl", "ec", "-aes128", "-passout", "pass:x", "-in", str(server.key), "-out", str(locked)]
-    subprocess.run(lock, check=True, capture_output=True, timeout=60)
-    cert, key = map(str, server)
-    unusable = "it is not a private key in PEM without a password"
-    tls, problem = {
-        "no cert": (Tls("/no/cert", key), "cannot read the certificate /no/cert: no such file or directory"),
-        "no key": (Tls(cert, "/no/key"), "cannot read the private key /no/key: no such file or directory"),
-        "cert is none": (Tls(key, key), f"cannot use the certificate {key}: it is not a certificate in PEM"),
-        "key is none": (Tls(cert, str(rubbish)), f"cannot use the private key {rubbish}: {unusable}"),
-        "locked": (Tls(cert, str(locked)), f"cannot use the private key {locked}: {unusable}"),
-        "mismatch": (
-            Tls(cert, str(ca.key)),
-            f"cannot use the private key {ca.key}: it does not belong to the certificate {cert}",
-        ),
-        "no ca": (Tls(cert, key, str(rubbish)), f"cannot use the client CA {rubbish}: it is not a certificate in PEM"),
-    }[broken]
+    """A session that is resumed shows no certificate again: it must not be when another authority is to be believed."""
+    before, after = authority(tmp_path, "before"), authority(tmp_path, "after")
+    client = issue(before, "client", "DNS:client")
+    believed = Path(shutil.copy(before.cert, tmp_path / "believed.pem"))
 
-    with pytest.raises(StartError) as refused:
-        run(transport(GrpcOptions(tls=tls)).start([Echo()], [], [LOCALHOST]))
+    def connected(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession]:
+        with (
+            socket.create_connection(("127.0.0.1", port), WAIT_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname="localhost", session=session) as secure,
+        ):
+            secure.sendall(HELLO)
+            heard = secure.recv(9)
+            assert secure.session is not None
+            return heard, secure.session
 
-    assert str(refused.value) == problem
+    def story(port: int, version: ssl.TLSVersion) -> tuple[bool, bool]:
+        context = ssl.create_default_context(cafile=str(ca.cert))
+        context.load_cert_chain(client.cert, client.key)
+        context.set_alpn_protocols(["h2"])
+        context.minimum_version = context.maximum_version = version
+        heard, session = connected(port, context, None)
+        shutil.copy(after.cert, believed)
+        try:
+            again, _ = connected(port, context, session)
+        except OSError:
+            again = b""
+        return bool(heard), bool(again)
 
+    async def served(version: ssl.TLSVersion) -> tuple[bool, bool]:
+        shutil.copy(before.cert, believed)
+        options = GrpcOptions(tls=Tls(str(server.cert), str(server.key), str(believed)))
+        async with serving(transport, [Echo()], options=options) as (_, address):
+            assert isinstance(address, Tcp)
+            return await asyncio.to_thread(story, address.port, version)
 
-def trusting(ca: Issued, own: Issued | None = None) -> grpc.ChannelCredentials:
-    """What a client needs to know, and to show."""
-    if own is None:
-        return grpc.ssl_channel_credentials(ca.cert.read_bytes())
-    return grpc.ssl_channel_credentials(ca.cert.read_bytes(), own.key.read_bytes(), own.cert.read_bytes())
-
-
-async def shown(address: Address) -> str:
-    """The certificate that a new connection is shown, as OpenSSL sees it."""
-    host, _, port = str(address).rpartition(":")
-    return (await asyncio.to_thread(ssl.get_server_certificate, (host, int(port)))).strip()
-
-
-def pem(issued: Issued) -> str:
-    """The certificate in its file."""
-    return issued.cert.read_text(encoding="ascii").strip()
+    for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
+        assert run(served(version)) == (True, False)
 
 
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the service logged."""
-    return [record.getMessage() for record in caplog.records if record.name.startswith("ratelimit_service")]
+async def output(command: list[str]) -> str:
+    """What the program says, once it has ended."""
+    program = await create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
+    async with asyncio.timeout(60):
+        said, _ = await program.communicate()
+    return said.decode(errors="replace")

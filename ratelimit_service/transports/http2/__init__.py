@@ -6,20 +6,19 @@ becomes of a connection in time; `wire` and `server` give them sockets and a clo
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Sequence
-from contextlib import suppress
 
 from ratelimit_service.address import Address
 from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.clock import SECOND, Clock, steady_clock
 from ratelimit_service.errors import RpcError
+from ratelimit_service.transports.http2.handshakes import Handshakes
 from ratelimit_service.transports.http2.server import Server
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.listen import open_sockets, remove_socket
-from ratelimit_service.transports.options import GrpcOptions, Tls
+from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.refusals import not_admitted
-from ratelimit_service.transports.tls import Certificates, bears
+from ratelimit_service.transports.tls import bears
 from ratelimit_service.transports.transport import Connections
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ class Http2Transport:
     ) -> Sequence[Address]:
         """As Transport says; also StartError when a certificate cannot be used."""
         tls = self._options.tls
-        context = _Contexts(tls).first if tls else None
+        context = Handshakes(tls, self._handshake_failed) if tls else None
         opened = open_sockets(addresses)
         server = Server(methods, streams, self._options, self._denial, self._clock)
         self._server = server
@@ -76,6 +75,10 @@ class Http2Transport:
         for address in self._addresses:
             remove_socket(address)
 
+    def _handshake_failed(self, reason: str) -> None:
+        if self._server is not None:
+            self._server.turn_away(reason)
+
     def _denial(self, transport: asyncio.Transport) -> RpcError | None:
         wanted = self._options.tls.client_san if self._options.tls else ""
         if not wanted:
@@ -83,36 +86,3 @@ class Http2Transport:
         shown = transport.get_extra_info("peercert") or {}
         names = (value for _, value in shown.get("subjectAltName", ()))
         return None if bears(names, wanted) else not_admitted(wanted)
-
-
-class _Contexts:
-    """What TLS needs, for each new connection from the files as they are then."""
-
-    def __init__(self, tls: Tls) -> None:
-        self._tls = tls
-        self._certificates = Certificates(tls)
-        self.first = self._current = self._context()
-        self._stale = False
-        # Asked at the beginning of each handshake, whether the client names a server or not.
-        self.first.sni_callback = self._choose
-
-    def _context(self) -> ssl.SSLContext:
-        tls = self._tls
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2  # 9.2
-        context.set_alpn_protocols(["h2"])
-        context.load_cert_chain(tls.cert, tls.key, password="")
-        if tls.client_ca:
-            context.load_verify_locations(tls.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-        return context
-
-    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        if self._certificates.changed() is not None:
-            self._stale = True
-        if self._stale:
-            # The files were good a moment ago; if they are not now, the next connection looks again.
-            with suppress(OSError):
-                self._current = self._context()
-                self._stale = False
-        connection.context = self._current

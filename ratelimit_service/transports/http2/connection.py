@@ -62,6 +62,7 @@ class Connection:
         wake: Callable[[], None],
         denial: RpcError | None = None,
         counts: Counts | None = None,
+        refusal: str = "",
     ) -> None:
         self._counts = counts or Counts()
         self.calls = Calls(limits, wake, self._counts)
@@ -73,6 +74,7 @@ class Connection:
         self._limits = limits
         self._largest_whole = min(limits.max_message_size, LARGEST - PREFIX_BYTES)
         self.peer = Peer(self.calls, HeaderReader(methods, limits.max_header_list_size, denial), limits)
+        self._refusal = refusal
         self._buffer = b""
         announced = {
             frames.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
@@ -264,9 +266,13 @@ class Connection:
     def _greet(self, buffer: bytes) -> int:
         """3.4: the client begins with these bytes. HTTP/1 begins with capitals too, and hears that it is wrong here."""
         if buffer.startswith(PREFACE):
+            if self._refusal:
+                raise WireError(Code.PROTOCOL_ERROR, self._refusal)
             self.begun = True
             return len(PREFACE)
         if not PREFACE.startswith(buffer):
+            if buffer.startswith(b"\x16\x03"):  # the head of a TLS record
+                raise WireError(Code.PROTOCOL_ERROR, "the client speaks TLS, and this port does not")
             line, newline, _ = buffer.partition(b"\n")
             if buffer[:1].isupper() and not newline and len(buffer) < _LONGEST_LINE:
                 return 0  # it may become a line of HTTP/1

@@ -67,9 +67,9 @@ class Peer:
                 self._spend(Bound.PRIORITIES)
                 self._on_stream(number)
                 if len(payload) != 5:
-                    self.calls.reset(number, Code.FRAME_SIZE_ERROR)  # 6.3
+                    self._refuse_priority(number, Code.FRAME_SIZE_ERROR)  # 6.3
                 elif frames.number(payload[:4]) == number:
-                    self.calls.reset(number, Code.PROTOCOL_ERROR)  # RFC 7540, 5.3.1
+                    self._refuse_priority(number, Code.PROTOCOL_ERROR)  # RFC 7540, 5.3.1
             case frames.RST_STREAM:
                 self._spend(Bound.RESETS)
                 self._not_idle(number)
@@ -117,6 +117,11 @@ class Peer:
             if number <= MOST_WINDOW and self.most_stream < number:
                 return  # one that came after our GOAWAY, and that we never opened: 6.8
             raise WireError(Code.PROTOCOL_ERROR, "a frame is on a stream that was never opened (5.1)")
+
+    def _refuse_priority(self, number: int, code: Code) -> None:
+        if number > self.last:
+            raise WireError(code, "PRIORITY is wrong, on a stream that is idle and cannot be reset (6.4)")
+        self.calls.reset(number, code)
 
     def _data(self, flags: int, number: int, payload: bytes) -> None:
         self._not_idle(number)

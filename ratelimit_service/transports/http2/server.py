@@ -19,6 +19,7 @@ from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import FRAMES_PER_SECOND, MOST_IDLE_FRAMES, Bound, Limits
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.lag import watch_lag
+from ratelimit_service.transports.notices import Notices
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.refusals import STOPPING
 
@@ -61,6 +62,7 @@ class Server:
         self.streams_end = False
         self.draining = False
         self._options = options
+        self._notices = Notices(log, self.now)
         self._wires: dict[Wire, Age] = {}
         self._changed = asyncio.Event()
         self._lag = Latency()
@@ -108,6 +110,16 @@ class Server:
     def quiet(self) -> None:
         """A call has ended."""
         self._changed.set()
+
+    def turn_away(self, reason: str) -> None:
+        """A client did not come through TLS."""
+        self.counts.accepted += 1
+        self.counts.ended["tls_handshake"] += 1
+        self.tell("tls_handshake", reason)
+
+    def tell(self, name: str, reason: str) -> None:
+        """Why a connection was ended, for the operator, though not each time."""
+        self._notices.warn(f"a connection was ended ({name}): {reason}")
 
     async def drain(self, grace_seconds: float) -> None:
         """Let calls finish, then streams end, then connections; what is left when the grace is over is cut."""

@@ -70,12 +70,15 @@ class Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is here, and through with TLS."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's own are not of asyncio's class
+        secured = transport.get_extra_info("ssl_object")
+        refusal = "TLS without h2 by ALPN (3.2)" if secured and secured.selected_alpn_protocol() != "h2" else ""
         self.connection = Connection(
             self._server.kinds,
             self._server.limits,
             self._wake,
             self._server.denial(self.transport),
             self._server.counts,
+            refusal,
         )
         if not self._server.enter(self):
             self.transport.abort()
@@ -203,7 +206,9 @@ class Wire(asyncio.Protocol):
         """No more from us; the client has a moment to read what it was told."""
         if self._closing is None:
             if self.connection.error is not None:
-                self.reason = self.connection.error[0].name.lower()
+                code, reason = self.connection.error
+                self.reason = code.name.lower()
+                self._server.tell(self.reason, reason)
             self._closing = self._loop.call_later(LINGER_SECONDS, self.transport.abort)
             if self.transport.can_write_eof():
                 self.transport.write_eof()

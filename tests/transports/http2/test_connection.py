@@ -179,6 +179,9 @@ def test_going_away_takes_what_is_on_its_way_until_the_client_has_heard_it() -> 
         (SETTINGS + frame(8, 0, 0, b"\0\0\0\0"), Code.PROTOCOL_ERROR),  # 6.9
         (SETTINGS + frame(8, 0, 0, b"\0\0\1"), Code.FRAME_SIZE_ERROR),
         (SETTINGS + frame(7, 0, 0, b"\0\0\1"), Code.FRAME_SIZE_ERROR),  # 6.8
+        # 6.4: an idle stream cannot be reset, so that the connection ends.
+        (SETTINGS + frame(2, 0, 1, b"\0\0\0\1\1"), Code.PROTOCOL_ERROR),
+        (SETTINGS + frame(2, 0, 1, b"\0\0\0\1"), Code.FRAME_SIZE_ERROR),
     ],
 )
 def test_a_violation_ends_the_connection_with_the_code_of_the_rfc(sent: bytes, code: Code) -> None:
@@ -205,8 +208,8 @@ def test_a_violation_ends_the_connection_with_the_code_of_the_rfc(sent: bytes, c
         (headers(1) + window(1, 2**31 - 1), Code.FLOW_CONTROL_ERROR),  # 6.9.1
         (headers(1) + headers(1, b"\0\1x\1y"), Code.PROTOCOL_ERROR),  # 8.1
         (question(1) + data(1, b"more"), Code.STREAM_CLOSED),  # 5.1
-        (frame(2, 0, 1, b"\0\0\0\1\1"), Code.PROTOCOL_ERROR),  # RFC 7540, 5.3.1
-        (frame(2, 0, 1, b"\0\0\0\1"), Code.FRAME_SIZE_ERROR),  # 6.3
+        (headers(1) + frame(2, 0, 1, b"\0\0\0\1\1"), Code.PROTOCOL_ERROR),  # RFC 7540, 5.3.1
+        (headers(1) + frame(2, 0, 1, b"\0\0\0\1"), Code.FRAME_SIZE_ERROR),  # 6.3
     ],
 )
 def test_a_violation_on_a_stream_ends_the_stream_and_no_other(sent: bytes, code: Code) -> None:

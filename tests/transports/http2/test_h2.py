@@ -41,18 +41,19 @@ class Pair:
         self.client.send_data(number, body, end_stream=True)
         return number
 
-    def exchange(self) -> None:
-        """Until neither has anything to say."""
+    def exchange(self, size: int = 1_000_000) -> None:
+        """Until neither has anything to say; in reads of so many bytes."""
         while sent := self.client.data_to_send():
-            for kind, number, _, body in self.server.receive(sent):
-                match kind.name:
-                    case "CALL":
-                        self.server.calls.reply(number, body)
-                    case "MESSAGE":
-                        self.server.calls.send(number, body)
-                    case "HALF_CLOSE":
-                        self.server.calls.finish(number)
-            self._hear(self.server.take())
+            for at in range(0, len(sent), size):
+                for kind, number, _, body in self.server.receive(sent[at : at + size]):
+                    match kind.name:
+                        case "CALL":
+                            self.server.calls.reply(number, body)
+                        case "MESSAGE":
+                            self.server.calls.send(number, body)
+                        case "HALF_CLOSE":
+                            self.server.calls.finish(number)
+                self._hear(self.server.take())
 
     def _hear(self, sent: bytes) -> None:
         for event in self.client.receive_data(sent):
