@@ -8,7 +8,7 @@ import click
 import ratelimit_service
 from ratelimit_service.errors import RateLimitError, SettingsError
 
-VERBS = ("serve", "check", "explain", "call", "schema")
+VERBS = ("serve", "check", "explain", "call", "counters", "schema")
 """In the order of the help; a verb's module is imported when it is needed, so that `--help` comes at once."""
 
 

@@ -3,8 +3,8 @@
 The store owns the clock, so that one request is decided at one moment; tests hand it a clock they can turn.
 """
 
-import time
 from collections.abc import Callable
+from time import monotonic_ns, time_ns
 
 Clock = Callable[[], int]
 
@@ -16,9 +16,9 @@ DAY = 24 * HOUR
 
 def system_clock() -> int:
     """The machine's wall clock."""
-    return time.time_ns() // 1000
+    return time_ns() // 1000
 
 
 def steady_clock() -> int:
     """Microseconds since some moment, that never go back: for timeouts, whatever is done to the wall clock."""
-    return time.monotonic_ns() // 1000
+    return monotonic_ns() // 1000

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 from ratelimit_service.clock import DAY, HOUR, MINUTE, SECOND
 
@@ -62,7 +61,8 @@ class Limit:
     """How many above `requests` are let through, and counted as such."""
 
 
-class Descriptor(NamedTuple):
+@dataclass(slots=True)
+class Descriptor:
     """What is asked about: entries in order, what it costs, and a limit that stands in for the rulebook's."""
 
     entries: tuple[tuple[str, str], ...]
@@ -73,7 +73,8 @@ class Descriptor(NamedTuple):
     override: Limit | None = None
 
 
-class Request(NamedTuple):
+@dataclass(slots=True)
+class Request:
     """One question: may these descriptors be charged?"""
 
     domain: str
@@ -82,7 +83,8 @@ class Request(NamedTuple):
     """As it was sent; it is in the cost of each descriptor that has none of its own."""
 
 
-class Decision(NamedTuple):
+@dataclass(slots=True)
+class Decision:
     """The answer for one hit."""
 
     allowed: bool

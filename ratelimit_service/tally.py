@@ -5,7 +5,7 @@ upstream's, so that its dashboards go on telling the truth.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ratelimit_service.model import Decision
 
@@ -16,7 +16,8 @@ LONGEST_PATH = 1000
 """Characters; a longer path is made of a request's huge value, which no metric should carry."""
 
 
-class Scale(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Scale:
     """The marks of a counter, from an untouched one on."""
 
     near: int
@@ -69,12 +70,11 @@ class Tally:
             self.total_negative_hits -= cost
             return
         self.total_hits += cost
-        near, limit, room = scale
         over = decision.over
         if decision.allowed:
             if not over:
                 self.within_limit += cost
-                above = room - decision.remaining - near
+                above = scale.room - scale.near - decision.remaining
                 if above > 0:
                     self.near_limit += above if above < cost else cost
                 return
@@ -86,8 +86,12 @@ class Tally:
                 self.shadow_mode += over
         if over < cost:
             # The hit crossed the limit: what lay below it, and above the threshold, came near.
-            before = limit - (cost - over)
-            self.near_limit += limit - (before if before > near else near)
+            below = scale.limit - scale.near
+            self.near_limit += cost - over if cost - over < below else below
+
+    def add(self, number: str, cost: int) -> None:
+        """Add to the number of that name."""
+        setattr(self, number, getattr(self, number) + cost)
 
     def spare(self, cost: int) -> None:
         """Add a hit that would have been allowed, and was not charged for another's sake."""

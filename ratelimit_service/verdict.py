@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
 
-from ratelimit_service.model import NEVER, Decision, Request
+from ratelimit_service.model import NEVER, Decision
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.tally import Tally
 
@@ -32,6 +31,13 @@ class Hit:
         self.spared = False
         """Its limit had room, and it was not charged, because another one that is charged together with it refused."""
 
+    def again(self) -> "Hit":
+        """The same charge once more, undecided."""
+        hit = Hit(self.rule, self.key, self.cost, tally=self.tally, quota=self.quota, together=self.together)
+        if self.beside:
+            hit.beside = [each.again() for each in self.beside]
+        return hit
+
     @property
     def over(self) -> bool:
         """The hit is answered as over its limit: denied, and not by a rule that only looks on."""
@@ -47,13 +53,28 @@ class Hit:
         return remaining - limit.exceed if remaining > limit.exceed else 0
 
 
-class Verdict(NamedTuple):
+class Verdict:
     """The answer for a request."""
 
-    allowed: bool
-    request: Request
-    hits: Sequence[Hit | None]
-    """One for each descriptor, in order; None where no rule applied."""
+    __slots__ = ("allowed", "hits")
+
+    def __init__(self, allowed: bool, hits: Sequence[Hit | None]) -> None:
+        self.allowed = allowed
+        self.hits = hits
+        """One for each descriptor, in order; None where no rule applied."""
+
+    def passes(self) -> bool:
+        """Whether the hits allow it: no limit is over, and of several quotas not all are."""
+        quotas = exhausted = 0
+        for hit in self.hits:
+            if hit is None or hit.rule.limit is None:
+                continue
+            if hit.quota:
+                quotas += 1
+                exhausted += hit.over
+            elif hit.over:
+                return False
+        return not quotas or exhausted < quotas
 
     def tightest(self) -> Hit | None:
         """The hit whose limit the caller should hear of: the last one refused, else the first with the least left."""
@@ -81,9 +102,9 @@ def spare(hits: Sequence[Hit]) -> None:
     for together, group in groupby(hits, key=_group):
         if together:
             members = list(group)
-            if not all(hit.decision.allowed for hit in members):
-                for hit in members:
-                    hit.spared = hit.decision.allowed
+            denied = not all(hit.decision.allowed for hit in members)
+            for hit in members:
+                hit.spared = denied and hit.decision.allowed
 
 
 def tightest_of(hits: Sequence[Hit]) -> Hit:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from ratelimit_service.clock import MINUTE
 from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.limiter import Limiter
@@ -12,6 +14,7 @@ from ratelimit_service.stores.store import Done
 from ratelimit_service.verdict import Hit, Verdict
 from tests.books import book
 from tests.clocks import Clock
+from tests.verdicts import check
 
 RULES = """
     domain: shop
@@ -53,12 +56,7 @@ def limiter(**options: Any) -> Limiter:
 
 def ask(limiter: Limiter, *keys: str, cost: int = 1, domain: str = "shop", override: Limit | None = None) -> Verdict:
     """One descriptor for each key."""
-    answers: list[Verdict | RpcError] = []
-    descriptors = [Descriptor(((key, "x"),), cost, None, override) for key in keys]
-    limiter.check(Request(domain, descriptors), answers.append)
-    (answer,) = answers
-    assert isinstance(answer, Verdict)
-    return answer
+    return check(limiter, Request(domain, [Descriptor(((key, "x"),), cost, None, override) for key in keys]))
 
 
 def summary(verdict: Verdict) -> list[tuple[bool, int] | None]:
@@ -252,18 +250,17 @@ def test_a_used_up_quota_is_tightest_only_by_what_it_has_left() -> None:
 
 def test_without_rules_a_request_is_answered_unavailable() -> None:
     tested = Limiter(MemoryStore(10, Clock()))
-    answers: list[Verdict | RpcError] = []
 
-    tested.check(Request("shop", [Descriptor((("user", "x"),))]), answers.append)
+    with pytest.raises(RpcError) as caught:
+        ask(tested, "user")
 
-    (error,) = answers
-    assert isinstance(error, RpcError)
-    assert (error.status, error.message) == (Status.UNAVAILABLE, "no rate limit configuration loaded")
-    assert tested.totals.service_errors == 1
+    assert (caught.value.status, caught.value.message) == (Status.UNAVAILABLE, "no rate limit configuration loaded")
 
 
 class BrokenStore(MemoryStore):
     """A store that is away."""
+
+    charge = None  # type: ignore[assignment]  # it takes its time
 
     def hit(self, hits: Sequence[Hit], done: Done) -> None:
         done(StoreError("the store is away"))
@@ -272,12 +269,53 @@ class BrokenStore(MemoryStore):
 def test_a_store_that_fails_makes_the_request_unavailable_and_counts_no_hit() -> None:
     tested = Limiter(BrokenStore(10, Clock()))
     tested.book = book(RULES)
-    answers: list[Verdict | RpcError] = []
 
-    tested.check(Request("shop", [Descriptor((("user", "x"),))]), answers.append)
+    with pytest.raises(RpcError) as caught:
+        ask(tested, "user")
 
-    (error,) = answers
-    assert isinstance(error, RpcError)
-    assert (error.status, error.message) == (Status.UNAVAILABLE, "the store is away")
+    assert (caught.value.status, caught.value.message) == (Status.UNAVAILABLE, "the store is away")
     assert tested.totals.store_errors == 1
     assert next(rule.tally.total_hits for rule in tested.book.rules) == 0
+
+
+class LateStore(MemoryStore):
+    """A store that answers when it is told to."""
+
+    charge = None  # type: ignore[assignment]  # it takes its time
+
+    def __init__(self) -> None:
+        super().__init__(1000, Clock())
+        self.waiting: list[tuple[Sequence[Hit], Done]] = []
+
+    def hit(self, hits: Sequence[Hit], done: Done) -> None:
+        self.waiting.append((hits, done))
+
+    def answer(self) -> None:
+        for hits, done in reversed(self.waiting):
+            MemoryStore.charge(self, hits)
+            done(None)
+
+
+def test_requests_of_one_plan_may_wait_for_the_store_side_by_side() -> None:
+    store = LateStore()
+    tested = Limiter(store)
+    tested.book = book(RULES)
+    plan = tested.plan(Request("shop", [Descriptor((("user", "x"),))]))
+    answers: list[Verdict | RpcError] = []
+
+    for _ in range(3):
+        tested.ask(plan, answers.append)
+    store.answer()
+
+    assert [answer.allowed for answer in answers if isinstance(answer, Verdict)] == [True, True, False]
+    assert len({id(answer) for answer in answers}) == 3
+
+
+def test_another_book_makes_another_edition() -> None:
+    tested = limiter()
+    before = tested.plan(Request("shop", [Descriptor((("user", "x"),))]))
+
+    tested.book = book(RULES)
+
+    assert before.edition is not tested.edition
+    assert tested.plan(Request("shop", [Descriptor((("user", "x"),))])).edition is tested.edition

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
-from ratelimit_service.errors import Problem, RpcError
+from ratelimit_service.errors import Problem
 from ratelimit_service.exposition import head, label_text, line
 from ratelimit_service.figures import Figure
 from ratelimit_service.latency import Latency
@@ -23,10 +23,10 @@ from ratelimit_service.series import plain, upstream_text
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.transports.figures import of_lag
 from ratelimit_service.transports.http2.counts import Counts
-from ratelimit_service.verdict import Verdict
 from tests.books import book
 from tests.clocks import Clock
 from tests.peers import ROOT
+from tests.verdicts import check
 
 RULES = """
     domain: shop
@@ -80,9 +80,7 @@ class Parts:
         )
 
     def ask(self, *entries: tuple[str, str], domain: str = "shop", cost: int = 1, limit: Limit | None = None) -> None:
-        answers: list[Verdict | RpcError] = []
-        self.limiter.check(Request(domain, [Descriptor(entries, cost, override=limit)]), answers.append)
-        assert isinstance(answers[0], Verdict)
+        check(self.limiter, Request(domain, [Descriptor(entries, cost, override=limit)]))
 
     def text(self) -> str:
         return "".join(self.metrics.exposition()) + self.metrics.process()
@@ -158,7 +156,7 @@ def test_a_replaced_hit_is_counted_at_the_rule_it_would_have_met() -> None:
             rate_limit: {unit: minute, requests_per_unit: 99, replaces: [{name: each}]}
     """)
     both = [Descriptor((("user", "ada"),)), Descriptor((("vip", "ada"),))]
-    parts.limiter.check(Request("shop", both), lambda _: None)
+    check(parts.limiter, Request("shop", both))
 
     assert rule_series(parts, "replaced") == {labelled(domain="shop", key1="user"): 1}
 

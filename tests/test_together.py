@@ -3,13 +3,13 @@
 from typing import Any
 
 from ratelimit_service.clock import MINUTE, SECOND
-from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter import Limiter
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.verdict import Verdict
 from tests.books import book
 from tests.clocks import Clock
+from tests.verdicts import check
 
 LISTS = """
     domain: shop
@@ -79,12 +79,8 @@ class Shop:
 
     def ask(self, *keys: str, cost: int = 1, override: Limit | None = None) -> Verdict:
         """One descriptor for each key."""
-        answers: list[Verdict | RpcError] = []
         asked = [Descriptor(((key, "x"),), cost, None, override if key == "own" else None) for key in keys]
-        self.limiter.check(Request("shop", asked), answers.append)
-        (answer,) = answers
-        assert isinstance(answer, Verdict)
-        return answer
+        return check(self.limiter, Request("shop", asked))
 
     def tallies(self, key: str) -> dict[str, tuple[int, int, int, int]]:
         """Of the rules of a descriptor: hits in all, within, over and spared."""

@@ -8,6 +8,7 @@ one window's length.
 State: the end of the window, and the count. Hot path.
 """
 
+from functools import lru_cache
 from typing import Final
 
 from ratelimit_service.model import NEVER, Decision, Limit
@@ -22,37 +23,46 @@ CEILING: Final = 2**52
 
 def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State | None, Decision]:
     """Charge `cost` to the window that `now` is in."""
-    window = limit.window
     requests = limit.requests
     most = requests + limit.exceed
     # A window that ends in the future is the current one, even if the clock has stepped back behind its start.
     if state is not None and state[0] > now:
         end, before = state
-        reset = end - now
     else:
         state, before = None, 0
-        end = now + window if limit.first_request else now - now % window + window
-        # The calendar's window ends whether anything was charged or not; one that has not begun has no end.
-        reset = 0 if limit.first_request else end - now
+        window = limit.window
+        end = now + window if limit.first_request else _end(now // window, window)
     count = before + cost
 
-    if cost <= 0:
-        if count <= 0:
-            return None, Decision(True, most, 0, 0 if limit.first_request else end - now, 0)
-        left = most - count
-        if cost < 0:
-            return (end, count), Decision(True, left if left > 0 else 0, 0, reset, 0)
-        return state, Decision(left >= 0, left if left > 0 else 0, 0, reset, 0 if left >= 0 else reset)
-
-    over = count - requests
-    if count <= most:
+    if cost > 0:
+        over = count - requests
         if over <= 0:
             return (end, count), Decision(True, most - count, 0, end - now, 0)
-        return (end, count), Decision(True, most - count, over if over < cost else cost, end - now, 0)
-    left = most - before
-    if limit.count_refused:
-        state = (end, count if count < CEILING else CEILING)
-        reset = end - now
-        left = 0
-    retry = end - now if cost <= most else NEVER
-    return state, Decision(False, left if left > 0 else 0, over if over < cost else cost, reset, retry)
+        if over > cost:
+            over = cost
+        if count <= most:
+            return (end, count), Decision(True, most - count, over, end - now, 0)
+        retry = end - now if cost <= most else NEVER
+        if limit.count_refused:
+            return (end, count if count < CEILING else CEILING), Decision(False, 0, over, end - now, retry)
+        left = most - before
+        return state, Decision(False, left if left > 0 else 0, over, _reset(state, limit, end, now), retry)
+
+    reset = _reset(state, limit, end, now)
+    if count <= 0:
+        return None, Decision(True, most, 0, 0 if limit.first_request else end - now, 0)
+    left = most - count
+    if cost < 0:
+        return (end, count), Decision(True, left if left > 0 else 0, 0, reset, 0)
+    return state, Decision(left >= 0, left if left > 0 else 0, 0, reset, 0 if left >= 0 else reset)
+
+
+@lru_cache(1024)
+def _end(index: int, window: int) -> int:
+    """When a window of the calendar ends: one integer for all its counters, 32 bytes less for each."""
+    return (index + 1) * window
+
+
+def _reset(state: State | None, limit: Limit, end: int, now: int) -> int:
+    """The calendar's window ends whether anything was charged or not; one that has not begun has no end."""
+    return 0 if state is None and limit.first_request else end - now

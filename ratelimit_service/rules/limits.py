@@ -5,9 +5,10 @@ from typing import Any
 
 from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
+from ratelimit_service.rules.block import given
 from ratelimit_service.rules.kinds import Excess, Span, window_problem
 from ratelimit_service.rules.nodes import Fields
-from ratelimit_service.rules.options import BY_BLOCK, Block, given
+from ratelimit_service.rules.options import BY_BLOCK, Block
 from ratelimit_service.rules.report import Placed, Report, quoted
 
 _OPTIONS = BY_BLOCK[Block.RATE_LIMIT]

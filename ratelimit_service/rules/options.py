@@ -4,7 +4,6 @@ To add an option: an entry here, a field in `rule.py`, and the line in `parse.py
 when it is about how a limit counts, a field of `Limit` and the line in `limits.py`.
 """
 
-import difflib
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -23,8 +22,6 @@ from ratelimit_service.rules.kinds import (
     map_of,
     maps_of,
 )
-from ratelimit_service.rules.nodes import Fields, Scalar
-from ratelimit_service.rules.report import Report, quoted
 
 
 class Block(StrEnum):
@@ -255,48 +252,3 @@ OPTIONS = (
 )
 
 BY_BLOCK = {block: {option.key: option for option in OPTIONS if block in option.blocks} for block in Block}
-
-_REQUIRED = {block: [option for option in options.values() if option.missing] for block, options in BY_BLOCK.items()}
-
-_LONGEST_HINT = 40
-"""Comparing for a hint takes the square of the length; no key is nearly as long."""
-
-
-def read_block(fields: Fields, block: Block, report: Report) -> dict[str, Any]:
-    """The values of the options that the map gives; what does not belong there, or is malformed, is reported."""
-    known = BY_BLOCK[block]
-    values: dict[str, Any] = {}
-    for key, (at, node) in fields.fields.items():
-        option = known.get(key)
-        if option is None:
-            report.add(at, _stray(key, block))
-        elif not (isinstance(node, Scalar) and node.value is None):
-            value = option.kind.read(node, key, report)
-            if value is not None:
-                values[key] = value
-    for option in _REQUIRED[block]:
-        if not given(fields, option.key):
-            report.add(fields, option.missing)
-    return values
-
-
-def given(fields: Fields, key: str) -> bool:
-    """Whether the map has the key with any value, also a malformed one; null is none."""
-    field = fields.fields.get(key)
-    return field is not None and not (isinstance(field.value, Scalar) and field.value.value is None)
-
-
-def _stray(key: str, block: Block) -> str:
-    if homes := _homes(key):
-        return f"{key} does not belong {block}, but {homes}"
-    if len(key) <= _LONGEST_HINT:
-        # The nearest of those that belong here, else of all.
-        for keys in (BY_BLOCK[block], [option.key for option in OPTIONS]):
-            if near := difflib.get_close_matches(key.lower(), keys, 1):
-                where = "" if near[0] in BY_BLOCK[block] else f", which belongs {_homes(near[0])}"
-                return f"unknown key {quoted(key)}; did you mean {near[0]}{where}?"
-    return f"unknown key {quoted(key)}; {block} there may be {', '.join(BY_BLOCK[block])}"
-
-
-def _homes(key: str) -> str:
-    return " or ".join(block for block in Block if key in BY_BLOCK[block])

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from ratelimit_service.algorithms import Algorithm
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import Limit
+from ratelimit_service.rules.block import read_block
 from ratelimit_service.rules.book import Node, RuleBook
 from ratelimit_service.rules.document import read_document
 from ratelimit_service.rules.limits import read_limit
 from ratelimit_service.rules.nodes import At, Fields, Scalar, dismantle, kind_of
-from ratelimit_service.rules.options import Block, read_block
+from ratelimit_service.rules.options import Block
 from ratelimit_service.rules.report import Placed, Report, quoted
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold
 from ratelimit_service.rules.source import Source

@@ -75,6 +75,8 @@ class Rule:
     """How the keys of the rule's counters begin."""
     ending: str = field(init=False)
     """How they end."""
+    shares: bool = field(init=False)
+    """At some level all values share one counter."""
 
     def __post_init__(self) -> None:
         limit = self.limit
@@ -84,6 +86,7 @@ class Rule:
             set_once(self, "scale", Scale(self.near, most, most + limit.exceed))
         else:
             set_once(self, "scale", Scale(0, 0, 0))
+        set_once(self, "shares", any(level.shared is not None for level in self.levels))
         set_once(self, "start", self.domain.translate(_SEPARATORS))
         set_once(self, "ending", "" if limit is None else _ending(self.algorithm.name, limit, self.override))
 
@@ -136,11 +139,12 @@ def counter_key(rule: Rule, entries: Entries) -> str:
     many are allowed is not in it: raising a limit keeps its counters.
     A very long name stands as its digest, so that a counter's size does not depend on what clients send.
     """
-    # Without a list and without calls: 1.1 µs instead of 1.7.
     key = rule.start
-    if rule.override:
+    if not rule.shares:
         for name, value in entries:
-            key += f"|{name.translate(_SEPARATORS)}={value.translate(_SEPARATORS)}"
+            # Most have nothing to escape, and to find that out so takes 0.03 µs, and by translating 0.4.
+            safe_name = name if name.isidentifier() else name.translate(_SEPARATORS)
+            key += f"|{safe_name}={value if value.isalnum() else value.translate(_SEPARATORS)}"
     else:
         for level, (name, value) in zip(rule.levels, entries, strict=True):
             if level.shared is None:

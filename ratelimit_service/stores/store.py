@@ -17,6 +17,10 @@ class Store(Protocol):
         """What kind of store it is, for people."""
 
     @property
+    def charge(self) -> Callable[[Sequence[Hit]], None] | None:
+        """Does what `hit` does and has done it when it returns; None in a store that has to wait for others."""
+
+    @property
     def healthy(self) -> bool:
         """It can decide hits now."""
 

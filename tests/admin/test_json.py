@@ -182,6 +182,7 @@ def test_without_rules_the_answer_is_503(tmp_path: Path) -> None:
 class StandIn:
     """A store that is asked, and does with `done` what the test wants."""
 
+    charge = None
     name = "stand-in"
     healthy = False
     counters = 0

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.api.answer import Answer, HeaderNames, dynamic_metadata, varint
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
-from ratelimit_service.limiter import UNLIMITED
 from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Limit, Request, Unit
+from ratelimit_service.plan import UNLIMITED
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit, Verdict
@@ -95,9 +95,9 @@ def expected(verdict: Verdict, headers: HeaderNames | None) -> RateLimitResponse
 def test_an_answer_is_the_one_the_generated_class_writes(
     allowed: bool, found: list[Hit | None], headers: HeaderNames | None
 ) -> None:
-    verdict = Verdict(allowed, Request("shop", []), found)
+    verdict = Verdict(allowed, found)
 
-    message = RateLimitResponse.FromString(Answer(headers=headers).encode(verdict))
+    message = RateLimitResponse.FromString(Answer(headers=headers).encode(verdict, b""))
 
     assert message == expected(verdict, headers)
 
@@ -112,9 +112,9 @@ def test_a_varint_is_protobufs(number: int) -> None:
 
 def test_headers_tell_of_the_tightest_limit_in_their_order() -> None:
     limit = Limit(10, Unit.MINUTE, Unit.MINUTE.window)
-    verdict = Verdict(True, Request("shop", []), [hit(rule(limit), Decision(True, 3, 0, 57_000_001, 0))])
+    verdict = Verdict(True, [hit(rule(limit), Decision(True, 3, 0, 57_000_001, 0))])
 
-    message = RateLimitResponse.FromString(Answer(headers=NAMES).encode(verdict))
+    message = RateLimitResponse.FromString(Answer(headers=NAMES).encode(verdict, b""))
 
     assert [(header.key, header.value) for header in message.response_headers_to_add] == [
         ("RateLimit-Limit", "10"),
@@ -127,7 +127,7 @@ def test_what_may_exceed_a_limit_is_promised_to_nobody() -> None:
     limit = Limit(10, Unit.MINUTE, Unit.MINUTE.window, exceed=2)
     hits = [hit(rule(limit), Decision(True, remaining, 0, 0, 0)) for remaining in (12, 3, 2, 1)]
 
-    message = RateLimitResponse.FromString(Answer(headers=NAMES).encode(Verdict(True, Request("shop", []), hits)))
+    message = RateLimitResponse.FromString(Answer(headers=NAMES).encode(Verdict(True, hits), b""))
 
     assert [status.limit_remaining for status in message.statuses] == [10, 1, 0, 0]
     assert message.response_headers_to_add[1].value == "0"
@@ -135,18 +135,20 @@ def test_what_may_exceed_a_limit_is_promised_to_nobody() -> None:
 
 def test_a_window_of_several_units_is_answered_as_so_many_of_them() -> None:
     limit = Limit(10, Unit.MINUTE, 5 * Unit.MINUTE.window)
-    verdict = Verdict(True, Request("shop", []), [hit(rule(limit), Decision(True, 3, 0, 299_000_001, 0))])
+    verdict = Verdict(True, [hit(rule(limit), Decision(True, 3, 0, 299_000_001, 0))])
 
-    (status,) = RateLimitResponse.FromString(Answer().encode(verdict)).statuses
+    (status,) = RateLimitResponse.FromString(Answer().encode(verdict, b"")).statuses
 
     assert status.current_limit.unit == RateLimitResponse.RateLimit.MINUTE
     assert (status.current_limit.requests_per_unit, status.current_limit.unit_multiplier.value) == (10, 5)
     assert status.duration_until_reset.seconds == 300
 
 
-def described(verdict: Verdict) -> Any:
-    message = RateLimitResponse.FromString(Answer(dynamic_metadata=True).encode(verdict))
-    return MessageToDict(message.dynamic_metadata)
+NOTHING = Request("shop", [])
+
+
+def described(verdict: Verdict, request: Request = NOTHING) -> Any:
+    return MessageToDict(dynamic_metadata(verdict, request))
 
 
 def test_dynamic_metadata_tells_what_was_asked() -> None:
@@ -159,7 +161,7 @@ def test_dynamic_metadata_tells_what_was_asked() -> None:
         5,
     )
 
-    assert described(Verdict(True, request, [None, None])) == {
+    assert described(Verdict(True, [None, None]), request) == {
         "domain": "shop",
         "descriptors": [
             {"entries": ["user=ada", "path="]},
@@ -179,7 +181,7 @@ def test_dynamic_metadata_merges_that_of_rules_with_room_and_the_first_word_coun
         (rule(limit, metadata={"name": "third", "nested": {"a": 2.0, "b": 2.0}, "list": [2.0]}), room),
         (rule(None, metadata={"unlimited": True}), UNLIMITED),
     ]
-    verdict = Verdict(True, Request("shop", []), [hit(*pair, quota=True) for pair in rules])
+    verdict = Verdict(True, [hit(*pair, quota=True) for pair in rules])
 
     merged = described(verdict)["metadata"]
 
@@ -191,6 +193,6 @@ def test_dynamic_metadata_merges_that_of_rules_with_room_and_the_first_word_coun
 def test_any_metadata_of_rules_can_be_sent(first: dict[str, Any], second: dict[str, Any]) -> None:
     limit = Limit(1, Unit.DAY, Unit.DAY.window)
     room = Decision(True, 1, 0, 0, 0)
-    verdict = Verdict(True, Request("shop", []), [hit(rule(limit, metadata=found), room) for found in (first, second)])
+    verdict = Verdict(True, [hit(rule(limit, metadata=found), room) for found in (first, second)])
 
-    assert dynamic_metadata(verdict)["domain"] == "shop"
+    assert dynamic_metadata(verdict, NOTHING)["domain"] == "shop"

@@ -1,74 +1,28 @@
-"""Requests as bytes: every field is understood, and what is wrong with one is said without charging anything."""
+"""Calls from bytes to bytes: what is wrong with one charges nothing, and the same bytes are planned once."""
+
+from collections.abc import Sequence
 
 import pytest
+from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
-from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
-from ratelimit_service.api.generated.envoy.type.v3.ratelimit_unit_pb2 import RateLimitUnit
-from ratelimit_service.api.ratelimit import ShouldRateLimit, decode
-from ratelimit_service.clock import HOUR, MINUTE
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
+from ratelimit_service.api.ratelimit import LONGEST_REMEMBERED, MOST_PLANS, ShouldRateLimit
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter import Limiter
-from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.stores.memory import MemoryStore
+from tests.api.requests import descriptor, encoded
 from tests.books import book
 from tests.clocks import Clock
-
-
-def descriptor(*entries: tuple[str, str]) -> RateLimitDescriptor:
-    return RateLimitDescriptor(entries=[RateLimitDescriptor.Entry(key=key, value=value) for key, value in entries])
-
-
-def encoded(*descriptors: RateLimitDescriptor, domain: str = "shop", hits_addend: int = 0) -> bytes:
-    return RateLimitRequest(domain=domain, descriptors=descriptors, hits_addend=hits_addend).SerializeToString()
 
 
 def method() -> tuple[ShouldRateLimit, Limiter]:
     limiter = Limiter(MemoryStore(100, Clock()))
     limiter.book = book("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 1}}]")
     return ShouldRateLimit(limiter, Answer()), limiter
-
-
-def test_every_field_of_a_request_is_understood() -> None:
-    plain = descriptor(("user", "ada"), ("path", ""))
-    dear = descriptor(("user", "ada"))
-    dear.hits_addend.value = 7
-    look = descriptor(("user", "ada"))
-    look.hits_addend.value = 0
-    refund = descriptor(("user", "ada"))
-    refund.hits_addend.value = 2
-    refund.is_negative_hits = True
-    own = descriptor(("user", "ada"))
-    own.limit.requests_per_unit = 9
-    own.limit.unit = RateLimitUnit.HOUR
-
-    assert decode(encoded(plain, dear, look, refund, own, hits_addend=5)) == Request(
-        "shop",
-        [
-            Descriptor((("user", "ada"), ("path", "")), 5),
-            Descriptor((("user", "ada"),), 7, 7),
-            Descriptor((("user", "ada"),), 0, 0),
-            Descriptor((("user", "ada"),), -2, 2),
-            Descriptor((("user", "ada"),), 5, None, Limit(9, Unit.HOUR, HOUR)),
-        ],
-        5,
-    )
-
-
-def test_a_request_that_names_no_cost_costs_one() -> None:
-    assert [found.cost for found in decode(encoded(descriptor(("user", "ada")))).descriptors] == [1]
-
-
-def test_an_override_may_span_several_units() -> None:
-    own = descriptor(("user", "ada"))
-    own.limit.requests_per_unit = 1
-    own.limit.unit = RateLimitUnit.MINUTE
-    own.limit.unit_multiplier.value = 5
-
-    assert decode(encoded(own)).descriptors[0].override == Limit(1, Unit.MINUTE, 5 * MINUTE)
 
 
 def costing(cost: int) -> RateLimitDescriptor:
@@ -128,23 +82,6 @@ def test_what_is_wrong_with_a_request_is_said(body: bytes, message: str) -> None
     assert limiter.totals.service_errors == 1
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        encoded(descriptor(("user", "ada")))[:-1],
-        b"\x0a\x04sh\xffp\x12\x00",
-        b"\xff" * 100,
-        b"\x12" * 1000,
-    ],
-    ids=["truncated", "not utf-8", "no tag", "nested"],
-)
-def test_what_is_no_request_is_refused_as_such(body: bytes) -> None:
-    with pytest.raises(RpcError, match="the message is not a RateLimitRequest") as caught:
-        decode(body)
-
-    assert caught.value.status is Status.INVALID_ARGUMENT
-
-
 @given(st.binary())
 def test_any_bytes_are_a_request_or_an_invalid_argument(body: bytes) -> None:
     tested, _ = method()
@@ -176,3 +113,63 @@ def test_calls_are_counted_and_timed() -> None:
 
     assert tested.calls == 2
     assert tested.latency.calls == 2
+
+
+def test_the_same_bytes_are_decided_anew_each_time() -> None:
+    tested, _ = method()
+    body = encoded(descriptor(("user", "ada")))
+
+    assert codes(tested, [body] * 4) == ["OK", "OVER_LIMIT", "OVER_LIMIT", "OVER_LIMIT"]
+
+
+def test_bytes_that_were_seen_before_are_decided_by_the_rules_of_today() -> None:
+    tested, limiter = method()
+    body = encoded(descriptor(("user", "ada")))
+    before = codes(tested, [body, body, body])
+    limiter.book = book("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 9}}]")
+
+    after = codes(tested, [body, body])
+
+    assert before == ["OK", "OVER_LIMIT", "OVER_LIMIT"]
+    assert after == ["OK", "OK"]
+
+
+def test_what_is_asked_once_is_not_remembered() -> None:
+    tested, _ = method()
+
+    for number in range(MOST_PLANS + 10):
+        tested.call(encoded(descriptor(("other", str(number)))), lambda _: None)
+
+    assert not tested._plans
+    assert len(tested._seen) <= MOST_PLANS
+
+
+def test_what_is_asked_again_is_remembered_unless_it_is_long_or_there_are_too_many() -> None:
+    tested, _ = method()
+
+    for value in ("x" * LONGEST_REMEMBERED, *map(str, range(MOST_PLANS + 10))):
+        for _ in range(2):
+            tested.call(encoded(descriptor(("other", value))), lambda _: None)
+
+    assert len(tested._plans) == MOST_PLANS
+    assert encoded(descriptor(("other", "0"))) not in tested._plans
+
+
+def test_dynamic_metadata_tells_what_was_asked() -> None:
+    _, limiter = method()
+    answers: list[bytes | RpcError] = []
+
+    ShouldRateLimit(limiter, Answer(dynamic_metadata=True)).call(encoded(descriptor(("user", "a"))), answers.append)
+
+    (answer,) = answers
+    assert isinstance(answer, bytes)
+    described = MessageToDict(RateLimitResponse.FromString(answer).dynamic_metadata)
+    assert described == {"domain": "shop", "descriptors": [{"entries": ["user=a"]}]}
+
+
+def codes(tested: ShouldRateLimit, bodies: Sequence[bytes]) -> list[str]:
+    answers: list[bytes | RpcError] = []
+    for body in bodies:
+        tested.call(body, answers.append)
+    found = [RateLimitResponse.FromString(answer) for answer in answers if isinstance(answer, bytes)]
+    return [RateLimitResponse.Code.Name(answer.overall_code) for answer in found]

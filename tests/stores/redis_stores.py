@@ -212,6 +212,7 @@ class Asked:
     """A RedisStore that answers before `hit` returns."""
 
     name = "redis"
+    charge = None
     healthy = True
     evicted = 0
 

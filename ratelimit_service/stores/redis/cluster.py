@@ -104,7 +104,7 @@ class Cluster:
     def redirect(self, order: Order, code: str, where: str) -> bool:
         """Hand an order to the node that has its slot now; says whether it could be."""
         try:
-            address = _address(where)
+            address = read_address(where)
         except ValueError:
             return False
         lane = self._node(address)
@@ -155,7 +155,8 @@ class Cluster:
             await self._wanted.wait()
             self._wanted.clear()
             try:
-                await self._take(await self._ask())
+                known = sorted(self._nodes, key=lambda address: not self._nodes[address].healthy)
+                await self._take(await read_map(self._target, known))
             except Fault as fault:
                 self._open(fault)
             except Exception:
@@ -168,29 +169,6 @@ class Cluster:
                     continue
             self._wanted.set()
             await asyncio.sleep(self._outage.breaker.pause())
-
-    async def _ask(self) -> list[tuple[int, int, Address]]:
-        """The slots of each primary, from the first node that tells."""
-        known = sorted(self._nodes, key=lambda address: not self._nodes[address].healthy)
-        fault = Fault("unreachable")
-        for address in dict.fromkeys((*known, *self._target.servers.addresses)):
-            try:
-                link = await Link.open(self._target.at(address))
-                try:
-                    async with asyncio.timeout(1):
-                        reply = await link.ask("CLUSTER", "SLOTS")
-                finally:
-                    link.abort()
-            except Fault as error:
-                fault = error
-            except TimeoutError:
-                fault = Fault("timeout")
-            else:
-                found = [(first, last, _node_address(node, address)) for first, last, node, *_ in reply]
-                if found:
-                    return found
-                fault = Fault("clusterdown")
-        raise fault
 
     async def _take(self, slots: list[tuple[int, int, Address]]) -> None:
         """Use this map from now on."""
@@ -221,6 +199,29 @@ class Cluster:
             self._room.fail(part.waiting, part.hits, fault)
 
 
+async def read_map(target: Target, known: Sequence[Address] = ()) -> list[tuple[int, int, Address]]:
+    """The slots of each primary, from the first node that tells; those that are known are asked first. Raises Fault."""
+    fault = Fault("unreachable")
+    for address in dict.fromkeys((*known, *target.servers.addresses)):
+        try:
+            link = await Link.open(target.at(address))
+            try:
+                async with asyncio.timeout(1):
+                    reply = await link.ask("CLUSTER", "SLOTS")
+            finally:
+                link.abort()
+        except Fault as error:
+            fault = error
+        except TimeoutError:
+            fault = Fault("timeout")
+        else:
+            found = [(first, last, _node_address(node, address)) for first, last, node, *_ in reply]
+            if found:
+                return found
+            fault = Fault("clusterdown")
+    raise fault
+
+
 def _node_address(node: Sequence[Any], asked: Address) -> Address:
     """A node that does not know its own name has the one under which it was asked."""
     host = node[0].decode() if node[0] else ""
@@ -230,7 +231,8 @@ def _node_address(node: Sequence[Any], asked: Address) -> Address:
     return Tcp(host, int(node[1]))
 
 
-def _address(where: str) -> Tcp:
+def read_address(where: str) -> Tcp:
+    """The node that a MOVED or ASK names; ValueError when it names none."""
     host, _, port = where.rpartition(":")
     if not host:
         raise ValueError(where)

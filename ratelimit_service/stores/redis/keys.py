@@ -47,6 +47,34 @@ def cluster_key(prefix: str) -> Callable[[Hit], str]:
     return name
 
 
+def plain_counter(prefix: str) -> Callable[[str], str | None]:
+    """The other way round: the counter's key that a name on one server has in it; None when the name is not ours."""
+    start = prefix + VERSION
+
+    def read(name: str) -> str | None:
+        return name[len(start) :] if name.startswith(start) else None
+
+    return read
+
+
+def cluster_counter(prefix: str) -> Callable[[str], str | None]:
+    """The same in a Cluster, without the hash tag that `cluster_key` may have set before it."""
+    plain = plain_counter(prefix)
+    if _tag(prefix.encode()) is not None:
+        return plain
+
+    def read(name: str) -> str | None:
+        key = plain(name)
+        return key.partition("}")[2] if key is not None and key.startswith("{") else key
+
+    return read
+
+
+def resets_key(prefix: str) -> str:
+    """Where it says when counters were last reset, so that services forget refusals that they remember."""
+    return f"{prefix}{VERSION}resets"
+
+
 def slot_of(key: str | bytes) -> int:
     """The slot that a Cluster keeps the key in: CRC-16 (XMODEM), which is `crc_hqx`, of the tag or else of it all."""
     name = key.encode() if isinstance(key, str) else key

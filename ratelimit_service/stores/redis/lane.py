@@ -65,6 +65,9 @@ class Lane:
         self.redirect: Redirect = _nowhere
         self.on_lost: Callable[[], None] = _nothing
         self.learn: Callable[[Sequence[Hit], float], None] = _nothing
+        self.forget: Callable[[], None] = _nothing
+        self.resets_key = ""
+        """Where the server says when counters were last reset; empty when nobody wants to know."""
         self._room = room
         self._deadline = deadline
         self._link: Link | None = None
@@ -79,6 +82,7 @@ class Lane:
         self._seeker = Seeker(open_link, self._outage, self._found, self._open)
         self._counters = 0
         self._counted = 0.0
+        self._reset = b""
 
     @property
     def healthy(self) -> bool:
@@ -145,6 +149,8 @@ class Lane:
         if now - self._counted > _COUNT:
             self._counted = now
             link.call(("DBSIZE",), self._count)
+            if self.resets_key:
+                link.call(("GET", self.resets_key), self._look_at_reset)
 
     def leave(self) -> None:
         """Its server is not the right one any more: look for the other one; what is under way is lost."""
@@ -220,6 +226,9 @@ class Lane:
             if code in {"MOVED", "ASK"} and self.redirect(order, code, str(error).rpartition(" ")[2]):
                 self._end(call)
                 return
+            if code == "TRYAGAIN" and self._try_again(order):
+                self._end(call)
+                return
         fault = fault_of_reply(error)
         for part in order.parts:
             self._fail(part, fault)
@@ -227,6 +236,17 @@ class Lane:
             self._lose(fault)
         else:
             self._end(call, well=False)
+
+    def _try_again(self, order: Order) -> bool:
+        """Its keys lie at both ends of a move. Those of one request may not; if they do, it comes again."""
+        if len(order.parts) > 1:
+            return all(self.adopt(Order(order.group, [part]), asking=False) for part in order.parts)
+        pause = self._deadline / _MOVING
+        (part,) = order.parts
+        if monotonic() + pause >= part.waiting.deadline:
+            return False
+        asyncio.get_running_loop().call_later(pause, self.put, part)
+        return True
 
     def _end(self, call: _Call, *, well: bool = True) -> None:
         """One order less to wait for; after the last one the next call goes out."""
@@ -254,6 +274,12 @@ class Lane:
     def _count(self, reply: Any) -> None:
         if isinstance(reply, int):
             self._counters = reply
+
+    def _look_at_reset(self, reply: Any) -> None:
+        """What was refused before a reset may be allowed now. In a Cluster one node tells, the others say MOVED."""
+        if isinstance(reply, bytes) and reply != self._reset:
+            self._reset = reply
+            self.forget()
 
     def _fail(self, part: Part, fault: Fault) -> None:
         self._room.fail(part.waiting, part.hits, fault)
@@ -310,7 +336,10 @@ _SILENT: Final = 1.0
 """Seconds without a reply, after which a server is asked whether it is there: better now than by the next request."""
 
 _COUNT: Final = 5.0
-"""Seconds between two questions how many keys there are."""
+"""Seconds between two questions how many keys there are, and whether counters were reset."""
+
+_MOVING: Final = 4
+"""Times that a request looks within its deadline whether its slot has moved."""
 
 _NOT_THIS_ONE: Final = frozenset({"readonly", "loading", "noauth", "wrongpass"})
 """The server will not do at all, or not in this connection: there is nothing to be gained by four more calls."""

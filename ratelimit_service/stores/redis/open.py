@@ -9,7 +9,7 @@ from ratelimit_service.settings import Settings
 from ratelimit_service.settings.choices import KeyFormat, RedisType
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.cluster import Cluster
-from ratelimit_service.stores.redis.keys import cluster_key, plain_key
+from ratelimit_service.stores.redis.keys import cluster_key, plain_key, resets_key
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.policy import Policy
@@ -39,7 +39,9 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
     if settings.key_format is KeyFormat.ENVOYPROXY:
         upstream = UpstreamScript(settings.cache_key_prefix, settings.expiration_jitter_max_seconds)
     refusals = _refusals(settings)
-    make_lane = partial(_lane, room, refusals, deadline, settings.on_store_failure)
+    make_lane = partial(
+        _lane, room, refusals, resets_key(settings.cache_key_prefix), deadline, settings.on_store_failure
+    )
     make = partial(_servers, make_lane, script, room, checks, settings)
     return RedisStore(
         make(main),
@@ -89,10 +91,16 @@ def _servers(
             return OneServer(make_lane(str(first), partial(opener.open, first)))
 
 
-def _lane(
-    room: WaitingRoom, refusals: Refusals | None, deadline: float, policy: str, name: str, open_link: OpenLink
+def _lane(  # noqa: PLR0913, PLR0917 - all but the last two are the same for all lanes
+    room: WaitingRoom,
+    refusals: Refusals | None,
+    resets: str,
+    deadline: float,
+    policy: str,
+    name: str,
+    open_link: OpenLink,
 ) -> Lane:
     lane = Lane(name, open_link, room, deadline=deadline, policy=policy)
     if refusals is not None:
-        lane.learn = refusals.learn
+        lane.learn, lane.forget, lane.resets_key = refusals.learn, refusals.forget, resets
     return lane

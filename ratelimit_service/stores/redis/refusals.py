@@ -1,7 +1,8 @@
 """Counters that have refused, so that a flood of the same costs no call. Pure. Hot path.
 
 A refusal says after which wait the same hit would be allowed; until then the answer is known, unless somebody gives
-something back. A refund of this instance clears what is known; one of another instance is seen when the wait is over.
+something back. A refund of this instance clears what is known; one of another instance is seen when the wait is over,
+and a reset by `ratelimit counters` within seconds.
 Where refused hits count, every one of them moves the counter, and has to be asked: but for a fixed window of the
 calendar, if `LOCAL_CACHE_SIZE_IN_BYTES` says so. It stays over its limit until it ends, whatever comes; what comes is
 not counted any more, as in upstream.
@@ -61,8 +62,10 @@ class Refusals:
                 limit is refusal.limit or limit == refusal.limit
             ):
                 wait = int((refusal.until - now) * 1_000_000)
-                _, remaining, over, reset, retry = refusal.decision
-                hit.decision = Decision(False, remaining, over if refusal.cost else cost, reset - retry + wait, wait)
+                before = refusal.decision
+                reset = before.reset_after - before.retry_after + wait
+                over = before.over if refusal.cost else cost
+                hit.decision = Decision(False, before.remaining, over, reset, wait)
                 hit.tally.over_limit_with_local_cache += hit.decision.over
             else:
                 left.append(hit)
@@ -87,6 +90,11 @@ class Refusals:
             if len(known) >= self._most:
                 del known[next(iter(known))]
             known[hit.key] = _Refusal(asked + decision.retry_after / 1_000_000, cost, limit, decision)
+
+    def forget(self) -> None:
+        """Ask for all of them again: counters were reset."""
+        self.known.clear()
+        self._to_sweep.clear()
 
     def sweep(self, now: float) -> None:
         """Forget some of what is over."""

@@ -158,7 +158,7 @@ class Sentinels:
 
     async def open(self) -> Link:
         """A link to the primary. Raises Fault."""
-        primary = await self._primary()
+        primary = await self.primary()
         link = await self._opener.open(primary)
         self._known = primary
         return link
@@ -168,10 +168,11 @@ class Sentinels:
         while True:
             await asyncio.sleep(_FOLLOW_SECONDS)
             with suppress(Fault):
-                if lane.healthy and await self._primary() != self._known:
+                if lane.healthy and await self.primary() != self._known:
                     lane.leave()
 
-    async def _primary(self) -> Address:
+    async def primary(self) -> Address:
+        """Its address. Raises Fault."""
         fault = Fault("sentinel")
         for sentinel in tuple(self._sentinels):
             try:

@@ -42,6 +42,7 @@ class RedisStore:
     """
 
     name = "redis"
+    charge = None
     evicted = 0
     """Redis never forgets a counter that is alive, if its maxmemory-policy is as it should be."""
 

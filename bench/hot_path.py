@@ -1,0 +1,150 @@
+"""What a call costs between the transport and back: `python bench/hot_path.py [--calls 20000] [--keys 1000]`.
+
+Nanoseconds of each step and of whole calls, from bytes to bytes, with the memory store: the least of several rounds of
+processor time, so that other work on the machine counts little. A call whose bytes came before is charged, judged and
+encoded; only a new one is decoded and planned.
+"""
+
+import argparse
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterable
+from itertools import cycle, islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ratelimit_service.algorithms import NAMES
+from ratelimit_service.api.answer import Answer
+from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
+from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.api.request import decode
+from ratelimit_service.limiter import Limiter
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.stores.memory import MemoryStore
+from tests.books import book
+
+ROUNDS = 7
+
+
+def rules(algorithm: str = "fixed_window", others: int = 0) -> RuleBook:
+    """Limits for each value of key0 … key3, also with further entries; and as many rules in other domains."""
+    limit = f"rate_limit: {{unit: minute, requests_per_unit: 1000, algorithm: {algorithm}}}"
+    keys = "".join(
+        f"- key: key{number}\n  {limit}\n  descriptors: [{{key: path, descriptors: [{{key: method, {limit}}}]}}]\n"
+        for number in range(4)
+    )
+    more = (
+        f"domain: other{domain}\ndescriptors:\n"
+        + "".join(f"- {{key: user, value: u{number}, {limit}}}\n" for number in range(100))
+        for domain in range(others // 100)
+    )
+    return book(f"domain: bench\ndescriptors:\n{keys}", *more)
+
+
+def requests(keys: int, descriptors: int = 1, entries: int = 1) -> list[bytes]:
+    """One for each of so many values, with descriptors of 1 or 3 entries."""
+    further = [RateLimitDescriptor.Entry(key=key, value=f"{key}s") for key in ("path", "method")]
+    return [
+        RateLimitRequest(
+            domain="bench",
+            descriptors=[
+                RateLimitDescriptor(
+                    entries=[
+                        RateLimitDescriptor.Entry(key=f"key{index}", value=f"value{number}"),
+                        *further[: entries - 1],
+                    ]
+                )
+                for index in range(descriptors)
+            ],
+        ).SerializeToString()
+        for number in range(keys)
+    ]
+
+
+def nanoseconds(step: Callable[[Any], object], given: Iterable[Any], calls: int) -> float:
+    """Of one step, on each in turn."""
+    found = list(islice(cycle(given), calls))
+    Random(1).shuffle(found)
+    best = float("inf")
+    for _ in range(ROUNDS):
+        began = time.thread_time_ns()
+        for each in found:
+            step(each)
+        best = min(best, (time.thread_time_ns() - began) / calls)
+    return best
+
+
+def method(rulebook: RuleBook) -> tuple[ShouldRateLimit, Limiter]:
+    """Bytes in, bytes out."""
+    limiter = Limiter(MemoryStore(2_000_000))
+    limiter.book = rulebook
+    gc.freeze()  # as the service does when it has loaded rules
+    return ShouldRateLimit(limiter, Answer()), limiter
+
+
+def call_nanoseconds(rulebook: RuleBook, bodies: list[bytes], calls: int) -> float:
+    """Of a whole call."""
+    tested, _ = method(rulebook)
+    return nanoseconds(lambda body: tested.call(body, ignore), bodies, calls)
+
+
+def new_nanoseconds(rulebook: RuleBook, calls: int) -> float:
+    """Of a call whose bytes were not seen before."""
+    tested, _ = method(rulebook)
+    bodies = requests(calls * ROUNDS)
+    rounds = (bodies[first : first + calls] for first in range(0, len(bodies), calls))
+    best = float("inf")
+    for some in rounds:
+        began = time.thread_time_ns()
+        for body in some:
+            tested.call(body, ignore)
+        best = min(best, (time.thread_time_ns() - began) / calls)
+    return best
+
+
+def ignore(_: object) -> None:
+    """Nobody waits for the answer."""
+
+
+def show(name: str, cost: float) -> None:
+    """A line of the table."""
+    print(f"| {name} | {cost:,.0f} |", flush=True)
+
+
+def main() -> None:
+    """Prints both tables."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--calls", type=int, default=20_000)
+    options.add_argument("--keys", type=int, default=1000)
+    chosen = options.parse_args()
+    calls, keys = chosen.calls, chosen.keys
+    rulebook, bodies = rules(), requests(keys)
+
+    print("| step | ns |\n| --- | --- |")
+    _, limiter = method(rulebook)
+    asked = [decode(body) for body in bodies]
+    plans = [limiter.plan(request) for request in asked]
+    assert limiter.store.charge is not None
+    show("decode", nanoseconds(decode, bodies, calls))
+    show("plan", nanoseconds(limiter.plan, asked, calls))
+    show("charge", nanoseconds(limiter.store.charge, [plan.charged for plan in plans], calls))
+    show("charge and judge", nanoseconds(limiter.decide, plans, calls))
+    answer = Answer()
+    show("encode", nanoseconds(lambda verdict: answer.encode(verdict, b""), [plan.verdict for plan in plans], calls))
+
+    print("\n| call | ns |\n| --- | --- |")
+    show("one descriptor", call_nanoseconds(rulebook, bodies, calls))
+    show("four descriptors of three entries", call_nanoseconds(rulebook, requests(keys, 4, 3), calls))
+    show("never asked before", new_nanoseconds(rulebook, calls))
+    show("10,000 rules more", call_nanoseconds(rules(others=10_000), bodies, calls))
+    for name in NAMES[1:]:
+        show(f"`{name}`", call_nanoseconds(rules(name), bodies, calls))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""The bytes of a RateLimitRequest as a Request. Hot path, where requests are all different."""
+
+from google.protobuf.message import DecodeError
+
+from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
+from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.model import LONGEST_WINDOW, MAX_REQUESTS, Descriptor, Limit, Request, Unit
+
+MOST_DESCRIPTORS = 1000
+"""In one request. Envoy sends a handful; a message of the largest size could hold a million, and answering it would
+keep every other call waiting."""
+
+MOST_ENTRIES = 1000
+"""In one descriptor; for the same reason."""
+
+
+_LONGEST_PLAIN = 1000
+"""Bytes; too few for more descriptors or entries than there may be."""
+
+# Tags: field number, then wire type 2 (length and bytes).
+_DOMAIN = _ENTRY = _KEY = 1 << 3 | 2
+_DESCRIPTOR = _VALUE = 2 << 3 | 2
+
+
+def decode(body: bytes) -> Request:
+    """The request in `body`; RpcError says what is wrong with it."""
+    return _decode_plain(body) or _decode_any(body)
+
+
+def _decode_plain(body: bytes) -> Request | None:
+    """A request as Envoy writes almost all: a domain, and descriptors of nothing but keys with values.
+
+    None for all others. Read by hand it takes 1.2 µs, and 3 to parse the message and ask it for its fields.
+    """
+    end = len(body)
+    if end > _LONGEST_PLAIN:
+        return None
+    descriptors = []
+    try:
+        if body[0] != _DOMAIN or not 0 < body[1] < 128:
+            return None
+        at = 2 + body[1]
+        domain = body[2:at].decode()
+        while at < end:
+            size = body[at + 1]
+            if body[at] != _DESCRIPTOR or size > 127:
+                return None
+            at += 2
+            end_of_descriptor = at + size
+            entries = []
+            while at < end_of_descriptor:
+                tag, size, key_tag, key_size = body[at : at + 4]
+                key_at = at + 4
+                at += 2 + size
+                value_at = key_at + key_size + 2
+                # A size of 128 or more goes on in the next byte: such an entry does not end where it seems to.
+                if (
+                    tag != _ENTRY
+                    or size > 127
+                    or key_tag != _KEY
+                    or body[value_at - 2] != _VALUE
+                    or value_at + body[value_at - 1] != at
+                ):
+                    return None
+                entries.append((body[key_at : value_at - 2].decode(), body[value_at:at].decode()))
+            if at != end_of_descriptor:
+                return None
+            descriptors.append(Descriptor(tuple(entries)))
+    except (IndexError, ValueError):  # it ends too early, or is not UTF-8
+        return None
+    return Request(domain, descriptors) if descriptors and at == end else None
+
+
+def _decode_any(body: bytes) -> Request:
+    try:
+        message = RateLimitRequest.FromString(body)
+    except DecodeError as error:
+        raise _invalid(f"the message is not a RateLimitRequest: {error}") from error
+    domain = message.domain
+    if not domain:
+        raise _invalid("rate limit domain must not be empty")
+    found = message.descriptors
+    if not found:
+        raise _invalid("rate limit descriptor list must not be empty")
+    if len(found) > MOST_DESCRIPTORS:
+        raise _invalid(f"the request has {len(found)} descriptors, the most is {MOST_DESCRIPTORS}")
+
+    hits_addend = message.hits_addend
+    descriptors = []
+    for index, descriptor in enumerate(found):
+        entries = descriptor.entries
+        if len(entries) > MOST_ENTRIES:
+            raise _invalid(f"descriptors[{index}] has {len(entries)} entries, the most is {MOST_ENTRIES}")
+        cost = own = None
+        if descriptor.HasField("hits_addend"):
+            cost = own = descriptor.hits_addend.value
+            if own > MAX_REQUESTS:
+                raise _invalid(f"descriptors[{index}].hits_addend is {own}, the most is {MAX_REQUESTS}")
+        if cost is None:
+            cost = hits_addend or 1
+        if descriptor.is_negative_hits:
+            cost = -cost
+        descriptors.append(
+            Descriptor(
+                tuple([(entry.key, entry.value) for entry in entries]),
+                cost,
+                own,
+                _override(descriptor.limit, index) if descriptor.HasField("limit") else None,
+            )
+        )
+    return Request(domain, descriptors, hits_addend)
+
+
+def _override(sent: RateLimitDescriptor.RateLimitOverride, index: int) -> Limit:
+    try:
+        unit = Unit(sent.unit)
+    except ValueError as error:
+        names = ", ".join(f"{unit.name} ({unit.value})" for unit in Unit)
+        raise _invalid(f"descriptors[{index}].limit.unit is {sent.unit}, not one of {names}") from error
+    multiplier = sent.unit_multiplier.value if sent.HasField("unit_multiplier") else 1
+    if not 1 <= multiplier * unit.window <= LONGEST_WINDOW:
+        raise _invalid(f"descriptors[{index}].limit.unit_multiplier is {multiplier}, too few or too many")
+    return Limit(sent.requests_per_unit, unit, multiplier * unit.window)
+
+
+def _invalid(message: str) -> RpcError:
+    return RpcError(Status.INVALID_ARGUMENT, message)

@@ -1,0 +1,144 @@
+"""Plans: what a request will charge, as far as that is known before any counter is looked at. Hot path.
+
+A plan depends on nothing but the request and the book: one serves all requests that are alike, until the next reload.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Request
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Rule, counter_key, near_threshold, tally_of
+from ratelimit_service.tally import Tallies, Tally
+from ratelimit_service.verdict import Hit, Verdict, in_groups
+
+UNLIMITED: Final = Decision(True, MAX_REQUESTS, 0, 0, 0)
+
+Aside = tuple[Tally, str, int]
+"""Which number of which tally grows by which cost, whatever the counters say."""
+
+_GROUP_OF_REQUEST: Final = 1
+_FIRST_GROUP_OF_LIST: Final = 2
+
+
+class Plan:
+    """The hits of a request, and the verdict that they add up to once the store has decided them."""
+
+    __slots__ = ("aside", "charged", "edition", "hits", "joint", "verdict")
+
+    def __init__(self, hits: Sequence[Hit | None], aside: Sequence[Aside], edition: object) -> None:
+        self.edition = edition
+        """Of the book that it was made by."""
+        self.aside = aside
+        charged: list[Hit] = []
+        self.joint = False
+        """Some are charged together, or some descriptor has several limits."""
+        for hit in hits:
+            if hit is not None and hit.key:
+                charged.append(hit)
+                if hit.together or hit.beside:
+                    self.joint = True
+        self.charged = tuple(in_groups(charged) if self.joint else charged)
+        """What the store decides: the hits with a counter, those beside them too."""
+        self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
+        """One for each descriptor, or None where nothing limits it."""
+        self.verdict = Verdict(True, self.hits)
+
+    def again(self) -> "Plan":
+        """The same with hits of its own: others may be on their way to the store."""
+        hits = [hit.again() if hit is not None and hit.key else hit for hit in self.hits]
+        return Plan(hits, self.aside, self.edition)
+
+
+class Planner:
+    """Makes plans. The limits that come with requests, and the domains that no book knows, have tallies here."""
+
+    def __init__(self, overrides: Tallies, unknown_domains: Tallies, *, near_ratio: float, quota_mode: bool) -> None:
+        self._overrides = overrides
+        self._unknown_domains = unknown_domains
+        self._near_ratio = near_ratio
+        self._quota_mode = quota_mode
+
+    def plan(self, request: Request, book: RuleBook, edition: object) -> Plan:
+        """The plan for a request by this edition of the book."""
+        domain = request.domain
+        if domain not in book.domains:
+            nothing = [None] * len(request.descriptors)
+            return Plan(nothing, [(self._unknown_domains.of((domain,)), "total_hits", 1)], edition)
+        hits: list[Hit | None] = []
+        aside: list[Aside] = []
+        unlimited = False
+        replaced: frozenset[str] = frozenset()
+        for descriptor in request.descriptors:
+            rule = self._rule(book, domain, descriptor)
+            if rule is None:
+                hits.append(None)
+                continue
+            hit = _hit(rule, descriptor.entries, descriptor.cost, quota=rule.quota or self._quota_mode)
+            if rule.limit is None:
+                unlimited = True
+            if rule.replaces:
+                replaced |= rule.replaces
+            if rule.together or rule.beside:
+                _join(hit, descriptor.entries, len(hits))
+                for beside in rule.beside:
+                    replaced |= beside.replaces
+            hits.append(hit)
+        if replaced:
+            hits = [_unless_replaced(hit, replaced, aside) for hit in hits]
+        if unlimited:
+            aside += [(hit.tally, "unlimited", abs(hit.cost)) for hit in hits if hit is not None and not hit.key]
+        return Plan(hits, aside, edition)
+
+    def _rule(self, book: RuleBook, domain: str, descriptor: Descriptor) -> Rule | None:
+        """The limit that came with the descriptor, or else that of the book."""
+        limit = descriptor.override
+        if limit is None:
+            return book.match(domain, descriptor.entries)
+        path = (domain, *(f"{key}_{value}" if value else key for key, value in descriptor.entries))
+        return Rule.overriding(
+            domain,
+            limit,
+            near_threshold(limit.requests, self._near_ratio),
+            tally=self._overrides.of(path),
+            together=REQUEST if domain in book.together else ALONE,
+        )
+
+
+def _hit(rule: Rule, entries: Entries, cost: int, *, quota: bool, together: int = 0) -> Hit:
+    tally = tally_of(rule, entries)
+    if rule.limit is not None:
+        return Hit(rule, counter_key(rule, entries), cost, tally=tally, quota=quota, together=together)
+    hit = Hit(rule, "", cost, tally=tally, quota=quota)
+    hit.decision = UNLIMITED
+    return hit
+
+
+def _join(hit: Hit, entries: Entries, index: int) -> None:
+    """Put the hits of the descriptor's other limits beside its first, and say which are charged together.
+
+    What refuses nothing, a shadow rule or one quota of several, must not keep others from being charged: its limits are
+    charged together among themselves only.
+    """
+    rule = hit.rule
+    if rule.together == REQUEST and rule.limit is not None and not rule.shadow and not hit.quota:
+        hit.together = _GROUP_OF_REQUEST
+    elif rule.together and rule.beside:
+        hit.together = _FIRST_GROUP_OF_LIST + index
+    hit.beside = [_hit(beside, entries, hit.cost, quota=hit.quota, together=hit.together) for beside in rule.beside]
+
+
+def _unless_replaced(hit: Hit | None, replaced: frozenset[str], aside: list[Aside]) -> Hit | None:
+    """What is left of a descriptor's hits: the first, with the others beside it."""
+    if hit is None:
+        return None
+    left = []
+    for each in (hit, *hit.beside):
+        if each.rule.name in replaced:
+            aside.append((each.tally, "replaced", abs(each.cost)))
+        else:
+            left.append(each)
+    if not left:
+        return None
+    first, *first.beside = left
+    return first

@@ -1,0 +1,53 @@
+"""A map of a rules file, read by the options that may stand in it."""
+
+import difflib
+from typing import Any
+
+from ratelimit_service.rules.nodes import Fields, Scalar
+from ratelimit_service.rules.options import BY_BLOCK, OPTIONS, Block
+from ratelimit_service.rules.report import Report, quoted
+
+_REQUIRED = {block: [option for option in options.values() if option.missing] for block, options in BY_BLOCK.items()}
+
+_LONGEST_HINT = 40
+"""Comparing for a hint takes the square of the length; no key is nearly as long."""
+
+
+def read_block(fields: Fields, block: Block, report: Report) -> dict[str, Any]:
+    """The values of the options that the map gives; what does not belong there, or is malformed, is reported."""
+    known = BY_BLOCK[block]
+    values: dict[str, Any] = {}
+    for key, (at, node) in fields.fields.items():
+        option = known.get(key)
+        if option is None:
+            report.add(at, _stray(key, block))
+        elif not (isinstance(node, Scalar) and node.value is None):
+            value = option.kind.read(node, key, report)
+            if value is not None:
+                values[key] = value
+    for option in _REQUIRED[block]:
+        if not given(fields, option.key):
+            report.add(fields, option.missing)
+    return values
+
+
+def given(fields: Fields, key: str) -> bool:
+    """Whether the map has the key with any value, also a malformed one; null is none."""
+    field = fields.fields.get(key)
+    return field is not None and not (isinstance(field.value, Scalar) and field.value.value is None)
+
+
+def _stray(key: str, block: Block) -> str:
+    if homes := _homes(key):
+        return f"{key} does not belong {block}, but {homes}"
+    if len(key) <= _LONGEST_HINT:
+        # The nearest of those that belong here, else of all.
+        for keys in (BY_BLOCK[block], [option.key for option in OPTIONS]):
+            if near := difflib.get_close_matches(key.lower(), keys, 1):
+                where = "" if near[0] in BY_BLOCK[block] else f", which belongs {_homes(near[0])}"
+                return f"unknown key {quoted(key)}; did you mean {near[0]}{where}?"
+    return f"unknown key {quoted(key)}; {block} there may be {', '.join(BY_BLOCK[block])}"
+
+
+def _homes(key: str) -> str:
+    return " or ".join(block for block in Block if key in BY_BLOCK[block])

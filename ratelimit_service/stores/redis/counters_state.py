@@ -1,0 +1,118 @@
+"""What a counter holds, out of the bytes that the algorithms' twins have left in Redis. Pure: it charges nothing.
+
+The bytes are read as `batch.lua` and `sliding_log.lua` write them, and the algorithm itself says what they mean, by a
+hit of cost 0 whose new state nobody keeps.
+"""
+
+from array import array
+from dataclasses import replace
+from struct import Struct, error
+from typing import Final, NamedTuple
+
+from ratelimit_service.algorithms import State, open_algorithm
+from ratelimit_service.stores.redis.counters_names import Counter
+
+_BUCKETS: Final = frozenset({"token_bucket", "leaky_bucket"})
+_MANY: Final = 2**52
+"""A limit of so many leaves room for any count, and what is missing from it is the count."""
+
+_HEADER: Final = Struct(">7sIII")
+_SLOT: Final = 7
+_INTEGERS: Final = {
+    0xCC: Struct(">B"),
+    0xCD: Struct(">H"),
+    0xCE: Struct(">I"),
+    0xCF: Struct(">Q"),
+}
+"""How MessagePack writes integers that are not negative and need more than a byte."""
+
+_LENGTHS: Final = {"sliding_window": 3}
+"""Integers of a state, where they are more than two."""
+
+
+class Content(NamedTuple):
+    """What is in a counter; times are microseconds from the moment at which it was read."""
+
+    used: int | None
+    """None of a bucket whose limit is not known, and of what cannot be read."""
+    remaining: int | None
+    """What a call would be told; None without a rule."""
+    reset_after: int
+    """Until it is as if untouched, or its window ends."""
+    retry_after: int | None
+    """Until a hit of 1 is allowed: 0 when it is now, `NEVER` when it cannot be; None without a rule."""
+    expires_after: int | None
+    """Until Redis forgets the key; None when it never does, or has no such key."""
+
+    @property
+    def fullness(self) -> float:
+        """Which part of its limit is used; below 0 when that cannot be said."""
+        if self.used is None or self.remaining is None:
+            return -1.0
+        total = self.used + self.remaining
+        return self.used / total if total else 1.0
+
+
+def content(counter: Counter, stored: bytes | None, milliseconds: int, now: int) -> Content:
+    """What the counter holds at that moment; without bytes it is untouched."""
+    expires = milliseconds * 1000 if milliseconds >= 0 else None
+    state, readable = _state(counter, stored)
+    if not readable or not counter.algorithm:
+        return Content(None, None, 0, None, expires)
+    limit = counter.limit
+    hit = open_algorithm(counter.algorithm).hit
+    bucket = counter.algorithm in _BUCKETS
+    used = None
+    if not bucket:
+        endless = replace(limit, requests=_MANY, exceed=0)
+        used = _MANY - hit(state, endless, 0, now)[1].remaining
+    if counter.rule is None:
+        reset = state[0] - now if state is not None else 0
+        return Content(used, None, max(0, reset), None, expires)
+    look = hit(state, limit, 0, now)[1]
+    if bucket:
+        used = (limit.burst or limit.requests) + limit.exceed - look.remaining
+    retry = hit(state, limit, 1, now)[1].retry_after
+    return Content(used, max(0, look.remaining - limit.exceed), look.reset_after, retry, expires)
+
+
+def _state(counter: Counter, stored: bytes | None) -> tuple[State | None, bool]:
+    """The state, and whether it could be read."""
+    if stored is None:
+        return None, True
+    try:
+        if counter.end:
+            return (counter.end, int(stored)), True
+        if counter.algorithm == "sliding_log":
+            return _log(stored), True
+        state = _integers(stored)
+    except (KeyError, ValueError, error):
+        return None, False
+    return state, len(state) >= _LENGTHS.get(counter.algorithm, 2)
+
+
+def _integers(packed: bytes) -> State:
+    """MessagePack, of which nothing but integers is used."""
+    numbers: list[int] = []
+    at = 0
+    while at < len(packed):
+        head = packed[at]
+        at += 1
+        if head < 0x80:
+            numbers.append(head)
+        else:
+            form = _INTEGERS[head]
+            numbers += form.unpack_from(packed, at)
+            at += form.size
+    return tuple(numbers)
+
+
+def _log(stored: bytes) -> State:
+    """The ring, as `sliding_log.py` has its moments: the oldest first."""
+    expiry, first, count, size = _HEADER.unpack_from(stored)
+    end = _HEADER.size + size * _SLOT
+    if not 0 < count <= size or first >= size or len(stored) < end:
+        raise ValueError("no ring of moments")
+    ring = [stored[at : at + _SLOT] for at in range(_HEADER.size, end, _SLOT)]
+    moments = (ring + ring)[first : first + count]
+    return int.from_bytes(expiry, "big"), array("q", (int.from_bytes(moment, "big") for moment in moments)).tobytes()

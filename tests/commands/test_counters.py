@@ -1,0 +1,394 @@
+"""`ratelimit counters` shows what is in the counters, and resets them."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from click.testing import CliRunner, Result
+
+from ratelimit_service.cli import main
+from ratelimit_service.commands.counters_table import span
+from ratelimit_service.model import Limit, Unit
+from ratelimit_service.rules.files import read_sources
+from ratelimit_service.rules.parse import parse
+from tests.ports import free_port
+from tests.processes import ROOT, ask, eventually, start_service
+from tests.redis import Redis, start_redis
+from tests.stores.charging import Charge, charge_all, descriptor
+
+RULES = """\
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 10, name: per-user}
+    descriptors:
+      - key: path
+        rate_limits:
+          - {unit: year, requests_per_unit: 10, algorithm: sub_windows}
+          - {unit: month, requests_per_unit: 20, algorithm: token_bucket, burst: 30}
+  - key: free
+    rate_limit: {unlimited: true}
+  - key: out
+    rate_limit: {unit: year, requests_per_unit: 2, algorithm: sub_windows}
+"""
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    """A Redis for all tests here, each with names of its own."""
+    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
+        yield redis
+
+
+class Shop:
+    """Rules, and counters under a prefix of their own."""
+
+    def __init__(self, redis: Redis, folder: Path) -> None:
+        self.redis = redis
+        self.folder = folder
+        self.prefix = f"{folder.name}:"
+        self.rules = folder / "shop.yaml"
+        self.rules.write_text(RULES)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {
+            "REDIS_URL": str(self.redis.socket),
+            "CACHE_KEY_PREFIX": self.prefix,
+            "RULES_PATH": str(self.rules),
+        }
+
+    def charge(self, *charges: Charge) -> None:
+        book = parse(read_sources(self.rules))
+        uvloop.run(_charge(self, list(charges), book))
+
+    def counters(self, *arguments: str, **environ: str | None) -> Result:
+        return CliRunner().invoke(main, ["counters", *arguments], env={**self.environ, **environ})
+
+    def as_json(self, *arguments: str) -> Any:
+        result = self.counters(*arguments, "--json")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def keys(self) -> list[str]:
+        """Those of counters."""
+        found = self.redis.cli("KEYS", f"{self.prefix}rl1|*|*").split("\n")
+        return sorted(key.removeprefix(f"{self.prefix}rl1|") for key in found if key)
+
+
+async def _charge(shop: Shop, charges: list[Charge], book: Any) -> None:
+    await charge_all(book, shop.redis.socket, charges, CACHE_KEY_PREFIX=shop.prefix)
+
+
+@pytest.fixture
+def shop(redis: Redis, tmp_path: Path) -> Shop:
+    """Three users, of whom one has used up his limit."""
+    shop = Shop(redis, tmp_path)
+    shop.charge(
+        Charge("shop", descriptor("user=ada"), 3),
+        Charge("shop", descriptor("user=bob"), 12),
+        Charge("shop", descriptor("user=ada path=/c"), 6),
+    )
+    return shop
+
+
+def test_the_fullest_stand_first(shop: Shop) -> None:
+    result = shop.counters("shop")
+
+    # Without the times.
+    lines = [
+        re.sub(r"(?<=\d)  +\d+ (d|h|min|s).*  (?=fixed|sub|token)", "  ", line) for line in result.stdout.splitlines()
+    ]
+    assert re.split(r"\s{2,}", lines[0].strip()) == [
+        *("used", "left", "resets in", "expires in", "algorithm", "rule", "descriptor"),
+    ]
+    assert [re.split(r"\s{2,}", line.strip()) for line in lines[1:]] == [
+        ["12 of 10", "0", "fixed window", "shop.user", "user=bob"],
+        ["6 of 10", "4", "sub windows", "shop.user.path.per_year", "user=ada path=/c"],
+        ["3 of 10", "7", "fixed window", "shop.user", "user=ada"],
+        ["6 of 30", "24", "token bucket", "shop.user.path.per_month", "user=ada path=/c"],
+        ["4 counters"],
+    ]
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "words"),
+    [
+        (0, "0 s"),
+        (1, "1 s"),
+        (59_000_001, "60 s"),
+        (125_000_000, "2 min 5 s"),
+        (3_600_000_000, "1 h"),
+        (97_200_000_000, "1 d 3 h"),
+        (31_536_000_000_000, "365 d"),
+    ],
+)
+def test_times_are_said_as_people_do_and_what_has_begun_counts(microseconds: int, words: str) -> None:
+    assert span(microseconds) == words
+
+
+def test_more_are_counted_than_shown(shop: Shop) -> None:
+    assert shop.counters("shop", "--limit", "1").stdout.endswith("4 counters, the 1 fullest are shown\n")
+    assert [row["used"] for row in shop.as_json("shop", "--limit", "2")["counters"]] == [12, 6]
+    assert shop.as_json("shop", "--limit", "0")["total"] == 4
+
+
+def test_one_comes_as_json_with_all_that_is_known(shop: Shop) -> None:
+    found = shop.as_json("shop", "user=bob")
+
+    [row] = found.pop("counters")
+    assert found == {
+        "domain": "shop",
+        "total": 1,
+        "without_rule": 0,
+        "digests": 0,
+        "left_out": 0,
+        "slots_moved": False,
+    }
+    times = [row.pop(name) for name in ("reset_after", "retry_after", "expires_after")]
+    assert 0 < times[0] == times[1] <= 31_536_000
+    assert times[0] - 60 < times[2]
+    assert row == {
+        "key": f"{shop.prefix}rl1|shop|user=bob|fixed_window/31536000000000",
+        "descriptor": "user=bob",
+        "rule": "shop.user",
+        "place": f"{shop.rules}:4:5",
+        "override": False,
+        "algorithm": "fixed_window",
+        "limit": "10 requests per year",
+        "capacity": 10,
+        "used": 12,
+        "remaining": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "used"),
+    [
+        ("shop.user", [12, 3]),
+        ("user", [12, 3]),
+        ("per-user", [12, 3]),
+        ("{rules}:4:5", [12, 3]),
+        ("{rules}:4", [12, 3]),
+        ("shop.yaml:4", [12, 3]),
+        ("shop.user.path", [6, 6]),
+        ("user.path.per_month", [6]),
+    ],
+)
+def test_a_rule_is_named_as_elsewhere(shop: Shop, name: str, used: list[int]) -> None:
+    found = shop.as_json("shop", "--rule", name.format(rules=shop.rules))
+
+    assert [row["used"] for row in found["counters"]] == used
+
+
+def test_of_a_descriptor_with_several_limits_one_may_be_named(shop: Shop) -> None:
+    found = shop.as_json("shop", "user=ada", "path=/c", "--rule", "user.path.per_year")
+
+    assert [row["rule"] for row in found["counters"]] == ["shop.user.path.per_year"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["shop", "--rule", "usr"], "domain shop has no rule 'usr'; did you mean shop.user?"),
+        (["shop", "--rule", "free"], "rule free is unlimited: it has no counters"),
+        (["shop", "user=ada", "--rule", "out"], "out does not limit user=ada"),
+        (["shop", "user=a", "+", "user=b"], "counters takes one descriptor"),
+        (["shop", "--reset"], "nobody is there to answer: add --yes"),
+    ],
+)
+def test_bad_usage_has_exit_code_2(shop: Shop, arguments: list[str], words: str) -> None:
+    result = shop.counters(*arguments)
+
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+    assert len(shop.keys()) == 4
+
+
+def test_a_domain_without_rules_and_counters_is_most_likely_misspelt(shop: Shop) -> None:
+    for more in ([], ["--reset", "--yes"]):
+        result = shop.counters("shpo", *more)
+
+        assert result.exit_code == 1
+        assert result.stderr == "ratelimit: there is no domain shpo, and no counter of it; did you mean shop?\n"
+
+
+def test_what_is_not_there_is_said(shop: Shop) -> None:
+    assert shop.counters("shop", "user=eve").stdout == (
+        "There is no counter of user=eve in domain shop: nothing is charged to it (10 requests per year).\n"
+    )
+    assert shop.counters("shop", "nobody=x").stdout == (
+        "No rule limits nobody=x in domain shop; `ratelimit explain` tells why.\n"
+    )
+    assert shop.counters("shop", "--rule", "out").stdout == "There are no counters of shop.out.\n"
+
+
+def test_counters_of_no_rule_and_of_limits_sent_with_a_request_are_told(shop: Shop) -> None:
+    shop.charge(Charge("shop", descriptor("user=bob"), 1, Limit(3, Unit.YEAR, Unit.YEAR.window)))
+    shop.rules.write_text(RULES.replace("key: path", "key: other"))
+
+    lines = shop.counters("shop").stdout.splitlines()
+
+    assert lines[-2:] == ["5 counters", "2 of them charged by none of the present rules"]
+    assert sum("(none)" in line for line in lines) == 2
+    assert sum("(sent with the request)  user=bob" in line for line in lines) == 1
+    assert [row["override"] for row in shop.as_json("shop", "user=bob")["counters"]] == [False, True]
+    assert [row["override"] for row in shop.as_json("shop", "user=bob", "--rule", "user")["counters"]] == [False]
+
+
+def test_a_name_that_is_a_digest_is_told_and_left_out_where_it_may_be_of_another_rule(shop: Shop) -> None:
+    shop.charge(Charge("shop", descriptor("user=" + "x" * 600)))
+
+    whole = shop.counters("shop").stdout
+    of_rule = shop.counters("shop", "--rule", "user").stdout
+    of_other = shop.counters("shop", "--rule", "user.path").stdout
+    exact = shop.as_json("shop", "user=" + "x" * 600)
+
+    assert "5 counters\n1 of them under a digest" in whole
+    assert "2 counters\n1 counter besides may be of that rule" in of_rule
+    assert "digest" not in of_other
+    assert [row["rule"] for row in exact["counters"]] == ["shop.user"]
+
+
+def test_what_a_terminal_would_obey_is_written_out(shop: Shop) -> None:
+    shop.charge(Charge("shop", (("user", "\x1b[2Jü\n"),)))
+
+    assert "user=\\x1b[2Jü\\n\n" in shop.counters("shop").stdout
+
+
+def test_a_reset_removes_what_was_asked_for_and_nothing_else(shop: Shop) -> None:
+    one = shop.counters("shop", "user=bob", "--reset", "--yes")
+    assert one.stdout == (
+        "1 counter of user=bob in domain shop reset\nServices that remember a refusal ask again within 5 s.\n"
+    )
+    assert len(shop.keys()) == 3
+
+    rule = shop.counters("shop", "--rule", "user.path", "--reset", "--yes", "--json")
+    assert json.loads(rule.stdout) == {"domain": "shop", "reset": 2, "left_out": 0, "slots_moved": False}
+    assert shop.keys() == ["shop|user=ada|fixed_window/31536000000000"]
+
+    shop.rules.write_text(RULES.replace("key: user", "key: person"))
+    whole = shop.counters("shop", "--reset", "--yes")
+    assert whole.stdout.startswith("1 counter of domain shop reset\n")
+    assert shop.keys() == []
+    assert shop.counters("shop", "--reset", "--yes").stdout == "0 counters of domain shop reset\n"
+
+
+def in_terminal(shop: Shop, answer: str, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, what was asked, and what was printed, of the command in a terminal where somebody types that."""
+    ours, theirs = pty.openpty()
+    try:
+        command = [sys.executable, "-m", "ratelimit_service", "counters", *arguments]
+        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **shop.environ}
+        with subprocess.Popen(
+            command,
+            env=environ,
+            cwd=shop.folder,
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            os.write(ours, f"{answer}\n".encode())
+            printed, said = process.communicate(timeout=60)
+        return process.returncode, said, printed
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_in_a_terminal_it_asks_and_yes_resets(shop: Shop) -> None:
+    code, asked, printed = in_terminal(shop, "y", "shop", "--rule", "user", "--reset")
+
+    assert (code, asked.strip()) == (0, "Reset 2 counters of shop.user? [y/N]:")
+    assert printed.startswith("2 counters of shop.user reset\n")
+    assert len(shop.keys()) == 2
+
+
+def test_in_a_terminal_anything_but_yes_resets_nothing(shop: Shop) -> None:
+    code, asked, printed = in_terminal(shop, "", "shop", "user=ada", "--reset")
+
+    assert (code, printed) == (1, "")
+    assert asked == "Reset 1 counter of user=ada in domain shop? [y/N]: Nothing was reset.\n"
+    assert len(shop.keys()) == 4
+
+
+def test_counters_in_memory_are_out_of_reach(shop: Shop) -> None:
+    result = shop.counters("shop", REDIS_URL=None)
+
+    assert result.exit_code == 2
+    assert "BACKEND_TYPE is memory: counters are in the memory of each service" in result.stderr
+
+
+def test_settings_may_be_in_a_file_and_rules_be_given(shop: Shop) -> None:
+    file = shop.folder / "settings.env"
+    file.write_text(f"REDIS_URL={shop.redis.socket}\nCACHE_KEY_PREFIX={shop.prefix}\n")
+    unset: Mapping[str, None] = dict.fromkeys(shop.environ)
+
+    result = shop.counters("shop", "--env-file", str(file), "--rules", str(shop.rules), "--limit", "0", **unset)
+
+    assert result.stdout == "4 counters, the 0 fullest are shown\n"
+
+
+def test_a_redis_that_is_not_there_is_named(shop: Shop) -> None:
+    port = free_port()
+
+    result = shop.counters("shop", REDIS_URL=f"127.0.0.1:{port}")
+
+    assert result.exit_code == 1
+    assert result.stderr == f"ratelimit: Redis at 127.0.0.1:{port}: connection refused\n"
+
+
+def test_what_a_user_must_be_allowed_is_told(shop: Shop) -> None:
+    def as_user(*rights: str) -> Result:
+        shop.redis.cli("ACL", "SETUSER", "looker", "reset", "on", ">hunter2", f"~{shop.prefix}*", *rights)
+        more = ("--reset", "--yes") if "+unlink" in rights or "-unlink" in rights else ()
+        return shop.counters("shop", *more, REDIS_AUTH="looker:hunter2")
+
+    blind = as_user("+get")
+    service = as_user("+@scripting", "+@read", "+@write", "+time")
+    looking = as_user("+scan", "+get", "+pttl", "+time")
+    no_reset = as_user("+scan", "+get", "+pttl", "+time", "-unlink")
+    left = len(shop.keys())
+    untold = as_user("+scan", "+get", "+pttl", "+time", "-set", "+unlink")
+    shop.charge(Charge("shop", descriptor("user=ada")))
+    reset = as_user("+scan", "+get", "+pttl", "+time", "+set", "+unlink")
+
+    needed = "~<CACHE_KEY_PREFIX>* +scan +get +pttl +time, to reset +unlink +set"
+    assert service.exit_code == 0
+    assert (blind.exit_code, looking.exit_code, no_reset.exit_code, reset.exit_code) == (1, 0, 1, 0)
+    assert needed in blind.stderr
+    assert needed in no_reset.stderr
+    assert untold.exit_code == 1
+    assert untold.stderr.endswith("; before that, 4 counters of domain shop reset\n")
+    assert "hunter2" not in blind.output + no_reset.output
+    assert left == 4
+    assert shop.keys() == []
+
+
+@pytest.mark.slow
+def test_after_a_reset_the_service_lets_in_whom_it_had_refused(shop: Shop) -> None:
+    body = '{"domain": "shop", "descriptors": [{"entries": [{"key": "out", "value": "ada"}]}]}'
+    environ = {**shop.environ, "STORE_DEADLINE": "10s"}
+    with start_service(shop.folder / "service", shop.rules, environ) as service:
+
+        def call() -> int:
+            return ask(service.http_port, "/json", method="POST", body=body).status
+
+        assert [call() for _ in range(4)] == [200, 200, 429, 429]
+        [row] = shop.as_json("shop", "out=ada")["counters"]
+        assert (row["used"], row["remaining"]) == (2, 0)
+
+        shop.counters("shop", "out=ada", "--reset", "--yes")
+
+        eventually(lambda: call() == 200, "it is let in again")
+        assert [call() for _ in range(2)] == [200, 429]

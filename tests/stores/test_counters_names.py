@@ -1,0 +1,231 @@
+"""What names of counters tell of domain, descriptor and rule."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_service.clock import MINUTE
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.rule import Entries, Rule, counter_key
+from ratelimit_service.stores.redis.counters_names import Counter, OwnNames, UpstreamNames
+from ratelimit_service.stores.redis.keys import cluster_counter, cluster_key, plain_counter, plain_key
+from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
+from ratelimit_service.tally import Tally
+from ratelimit_service.verdict import Hit
+from tests.books import book
+from tests.clocks import Clock
+
+NOW = 28_000_000 * MINUTE
+
+SHOP = book(
+    """
+    domain: shop
+    descriptors:
+      - key: user
+        rate_limit: {unit: minute, requests_per_unit: 10}
+        descriptors:
+          - key: path
+            rate_limits:
+              - {unit: minute, requests_per_unit: 5, algorithm: sub_windows, parts: 4}
+              - {unit: day, requests_per_unit: 50, anchor: first_request}
+      - key: user
+        value: root
+        rate_limit: {unit: minute, requests_per_unit: 100}
+      - key: file
+        value: /a/*
+        share_threshold: true
+        rate_limit: {unit: minute, requests_per_unit: 7}
+        descriptors:
+          - key: verb
+            value: "*"
+            rate_limit: {unit: hour, requests_per_unit: 7, algorithm: token_bucket}
+      - key: dir
+        value: /x/*
+        share_threshold: true
+        descriptors:
+          - key: free
+          - key: verb
+            rate_limit: {unit: minute, requests_per_unit: 3}
+      - key: a*
+        value: b*
+        share_threshold: true
+        rate_limit: {unit: minute, requests_per_unit: 3}
+    """,
+    """
+    domain: shop_user
+    descriptors:
+      - key: ada
+        rate_limit: {unit: minute, requests_per_unit: 10}
+    """,
+)
+
+
+def names(of: RuleBook, domain: str, prefix: str = "", *, cluster: bool = False) -> OwnNames:
+    read = (cluster_counter if cluster else plain_counter)(prefix)
+    return OwnNames(of, domain, prefix, read, lambda _: True)
+
+
+def hits(of: RuleBook, domain: str, entries: Entries) -> Iterator[Hit]:
+    """A hit for each limit that these entries meet."""
+    rule = of.match(domain, entries)
+    assert rule is not None
+    for each in (rule, *rule.beside):
+        yield Hit(each, counter_key(each, entries), 1, tally=Tally(), quota=False)
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ((("user", "ada"),), "user=ada"),
+        ((("user", "root"),), "user=root"),
+        ((("user", "a|b=c~d%e{f}"),), "user=a|b=c~d%e{f}"),
+        ((("user", "ada"), ("path", "/ü x")), "user=ada path=/ü x"),
+        ((("file", "/a/b"),), "file=/a/*"),
+        ((("file", "/a/b"), ("verb", "GET")), "file=/a/* verb=GET"),
+        ((("dir", "/x/y"), ("verb", "GET")), "dir=/x/* verb=GET"),
+        ((("ax", "by"),), "ax=b*"),
+    ],
+)
+@pytest.mark.parametrize("cluster", [False, True])
+@pytest.mark.parametrize("prefix", ["", "limits:", "{tag}"])
+def test_a_name_tells_the_entries_and_the_rule(entries: Entries, words: str, cluster: bool, prefix: str) -> None:
+    for hit in hits(SHOP, "shop", entries):
+        key = (cluster_key if cluster else plain_key)(prefix)(hit).encode()
+
+        counter = names(SHOP, "shop", prefix, cluster=cluster).counter(key, NOW)
+
+        assert counter == Counter(key, "shop", words, hit.rule, hit.rule.algorithm.name, hit.rule.limit)  # type: ignore[arg-type]  # it has one
+
+
+@given(st.text(), st.text(), st.text(), st.booleans())
+def test_any_domain_and_any_value_are_told_apart_from_all_others(
+    domain: str, value: str, other: str, cluster: bool
+) -> None:
+    rule = Rule(domain, SHOP.rules[0].levels, SHOP.rules[0].limit, SHOP.rules[0].algorithm)
+    hit = Hit(rule, counter_key(rule, (("user", value),)), 1, tally=Tally(), quota=False)
+    key = (cluster_key if cluster else plain_key)("")(hit).encode()
+
+    counter = names(SHOP, domain, cluster=cluster).counter(key, NOW)
+
+    assert counter is not None
+    if len(hit.key) < 500:
+        assert counter.descriptor == f"user={value}"
+    assert other == domain or names(SHOP, other, cluster=cluster).counter(key, NOW) is None
+
+
+def test_a_counter_of_no_present_rule_tells_how_it_was_charged() -> None:
+    counter = names(SHOP, "shop").counter(b"rl1|shop|gone=x|sub_windows/60000000/4", NOW)
+
+    assert counter is not None
+    assert (counter.rule, counter.algorithm, counter.descriptor) == (None, "sub_windows", "gone=x")
+    assert (counter.limit.window, counter.limit.parts) == (MINUTE, 4)
+
+
+def test_a_rule_that_counts_another_way_now_does_not_have_its_old_counters() -> None:
+    counter = names(SHOP, "shop").counter(b"rl1|shop|user=ada|sliding_log/60000000", NOW)
+
+    assert counter is not None
+    assert counter.rule is None
+
+
+def test_a_name_under_which_a_rule_does_not_count_here_is_of_no_rule() -> None:
+    elsewhere = OwnNames(SHOP, "shop", "", plain_counter(""), lambda _: False)
+
+    counter = elsewhere.counter(b"rl1|shop|user=ada|fixed_window/60000000", NOW)
+
+    assert counter is not None
+    assert (counter.rule, counter.descriptor) == (None, "user=ada")
+
+
+def test_a_limit_that_came_with_the_request_is_told() -> None:
+    counter = names(SHOP, "shop").counter(b"rl1|shop|user=ada|overridefixed_window/60000000", NOW)
+
+    assert counter is not None
+    assert (counter.override, counter.rule, counter.algorithm) == (True, None, "fixed_window")
+
+
+def test_a_digest_tells_neither_entries_nor_rule() -> None:
+    [hit] = hits(SHOP, "shop", (("user", "x" * 600),))
+
+    counter = names(SHOP, "shop").counter(f"rl1|{hit.key}".encode(), NOW)
+
+    assert counter is not None
+    assert (counter.descriptor, counter.rule, counter.algorithm) == ("", None, "fixed_window")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [b"rl1|probe", b"rl1|resets", b"rl1|shopping|user=a|x", b"rl2|shop|user=a|x", b"shop|user=a", b"rl1|shop|\xff|x"],
+)
+def test_what_is_no_counter_of_the_domain_is_none(key: bytes) -> None:
+    assert names(SHOP, "shop").counter(key, NOW) is None
+
+
+@pytest.mark.parametrize(
+    "ending", ["x", "", "fixed_window/", "fixed_window/0", "fixed_window/1x", "new_way/60000000/9"]
+)
+def test_a_way_of_counting_that_is_not_known_is_no_error(ending: str) -> None:
+    counter = names(SHOP, "shop").counter(f"rl1|shop|user=ada|{ending}".encode(), NOW)
+
+    assert counter is not None
+    assert counter.algorithm == ""
+
+
+def upstream_names(of: RuleBook, domain: str, prefix: str = "") -> Callable[[str], Counter | None]:
+    read = UpstreamNames(of, domain, prefix, is_upstreams)
+    return lambda key: read.counter(key.encode(), NOW)
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ((("user", "ada"),), "user_ada"),
+        ((("user", ""),), "user_"),
+        ((("user", "a_b"),), "user_a_b"),
+        ((("user", "root"),), "user_root"),
+        ((("file", "/a/b"),), "file_/a/*"),
+        ((("dir", "/x/y"), ("verb", "GET")), "dir_/x/*_verb_GET"),
+        ((("ax", "by"),), "ax_b*"),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "p_"])
+def test_upstreams_name_tells_the_rule(entries: Entries, words: str, prefix: str) -> None:
+    [hit] = hits(SHOP, "shop", entries)
+    key = UpstreamScript(prefix, 0, Clock(NOW)).key(hit)
+
+    counter = upstream_names(SHOP, "shop", prefix)(key)
+
+    assert counter is not None
+    assert (counter.descriptor, counter.rule) == (words, hit.rule)
+    assert counter.end == NOW + MINUTE
+
+
+def test_upstreams_ambiguous_names_belong_to_the_rule_with_the_most_literal_text() -> None:
+    second = NOW // 1_000_000
+
+    # Domain `shop` has `user`, domain `shop_user` has `ada`: the name may be either's.
+    assert upstream_names(SHOP, "shop")(f"shop_user_ada_x_{second}") is None
+    counter = upstream_names(SHOP, "shop_user")(f"shop_user_ada_x_{second}")
+    assert counter is not None
+    assert counter.rule is SHOP.match("shop_user", (("ada", "x"),))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "shop_order_{second}",  # no rule
+        "shop_user_ada_{off}",  # no window of a minute begins then
+        "shop_user_ada_{past}",
+        "shop_user_ada_{future}",
+        "shop_user_ada",
+        "shop_user_ada_x",
+        "shops_user_ada_{second}",
+    ],
+)
+def test_what_upstream_would_not_charge_now_is_left_alone(key: str) -> None:
+    second = NOW // 1_000_000
+    name = key.format(second=second, off=second + 1, past=second - 60, future=second + 120)
+
+    assert upstream_names(SHOP, "shop")(name) is None

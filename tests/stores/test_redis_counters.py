@@ -1,0 +1,421 @@
+"""Counters in a real Redis, found, read and reset from outside the service."""
+
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as redis_py
+import uvloop
+
+from ratelimit_service.algorithms import NAMES, open_algorithm
+from ratelimit_service.clock import MINUTE, SECOND
+from ratelimit_service.model import Limit, Unit
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.settings import load_settings
+from ratelimit_service.stores.redis.counters import Counters
+from ratelimit_service.stores.redis.counters_names import Counter
+from ratelimit_service.stores.redis.counters_state import content
+from ratelimit_service.stores.redis.keys import slot_of
+from ratelimit_service.stores.redis.open import open_redis
+from tests.books import book
+from tests.clocks import Clock
+from tests.redis import Redis, start_redis
+from tests.stores.charging import Charge, charge_all, descriptor
+from tests.stores.redis_groups import Nodes, start_cluster, start_sentinels
+from tests.stores.redis_stores import charge, hit_of, opened, until
+
+run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    """A Redis for all tests here, each with names of its own."""
+    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
+        yield redis
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """A cluster of three."""
+    with start_cluster(tmp_path_factory.mktemp("cluster")) as nodes:
+        yield nodes
+
+
+SHOP = book(
+    """
+    domain: shop
+    descriptors:
+      - key: user
+        rate_limit: {unit: year, requests_per_unit: 100}
+      - key: pair
+        rate_limits:
+          - {unit: year, requests_per_unit: 100, algorithm: sub_windows}
+          - {unit: day, requests_per_unit: 50, algorithm: token_bucket}
+    """,
+    """
+    domain: joint
+    charge: together
+    descriptors:
+      - key: user
+        rate_limit: {unit: year, requests_per_unit: 100}
+    """,
+)
+
+
+def counters_at(url: object, of: RuleBook, **settings: str) -> Counters:
+    """By these settings."""
+    read, _ = load_settings({"REDIS_URL": str(url), **settings})
+    return Counters(read, of)
+
+
+async def found(counters: Counters, domain: str = "shop", *rules: Rule) -> list[str]:
+    """The descriptors of all that are found, in order."""
+    return sorted([counter.descriptor async for batch in counters.find(domain, rules) for counter in batch.counters])
+
+
+LIMITS = {
+    "fixed_window": [Limit(9, Unit.MINUTE, MINUTE), Limit(9, Unit.MINUTE, MINUTE, first_request=True, exceed=2)],
+    "sliding_window": [Limit(9, Unit.MINUTE, MINUTE, count_refused=False), Limit(300, Unit.MINUTE, MINUTE)],
+    "sub_windows": [
+        Limit(9, Unit.MINUTE, MINUTE, parts=3, count_refused=False),
+        Limit(70_000, Unit.MINUTE, MINUTE, exceed=7),
+    ],
+    "sliding_log": [Limit(9, Unit.MINUTE, MINUTE, count_refused=False), Limit(60, Unit.MINUTE, MINUTE, exceed=3)],
+    "token_bucket": [Limit(7, Unit.MINUTE, MINUTE, burst=12), Limit(9, Unit.MINUTE, MINUTE, count_refused=False)],
+    "leaky_bucket": [Limit(7, Unit.MINUTE, MINUTE, burst=3, exceed=1)],
+}
+
+
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_what_is_read_is_what_a_call_would_be_told(redis: Redis, algorithm: str) -> None:
+    async def story() -> None:
+        clock = Clock(10**7 * MINUTE)
+        settings, _ = load_settings(
+            {"REDIS_URL": str(redis.socket), "STORE_DEADLINE": "5s", "REFUSED_MAX_COUNTERS": "0"}
+        )
+        store = open_redis(settings, clock)
+        client = redis_py.Redis(unix_socket_path=str(redis.socket))
+        chance = random.Random(7)  # noqa: S311 - the same every time
+        try:
+            store.sweep()
+            await until(lambda: store.healthy, "the store is well")
+            for number, limit in enumerate(LIMITS[algorithm]):
+                rule = Rule("shop", (), limit, open_algorithm(algorithm))
+                capacity = limit.burst or limit.requests
+                for _ in range(60):
+                    clock.advance(chance.choice((0, 1, SECOND // 3, 7 * SECOND, 45 * SECOND)))
+                    cost = chance.choice((1, 1, 2, 3, capacity // 2, -1))
+                    await charge(store, hit_of(rule, f"{algorithm}{number}", cost))
+                    told = (await charge(store, hit_of(rule, f"{algorithm}{number}", 0))).hits[0]
+                    key = f"rl1|shop|user={algorithm}{number}{rule.ending}".encode()
+                    stored = client.get(key)
+                    assert stored is None or isinstance(stored, bytes)
+
+                    seen = content(Counter(key, "shop", "", rule, algorithm, limit), stored, 1, clock())
+
+                    assert seen.remaining == told.remaining
+                    assert seen.reset_after == told.decision.reset_after
+                    assert seen.used is not None
+                    if told.decision.remaining:
+                        assert seen.used + told.decision.remaining == capacity + limit.exceed
+                    else:
+                        assert seen.used >= capacity
+                    assert (seen.retry_after == 0) == (told.decision.remaining > 0)
+        finally:
+            client.close()
+            await store.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize("stored", [b"", b"\x01", b"\xff\x01", b"\xcf\x00", b"hello", b"\x00" * 19, b"\x01" * 40])
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_bytes_that_are_no_state_are_no_error(algorithm: str, stored: bytes) -> None:
+    limit = Limit(9, Unit.MINUTE, MINUTE)
+
+    seen = content(Counter(b"", "shop", "", SHOP.rules[0], algorithm, limit), stored, -1, 10**15)
+
+    assert seen.used in {None, 0}
+    assert seen.expires_after is None
+
+
+def test_a_descriptors_counters_are_read_by_their_names_without_looking_for_them(redis: Redis) -> None:
+    async def story() -> None:
+        environ = {"CACHE_KEY_PREFIX": "one:"}
+        sent = Limit(3, Unit.YEAR, Unit.YEAR.window)
+        entries = descriptor("pair=ada")
+        charges = [Charge("shop", entries, 2), Charge("shop", entries, 1, sent), Charge("shop", descriptor("user=x"))]
+        await charge_all(SHOP, redis.socket, charges, **environ)
+        redis.cli("CONFIG", "RESETSTAT")
+        with closing(counters_at(redis.socket, SHOP, **environ)) as counters:
+            rule = SHOP.match("shop", entries)
+            assert rule is not None
+
+            [batch] = await counters.of("shop", entries, (rule, *rule.beside))
+            contents = {counter.key: seen.used for counter, seen in await counters.contents(batch) if seen is not None}
+
+            assert contents == {
+                b"one:rl1|shop|pair=ada|sub_windows/31536000000000/10": 2,
+                b"one:rl1|shop|pair=ada|token_bucket/86400000000": 2,
+                b"one:rl1|shop|pair=ada|overridefixed_window/31536000000000": 1,
+            }
+            assert "cmdstat_scan" not in redis.cli("INFO", "commandstats")
+
+    run(story())
+
+
+def test_looking_writes_nothing(redis: Redis) -> None:
+    async def story() -> None:
+        await charge_all(SHOP, redis.socket, [Charge("shop", descriptor("pair=ada"))], CACHE_KEY_PREFIX="look:")
+        redis.cli("CONFIG", "RESETSTAT")
+        with closing(counters_at(redis.socket, SHOP, CACHE_KEY_PREFIX="look:")) as counters:
+            async for batch in counters.find("shop"):
+                await counters.contents(batch)
+
+    run(story())
+    commands = {line.partition(":")[0] for line in redis.cli("INFO", "commandstats").splitlines() if ":" in line}
+    assert commands - {"cmdstat_config|resetstat", "cmdstat_info"} == {
+        "cmdstat_scan",
+        "cmdstat_get",
+        "cmdstat_pttl",
+        "cmdstat_time",
+    }
+
+
+ODD = ("shop", "shop_b", "sho", "s*", "s?op", "[shop]", "sh\\op", "s|hop", "{shop}", "shop=", "%7C", "ümlaut")
+
+
+@pytest.mark.parametrize("prefix", ["odd:", "o*d[d]?\\:", "o{d}d:"])
+def test_a_domain_never_takes_the_counters_of_another(redis: Redis, prefix: str) -> None:
+    texts = [
+        f"domain: '{name}'\ndescriptors: [{{key: k, rate_limit: {{unit: year, requests_per_unit: 9}}}}]" for name in ODD
+    ]
+    of = book(*texts)
+
+    async def story() -> None:
+        charges = [Charge(name, (("k", name),)) for name in ODD]
+        await charge_all(of, redis.socket, charges, CACHE_KEY_PREFIX=prefix)
+        with closing(counters_at(redis.socket, of, CACHE_KEY_PREFIX=prefix)) as counters:
+            for name in ODD:
+                assert await found(counters, name) == [f"k={name}"]
+                assert await found(counters, name, *(rule for rule in of.rules if rule.domain == name)) == [f"k={name}"]
+            async for batch in counters.find("s*"):
+                assert await counters.reset(batch) == 1
+            assert await found(counters, "s*") == []
+            assert all([await found(counters, name) for name in ODD if name != "s*"])
+
+    run(story())
+
+
+def test_of_tens_of_thousands_each_is_seen_once(redis: Redis) -> None:
+    client = redis_py.Redis(unix_socket_path=str(redis.socket))
+    pipeline = client.pipeline(transaction=False)
+    for number in range(40_000):
+        pipeline.set(f"many:rl1|shop|user=u{number}|fixed_window/31536000000000", b"\x01\x02", ex=3600)
+        pipeline.set(f"many:rl1|other|user=u{number}|fixed_window/31536000000000", b"\x01\x02", ex=3600)
+    pipeline.execute()
+
+    async def story() -> None:
+        with closing(counters_at(redis.socket, SHOP, CACHE_KEY_PREFIX="many:")) as counters:
+            names = await found(counters)
+            assert len(names) == len(set(names)) == 40_000
+            assert sum([await counters.reset(batch) async for batch in counters.find("shop")]) == 40_000
+            assert await found(counters) == []
+
+    run(story())
+    assert len(list(client.scan_iter("many:rl1|other|*", count=10_000))) == 40_000
+    client.close()
+
+
+def test_rules_of_one_second_are_looked_for_where_they_are(redis: Redis, tmp_path: Path) -> None:
+    of = book(
+        """
+        domain: shop
+        descriptors:
+          - key: k
+            rate_limits:
+              - {unit: second, requests_per_unit: 1, algorithm: token_bucket, burst: 100000}
+              - {unit: year, requests_per_unit: 9000}
+        """
+    )
+    second, year = of.rules
+    with start_redis(tmp_path) as fast:
+        environ = {
+            "CACHE_KEY_PREFIX": "fast:",
+            "REDIS_PERSECOND": "true",
+            "REDIS_PERSECOND_URL": str(fast.socket),
+        }
+
+        async def story() -> None:
+            await charge_all(of, redis.socket, [Charge("shop", (("k", "x"),), 5000)], **environ)
+            with closing(counters_at(redis.socket, of, **environ)) as counters:
+                assert await found(counters, "shop") == ["k=x", "k=x"]
+                redis.cli("CONFIG", "RESETSTAT")
+                assert [b.counters[0].rule async for b in counters.find("shop", [second])] == [second]
+                assert "cmdstat_scan" not in redis.cli("INFO", "commandstats")
+                batches = await counters.of("shop", (("k", "x"),), of.rules)
+                assert [seen.used for b in batches for _, seen in await counters.contents(b) if seen] == [5000] * 2
+                assert [await counters.reset(b) async for b in counters.find("shop", [second])] == [1]
+                assert [b.counters[0].rule async for b in counters.find("shop")] == [year]
+                await counters.announce()
+                assert fast.cli("EXISTS", "fast:rl1|resets") == "1"
+                assert redis.cli("EXISTS", "fast:rl1|resets") == "0"
+                # One and the same server for both is asked once.
+                with closing(
+                    counters_at(redis.socket, of, **{**environ, "REDIS_PERSECOND_URL": str(redis.socket)})
+                ) as both:
+                    assert await found(both, "shop") == ["k=x"]
+
+        run(story())
+
+
+def test_upstreams_counters_are_found_read_and_reset(redis: Redis) -> None:
+    of = book(
+        """
+        domain: up
+        descriptors:
+          - key: user
+            rate_limit: {unit: year, requests_per_unit: 9}
+            descriptors:
+              - key: path
+                rate_limit: {unit: day, requests_per_unit: 9, algorithm: sub_windows}
+        """,
+        """
+        domain: up_b
+        descriptors:
+          - key: user
+            rate_limit: {unit: year, requests_per_unit: 9}
+        """,
+    )
+    environ = {"KEY_FORMAT": "envoyproxy", "CACHE_KEY_PREFIX": "env:"}
+
+    async def story() -> None:
+        charges = [
+            Charge("up", descriptor("user=ada"), 12),
+            Charge("up", descriptor("user=ada path=/c")),
+            Charge("up_b", descriptor("user=ada")),
+        ]
+        await charge_all(of, redis.socket, charges, **environ)
+        redis.cli("SET", "env:up_order_1700000000", "5")  # somebody else's
+        redis.cli("HSET", "env:up_user_eve_0", "a", "b")
+        with closing(counters_at(redis.socket, of, **environ)) as counters:
+            assert await found(counters, "up") == ["user=ada path=/c", "user_ada"]
+            assert await found(counters, "up_b") == ["user_ada"]
+            assert await found(counters, "up", of.rules[0]) == ["user_ada"]
+            [batch] = await counters.of("up", descriptor("user=ada"), [of.rules[0]])
+            [content] = [seen for _, seen in await counters.contents(batch) if seen is not None]
+            assert (content.used, content.remaining) == (12, 0)
+            assert [await counters.reset(b) async for b in counters.find("up")] == [1, 1]
+            assert await found(counters, "up_b") == ["user_ada"]
+            assert redis.cli("EXISTS", "env:up_order_1700000000", "env:up_user_eve_0") == "2"
+
+    run(story())
+
+
+def test_on_a_cluster_every_node_is_looked_at(nodes: Nodes) -> None:
+    environ = {"REDIS_TYPE": "cluster", "CACHE_KEY_PREFIX": "all:"}
+    users = [f"user=u{number}" for number in range(30)] + ["user={tag}"]
+
+    async def story() -> None:
+        charges = [Charge(domain, descriptor(user)) for user in users for domain in ("shop", "joint")]
+        await charge_all(SHOP, nodes.url, [*charges, Charge("shop", descriptor("pair=x"))], **environ)
+        with closing(counters_at(nodes.url, SHOP, **environ)) as counters:
+            assert await found(counters) == sorted([*users, "pair=x", "pair=x"])
+            assert await found(counters, "joint") == sorted(users)
+            for user in users:
+                [batch] = await counters.of("joint", descriptor(user), [SHOP.rules[-1]])
+                assert [seen.used for _, seen in await counters.contents(batch) if seen] == [1]
+            assert sum([await counters.reset(b) async for b in counters.find("shop")]) == 33
+            await counters.announce()
+            assert await found(counters) == []
+            assert await found(counters, "joint") == sorted(users)
+            assert not counters.moved
+
+    run(story())
+
+
+def test_while_a_slot_moves_a_counter_is_seen_once_and_reset_where_it_is(nodes: Nodes) -> None:
+    environ = {"REDIS_TYPE": "cluster", "CACHE_KEY_PREFIX": "moves:"}
+    key = "moves:rl1|shop|user=ada|fixed_window/31536000000000"
+    slot = str(slot_of(key))
+    source = nodes.with_slot(int(slot))
+    target = next(redis for redis in nodes.redises if redis is not source)
+    source_id, target_id = (redis.cli("CLUSTER", "MYID") for redis in (source, target))
+
+    async def story() -> None:
+        await charge_all(SHOP, nodes.url, [Charge("shop", descriptor("user=ada"), 3)], **environ)
+        target.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
+        source.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+        # Both have it for a moment.
+        source.cli("MIGRATE", "127.0.0.1", str(target.port), key, "0", "5000", "COPY")
+        with closing(counters_at(nodes.url, SHOP, **environ)) as counters:
+            assert await found(counters) == ["user=ada"]
+            # The source has it no more, and says ASK.
+            source.cli("DEL", key)
+            rule = SHOP.match("shop", descriptor("user=ada"))
+            assert rule is not None
+            [batch] = [b for b in await counters.of("shop", descriptor("user=ada"), [rule]) if b.counters[0].rule]
+            assert [seen.used for _, seen in await counters.contents(batch) if seen] == [3]
+            # Now the target has the slot, and the source says MOVED.
+            for redis in nodes.redises:
+                redis.cli("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+            assert await counters.reset(batch) == 1
+            assert await found(counters) == []
+
+    run(story())
+
+
+def test_slots_that_move_while_counters_are_looked_for_are_told(nodes: Nodes) -> None:
+    environ = {"REDIS_TYPE": "cluster", "CACHE_KEY_PREFIX": "told:"}
+    source = nodes.with_slot(0)
+    target = next(redis for redis in nodes.redises if redis is not source)
+
+    async def story() -> None:
+        await charge_all(SHOP, nodes.url, [Charge("shop", descriptor("user=ada"))], **environ)
+        with closing(counters_at(nodes.url, SHOP, **environ)) as counters:
+            async for _ in counters.find("shop"):
+                for redis in nodes.redises:
+                    redis.cli("CLUSTER", "SETSLOT", "0", "NODE", target.cli("CLUSTER", "MYID"))
+            assert counters.moved
+
+    run(story())
+
+
+@pytest.mark.slow
+def test_behind_sentinels_the_primary_is_asked(tmp_path: Path) -> None:
+    with start_sentinels(tmp_path, replicas=1, password="hunter2") as watched:
+        environ = {"REDIS_TYPE": "sentinel", "REDIS_SENTINEL_AUTH": "hunter2"}
+
+        async def story() -> None:
+            await charge_all(SHOP, watched.url, [Charge("shop", descriptor("user=ada"))], **environ)
+            with closing(counters_at(watched.url, SHOP, **environ)) as counters:
+                assert await found(counters) == ["user=ada"]
+                assert [await counters.reset(b) async for b in counters.find("shop")] == [1]
+
+        run(story())
+        assert "shop" not in watched.primary.cli("KEYS", "*")
+
+
+@pytest.mark.slow
+def test_after_a_reset_a_service_forgets_whom_it_remembers_as_refused(redis: Redis, nodes: Nodes) -> None:
+    limit = Limit(1, Unit.YEAR, Unit.YEAR.window, count_refused=False)
+    rule = Rule("shop", (), limit, open_algorithm("sub_windows"))
+
+    async def story(url: object, **environ: str) -> None:
+        async with opened(url, wait=True, CACHE_KEY_PREFIX="forget:", **environ) as store:
+            assert [(await charge(store, hit_of(rule))).allowed for _ in range(3)] == [True, False, False]
+            with closing(counters_at(url, SHOP, CACHE_KEY_PREFIX="forget:", **environ)) as counters:
+                assert [await counters.reset(b) async for b in counters.find("shop")] == [1]
+                await counters.announce()
+                refusals = store._refusals
+                assert refusals is not None
+                assert refusals.known
+                await until(lambda: not refusals.known, "it has forgotten")
+                assert (await charge(store, hit_of(rule))).allowed
+
+    run(story(redis.socket))
+    run(story(nodes.url, REDIS_TYPE="cluster"))

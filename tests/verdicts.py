@@ -1,0 +1,20 @@
+"""A limiter's verdict, whether its store decides at once or later."""
+
+from ratelimit_service.errors import RpcError
+from ratelimit_service.limiter import Limiter
+from ratelimit_service.model import Request
+from ratelimit_service.verdict import Verdict
+
+
+def check(limiter: Limiter, request: Request) -> Verdict:
+    """The verdict on a request; RpcError when there is none."""
+    plan = limiter.plan(request)
+    verdict = limiter.decide(plan)
+    if verdict is not None:
+        return verdict
+    answers: list[Verdict | RpcError] = []
+    limiter.ask(plan, answers.append)
+    (answer,) = answers
+    if isinstance(answer, RpcError):
+        raise answer
+    return answer
