@@ -28,10 +28,15 @@ class Latency:
         self.nanoseconds = 0
         """All durations added up."""
 
-    def observe(self, nanoseconds: int, calls: int = 1) -> None:
-        """Count one call that took so long, or several."""
+    def observe(self, nanoseconds: int) -> None:
+        """Count one call that took so long."""
         # Calls that wait for nobody are in the first bucket, and are spared half of the time: 100 ns.
-        self._counts[bisect_left(BOUNDS, nanoseconds) if nanoseconds > _FIRST else 0] += calls
+        self._counts[bisect_left(BOUNDS, nanoseconds) if nanoseconds > _FIRST else 0] += 1
+        self.nanoseconds += nanoseconds
+
+    def observe_all(self, nanoseconds: int, calls: int) -> None:
+        """Count several that took so long."""
+        self._counts[bisect_left(BOUNDS, nanoseconds)] += calls
         self.nanoseconds += nanoseconds * calls
 
     @property

@@ -106,7 +106,7 @@ class Wire(asyncio.Protocol):
             self._write()
             if arrived and kind is _CALL:
                 if last not in calls.streams:
-                    self._server.counts.answers.observe(perf_counter_ns() - arrived, count)
+                    self._server.counts.answers.observe_all(perf_counter_ns() - arrived, count)
                 elif len(self._unanswered) < _MOST_TIMED:
                     self._unanswered[last] = arrived, count
         else:
@@ -175,10 +175,10 @@ class Wire(asyncio.Protocol):
 
     def _time(self) -> None:
         """Some of the calls that were not answered at once may have been now."""
-        streams, now, observe = self.connection.calls.streams, perf_counter_ns(), self._server.counts.answers.observe
+        streams, now, answers = self.connection.calls.streams, perf_counter_ns(), self._server.counts.answers
         for number in [number for number in self._unanswered if number not in streams]:
             arrived, count = self._unanswered.pop(number)
-            observe(now - arrived, count)
+            answers.observe_all(now - arrived, count)
 
     def _go_on(self) -> None:
         self._held = False
