@@ -13,13 +13,11 @@ import uvloop
 
 import ratelimit_service
 from ratelimit_service.app import App
+from ratelimit_service.engine import SWITCH_SECONDS
 from ratelimit_service.logs import start_logging
 from ratelimit_service.settings import FLAGS, Settings, load_settings
 
 log = logging.getLogger(__name__)
-
-_SWITCH_SECONDS = 0.0001
-"""How long a thread that parses rules keeps the interpreter while calls wait; by default it is fifty times as long."""
 
 _HINTS = """
 Try, in another terminal, six times:
@@ -60,7 +58,7 @@ def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
     start_logging(settings.log_level, settings.log_format)
     for warning in warnings:
         log.warning("%s", warning)
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     uvloop.run(_serve(settings, hints=hints))
 
 
@@ -75,7 +73,7 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _end, stop, number)
-    loop.add_signal_handler(signal.SIGHUP, app.watcher.reload)
+    loop.add_signal_handler(signal.SIGHUP, app.reload)
     await app.start()
     for address in app.addresses:
         log.info("listening for gRPC on %s", address)
