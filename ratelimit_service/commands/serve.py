@@ -15,7 +15,9 @@ import ratelimit_service
 from ratelimit_service.app import App
 from ratelimit_service.engine import SWITCH_SECONDS
 from ratelimit_service.logs import start_logging
-from ratelimit_service.settings import FLAGS, Settings, load_settings
+from ratelimit_service.settings import AUTO, FLAGS, Settings, load_settings
+from ratelimit_service.workers.cpus import usable_cpus
+from ratelimit_service.workers.parent import Parent
 
 log = logging.getLogger(__name__)
 
@@ -67,12 +69,14 @@ for _knob in FLAGS:
 
 
 async def _serve(settings: Settings, *, hints: bool) -> None:
-    log.info("starting %s, counters in %s", ratelimit_service.__version__, settings.backend_type)
-    app = App(settings)
+    count = usable_cpus() if settings.workers == AUTO else settings.workers
+    workers = "" if count == 1 else f", {count} workers"
+    log.info("starting %s, counters in %s%s", ratelimit_service.__version__, settings.backend_type, workers)
+    app = App(settings) if count == 1 else Parent(settings, count)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _end, stop, number)
+        loop.add_signal_handler(number, _end, app, stop, number)
     loop.add_signal_handler(signal.SIGHUP, app.reload)
     await app.start()
     for address in app.addresses:
@@ -91,8 +95,9 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
     await app.stop()
 
 
-def _end(stop: asyncio.Event, number: signal.Signals) -> None:
+def _end(app: App | Parent, stop: asyncio.Event, number: signal.Signals) -> None:
     if stop.is_set():
         log.warning("second signal: leaving at once")
+        app.abandon()
         os._exit(128 + number)
     stop.set()
