@@ -1,4 +1,4 @@
-"""Time: a clock is a function to integer microseconds since the epoch.
+"""Time: a clock is a function to integer microseconds, since the epoch if it does not say otherwise.
 
 The store owns the clock, so that one request is decided at one moment; tests hand it a clock they can turn.
 """
@@ -17,3 +17,8 @@ DAY = 24 * HOUR
 def system_clock() -> int:
     """The machine's wall clock."""
     return time.time_ns() // 1000
+
+
+def steady_clock() -> int:
+    """Microseconds since some moment, that never go back: for timeouts, whatever is done to the wall clock."""
+    return time.monotonic_ns() // 1000

@@ -86,9 +86,10 @@ class RpcError(RateLimitError):
 
 
 class WireError(RateLimitError):
-    """A connection must end, with this code of RFC 9113, section 7."""
+    """A connection must end, with this code of RFC 9113, section 7; `bound` names the limit that it ran into."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, bound: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.bound = bound
         self.message = message

@@ -28,11 +28,16 @@ class Latency:
         self.nanoseconds = 0
         """All durations added up."""
 
-    def observe(self, nanoseconds: int) -> None:
-        """Count one call that took so long."""
+    def observe(self, nanoseconds: int, calls: int = 1) -> None:
+        """Count one call that took so long, or several."""
         # 130 ns. By bit_length it would be 100 ns, but then no bound would be one of upstream's.
-        self._counts[bisect_left(BOUNDS, nanoseconds)] += 1
-        self.nanoseconds += nanoseconds
+        self._counts[bisect_left(BOUNDS, nanoseconds)] += calls
+        self.nanoseconds += nanoseconds * calls
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """How many calls were in each bucket, the last of which has no bound."""
+        return self._counts
 
     def take(self) -> tuple[list[int], int]:
         """All that was counted, and its nanoseconds, for another histogram to add; here it begins anew."""

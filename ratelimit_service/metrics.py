@@ -5,12 +5,13 @@ fraction of a millisecond, between which the caller lets other work run: ten tho
 """
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from ratelimit_service import __version__
 from ratelimit_service.clock import SECOND
-from ratelimit_service.exposition import head, label_text, line
+from ratelimit_service.exposition import Labels, head, label_text, line
+from ratelimit_service.figures import Figure
 from ratelimit_service.latency import Latency
 from ratelimit_service.processes import Processes, Workers
 from ratelimit_service.rules.watch import Watcher
@@ -45,13 +46,8 @@ class Serving(Protocol):
 class Connections(Protocol):
     """What a transport tells of its connections."""
 
-    @property
-    def open(self) -> int:
-        """How many there are."""
-
-    @property
-    def ended(self) -> Mapping[str, int]:
-        """Those it ended or refused because of what their clients did, by the reason."""
+    def figures(self) -> Sequence[Figure]:
+        """As metrics."""
 
 
 _OWN_LABELS: Final = frozenset(
@@ -69,6 +65,8 @@ _OWN_LABELS: Final = frozenset(
         "version",
         "python",
         "reason",
+        "limit",
+        "by",
         "worker",
     }
 )
@@ -108,7 +106,8 @@ class Metrics:
         yield self._gauges()
         yield self._store_errors()
         if connections := self._connections():
-            yield self._of_connections(connections)
+            for figure in connections.figures():
+                yield self._figure(figure)
         if self._workers is not None:
             yield self._of_workers(self._workers)
 
@@ -173,18 +172,18 @@ class Metrics:
         name = "ratelimit_service_response_time_seconds"
         yield head(name, "histogram", "How long calls took, from their bytes to the answer's.")
         for method in self._methods:
-            yield self._histogram(name, ("grpc_method", method_name(method)), method.latency)
+            yield self._histogram(name, [("grpc_method", method_name(method))], method.latency)
 
-    def _histogram(self, name: str, label: tuple[str, str], latency: Latency) -> str:
+    def _histogram(self, name: str, labels: Labels, latency: Latency) -> str:
         """In one block, so that no call is in one of its lines and not in the next."""
         calls = latency.calls
         lines = [
-            line(f"{name}_bucket", self._labels(label, ("le", repr(bucket.seconds))), bucket.calls)
+            line(f"{name}_bucket", self._labels(*labels, ("le", repr(bucket.seconds))), bucket.calls)
             for bucket in latency.buckets()
         ]
-        lines.append(line(f"{name}_bucket", self._labels(label, ("le", "+Inf")), calls))
-        lines.append(line(f"{name}_sum", self._labels(label), latency.nanoseconds / 1e9))
-        lines.append(line(f"{name}_count", self._labels(label), calls))
+        lines.append(line(f"{name}_bucket", self._labels(*labels, ("le", "+Inf")), calls))
+        lines.append(line(f"{name}_sum", self._labels(*labels), latency.nanoseconds / 1e9))
+        lines.append(line(f"{name}_count", self._labels(*labels), calls))
         return "".join(lines)
 
     def _store_errors(self) -> str:
@@ -195,14 +194,14 @@ class Metrics:
             line(name, self._labels(of_store, ("cause", cause)), number) for cause, number in sorted(errors.items())
         )
 
-    def _of_connections(self, connections: Connections) -> str:
-        name = "ratelimit_grpc_connections"
-        lines = [head(name, "gauge", "gRPC connections."), line(name, self._labels(), connections.open)]
-        name = "ratelimit_grpc_connections_ended_total"
-        lines.append(head(name, "counter", "gRPC connections ended or refused because of what their clients did."))
-        for reason, count in sorted(connections.ended.items()):
-            lines.append(line(name, self._labels(("reason", reason.lower())), count))
-        return "".join(lines)
+    def _figure(self, figure: Figure) -> str:
+        name = figure.name
+        return head(name, figure.sort, figure.meaning) + "".join(
+            self._histogram(name, labels, value)
+            if isinstance(value, Latency)
+            else line(name, self._labels(*labels), value)
+            for labels, value in figure.values
+        )
 
     def _of_workers(self, workers: Workers) -> str:
         alive = tuple(workers.alive)

@@ -2,8 +2,9 @@
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,12 +15,16 @@ from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.errors import Problem, RpcError
 from ratelimit_service.exposition import head, label_text, line
+from ratelimit_service.figures import Figure
+from ratelimit_service.latency import Latency
 from ratelimit_service.limiter import Limiter
 from ratelimit_service.metrics import Metrics
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.series import plain, upstream_text
 from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.transports.figures import of_lag
+from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.verdict import Verdict
 from tests.books import book
 from tests.clocks import Clock
@@ -55,8 +60,10 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 class Known:
     """Connections of which a transport tells."""
 
-    open = 3
-    ended: ClassVar[dict[str, int]] = {"ENHANCE_YOUR_CALM": 2}
+    def figures(self) -> Sequence[Figure]:
+        counts = Counts()
+        counts.ended["enhance_your_calm"] += 2
+        return (*counts.figures(connections=3, streams=7, received=100, sent=200), of_lag(Latency()))
 
 
 class Place(NamedTuple):
@@ -354,6 +361,8 @@ def test_connections_are_told_where_the_transport_knows_them() -> None:
 
     assert series["ratelimit_grpc_connections", labelled()] == 3
     assert series["ratelimit_grpc_connections_ended_total", labelled(reason="enhance_your_calm")] == 2
+    assert series["ratelimit_grpc_refused_total", labelled(limit="resets")] == 0
+    assert series["ratelimit_grpc_answer_seconds_count", labelled()] == 0
 
 
 def test_workers_are_told_and_their_processes_are_summed_with_their_parent() -> None:

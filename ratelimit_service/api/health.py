@@ -22,9 +22,9 @@ from ratelimit_service.errors import RpcError, Status
 NAMES: Final = ("", "ratelimit", rls_pb2.DESCRIPTOR.services_by_name["RateLimitService"].full_name)
 """What may be asked about, all one to us: the server as a whole, the name upstream uses, and the service's own."""
 
-MOST_WATCHERS: Final = 1000
-"""Watch calls at once. A load balancer keeps one per connection, so a thousand serve any fleet; without a bound, one
-client could open calls that cost nothing to keep until the memory is full."""
+MOST_WATCHERS: Final = 10_000
+"""Watch calls at once, 0.8 KB each. A load balancer keeps one per connection, so ten thousand serve any fleet; without
+a bound, one client could open calls that cost nothing to keep until the memory is full."""
 
 _UNAVAILABLE = RpcError(Status.UNAVAILABLE, "the service is stopping")
 

@@ -14,7 +14,11 @@ import grpc
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.errors import RpcError, StartError
+from ratelimit_service.figures import Figure
+from ratelimit_service.latency import Latency
+from ratelimit_service.transports.figures import of_calls, of_lag
 from ratelimit_service.transports.grpcio_call import Context, StreamCall, UnaryCall
+from ratelimit_service.transports.lag import watch_lag
 from ratelimit_service.transports.listen import ensure_free, remove_socket
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.refusals import INTERNAL, STOPPING, not_admitted, too_large
@@ -50,6 +54,9 @@ class GrpcioTransport:
         self._addresses: Sequence[Address] = ()
         self._unary_calls = 0
         self._streams: set[StreamCall] = set()
+        self._taken = 0
+        self._lag = Latency()
+        self._lagging: asyncio.Task[NoReturn] | None = None
         self._stopping = False
         self._quiet = asyncio.Event()
 
@@ -74,17 +81,24 @@ class GrpcioTransport:
         server.add_generic_rpc_handlers((_Handlers(handlers),))
         await server.start()
         self._server = server
+        self._lagging = asyncio.create_task(watch_lag(self._lag))
         return self._addresses
 
     @property
-    def connections(self) -> None:
-        """As Transport says: grpc does not tell."""
-        return None
+    def connections(self) -> "GrpcioTransport | None":
+        """As Transport says."""
+        return self if self._lagging else None
+
+    def figures(self) -> Sequence[Figure]:
+        """As Connections says; of the connections themselves grpc tells nothing."""
+        return (*of_calls(self._unary_calls + len(self._streams), self._taken), of_lag(self._lag))
 
     async def stop(self, grace_seconds: float) -> None:
         """GOAWAY, then wait for the unary calls, then end what streams there are; cut all when the grace is over."""
-        if self._server is None:
+        if self._server is None or self._lagging is None:
             return
+        self._lagging.cancel()
+        self._lagging = None
         self._stopping = True
         async with asyncio.TaskGroup() as tasks:
             stopped = tasks.create_task(self._server.stop(grace_seconds))
@@ -109,6 +123,7 @@ class GrpcioTransport:
         async def handle(body: bytes, context: Context) -> bytes:
             await self._admit(context)
             call = UnaryCall()
+            self._taken += 1
             self._unary_calls += 1
             try:
                 method.call(body, call.reply)
@@ -139,6 +154,7 @@ class GrpcioTransport:
             except Exception:
                 log.exception("%s failed", method.path)
                 await _abort(context, INTERNAL)
+            self._taken += 1
             self._streams.add(call)
             if self._stopping and not self._unary_calls:
                 call.finish(STOPPING)

@@ -1,22 +1,18 @@
 """The contract of a transport: it carries methods over connections, and knows nothing about rate limits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from ratelimit_service.address import Address
 from ratelimit_service.api.method import Method, StreamMethod
+from ratelimit_service.figures import Figure
 
 
 class Connections(Protocol):
     """What a transport tells of its connections."""
 
-    @property
-    def open(self) -> int:
-        """How many there are."""
-
-    @property
-    def ended(self) -> Mapping[str, int]:
-        """Those it ended or refused because of what their clients did, by the reason."""
+    def figures(self) -> Sequence[Figure]:
+        """As metrics."""
 
 
 class Transport(Protocol):
@@ -24,7 +20,7 @@ class Transport(Protocol):
 
     @property
     def connections(self) -> Connections | None:
-        """None where it does not tell, and while it does not listen."""
+        """None while it does not listen."""
 
     async def start(
         self, methods: Sequence[Method], streams: Sequence[StreamMethod], addresses: Sequence[Address]

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import socket
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.listen import Opened, remove_socket
 from ratelimit_service.workers.crew import Crew
 
@@ -22,10 +22,9 @@ _PAUSE_SECONDS: Final = 1.0
 class Acceptor:
     """Hands all connections to the crew, and refuses those above the most there may be of all workers together."""
 
-    def __init__(self, crew: Crew, most: int, ended: Counter[str]) -> None:
+    def __init__(self, crew: Crew, most: int) -> None:
         self._crew = crew
         self._most = most
-        self._ended = ended
         self._opened: Sequence[Opened] = ()
         self._paused = False
         """It would accept, if there were room."""
@@ -89,8 +88,14 @@ class Acceptor:
                 return
             if self._most and self._crew.open >= self._most:
                 connection.close()
-                self._ended["TOO_MANY_CONNECTIONS"] += 1
-                if self._ended["TOO_MANY_CONNECTIONS"] == 1:
-                    log.warning("connections are refused: there are %d, the most there may be", self._most)
+                self._count_refused()
                 continue
             self._crew.hand(connection)
+
+    def _count_refused(self) -> None:
+        counts = self._crew.sums.refused
+        counts.accepted += 1
+        counts.refused[Bound.CONNECTIONS] += 1
+        counts.ended["too_many_connections"] += 1
+        if counts.refused[Bound.CONNECTIONS] == 1:
+            log.warning("connections are refused: there are %d, the most there may be", self._most)

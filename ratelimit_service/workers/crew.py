@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final
 
@@ -15,7 +15,7 @@ from ratelimit_service.rules.source import Source
 from ratelimit_service.settings import Settings
 from ratelimit_service.workers.channel import Message, handed_over, text_of
 from ratelimit_service.workers.post import Post
-from ratelimit_service.workers.sums import SharedStore, Sums
+from ratelimit_service.workers.sums import Sums
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Crew:
 
     def __init__(self, settings: Settings, count: int) -> None:
         self.posts = [Post(number) for number in range(1, count + 1)]
-        self.sums = Sums(settings, SharedStore(settings.backend_type, self.posts))
+        self.sums = Sums(settings, self.posts)
         self.deaths = 0
         """Workers that ended without being told to."""
         self.wake: Callable[[], None] = _nothing
@@ -75,11 +75,6 @@ class Crew:
     def open(self) -> int:
         """Connections of all."""
         return sum(post.load for post in self.posts) + len(self._waiting)
-
-    @property
-    def ended(self) -> Mapping[str, int]:
-        """Connections that were ended because of what their clients did, by the reason."""
-        return self.sums.ended
 
     @property
     def serving(self) -> bool:
@@ -189,6 +184,7 @@ class Crew:
                 how = "was ended"
             left, problem = post.take_back(), post.problem
             lost = post.load
+            self.sums.bury(post)
             post.vacate()
             if self._stopping.is_set() or not self._up:
                 for connection in left:

@@ -29,14 +29,14 @@ class Parent:
         self._settings = settings
         self._crew = Crew(settings, count)
         self._watcher = watch_rules(settings, self._publish)
-        self._acceptor = Acceptor(self._crew, settings.grpc_max_connections, self._crew.sums.ended)
+        self._acceptor = Acceptor(self._crew, settings.grpc_max_connections)
         self._admin = AdminServer(
             self._crew.sums,
             _Method(self._crew),
             self._watcher,
             self._crew,
             settings,
-            connections=lambda: self._crew,
+            connections=lambda: self._crew.sums,
             workers=self._crew,
         )
         self._watching: asyncio.Task[None] | None = None

@@ -5,15 +5,17 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.figures import Figure
 from ratelimit_service.workers.channel import Channel, Message, bytes_of, text_of
 from ratelimit_service.workers.door import Door
+from ratelimit_service.workers.figures import unpacked
 
 PATIENCE_SECONDS: Final = 0.5
 """How long a connection waits at a door. Then the worker is passed over, and others get what it has not taken."""
@@ -46,6 +48,8 @@ class Post:
         self.healthy = False
         """What it says of its store."""
         self.counters = 0
+        self.figures: Sequence[Figure] = ()
+        """What it told last of its transport."""
         self.reported = 0
         """The last request for a report that it answered."""
         self.passed_over = False
@@ -187,6 +191,7 @@ class Post:
                 self.serving, self.healthy, self.counters = (
                     summary[name] for name in ("serving", "healthy", "counters")
                 )
+                self.figures = unpacked(summary["figures"])
             case ["ready"]:
                 self.ready = True
             case ["failed", problem]:

@@ -8,6 +8,7 @@ from ratelimit_service.engine import Engine
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.series import BLOCK, take_tally
 from ratelimit_service.tally import Path, Tallies, Totals
+from ratelimit_service.workers.figures import packed
 
 Numbers = tuple[Path, Path, Sequence[int]]
 """A rule's path; that of one of its values, if it tells them apart; and what was counted, in the order of STATS."""
@@ -40,7 +41,7 @@ class Reporter:
             "healthy": store.healthy,
             "counters": store.counters,
             "errors": self._since("errors", store.errors),
-            "ended": self._since("ended", connections.ended if connections is not None else {}),
+            "figures": packed(connections.figures()) if connections is not None else [],
             "calls": calls,
             "latency": engine.method.latency.take(),
             "totals": totals,

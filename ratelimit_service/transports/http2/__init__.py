@@ -1,7 +1,7 @@
 """The fast transport: our own HTTP/2, for gRPC and nothing else.
 
-`frames`, `headers`, `messages`, `flow`, `calls`, `peer` and `connection` are the protocol, without I/O; `wire` and
-`server` give it sockets and time.
+`frames`, `headers`, `messages`, `flow`, `calls`, `peer` and `connection` are the protocol, without I/O, `ages` what
+becomes of a connection in time; `wire` and `server` give them sockets and a clock.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from ratelimit_service.address import Address
 from ratelimit_service.api.method import Method, StreamMethod
-from ratelimit_service.clock import SECOND
+from ratelimit_service.clock import SECOND, Clock, steady_clock
 from ratelimit_service.errors import RpcError
 from ratelimit_service.transports.http2.server import Server
 from ratelimit_service.transports.http2.wire import Wire
@@ -29,8 +29,9 @@ log = logging.getLogger(__name__)
 class Http2Transport:
     """Carries methods on HTTP/2 of our own."""
 
-    def __init__(self, options: GrpcOptions) -> None:
+    def __init__(self, options: GrpcOptions, clock: Clock = steady_clock) -> None:
         self._options = options
+        self._clock = clock
         self._server: Server | None = None
         self._listeners: list[asyncio.Server] = []
         self._addresses: Sequence[Address] = ()
@@ -44,7 +45,7 @@ class Http2Transport:
         tls = self._options.tls
         self._context = context = _Contexts(tls).first if tls else None
         opened = open_sockets(addresses)
-        server = Server(methods, streams, self._options, self._denial)
+        server = Server(methods, streams, self._options, self._denial, self._clock)
         self._server = server
         loop = asyncio.get_running_loop()
         handshake = self._handshake_seconds
@@ -91,6 +92,11 @@ class Http2Transport:
     def connections(self) -> Connections | None:
         """As Transport says."""
         return self._server
+
+    async def look(self) -> None:
+        """See what each connection is due for, as is done twice a second by itself."""
+        if self._server is not None:
+            await self._server.look()
 
     async def stop(self, grace_seconds: float) -> None:
         """GOAWAY, then wait for the unary calls, then end what streams there are; cut all when the grace is over."""

@@ -16,9 +16,9 @@ from typing import Final
 from ratelimit_service.errors import RpcError, WireError
 from ratelimit_service.transports.http2 import frames, questions
 from ratelimit_service.transports.http2.calls import Calls
+from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import (
-    DATA,
     END_HEADERS,
     END_STREAM,
     FIRST_WINDOW,
@@ -28,7 +28,6 @@ from ratelimit_service.transports.http2.frames import (
     PREFACE,
     Code,
     unpack_head,
-    unpack_question,
 )
 from ratelimit_service.transports.http2.headers import HeaderReader
 from ratelimit_service.transports.http2.limits import (
@@ -36,8 +35,10 @@ from ratelimit_service.transports.http2.limits import (
     MOST_DECODED,
     MOST_IDLE_FRAMES,
     RECEIVE_WINDOW,
+    Bound,
     Limits,
 )
+from ratelimit_service.transports.http2.messages import PREFIX_BYTES
 from ratelimit_service.transports.http2.peer import FAREWELL, Peer
 
 _CALL: Final = Kind.CALL
@@ -55,19 +56,25 @@ class Connection:
     """A connection that a client opened; `wake` is called when there is something to take that nobody waits for."""
 
     def __init__(
-        self, methods: Mapping[str, bool], limits: Limits, wake: Callable[[], None], denial: RpcError | None = None
+        self,
+        methods: Mapping[str, bool],
+        limits: Limits,
+        wake: Callable[[], None],
+        denial: RpcError | None = None,
+        counts: Counts | None = None,
     ) -> None:
-        self.calls = Calls(limits, wake)
+        self._counts = counts or Counts()
+        self.calls = Calls(limits, wake, self._counts)
         self.closed = False
         self.error: tuple[Code, str] | None = None
         """Why we closed it, if the client is to blame."""
         self.begun = False
         """The client has said that it speaks HTTP/2."""
         self._limits = limits
+        self._largest_whole = min(limits.max_message_size, LARGEST - PREFIX_BYTES)
         self.peer = Peer(self.calls, HeaderReader(methods, limits.max_header_list_size, denial), limits)
         self._buffer = b""
         announced = {
-            frames.HEADER_TABLE_SIZE: 0,
             frames.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
             frames.MAX_HEADER_LIST_SIZE: limits.max_header_list_size,
         }
@@ -80,17 +87,22 @@ class Connection:
         if self.closed:
             return []
         buffer = self._buffer + data if self._buffer else data
-        self.peer.decoded = 0
+        calls, peer = self.calls, self.peer
+        peer.decoded = 0
         try:
-            for stream in tuple(self.calls.ready.values()):
-                questions.read(self.calls, stream)
+            if calls.flow.held_back:
+                self.go_on()
+            if calls.ready:
+                for stream in tuple(calls.ready.values()):
+                    questions.read(calls, stream)
             self._buffer = buffer[self._parse(buffer) :]
         except WireError as error:
-            self.close(Code(error.code), error.message)
-        events = self.calls.events
+            self.close(Code(error.code), error.message, error.bound)
+        events = calls.events
         if events:
-            self.calls.events = []
-            self.peer.budget = min(MOST_IDLE_FRAMES, self.peer.budget + FRAMES_PER_QUESTION * len(events))
+            calls.events = []
+            if peer.budget < MOST_IDLE_FRAMES:
+                self.refill(FRAMES_PER_QUESTION * len(events))
         return events
 
     @property
@@ -105,14 +117,25 @@ class Connection:
 
     def take(self) -> bytes:
         """What is to be written now."""
-        if self.calls.unread and not self.closed:
-            self.close(Code.ENHANCE_YOUR_CALM, "too many answers are unread")
-        self.calls.expected = False
-        if not self.begun and not self.closed:
+        calls, pieces = self.calls, self._out
+        if calls.flow.queued > self._limits.max_connection_memory and not self.closed:
+            # It never reads, or has closed its windows.
+            self.close(Code.ENHANCE_YOUR_CALM, "too many answers are unread", Bound.UNREAD_ANSWERS)
+        calls.expected = False
+        if not pieces or not (self.begun or self.closed):
             return b""
-        out = b"".join(self._out)
-        self._out.clear()
+        out = b"".join(pieces)
+        pieces.clear()
+        calls.flow.written = 0
+        if calls.flow.held_back:
+            calls.touch()
         return out
+
+    def go_on(self) -> None:
+        """What was written is on its way: what was held back may follow."""
+        if self.calls.flow.held_back:
+            self.calls.flow.held_back = False
+            self.calls.pump_all()
 
     def refill(self, count: int) -> None:
         """Time has passed: as many frames that ask for nothing may come again."""
@@ -120,7 +143,7 @@ class Connection:
 
     def congest(self, congested: bool) -> None:
         """Whether the socket takes no more for now."""
-        self.calls.flow.congested = congested
+        self.calls.flow.congest(congested)
         if not congested:
             self.calls.pump_all()
 
@@ -134,6 +157,8 @@ class Connection:
         if self.begun and not self.closed:
             self._out.append(frames.goaway(MOST_WINDOW, Code.NO_ERROR, "draining"))
             self._out.append(frames.frame(frames.PING, 0, 0, FAREWELL))
+            self.calls.dismiss()
+            self.calls.dismiss()
             self.calls.touch()
 
     def leave(self) -> None:
@@ -144,12 +169,14 @@ class Connection:
     @property
     def left(self) -> bool:
         """It takes no new calls, and has answered all."""
-        return self.peer.most_stream != MOST_WINDOW and not self.calls.streams
+        return self.peer.leaving and not self.calls.streams
 
-    def close(self, code: Code, reason: str) -> None:
-        """End it: the client is told why, and nothing that comes counts any more."""
+    def close(self, code: Code, reason: str, bound: str = "") -> None:
+        """End it: the client is told why, and nothing that comes counts any more. `bound`: it ran into this limit."""
         if self.closed:
             return
+        if bound:
+            self._counts.refused[Bound(bound)] += 1
         if code is not Code.NO_ERROR:
             self.error = code, reason
         if self.begun or self.error:
@@ -170,68 +197,68 @@ class Connection:
         at = 0 if self.begun else self._greet(buffer)
         if not self.begun:
             return 0
-        end_of_buffer = len(buffer)
-        calls, peer = self.calls, self.peer
-        plain, events, largest = peer.headers.plain, calls.events, self._limits.max_message_size
-        streams, abandoned, most = calls.streams, calls.abandoned, self._limits.max_concurrent_streams
+        end_of_buffer, peer = len(buffer), self.peer
+        headers = peer.headers
         while end_of_buffer - at >= 9:
-            # All of a client's state that the common case needs, in locals: until another frame comes.
-            last, most_stream, room, whole = peer.last, peer.most_stream, peer.room, peer.block is None
-            places = most - len(streams) - len(abandoned)
-            while end_of_buffer - at >= 23:
-                # The common case: a question that is whole in this read, in a block that was seen before. It takes
-                # 0.9 µs, frame by frame 4.
-                high, low, kind, flags, number = unpack_head(buffer, at)
-                end = at + 9 + (high << 8 | low)
-                if (
-                    kind != HEADERS
-                    or flags != END_HEADERS
-                    or end_of_buffer - end < 14
-                    or (head := plain.get(buffer[at + 9 : end])) is None
-                    or not last < number <= most_stream
-                    or not number & 1
-                    or not whole
-                    or places <= 0
-                ):
-                    break
-                high, low, kind, flags, same, compressed, size = unpack_question(buffer, end)
-                length = high << 8 | low
-                after = end + 9 + length
-                if (
-                    same != number
-                    or kind != DATA
-                    or flags != END_STREAM
-                    or compressed
-                    or not size + 5 == length <= LARGEST
-                    or after > end_of_buffer
-                    or size > largest
-                    or length > room
-                ):
-                    break
-                last = number
-                room -= length
-                places -= 1
-                streams[number] = None
-                events.append((_CALL, number, head, buffer[end + 14 : after]))
+            if headers.usual is not None and peer.block is None and (after := self._questions(buffer, at)) > at:
                 at = after
-                if room <= RECEIVE_WINDOW // 2:
-                    peer.room = room
-                    peer.make_room()
-                    room = peer.room
-            peer.last, peer.room = last, room
-            if end_of_buffer - at < 9:
-                break
+                continue
             high, low, kind, flags, number = unpack_head(buffer, at)
             length = high << 8 | low
+            end = at + 9 + length
+            if kind == HEADERS and flags == END_HEADERS and headers.usually(buffer[at + 9 : end]):
+                continue
             if length > LARGEST:
                 raise WireError(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes, the most is {LARGEST} (4.2)")
-            end = at + 9 + length
             if end > end_of_buffer:
                 break
             peer.take(kind, flags, number & MOST_WINDOW, buffer[at + 9 : end])
             at = end
             if peer.decoded >= MOST_DECODED:
                 break
+        return at
+
+    def _questions(self, buffer: bytes, at: int) -> int:
+        """How far questions go, each whole in this read, and all in the usual block.
+
+        The common case. All of a client's state that it needs is in locals; one takes 0.6 µs, frame by frame 4.
+        """
+        calls, peer, end_of_buffer = self.calls, self.peer, len(buffer)
+        assert peer.headers.usual is not None
+        block, head, first, unpack, empty = peer.headers.usual
+        events, streams = calls.events, calls.streams
+        last, most_stream, room = peer.last, peer.most_stream, peer.room
+        places = free = self._limits.max_concurrent_streams - len(streams) - len(calls.abandoned)
+        largest = self._largest_whole
+        while end_of_buffer - at >= empty:
+            began, number, same_block, data, flags, same, compressed, size = unpack(buffer, at)
+            after = at + empty + size
+            if (
+                began != first
+                or same_block != block
+                or not last < number <= most_stream
+                or not number & 1
+                or places <= 0
+                or same != number
+                or data != size + 5 << 8  # the length of the frame, and its kind: DATA is 0
+                or flags != END_STREAM
+                or compressed
+                or size > largest
+                or after > end_of_buffer
+            ):
+                break
+            last = number
+            room -= size + 5
+            places -= 1
+            streams[number] = None
+            events.append((_CALL, number, head, buffer[at + empty : after]))
+            at = after
+            if room <= RECEIVE_WINDOW // 2:  # so that there always is room for a frame
+                peer.room = room
+                peer.make_room()
+                room = peer.room
+        peer.last, peer.room = last, room
+        self._counts.streams += free - places
         return at
 
     def _greet(self, buffer: bytes) -> int:

@@ -1,50 +1,39 @@
-"""Deadlines of calls that are not answered at once.
+"""Deadlines of the calls of one connection that are not answered at once. Hot path.
 
-In buckets of a hundredth of a second: there may be thousands, and most are taken away again before they are over.
+Almost all are taken away again before they are over, so that a call costs one entry of a dict and nothing else; who
+asks which are over looks at all of them, but only when the soonest may be.
 """
 
-from collections.abc import Iterator
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from ratelimit_service.clock import SECOND
 
 GRAIN: Final = SECOND // 100
 """Microseconds: a call may end so much later than its deadline."""
 
-_K = TypeVar("_K")
 
+class Deadlines:
+    """By stream; times are microseconds of any clock that does not go back."""
 
-class Deadlines(Generic[_K]):
-    """Keys, each with the time when it is over; times are microseconds of any clock that does not go back."""
+    __slots__ = ("of", "soonest")
 
     def __init__(self) -> None:
-        self._buckets: dict[int, dict[_K, None]] = {}
-        self._place: dict[_K, int] = {}
+        self.of: dict[int, int] = {}
+        """When each call is over; one that is answered is taken out."""
+        self.soonest = 0
+        """No call is over before."""
 
-    def __len__(self) -> int:
-        return len(self._place)
+    def add(self, number: int, when: int) -> None:
+        """A call, once."""
+        if not self.of or when < self.soonest:
+            self.soonest = when
+        self.of[number] = when
 
-    def add(self, key: _K, when: int) -> None:
-        """Once for each key."""
-        number = when // GRAIN + 1
-        self._place[key] = number
-        bucket = self._buckets.get(number)
-        if bucket is None:
-            bucket = self._buckets[number] = {}
-        bucket[key] = None
-
-    def discard(self, key: _K) -> None:
-        """It is done, whether it had a deadline or not."""
-        number = self._place.pop(key, None)
-        if number is not None:
-            bucket = self._buckets[number]
-            del bucket[key]
-            if not bucket:
-                del self._buckets[number]
-
-    def over(self, now: int) -> Iterator[_K]:
+    def over(self, now: int) -> list[int]:
         """Those whose time has come; they are forgotten."""
-        for number in sorted(number for number in self._buckets if number * GRAIN <= now):
-            for key in self._buckets.pop(number):
-                del self._place[key]
-                yield key
+        found = [number for number, when in self.of.items() if when <= now] if now >= self.soonest else []
+        for number in found:
+            del self.of[number]
+        if found or now >= self.soonest:
+            self.soonest = min(self.of.values(), default=now)
+        return found

@@ -10,6 +10,9 @@ from collections import deque
 from ratelimit_service.errors import WireError
 from ratelimit_service.transports.http2.frames import DATA, FIRST_WINDOW, LARGEST, MOST_WINDOW, Code, pack_head
 from ratelimit_service.transports.http2.headers import Head
+from ratelimit_service.transports.http2.limits import LEAST_PROGRESS, MOST_WRITTEN, STALL
+from ratelimit_service.transports.http2.messages import PREFIX_BYTES
+from ratelimit_service.transports.http2.whole import MOST_AT_ONCE
 from ratelimit_service.transports.refusals import MESSAGE_BYTES
 
 
@@ -22,11 +25,13 @@ class Stream:
         "head",
         "id",
         "length",
+        "moved",
         "paused",
         "queue",
         "queued",
         "room",
         "sent",
+        "since",
         "started",
         "tail",
         "waiting",
@@ -38,11 +43,16 @@ class Stream:
         self.head = head
         self.window = window
         """Bytes that we may send; below 0 when the client shrank it (6.9.2)."""
-        self.queue: deque[bytes] = deque()
+        self.queue: deque[bytes] | None = None
+        """Messages that wait; None when there are none, for an empty deque has 760 bytes."""
         self.queued = 0
         """What the queue costs, in bytes."""
         self.sent = 0
         """Bytes of the first message in the queue that have left."""
+        self.since = 0
+        """When its answers began to wait, or made progress last."""
+        self.moved = 0
+        """Bytes that have left since then."""
         self.started = False
         """The headers of the response have left."""
         self.tail: bytes | None = None
@@ -64,9 +74,24 @@ class Stream:
 class Outflow:
     """What one connection sends."""
 
-    __slots__ = ("blocked", "congested", "frame_size", "initial", "out", "queued", "window")
+    __slots__ = (
+        "_most_at_once",
+        "at_once",
+        "blocked",
+        "congested",
+        "frame_size",
+        "held_back",
+        "initial",
+        "now",
+        "out",
+        "queued",
+        "window",
+        "written",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, most_at_once: int = MOST_AT_ONCE) -> None:
+        self._most_at_once = self.at_once = most_at_once
+        """Bytes of an answer that may be sent at once on a new stream, if the connection has room for it."""
         self.out: list[bytes] = []
         """What is to be written now."""
         self.window = FIRST_WINDOW
@@ -76,13 +101,27 @@ class Outflow:
         self.frame_size = LARGEST
         self.congested = False
         """The socket takes no more for now: DATA waits, as if the window were closed."""
+        self.written = 0
+        """Bytes of answers that are to be written now, of those that waited."""
+        self.held_back = False
+        """There were too many; what could not go with them may go next."""
         self.queued = 0
         """What waits in all streams, in bytes."""
         self.blocked: dict[int, Stream] = {}
+        """Streams whose answers wait; who waits longest comes first."""
+        self.now = 0
+        """The time, as somebody told it last."""
+
+    def congest(self, congested: bool) -> None:
+        """Whether the socket takes no more for now."""
+        self.congested = congested
+        self.at_once = -1 if congested else min(self._most_at_once, self.initial - PREFIX_BYTES)
 
     def put(self, stream: Stream, message: bytes) -> None:
         """Let a message wait for its turn."""
         cost = len(message) + MESSAGE_BYTES
+        if stream.queue is None:
+            stream.queue = deque()
         stream.queue.append(message)
         stream.queued += cost
         self.queued += cost
@@ -94,13 +133,20 @@ class Outflow:
             message = queue[0]
             start = stream.sent
             size = min(len(message) - start, self.window, stream.window, self.frame_size)
+            if self.written >= MOST_WRITTEN:
+                self.held_back = True
+                size = 0
             if size <= 0 or self.congested:
-                self.blocked[stream.id] = stream
+                if stream.id not in self.blocked:
+                    stream.since, stream.moved = self.now, 0
+                    self.blocked[stream.id] = stream
                 return False
             out.append(pack_head(size >> 8, size & 0xFF, DATA, 0, stream.id))
             out.append(message[start : start + size])
             self.window -= size
             stream.window -= size
+            stream.moved += size
+            self.written += size
             if start + size < len(message):
                 stream.sent = start + size
                 continue
@@ -108,17 +154,32 @@ class Outflow:
             stream.sent = 0
             stream.queued -= len(message) + MESSAGE_BYTES
             self.queued -= len(message) + MESSAGE_BYTES
+        stream.queue = None
         self.blocked.pop(stream.id, None)
         if stream.tail is None:
             return False
         out.append(stream.tail)
         return True
 
+    def stalled(self, now: int) -> list[Stream]:
+        """Those that have not moved for too long."""
+        found: list[Stream] = []
+        for stream in tuple(self.blocked.values()):
+            if now - stream.since <= STALL:
+                break
+            if stream.moved < LEAST_PROGRESS:
+                found.append(stream)
+            else:
+                del self.blocked[stream.id]
+                stream.since, stream.moved = now, 0
+                self.blocked[stream.id] = stream
+        return found
+
     def drop(self, stream: Stream) -> None:
         """Forget what waits, but for the rest of a message whose beginning has left."""
-        kept = [stream.queue[0]] if stream.sent else []
+        kept = [stream.queue[0]] if stream.queue and stream.sent else []
         self.queued -= stream.queued
-        stream.queue.clear()
+        stream.queue = None
         stream.queued = 0
         self.blocked.pop(stream.id, None)
         for message in kept:
@@ -139,6 +200,7 @@ class Outflow:
         """The client changes the window of all streams: 6.9.2."""
         change = initial - self.initial
         self.initial = initial
+        self.congest(self.congested)
         for stream in streams:
             stream.window += change
             if stream.window > MOST_WINDOW:

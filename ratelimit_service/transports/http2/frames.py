@@ -65,9 +65,6 @@ _HEAD: Final = Struct(">HBBBL")
 unpack_head = _HEAD.unpack_from
 pack_head = _HEAD.pack
 
-unpack_question = Struct(">HBBBLBL").unpack_from
-"""The head of a DATA frame and of the message that it begins with: whether it is compressed, and its length."""
-
 _SETTING: Final = Struct(">HL")
 _NUMBER: Final = Struct(">L")
 _TWO_NUMBERS: Final = Struct(">LL")

@@ -1,14 +1,16 @@
 """Header blocks: from bytes to what a client asks, and the few that we send.
 
-We announce a header table of no entries. Once the client's encoder has shrunk its own, a block means the same whenever
-it comes, so those seen before are looked up by their bytes; a new one, and all until then, the `hpack` library decodes.
+When a client has made a call, we announce a header table of no entries. Once its encoder has shrunk its own, a block
+means the same whenever it comes, so those seen before are looked up by their bytes; a new one, and all until then, the
+`hpack` library decodes. Who makes no call need not care, and who begins by saying how large its table is, within the
+4096 bytes of RFC 9113, breaks nothing that we said.
+
 What is looked up keeps no header but the path: secrets stay in the bytes, and are never logged.
 """
 
 import re
-from collections.abc import Mapping
-from typing import Final, NamedTuple
-from urllib.parse import quote
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from hpack import Decoder
 from hpack.exceptions import HPACKError, OversizedHeaderListError
@@ -17,6 +19,8 @@ from ratelimit_service.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.errors import RpcError, Status, WireError
 from ratelimit_service.transports.http2.fields import cut
 from ratelimit_service.transports.http2.frames import Code
+from ratelimit_service.transports.http2.limits import Bound
+from ratelimit_service.transports.http2.whole import QUESTION_BYTES, question_in
 from ratelimit_service.transports.refusals import EXPIRED
 
 MOST_CACHED: Final = 64
@@ -28,9 +32,6 @@ MOST_FIELDS: Final = 128
 
 LONGEST_CACHED: Final = 1024
 """Bytes of a block that is remembered: with MOST_CACHED, 64 KiB per connection at the most."""
-
-LONGEST_MESSAGE: Final = 1000
-"""Characters of `grpc-message`: clients take 8 KiB of trailers, and a character may become twelve bytes."""
 
 
 class Head(NamedTuple):
@@ -53,6 +54,17 @@ class Head(NamedTuple):
     """How it breaks RFC 9113, section 8."""
 
 
+class Usual(NamedTuple):
+    """What most calls of a client begin with, and how they are read."""
+
+    block: bytes
+    head: Head
+    first: bytes
+    unpack: Callable[[bytes, int], tuple[Any, ...]]
+    empty: int
+    """Bytes of a question whose message has none."""
+
+
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE: Final = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
 _PSEUDO: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
@@ -72,6 +84,8 @@ class HeaderReader:
         """Every block in it means the same whenever it comes."""
         self.plain: dict[bytes, Head] = {}
         """Those of them that are `plain`: the hot path asks for no other."""
+        self.usual: Usual | None = None
+        """The one of those that came last."""
         self._methods = methods
         self._most_bytes = most_bytes
         self._denial = denial
@@ -85,7 +99,7 @@ class HeaderReader:
         """The client knows that our header table has no entries: RFC 7541, 4.2 has it shrink its own.
 
         Some never do (h2spec); we go on decoding for them, with the table of 4 KiB that every client may use at first,
-        and look up nothing. One that has shrunk may not grow again.
+        and look up nothing. One that has acknowledged may not grow again.
         """
         self._acknowledged = True
 
@@ -146,9 +160,19 @@ class HeaderReader:
             )
         return head
 
+    def usually(self, block: bytes) -> bool:
+        """Make this block the usual one; False when it is not plain, or was it already."""
+        head = self.plain.get(block)
+        if head is None or (self.usual is not None and self.usual.block == block):
+            return False
+        unpack, first = question_in(len(block))
+        self.usual = Usual(block, head, first, unpack, QUESTION_BYTES + len(block))
+        return True
+
     def _forget(self) -> None:
         self.cache.clear()
         self.plain.clear()
+        self.usual = None
 
     def read_trailers(self, block: bytes) -> str:
         """How they are malformed, if they are; they tell us nothing else."""
@@ -166,7 +190,8 @@ class HeaderReader:
             return list(self._decoder.decode(block, raw=True))
         except OversizedHeaderListError as error:
             # HPACK bomb (CVE-2016-6581): a few bytes that stand for megabytes.
-            raise WireError(Code.ENHANCE_YOUR_CALM, "the header list is far too large") from error
+            problem = "the header list is far too large"
+            raise WireError(Code.ENHANCE_YOUR_CALM, problem, Bound.HEADER_BLOCK) from error
         except (HPACKError, IndexError) as error:
             raise WireError(Code.COMPRESSION_ERROR, "the header block cannot be decoded (4.3)") from error
 
@@ -245,45 +270,3 @@ def _malformed(how: str) -> Head:
 
 def _refused(path: str, status: Status, message: str) -> Head:
     return Head(path, refusal=RpcError(status, message))
-
-
-def _string(text: bytes) -> bytes:
-    """A literal string without Huffman's code: RFC 7541, 5.2."""
-    size = len(text)
-    if size < 127:
-        return bytes((size,)) + text
-    out = bytearray(b"\x7f")
-    size -= 127
-    while size > 127:
-        out.append(size & 127 | 128)
-        size >>= 7
-    out.append(size)
-    return bytes(out) + text
-
-
-def _literal(name: bytes, value: bytes) -> bytes:
-    """A field that no table remembers: RFC 7541, 6.2.2."""
-    return b"\0" + _string(name) + _string(value)
-
-
-_ASCII: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
-
-RESPONSE: Final = b"\x88\x0f\x10" + _string(b"application/grpc")
-"""The block before an answer: `:status` 200, and `content-type` by its number in the static table, 31."""
-
-OK: Final = _literal(b"grpc-status", b"0")
-"""The block after the answers of a call that went well."""
-
-
-def trailers(error: RpcError) -> bytes:
-    """The block at the end of a call that did not."""
-    message = quote(error.message[:LONGEST_MESSAGE], _ASCII, errors="replace").encode()
-    block = _literal(b"grpc-status", str(int(error.status)).encode()) + _literal(b"grpc-message", message)
-    if error.status is Status.UNIMPLEMENTED:
-        block += _literal(b"grpc-accept-encoding", b"identity,gzip")
-    return block
-
-
-def http_response(status: bytes) -> bytes:
-    """The block for a client that does not speak gRPC; a text follows."""
-    return b"\x08" + _string(status) + _literal(b"content-type", b"text/plain")

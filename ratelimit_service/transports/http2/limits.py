@@ -1,10 +1,13 @@
-"""What one client may make us do and keep; each limit names the attack that it ends.
+"""What one client may make us do and keep; each limit names the attack that it ends, and the label that counts it.
 
 They are judged per connection, so that no client has to pay for another.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
+
+from ratelimit_service.clock import SECOND
 
 MOST_CONTINUATIONS: Final = 8
 """CONTINUATION flood (CVE-2024-27316): frames without end that must all be kept. A list of headers that we take fits
@@ -33,9 +36,30 @@ MOST_MESSAGES: Final = 16
 """Messages of one stream that are read before other work has its turn, and before its unread answers are looked at: in
 the window of a stream there is room for ten thousand questions that are answered with more bytes than they have."""
 
+MOST_WRITTEN: Final = 256 * 1024
+"""Bytes of answers that are written before other work has its turn, and before we know whether the socket takes them:
+a read may hold thousands of questions on streams, 44 bytes each, whose answers have thousands. What waits counts."""
+
 RECEIVE_WINDOW: Final = 1024 * 1024
 """Bytes of messages that may be on their way to us on one connection; what has come makes room at once, because unread
 questions are bounded by the memory of a connection and not by this."""
+
+LAST_STREAM: Final = 2**31 - 1_000_000
+"""Streams are numbered once (5.1.1): before a client runs out of numbers it is asked to connect anew."""
+
+STALL: Final = 60 * SECOND
+"""How long an answer, or what is written to the socket, may wait with less than LEAST_PROGRESS of it leaving: zero and
+tiny windows, and clients that do not read (CVE-2019-9511, 9517), fill the memory that is theirs and hold the places of
+other calls. nginx's send_timeout is as long."""
+
+LEAST_PROGRESS: Final = 1024
+"""Bytes in that time. One byte a minute is not reading; a modem is fifty times as fast."""
+
+FAREWELL: Final = SECOND
+"""How long a client may take to say that it heard the first GOAWAY; then the second follows all the same."""
+
+LINGER_SECONDS: Final = 1.0
+"""A connection that we end is read from for so long: closed at once, the reset could overtake our last words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +70,52 @@ class Limits:
     max_concurrent_streams: int = 1_000
     max_header_list_size: int = 16 * 1024
     max_connection_memory: int = 16 * 1024 * 1024
+
+
+class Bound(StrEnum):
+    """What a client ran into: the label that counts it."""
+
+    CONNECTIONS = "connections"
+    """GRPC_MAX_CONNECTIONS."""
+    STREAMS = "concurrent_streams"
+    """GRPC_MAX_CONCURRENT_STREAMS, those included that it reset and that are still at work."""
+    STREAM_NUMBERS = "stream_numbers"
+    """A stream was used again, or out of order: 5.1.1."""
+    PREFACE = "preface"
+    """GRPC_PREFACE_TIMEOUT, for the first bytes (Slowloris)."""
+    UNFINISHED = "unfinished"
+    """GRPC_PREFACE_TIMEOUT, for headers or a frame that it began."""
+    SILENT = "silent"
+    """GRPC_KEEPALIVE_TIMEOUT: it vanished."""
+    STALLED = "stalled"
+    """STALL."""
+    UNREAD_ANSWERS = "unread_answers"
+    """GRPC_MAX_CONNECTION_MEMORY, or that of one stream."""
+    UNREAD_QUESTIONS = "unread_questions"
+    """GRPC_MAX_CONNECTION_MEMORY, for questions that it does not finish."""
+    MESSAGE = "message_size"
+    """GRPC_MAX_MESSAGE_SIZE, unpacked too."""
+    HEADER_LIST = "header_list_size"
+    """GRPC_MAX_HEADER_LIST_SIZE: the call is refused."""
+    HEADER_BLOCK = "header_block"
+    """Twice that, in the bytes of a block, or unpacked (HPACK bomb, CVE-2016-6581): nothing can be refused alone."""
+    CONTINUATIONS = "continuations"
+    """MOST_CONTINUATIONS."""
+    RECEIVE_WINDOW = "receive_window"
+    """It sends more than there is room for: 6.9.1."""
+    RESETS = "resets"
+    """MOST_IDLE_FRAMES, of which the last was RST_STREAM (rapid reset)."""
+    FAILED_STREAMS = "failed_streams"
+    """The same, of streams that we reset (CVE-2025-8671)."""
+    PINGS = "pings"
+    """The same, of PING."""
+    SETTINGS = "settings"
+    """The same, of SETTINGS."""
+    PRIORITIES = "priorities"
+    """The same, of PRIORITY."""
+    WINDOW_UPDATES = "window_updates"
+    """The same, of WINDOW_UPDATE."""
+    EMPTY_DATA = "empty_data"
+    """The same, of DATA without a byte."""
+    UNKNOWN_FRAMES = "unknown_frames"
+    """The same, of GOAWAY and of frames that nobody knows."""

@@ -4,11 +4,17 @@ from typing import Final
 
 from ratelimit_service.errors import WireError
 from ratelimit_service.transports.http2 import frames, questions
+from ratelimit_service.transports.http2.block import Block
 from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.flow import Stream
-from ratelimit_service.transports.http2.frames import ACK, END_HEADERS, END_STREAM, MOST_WINDOW, PRIORITIZED, Code
+from ratelimit_service.transports.http2.frames import ACK, END_HEADERS, END_STREAM, MOST_WINDOW, Code
 from ratelimit_service.transports.http2.headers import HeaderReader
-from ratelimit_service.transports.http2.limits import MOST_CONTINUATIONS, MOST_IDLE_FRAMES, RECEIVE_WINDOW, Limits
+from ratelimit_service.transports.http2.limits import (
+    MOST_IDLE_FRAMES,
+    RECEIVE_WINDOW,
+    Bound,
+    Limits,
+)
 
 FAREWELL: Final = b"farewell"
 """In the PING after our first GOAWAY: when it comes back, the client knows."""
@@ -27,11 +33,17 @@ class Peer:
         """Its last stream."""
         self.most_stream = MOST_WINDOW
         """The last one that it may open."""
+        self.leaving = False
+        """That has been said."""
         self.room = RECEIVE_WINDOW
         """Bytes of DATA that it may send."""
         self.budget = MOST_IDLE_FRAMES
         self.decoded = 0
-        self.block: _Block | None = None
+        self._acknowledged = 0
+        """How many of our SETTINGS."""
+        self._called = False
+        """It has made a call, and knows by now that our header table has no entries."""
+        self.block: Block | None = None
         """The header block that is not complete."""
         self._limits = limits
         self.settled = False
@@ -52,24 +64,25 @@ class Peer:
             case frames.HEADERS:
                 self._begin_block(flags, number, payload)
             case frames.PRIORITY:
-                self._spend()
+                self._spend(Bound.PRIORITIES)
                 self._on_stream(number)
                 if len(payload) != 5:
                     self.calls.reset(number, Code.FRAME_SIZE_ERROR)  # 6.3
                 elif frames.number(payload[:4]) == number:
                     self.calls.reset(number, Code.PROTOCOL_ERROR)  # RFC 7540, 5.3.1
             case frames.RST_STREAM:
-                self._spend()
+                self._spend(Bound.RESETS)
                 self._not_idle(number)
                 _sized(payload, 4)
+                self.calls.counts.resets_received += 1
                 self.calls.leave(number)
             case frames.SETTINGS:
-                self._spend(1 + len(payload) // 48)
+                self._spend(Bound.SETTINGS, 1 + len(payload) // 48)
                 self._settings(flags, number, payload)
             case frames.PUSH_PROMISE:
                 raise WireError(Code.PROTOCOL_ERROR, "a client promises nothing (8.4)")
             case frames.PING:
-                self._spend()
+                self._spend(Bound.PINGS)
                 _on_connection(number)
                 _sized(payload, 8)
                 if not flags & ACK:
@@ -77,22 +90,22 @@ class Peer:
                 elif payload == FAREWELL:
                     self.leave()
             case frames.GOAWAY:
-                self._spend()
+                self._spend(Bound.UNKNOWN_FRAMES)
                 _on_connection(number)
                 if len(payload) < 8:
                     raise WireError(Code.FRAME_SIZE_ERROR, f"GOAWAY has {len(payload)} bytes (6.8)")
             case frames.WINDOW_UPDATE:
-                self._spend()
+                self._spend(Bound.WINDOW_UPDATES)
                 self._window_update(number, payload)
             case frames.CONTINUATION:
                 self._continue_block(flags, number, payload)
             case _:
-                self._spend()  # 4.1: of unknown kinds nothing is to be made
+                self._spend(Bound.UNKNOWN_FRAMES)  # 4.1: of unknown kinds nothing is to be made
 
-    def _spend(self, count: int = 1) -> None:
+    def _spend(self, bound: Bound, count: int = 1) -> None:
         self.budget -= count
         if self.budget < 0:
-            raise WireError(Code.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
+            raise WireError(Code.ENHANCE_YOUR_CALM, f"too many frames that ask for nothing: {bound}", bound)
 
     def _on_stream(self, number: int) -> None:
         if not number:
@@ -109,23 +122,25 @@ class Peer:
         self._not_idle(number)
         length = len(payload)
         if length > self.room:
-            raise WireError(Code.FLOW_CONTROL_ERROR, "the client sends more than the connection's window (6.9.1)")
+            problem = "the client sends more than the connection's window (6.9.1)"
+            raise WireError(Code.FLOW_CONTROL_ERROR, problem, Bound.RECEIVE_WINDOW)
         # Padding and the data of streams that are gone count too: 6.9.
         self.room -= length
         if self.room <= RECEIVE_WINDOW // 2:
             self.make_room()
         body = frames.unpadded(flags, payload)
         if not body:
-            self._spend()
+            self._spend(Bound.EMPTY_DATA)
         calls = self.calls
         stream = calls.streams.get(number)
         if stream is None or stream.ended:
             if number not in calls.reset_by_us and number <= self.last:
-                self._spend()
+                self._spend(Bound.FAILED_STREAMS)
                 calls.reset(number, Code.STREAM_CLOSED)  # 5.1, half-closed (remote), and closed
             return
         stream.room -= length
         if stream.room < 0:
+            calls.counts.refused[Bound.RECEIVE_WINDOW] += 1
             calls.reset(number, Code.FLOW_CONTROL_ERROR)
             return
         stream.length += len(body)
@@ -148,36 +163,24 @@ class Peer:
 
     def _begin_block(self, flags: int, number: int, payload: bytes) -> None:
         self._on_stream(number)
-        payload = frames.unpadded(flags, payload)
-        itself = False
-        if flags & PRIORITIZED:
-            if len(payload) < 5:
-                raise WireError(Code.FRAME_SIZE_ERROR, "HEADERS is too short for its priority (6.2)")
-            itself = frames.number(payload[:4]) == number
-            payload = payload[5:]
-        self.block = _Block(number, ended=bool(flags & END_STREAM), itself=itself)
-        self._add(flags, payload)
+        block = Block(number, flags)
+        self._add(block, flags, block.begin(payload))
 
     def _continue_block(self, flags: int, number: int, payload: bytes) -> None:
         self._on_stream(number)
         if self.block is None:
             raise WireError(Code.PROTOCOL_ERROR, "CONTINUATION continues nothing (6.10)")
-        self.block.continuations += 1
-        if self.block.continuations > MOST_CONTINUATIONS:
-            raise WireError(Code.ENHANCE_YOUR_CALM, "a header block has too many CONTINUATION frames")
-        self._add(flags, payload)
+        self.block.go_on()
+        self._add(self.block, flags, payload)
 
-    def _add(self, flags: int, payload: bytes) -> None:
-        block = self.block
-        assert block is not None
-        block.bytes += payload
-        if len(block.bytes) > 2 * self._limits.max_header_list_size:
-            raise WireError(Code.ENHANCE_YOUR_CALM, "the header block is far too large")
+    def _add(self, block: Block, flags: int, payload: bytes) -> None:
+        self.block = block
+        block.add(payload, 2 * self._limits.max_header_list_size)
         if flags & END_HEADERS:
             self.block = None
             self._open(block)
 
-    def _open(self, block: "_Block") -> None:
+    def _open(self, block: Block) -> None:
         calls, number, data = self.calls, block.number, bytes(block.bytes)
         if number in calls.streams:
             self._trailers(block, data)
@@ -186,7 +189,7 @@ class Peer:
             if number not in calls.reset_by_us:
                 # 5.1.1 for a number that is smaller than another; 5.1 for one that was used.
                 code = Code.STREAM_CLOSED if number == self.last else Code.PROTOCOL_ERROR
-                raise WireError(code, "HEADERS is on a stream that is closed (5.1)")
+                raise WireError(code, "HEADERS is on a stream that is closed (5.1)", Bound.STREAM_NUMBERS)
             self.decoded += 1
             self.headers.read_trailers(data)
             return
@@ -196,23 +199,28 @@ class Peer:
         if head is None:
             self.decoded += 1
             head = self.headers.read(data)
+            if not (self._called or head.http):
+                self._called = True
+                self._out.append(frames.settings({frames.HEADER_TABLE_SIZE: 0}))
         if number > self.most_stream:
             return  # 6.8: it came after our GOAWAY
         self.last = number
         if head.malformed or block.itself:
-            self._spend()
+            self._spend(Bound.FAILED_STREAMS)
             calls.reset(number, Code.PROTOCOL_ERROR)  # 8.1.1; RFC 7540, 5.3.1
         elif not calls.room:
-            self._spend()
+            calls.counts.refused[Bound.STREAMS] += 1
+            self._spend(Bound.STREAMS)
             calls.reset(number, Code.REFUSED_STREAM)  # 5.1.2
         else:
+            calls.counts.streams += 1
             calls.streams[number] = stream = Stream(number, head, calls.flow.initial)
             stream.ended = block.ended
             calls.begin(stream)
             if block.ended and number in calls.streams:
                 self._hear(stream, b"", ended=True)
 
-    def _trailers(self, block: "_Block", data: bytes) -> None:
+    def _trailers(self, block: Block, data: bytes) -> None:
         """8.1: a second block ends the stream."""
         calls, stream = self.calls, self.calls.streams[block.number]
         self.decoded += 1
@@ -228,7 +236,9 @@ class Peer:
         _on_connection(number)
         if flags & ACK:
             _sized(payload, 0)
-            self.headers.acknowledged()
+            self._acknowledged += 1
+            if self._acknowledged == 2:
+                self.headers.acknowledged()
             return
         found, flow = frames.read_settings(payload), self.calls.flow
         flow.frame_size = min(found.get(frames.MAX_FRAME_SIZE, flow.frame_size), _LARGEST_SENT)
@@ -261,24 +271,11 @@ class Peer:
 
     def leave(self) -> None:
         """Let it open no more streams, and tell it which was the last: 6.8."""
-        if self.most_stream == MOST_WINDOW:
+        if not self.leaving:
+            self.leaving = True
             self.most_stream = self.last
             self._out.append(frames.goaway(self.last, Code.NO_ERROR, "draining"))
             self.calls.touch()
-
-
-class _Block:
-    """A header block that is not complete."""
-
-    __slots__ = ("bytes", "continuations", "ended", "itself", "number")
-
-    def __init__(self, number: int, *, ended: bool, itself: bool) -> None:
-        self.number = number
-        self.ended = ended
-        self.itself = itself
-        """The stream depends on itself."""
-        self.bytes = bytearray()
-        self.continuations = 0
 
 
 def _on_connection(number: int) -> None:

@@ -6,7 +6,7 @@ from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.events import Kind
 from ratelimit_service.transports.http2.flow import Stream
 from ratelimit_service.transports.http2.frames import FIRST_WINDOW, window_update
-from ratelimit_service.transports.http2.limits import MOST_MESSAGES
+from ratelimit_service.transports.http2.limits import MOST_MESSAGES, Bound
 from ratelimit_service.transports.refusals import PAUSE_BYTES
 
 
@@ -16,6 +16,7 @@ def hear(calls: Calls, stream: Stream, body: bytes) -> None:
     stream.body += body
     if calls.held > calls.limits.max_connection_memory:
         message = f"the connection has more than {calls.limits.max_connection_memory} bytes of unread messages"
+        calls.counts.refused[Bound.UNREAD_QUESTIONS] += 1
         calls.fail(stream.id, RpcError(Status.RESOURCE_EXHAUSTED, message))
     else:
         read(calls, stream)
@@ -29,6 +30,8 @@ def read(calls: Calls, stream: Stream) -> None:
         return
     calls.held += len(stream.body) - before
     if error is not None:
+        if error.status is Status.RESOURCE_EXHAUSTED:
+            calls.counts.refused[Bound.MESSAGE] += 1
         calls.fail(stream.id, error)
     elif stream.room <= FIRST_WINDOW // 2 and not (stream.ended or stream.paused or stream.id in calls.ready):
         calls.flow.out.append(window_update(stream.id, FIRST_WINDOW - stream.room))

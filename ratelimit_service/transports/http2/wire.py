@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from functools import partial
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
 
 from ratelimit_service.api.method import Method, StreamMethod
@@ -15,6 +16,7 @@ from ratelimit_service.errors import RpcError
 from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import Code
+from ratelimit_service.transports.http2.limits import LINGER_SECONDS
 from ratelimit_service.transports.http2.stream_call import StreamCall
 from ratelimit_service.transports.refusals import INTERNAL, STOPPING
 
@@ -25,8 +27,11 @@ log = logging.getLogger(__name__)
 
 _CALL: Final = Kind.CALL
 
-LINGER_SECONDS: Final = 1.0
-"""A connection that we end is read from for so long: closed at once, the reset could overtake our last words."""
+TIMED: Final = 16
+"""One read in so many is timed: all of them would be a twentieth of what a call costs."""
+
+_MOST_TIMED: Final = 64
+"""Reads of one connection that are timed until they are answered, so that looking for those takes no time."""
 
 
 class Wire(asyncio.Protocol):
@@ -41,6 +46,9 @@ class Wire(asyncio.Protocol):
         self._methods: Mapping[str, Method] = server.methods
         self._stream_methods: Mapping[str, StreamMethod] = server.stream_methods
         self._streams: dict[int, StreamCall] = {}
+        self._unanswered: dict[int, tuple[int, int]] = {}
+        """Of timed reads that were not answered at once: their last call, when it came, and how many calls they had."""
+        self._turn = -1
         self._closing: asyncio.TimerHandle | None = None
         self._held = False
         self.gone = False
@@ -48,20 +56,34 @@ class Wire(asyncio.Protocol):
         """Something came since the server looked last."""
         self.stuck = False
         """The socket takes no more."""
+        self.received = 0
+        """Bytes."""
+        self.sent = 0
+        self.reason = ""
+        """Why it ends, or was asked to end; empty as long as only the client can know."""
+
+    @property
+    def left(self) -> int | None:
+        """How many bytes have left, when the socket takes no more."""
+        return self.sent - self.transport.get_write_buffer_size() if self.stuck else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is here, and through with TLS."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's own are not of asyncio's class
         self.connection = Connection(
-            self._server.kinds, self._server.limits, self._wake, self._server.denial(self.transport)
+            self._server.kinds,
+            self._server.limits,
+            self._wake,
+            self._server.denial(self.transport),
+            self._server.counts,
         )
-        self.connection.calls.forget_deadline = self._forget_deadline
         if not self._server.enter(self):
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
         self.heard = True
+        self.received += len(data)
         self._work(data)
 
     def _work(self, data: bytes) -> None:
@@ -70,31 +92,47 @@ class Wire(asyncio.Protocol):
             return
         calls = connection.calls
         calls.expected = True
+        self._turn = (self._turn + 1) % TIMED
+        arrived = 0 if self._turn else perf_counter_ns()
         events = connection.receive(data)
-        while events:
-            self._handle(events)
-            events, calls.events = calls.events, []
-        self._write()
-        if connection.more and not self._held:
+        if events:
+            count, (kind, last, _, _) = len(events), events[-1]
+            while events:
+                self._handle(events)
+                events, calls.events = calls.events, []
+            self._write()
+            if arrived and kind is _CALL:
+                if last not in calls.streams:
+                    self._server.counts.answers.observe(perf_counter_ns() - arrived, count)
+                elif len(self._unanswered) < _MOST_TIMED:
+                    self._unanswered[last] = arrived, count
+        else:
+            self._write()
+        if (calls.ready or connection.peer.decoded) and connection.more and not self._held:
             self._held = True
             self.transport.pause_reading()
             self._loop.call_soon(self._go_on)
 
     def _handle(self, events: list[Event]) -> None:
-        calls, methods = self.connection.calls, self._methods
-        streams, reply = calls.streams, calls.reply
+        calls = self.connection.calls
+        abandoned, reply, before = calls.abandoned, calls.reply, None
         for kind, number, head, body in events:
             if kind is _CALL:
-                if number not in streams:  # it was reset in the same read
-                    calls.abandoned.discard(number)
+                if head is not before:  # calls that come together ask the same, almost always
+                    before, call, timeout = head, self._methods[head.path].call, head.timeout
+                    if timeout is not None:
+                        over = self._server.now() + timeout
+                        self._server.timed[self] = None
+                if number in abandoned:  # it was reset in the same read
+                    abandoned.discard(number)
                     continue
                 try:
-                    methods[head.path].call(body, partial(reply, number))
+                    call(body, partial(reply, number))  # type: ignore[possibly-undefined] # no head is None: the first is new
                 except Exception:
                     log.exception("%s failed", head.path)
                     reply(number, INTERNAL)
-                if head.timeout is not None and number in streams and number not in calls.timed:
-                    self._expire_in(number, head.timeout)
+                if timeout is not None and number in calls.streams and number not in calls.timed:  # type: ignore[possibly-undefined] # as above
+                    calls.deadlines.add(number, over)  # type: ignore[possibly-undefined] # as above
             elif kind is Kind.BEGIN:
                 self._expire_in(number, head.timeout)
             else:
@@ -120,6 +158,7 @@ class Wire(asyncio.Protocol):
     def _flush(self) -> None:
         events, calls = self.connection.calls.events, self.connection.calls
         calls.expected = True
+        self.connection.go_on()
         while events:
             calls.events = []
             self._handle(events)
@@ -128,6 +167,15 @@ class Wire(asyncio.Protocol):
             self._held = True
             self._loop.call_soon(self._go_on)
         self._write()
+        if self._unanswered:
+            self._time()
+
+    def _time(self) -> None:
+        """Some of the calls that were not answered at once may have been now."""
+        streams, now, observe = self.connection.calls.streams, perf_counter_ns(), self._server.counts.answers.observe
+        for number in [number for number in self._unanswered if number not in streams]:
+            arrived, count = self._unanswered.pop(number)
+            observe(now - arrived, count)
 
     def _go_on(self) -> None:
         self._held = False
@@ -141,10 +189,11 @@ class Wire(asyncio.Protocol):
         if self.gone:
             return
         if out and self._closing is None:
+            self.sent += len(out)
             self.transport.write(out)
         if connection.closed:
             self._hang_up()
-        elif connection.left and not connection.calls.ready:
+        elif connection.peer.leaving and connection.left and not connection.calls.ready:
             self.connection.close(Code.NO_ERROR, "drained")
             self._write()
         if self._server.draining:
@@ -154,7 +203,7 @@ class Wire(asyncio.Protocol):
         """No more from us; the client has a moment to read what it was told."""
         if self._closing is None:
             if self.connection.error is not None:
-                self._server.count_error(*self.connection.error)
+                self.reason = self.connection.error[0].name.lower()
             self._closing = self._loop.call_later(LINGER_SECONDS, self.transport.abort)
             if self.transport.can_write_eof():
                 self.transport.write_eof()
@@ -201,22 +250,23 @@ class Wire(asyncio.Protocol):
     def _expire_in(self, number: int, timeout: int | None) -> None:
         calls = self.connection.calls
         if timeout is not None and number in calls.streams:
-            calls.timed.add(number)
-            self._server.deadlines.add((self, number), self._server.now() + timeout)
+            calls.deadlines.add(number, self._server.now() + timeout)
+            self._server.timed[self] = None
 
-    def _forget_deadline(self, number: int) -> None:
-        self._server.deadlines.discard((self, number))
-
-    def cut(self) -> None:
+    def cut(self, reason: str) -> None:
         """End it now, whatever it waits for."""
+        self.reason = reason
         self.connection.close(Code.NO_ERROR, "")
         self._finish_events()
         self.transport.abort()
         self._server.leave(self)
 
-    def expire(self, number: int) -> None:
-        """The deadline of a call is over."""
-        self.connection.calls.expire(number)
+    def expire(self, now: int) -> bool:
+        """End the calls whose deadline is over; whether others have one."""
+        calls = self.connection.calls
+        for number in calls.deadlines.over(now):
+            calls.expire(number)
+        return bool(calls.timed)
 
     def end_streams(self, error: RpcError) -> None:
         """Finish all streaming calls."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from ratelimit_service.errors import RpcError
 from ratelimit_service.transports.http2.connection import Connection
+from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.events import Kind
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import Limits
@@ -76,7 +77,8 @@ class Talk:
         self.answer = answer
         self.out = b""
         self.heard: list[Heard] = []
-        self.connection = Connection(METHODS, limits or Limits(), self._wake, denial)
+        self.counts = Counts()
+        self.connection = Connection(METHODS, limits or Limits(), self._wake, denial, self.counts)
         self.say(*first)
 
     def _wake(self) -> None:
@@ -110,6 +112,9 @@ class Talk:
     def take(self) -> bytes:
         """What it wrote since it was asked last."""
         self.out += self.connection.take()
+        while self.connection.calls.flow.held_back:
+            self.connection.go_on()
+            self.out += self.connection.take()
         out, self.out = self.out, b""
         return out
 

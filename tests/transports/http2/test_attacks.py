@@ -1,21 +1,20 @@
 """What one client may do to the others: nothing. A healthy client calls all the while, and loses no call."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+import gzip
+from contextlib import suppress
 
 import pytest
 
-from ratelimit_service.address import Address, Tcp
-from ratelimit_service.clock import SECOND
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.http2.frames import Code
+from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
+from tests.peers import ROOT
+from tests.transports.http2.clients import Deaf, frames_of, goaway_of, healthy, house, open_socket, told, until
 from tests.transports.http2.talk import (
     HELLO,
-    PREFACE,
-    SETTINGS,
     data,
     frame,
     headers,
@@ -25,7 +24,7 @@ from tests.transports.http2.talk import (
     window,
 )
 from tests.transports.http2.talk import block as block_of
-from tests.transports.methods import WAIT_SECONDS, Echo, Grow, Later, Talk
+from tests.transports.methods import WAIT_SECONDS, Echo, Grow, Later
 from tests.transports.servers import ask, connect, serving
 
 ECHO, GROW, LATER = (block_of(method.path) for method in (Echo, Grow, Later))
@@ -45,42 +44,64 @@ def reset_after(count: int, block: bytes, *, asked: bool) -> bytes:
 
 BOMB = b"\x40\1x\x7f\x81\x1e" + b"v" * 4000 + b"\xbe" * 16_000
 HUGE = ECHO + b"".join(literal(b"h%d" % n, b"v" * 100) for n in range(150))
+MALFORMED = block_of(Echo.path, (b"connection", b"close"))
 FLOODS = {
-    "PING (CVE-2019-9512)": (frame(6, 0, 0, b"12345678") * 20_000, Code.ENHANCE_YOUR_CALM),
-    "SETTINGS (CVE-2019-9515)": (settings((3, 1)) * 20_000, Code.ENHANCE_YOUR_CALM),
-    "PRIORITY (CVE-2019-9513)": (frame(2, 0, 1, b"\0\0\0\0\1") * 20_000, Code.ENHANCE_YOUR_CALM),
-    "empty DATA (CVE-2019-9518)": (headers(1, ECHO) + data(1, b"", end=False) * 20_000, Code.ENHANCE_YOUR_CALM),
-    "unknown frames": (frame(77, 0, 0) * 20_000, Code.ENHANCE_YOUR_CALM),
-    "WINDOW_UPDATE": (window(0, 1) * 20_000, Code.ENHANCE_YOUR_CALM),
-    "rapid reset (CVE-2023-44487)": (reset_after(20_000, ECHO, asked=False), Code.ENHANCE_YOUR_CALM),
+    "PING (CVE-2019-9512)": (frame(6, 0, 0, b"12345678") * 20_000, Code.ENHANCE_YOUR_CALM, Bound.PINGS),
+    "SETTINGS (CVE-2019-9515)": (settings((3, 1)) * 20_000, Code.ENHANCE_YOUR_CALM, Bound.SETTINGS),
+    "PRIORITY (CVE-2019-9513)": (frame(2, 0, 1, b"\0\0\0\0\1") * 20_000, Code.ENHANCE_YOUR_CALM, Bound.PRIORITIES),
+    "empty DATA (CVE-2019-9518)": (
+        headers(1, ECHO) + data(1, b"", end=False) * 20_000,
+        Code.ENHANCE_YOUR_CALM,
+        Bound.EMPTY_DATA,
+    ),
+    "unknown frames": (frame(77, 0, 0) * 20_000, Code.ENHANCE_YOUR_CALM, Bound.UNKNOWN_FRAMES),
+    "WINDOW_UPDATE": (window(0, 1) * 20_000, Code.ENHANCE_YOUR_CALM, Bound.WINDOW_UPDATES),
+    "rapid reset (CVE-2023-44487)": (reset_after(20_000, ECHO, asked=False), Code.ENHANCE_YOUR_CALM, Bound.RESETS),
     "resets by us (CVE-2025-8671)": (
         b"".join(headers(n, ECHO) + window(n, 0) for n in range(1, 20_000, 2)),
         Code.ENHANCE_YOUR_CALM,
+        Bound.WINDOW_UPDATES,
     ),
     "CONTINUATION (CVE-2024-27316)": (
         frame(1, 0, 1, ECHO) + frame(9, 0, 1, b"") * 20_000,
         Code.ENHANCE_YOUR_CALM,
+        Bound.CONTINUATIONS,
     ),
-    "CONTINUATION of much": (frame(1, 0, 1, ECHO) + frame(9, 0, 1, b"\0" * 16_000) * 20, Code.ENHANCE_YOUR_CALM),
+    "CONTINUATION of much": (
+        frame(1, 0, 1, ECHO) + frame(9, 0, 1, b"\0" * 16_000) * 20,
+        Code.ENHANCE_YOUR_CALM,
+        Bound.HEADER_BLOCK,
+    ),
     "HPACK bomb (CVE-2016-6581)": (
         frame(1, 0, 1, BOMB[:16_000]) + frame(9, 4, 1, BOMB[16_000:]),
         Code.ENHANCE_YOUR_CALM,
+        Bound.HEADER_BLOCK,
     ),
-    "streams out of order": (headers(5, ECHO) + headers(3, ECHO), Code.PROTOCOL_ERROR),
-    "window over 2^31-1": (window(0, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
-    "a frame too large": (b"\0\x40\x01\0\0\0\0\0\1" + b"x" * 16_385, Code.FRAME_SIZE_ERROR),
+    "malformed calls": (
+        b"".join(headers(n, MALFORMED) for n in range(1, 20_000, 2)),
+        Code.ENHANCE_YOUR_CALM,
+        Bound.FAILED_STREAMS,
+    ),
+    "a stream again": (reset_after(1, ECHO, asked=False) + headers(1, ECHO), Code.STREAM_CLOSED, Bound.STREAM_NUMBERS),
+    "streams out of order": (headers(5, ECHO) + headers(3, ECHO), Code.PROTOCOL_ERROR, Bound.STREAM_NUMBERS),
+    "window over 2^31-1": (window(0, 2**31 - 1), Code.FLOW_CONTROL_ERROR, None),
+    "a frame too large": (b"\0\x40\x01\0\0\0\0\0\1" + b"x" * 16_385, Code.FRAME_SIZE_ERROR, None),
 }
 
 
 @pytest.mark.parametrize("name", FLOODS)
 def test_a_flood_ends_its_connection_with_the_right_code_and_no_other(name: str) -> None:
-    flood, code = FLOODS[name]
+    flood, code, bound = FLOODS[name]
 
-    async def story() -> Code | None:
-        async with house() as address, healthy(address):
-            return await goaway_of(address, HELLO + flood)
+    async def story() -> tuple[Code | None, int, int]:
+        async with house() as (transport, address), healthy(address):
+            told_code = await goaway_of(address, HELLO + flood)
+            ended = code.name.lower()
+            await until(lambda: told(transport, "connections_ended_total", ended) > 0)
+            refused = told(transport, "refused_total", bound) if bound else 1
+            return told_code, told(transport, "connections_ended_total", ended), refused
 
-    assert run(story()) is code
+    assert run(story()) == (code, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +127,7 @@ def test_a_flood_ends_its_connection_with_the_right_code_and_no_other(name: str)
 )
 def test_a_client_that_is_only_wasteful_harms_nobody(harmless: bytes) -> None:
     async def story() -> None:
-        async with house() as address, healthy(address):
+        async with house() as (_, address), healthy(address):
             reader, writer = await open_socket(address)
             writer.write(HELLO + harmless)
             await asyncio.wait([asyncio.ensure_future(reader.read(1))], timeout=WAIT_SECONDS)
@@ -120,7 +141,8 @@ def test_a_client_that_is_only_wasteful_harms_nobody(harmless: bytes) -> None:
 def test_more_streams_than_announced_are_refused_and_those_before_are_answered() -> None:
     async def story() -> tuple[list[int], int]:
         later = Later()
-        async with serving(Http2Transport, [later], options=GrpcOptions(max_concurrent_streams=3)) as (_, address):
+        options = GrpcOptions(max_concurrent_streams=3)
+        async with house(options, later=later) as (transport, address), healthy(address):
             reader, writer = await open_socket(address)
             writer.write(HELLO + calls(5, block=LATER))
             for _ in range(3):
@@ -134,6 +156,7 @@ def test_more_streams_than_announced_are_refused_and_those_before_are_answered()
                 if answered == 3 and len(refused) == 2:
                     break
             writer.close()
+            assert told(transport, "refused_total", Bound.STREAMS) == 2
             return refused, answered
 
     assert run(story()) == ([7, 9], 3)
@@ -167,18 +190,19 @@ def test_a_call_that_was_reset_keeps_its_place_until_its_method_answers() -> Non
 
 
 def test_answers_that_nobody_reads_end_the_connection_before_they_fill_the_memory() -> None:
-    async def story() -> Code | None:
+    async def story() -> tuple[Code | None, int]:
         options = GrpcOptions(max_connection_memory=1_000_000)
-        async with serving(Http2Transport, [Echo(), Grow()], options=options) as (_, address), healthy(address):
-            return await goaway_of(address, HELLO + settings((4, 0)) + calls(200, block=GROW, body=b"9000"))
+        async with house(options) as (transport, address), healthy(address):
+            code = await goaway_of(address, HELLO + settings((4, 0)) + calls(200, block=GROW, body=b"9000"))
+            return code, told(transport, "refused_total", Bound.UNREAD_ANSWERS)
 
-    assert run(story()) is Code.ENHANCE_YOUR_CALM
+    assert run(story()) == (Code.ENHANCE_YOUR_CALM, 1)
 
 
 def test_unfinished_questions_are_bounded_together() -> None:
     async def story() -> set[bytes]:
         options = GrpcOptions(max_connection_memory=100_000)
-        async with serving(Http2Transport, [Echo()], options=options) as (_, address), healthy(address):
+        async with house(options) as (transport, address), healthy(address):
             reader, writer = await open_socket(address)
             part = message(b"x" * 60_000)[:16_000]
             writer.write(HELLO + b"".join(headers(n, ECHO) + data(n, part, end=False) for n in range(1, 20, 2)))
@@ -189,42 +213,26 @@ def test_unfinished_questions_are_bounded_together() -> None:
                     if b"bytes of unread messages" in payload:
                         break
             writer.close()
+            assert told(transport, "refused_total", Bound.UNREAD_QUESTIONS) > 0
             return found
 
     (ends,) = run(story())
     assert ends.endswith(b"bytes of unread messages")
 
 
-@pytest.mark.parametrize("begun", [b"", b"P", PREFACE, PREFACE + SETTINGS + frame(1, 0, 1, ECHO), HELLO + b"\0"])
-def test_a_client_that_does_not_finish_what_it_begins_is_sent_away(begun: bytes) -> None:
-    """Slowloris: a byte now and then would hold the connection for ever."""
-
-    async def story() -> bool:
-        options = GrpcOptions(preface_timeout=SECOND // 5)
-        async with serving(Http2Transport, [Echo()], options=options) as (_, address), healthy(address):
-            reader, writer = await open_socket(address)
-            writer.write(begun)
-            async with asyncio.timeout(WAIT_SECONDS):
-                await reader.read()
-            writer.close()
-            return True
-
-    assert run(story())
-
-
 def test_connections_above_the_most_are_closed_and_those_before_go_on() -> None:
-    async def story() -> bytes:
-        served = serving(Http2Transport, [Echo()], options=GrpcOptions(max_connections=1))
-        async with served as (_, address), connect(address) as channel:
+    async def story() -> tuple[bytes, int]:
+        async with house(GrpcOptions(max_connections=1)) as (transport, address), connect(address) as channel:
             await ask(channel, Echo(), b"")
-            reader, writer = await open_socket(address)
-            writer.write(HELLO)
-            with suppress(ConnectionResetError):
-                assert await reader.read() == b""
-            writer.close()
-            return await ask(channel, Echo(), b"still here")
+            for _ in range(50):
+                reader, writer = await open_socket(address)
+                writer.write(HELLO)
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+                writer.close()
+            return await ask(channel, Echo(), b"still here"), told(transport, "refused_total", Bound.CONNECTIONS)
 
-    assert run(story()) == b"still here"
+    assert run(story()) == (b"still here", 50)
 
 
 def test_a_connection_that_is_gone_makes_room() -> None:
@@ -242,7 +250,7 @@ def test_a_connection_that_is_gone_makes_room() -> None:
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"POST /x HTTP/1.0\r\n\r\n"])
 def test_a_client_of_http_1_gets_a_plain_answer_and_a_close(sent: bytes) -> None:
     async def story() -> bytes:
-        async with house() as address:
+        async with house() as (_, address):
             reader, writer = await open_socket(address)
             writer.write(sent)
             async with asyncio.timeout(WAIT_SECONDS):
@@ -256,63 +264,100 @@ def test_a_client_of_http_1_gets_a_plain_answer_and_a_close(sent: bytes) -> None
     )
 
 
-@asynccontextmanager
-async def house() -> AsyncIterator[Address]:
-    """A transport with every method."""
-    async with serving(Http2Transport, [Echo(), Grow(), Later()], [Talk()]) as (_, address):
-        yield address
+def test_headers_and_messages_that_are_too_large_refuse_their_call_and_no_other() -> None:
+    bomb = gzip.compress(bytes(5_000_000))
+    packed = block_of(Echo.path, (b"grpc-encoding", b"gzip"))
+    long = b"\0" + (5_000_000).to_bytes(4, "big") + b"x"
+
+    async def story() -> tuple[list[bytes], int, int]:
+        async with house() as (transport, address), healthy(address):
+            reader, writer = await open_socket(address)
+            writer.write(HELLO + headers(1, HUGE) + data(1, message(b"")) + headers(3, ECHO) + data(3, long, end=False))
+            writer.write(headers(5, packed) + data(5, b"\1" + message(bomb)[1:]))
+            writer.write(headers(7, ECHO) + data(7, message(b"fits")))
+            ends: list[bytes] = []
+            async for kind, flags, _, payload in frames_of(reader):
+                if kind == 1 and flags == 5:
+                    ends.append(payload)
+                    if len(ends) == 4:
+                        break
+            writer.close()
+            of_headers = told(transport, "refused_total", Bound.HEADER_LIST)
+            return ends, of_headers, told(transport, "refused_total", Bound.MESSAGE)
+
+    ends, of_headers, of_messages = run(story())
+
+    assert [b"grpc-status\x018" in end for end in ends] == [True, True, True, False]
+    assert (of_headers, of_messages) == (1, 2)
 
 
-@asynccontextmanager
-async def healthy(address: Address) -> AsyncIterator[None]:
-    """A client that calls before, all the while, and after; it must lose no call."""
-    async with connect(address) as channel:
-        assert await ask(channel, Echo(), b"before") == b"before"
-        over = False
+def test_clients_that_vanish_with_calls_in_flight_leave_nothing() -> None:
+    async def story() -> tuple[int, int, int]:
+        later = Later()
+        async with house(later=later) as (transport, address), healthy(address):
+            for _ in range(10):
+                _, writer = await open_socket(address)
+                writer.write(HELLO + calls(50, block=LATER))
+                replies = [await later.asked() for _ in range(50)]
+                writer.transport.abort()
+                for reply in replies[::2]:
+                    reply(b"nobody hears")
+            await until(lambda: told(transport, "connections_ended_total", "client") == 10)
+            gone = told(transport, "connections"), told(transport, "streams")
+            return *gone, told(transport, "streams_opened_total")
 
-        async def call() -> int:
-            count = 0
-            while not over or count < 20:
-                assert await ask(channel, Echo(), b"%d" % count) == b"%d" % count
-                count += 1
-            return count
+    connections, streams, opened = run(story())
 
-        calling = asyncio.create_task(call())
-        try:
-            yield
-        finally:
-            over = True
-            assert await calling >= 20
-        assert await ask(channel, Echo(), b"after") == b"after"
-
-
-async def open_socket(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection of the attacker's."""
-    assert isinstance(address, Tcp)
-    return await asyncio.open_connection(address.host, address.port)
+    assert connections == 1  # the healthy one
+    assert streams <= 1
+    assert opened > 500
 
 
-async def frames_of(
-    reader: asyncio.StreamReader, until: Callable[[int], bool] = lambda _: False
-) -> AsyncIterator[tuple[int, int, int, bytes]]:
-    """Kind, flags, stream and payload of each frame, to the end of the connection."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while head := await reader.read(1):
-            head += await reader.readexactly(8)
-            payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
-            yield head[3], head[4], int.from_bytes(head[5:9], "big"), payload
-            if until(head[3]):
-                return
+def test_one_that_opens_every_stream_it_may_delays_nobody() -> None:
+    async def story() -> int:
+        async with house() as (transport, address), healthy(address):
+            sockets = []
+            for _ in range(5):
+                reader, writer = await open_socket(address)
+                deaf = block_of(Deaf.path)
+                writer.write(
+                    HELLO + b"".join(headers(n, deaf) for n in range(1, 2_000, 2)) + frame(6, 0, 0, b"12345678")
+                )
+                async for kind, flags, _, _ in frames_of(reader):
+                    if (kind, flags) == (6, 1):
+                        break
+                sockets.append(writer)
+            async with healthy(address):
+                streams = told(transport, "streams")
+            for writer in sockets:
+                writer.close()
+            await until(lambda: told(transport, "streams") <= 1)
+            return streams
+
+    assert run(story()) >= 5_000
 
 
-async def goaway_of(address: Address, attack: bytes) -> Code | None:
-    """Why the attacker's connection was closed."""
-    reader, writer = await open_socket(address)
-    writer.write(attack)
-    code = None
-    with suppress(ConnectionResetError):  # the rest of a flood that nobody reads
-        async for kind, _, _, payload in frames_of(reader):
-            if kind == 7:
-                code = Code(int.from_bytes(payload[4:8], "big"))
-    writer.close()
-    return code
+def test_what_is_counted_adds_up() -> None:
+    async def story() -> None:
+        async with house() as (transport, address):
+            async with healthy(address):
+                _, writer = await open_socket(address)
+                writer.write(HELLO + calls(3) + headers(7, LATER) + frame(3, 0, 7, CANCEL))
+                await until(lambda: told(transport, "resets_total", "client") == 1)
+                writer.close()
+            await until(lambda: told(transport, "connections") == 0)
+            ended = told(transport, "connections_ended_total", "client")
+            assert ended == told(transport, "connections_accepted_total") == 2
+            assert told(transport, "streams_opened_total") >= 26
+            assert told(transport, "streams") == 0
+            assert told(transport, "received_bytes_total") > 26 * 50
+            assert told(transport, "sent_bytes_total") > 26 * 50
+            assert told(transport, "answer_seconds") > 0
+
+    run(story())
+
+
+def test_every_limit_is_documented() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+
+    assert [bound for bound in Bound if f"`{bound}`" not in text] == []

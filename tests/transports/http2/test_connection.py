@@ -24,7 +24,8 @@ from tests.transports.http2.talk import (
     window,
 )
 
-OUR_SETTINGS = bytes.fromhex("000012 04 00 00000000 0001 00000000 0003 000003e8 0006 00004000")
+OUR_SETTINGS = bytes.fromhex("00000c 04 00 00000000 0003 000003e8 0006 00004000")
+NO_HEADER_TABLE = bytes.fromhex("000006 04 00 00000000 0001 00000000")
 OUR_WINDOW = bytes.fromhex("000004 08 00 00000000 000f0001")
 ANSWER = (
     bytes.fromhex("000014 01 04 00000001") + b"\x88\x0f\x10\x10application/grpc"
@@ -49,7 +50,27 @@ def test_a_question_is_answered_with_three_frames_in_one_piece() -> None:
     talk.connection.calls.reply(1, b"!")
 
     assert heard == [("CALL", 1, b"?")]
-    assert talk.take() == ANSWER
+    assert talk.take() == NO_HEADER_TABLE + ANSWER
+
+
+def test_the_header_table_is_given_up_once_and_only_by_who_calls() -> None:
+    talk = Talk(HELLO, headers(1, b"\x20\x82\x84\x86", end=True))
+    looked = talk.frames()
+    talk.say(question(3), question(5))
+
+    assert [kind for kind, _, _, _ in looked] == [4, 8, 4, 1, 0, 0]
+    assert talk.take() == NO_HEADER_TABLE
+
+
+def test_a_table_of_the_usual_size_is_taken_until_ours_is_acknowledged() -> None:
+    """RFC 7541, 6.3: the limit is what the encoder has acknowledged."""
+    usual = b"\x3f\xe1\x1f" + block()[1:]
+    talk = Talk(HELLO, headers(1, usual), headers(3, usual))
+    before = talk.error
+    talk.say(ACK, headers(5, usual))
+
+    assert before is None
+    assert talk.error is Code.COMPRESSION_ERROR
 
 
 def test_a_question_in_a_known_block_makes_no_stream() -> None:
@@ -120,7 +141,7 @@ def test_going_away_takes_what_is_on_its_way_until_the_client_has_heard_it() -> 
     away, ping = talk.frames()
     heard = talk.say(question(1))
     talk.say(frame(6, 1, 0, ping[3]))
-    (last,) = talk.frames()
+    _, last = talk.frames()
     late = talk.say(question(3))
 
     assert away == (7, 0, 0, b"\x7f\xff\xff\xff\0\0\0\0draining")
@@ -152,7 +173,8 @@ def test_going_away_takes_what_is_on_its_way_until_the_client_has_heard_it() -> 
         (SETTINGS + frame(9, 4, 1), Code.PROTOCOL_ERROR),  # 6.10
         (SETTINGS + frame(1, 0, 1, block()) + data(1, b""), Code.PROTOCOL_ERROR),  # 4.3
         (SETTINGS + headers(1, b"\xff\xff\xff\xff\xff"), Code.COMPRESSION_ERROR),
-        (SETTINGS + ACK + headers(1, b"\x21" + block()), Code.COMPRESSION_ERROR),  # RFC 7541, 6.3
+        (SETTINGS + headers(1, b"\x3f\xe2\x1f" + block()), Code.COMPRESSION_ERROR),  # RFC 7541, 6.3: 4097 bytes
+        (SETTINGS + ACK + headers(1) + ACK + headers(3, b"\x21" + block()), Code.COMPRESSION_ERROR),
         (SETTINGS + frame(0, 9, 1, b"\5"), Code.PROTOCOL_ERROR),
         (SETTINGS + frame(8, 0, 0, b"\0\0\0\0"), Code.PROTOCOL_ERROR),  # 6.9
         (SETTINGS + frame(8, 0, 0, b"\0\0\1"), Code.FRAME_SIZE_ERROR),

@@ -11,8 +11,8 @@ from ratelimit_service.transports.grpcio import GrpcioTransport
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
+from tests.transports.http2.clients import frames_of, open_socket
 from tests.transports.http2.talk import HELLO, block, data, headers, message
-from tests.transports.http2.test_attacks import frames_of, open_socket
 from tests.transports.methods import Break, Echo, Grow, Refuse, Talk
 from tests.transports.servers import OpenTransport, serving
 

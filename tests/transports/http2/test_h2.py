@@ -73,17 +73,18 @@ def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def test_h2_gets_its_answers_and_the_second_block_is_looked_up() -> None:
+def test_h2_gets_its_answers_and_its_blocks_are_looked_up_once_its_table_has_shrunk() -> None:
     pair = Pair()
     numbers = [pair.ask(message(b"one")), pair.ask(message(b"two"))]
     pair.exchange()
-    numbers.append(pair.ask(message(b"three")))
-    pair.exchange()
+    for _ in range(3):
+        numbers.append(pair.ask(message(b"more")))
+        pair.exchange()
 
-    assert [pair.bodies[number] for number in numbers] == [message(b"one"), message(b"two"), message(b"three")]
+    assert [pair.bodies[number] for number in numbers] == [message(b"one"), message(b"two"), *3 * [message(b"more")]]
     assert pair.headers[5] == {":status": "200", "content-type": "application/grpc", "grpc-status": "0"}
-    assert pair.ended == {1, 3, 5}
-    # The first shrinks the header table too; the other two are one.
+    assert pair.ended == {1, 3, 5, 7, 9}
+    # The first after those of the first call shrinks the header table too; the other two are one.
     assert len(pair.server.peer.headers.cache) == 2
 
 

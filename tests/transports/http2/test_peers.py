@@ -1,7 +1,6 @@
 """Other people's programs at our port."""
 
 import asyncio
-import re
 import subprocess
 from pathlib import Path
 
@@ -18,13 +17,6 @@ from tests.transports.servers import serving
 
 SECONDS = 120
 
-ABOVE_WHAT_WE_ANNOUNCE = {
-    "Sends a dynamic table size update",
-    "Sends multiple dynamic table size update",
-}
-"""They make the header table larger than the 0 that we announce. RFC 7541, 6.3 has us take that for an error, as
-another case of h2spec does, which passes; servers that announce the usual 4096 pass all three."""
-
 
 def test_h2spec_finds_nothing_wrong() -> None:
     async def story() -> str:
@@ -34,9 +26,7 @@ def test_h2spec_finds_nothing_wrong() -> None:
 
     report = run(story())
 
-    summary, failures = report.rpartition("\n")[0], set(re.findall(r"^ +× \d+: (.*)$", report, re.MULTILINE))
-    assert failures == ABOVE_WHAT_WE_ANNOUNCE
-    assert re.search(r"145 tests, 143 passed, 0 skipped, 2 failed", report), summary
+    assert "145 tests, 145 passed, 0 skipped, 0 failed" in report, report
 
 
 def test_h2load_loses_no_request(tmp_path: Path) -> None:

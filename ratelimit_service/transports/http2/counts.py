@@ -1,0 +1,70 @@
+"""What is counted of all connections of a transport: plain integers, made into metrics when somebody asks. Hot path."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ratelimit_service.figures import Figure, Sort
+from ratelimit_service.latency import Latency
+from ratelimit_service.transports.figures import of_calls
+from ratelimit_service.transports.http2.limits import Bound
+
+
+class Counts:
+    """Everything that happened so far."""
+
+    __slots__ = (
+        "accepted",
+        "answers",
+        "ended",
+        "received",
+        "refused",
+        "resets_received",
+        "resets_sent",
+        "sent",
+        "streams",
+    )
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        """Connections, those included that were one too many."""
+        self.ended: Counter[str] = Counter()
+        """Connections that are gone, by the reason: all that were accepted and are not open."""
+        self.streams = 0
+        """Calls that were taken."""
+        self.resets_received = 0
+        self.resets_sent = 0
+        self.refused: dict[Bound, int] = dict.fromkeys(Bound, 0)
+        self.received = 0
+        """Bytes, of connections that are gone."""
+        self.sent = 0
+        """The same."""
+        self.answers = Latency()
+        """From the read that brought questions until the answer of the last of them was written, for all of them."""
+
+    def figures(self, *, connections: int, streams: int, received: int, sent: int) -> Sequence[Figure]:
+        """As metrics; what is open is told by who knows it."""
+        ended = [((("reason", reason),), count) for reason, count in sorted(self.ended.items())]
+        refused = [((("limit", bound.value),), count) for bound, count in self.refused.items()]
+        resets = [((("by", "client"),), self.resets_received), ((("by", "service"),), self.resets_sent)]
+        size = "ratelimit_grpc_connections"
+        return (
+            Figure(size, Sort.GAUGE, "gRPC connections.", [((), connections)]),
+            Figure(f"{size}_accepted_total", Sort.COUNTER, "gRPC connections accepted.", [((), self.accepted)]),
+            Figure(f"{size}_ended_total", Sort.COUNTER, "gRPC connections ended, by the reason.", ended),
+            *of_calls(streams, self.streams),
+            Figure("ratelimit_grpc_resets_total", Sort.COUNTER, "Streams reset, by whom.", resets),
+            Figure(
+                "ratelimit_grpc_refused_total",
+                Sort.COUNTER,
+                "Connections ended, and calls refused, because a client ran into a limit.",
+                refused,
+            ),
+            Figure("ratelimit_grpc_received_bytes_total", Sort.COUNTER, "Bytes of clients.", [((), received)]),
+            Figure("ratelimit_grpc_sent_bytes_total", Sort.COUNTER, "Bytes to clients.", [((), sent)]),
+            Figure(
+                "ratelimit_grpc_answer_seconds",
+                Sort.HISTOGRAM,
+                "How long calls took, from the read that brought them until their answers were written.",
+                [((), self.answers)],
+            ),
+        )

@@ -1,0 +1,51 @@
+"""The header blocks that we send. They use no table but the static one, so that each is the same for every client."""
+
+from typing import Final
+from urllib.parse import quote
+
+from ratelimit_service.errors import RpcError, Status
+
+LONGEST_MESSAGE: Final = 1000
+"""Characters of `grpc-message`: clients take 8 KiB of trailers, and a character may become twelve bytes."""
+
+
+def _string(text: bytes) -> bytes:
+    """A literal string without Huffman's code: RFC 7541, 5.2."""
+    size = len(text)
+    if size < 127:
+        return bytes((size,)) + text
+    out = bytearray(b"\x7f")
+    size -= 127
+    while size > 127:
+        out.append(size & 127 | 128)
+        size >>= 7
+    out.append(size)
+    return bytes(out) + text
+
+
+def _literal(name: bytes, value: bytes) -> bytes:
+    """A field that no table remembers: RFC 7541, 6.2.2."""
+    return b"\0" + _string(name) + _string(value)
+
+
+_ASCII: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+
+RESPONSE: Final = b"\x88\x0f\x10" + _string(b"application/grpc")
+"""The block before an answer: `:status` 200, and `content-type` by its number in the static table, 31."""
+
+OK: Final = _literal(b"grpc-status", b"0")
+"""The block after the answers of a call that went well."""
+
+
+def trailers(error: RpcError) -> bytes:
+    """The block at the end of a call that did not."""
+    message = quote(error.message[:LONGEST_MESSAGE], _ASCII, errors="replace").encode()
+    block = _literal(b"grpc-status", str(int(error.status)).encode()) + _literal(b"grpc-message", message)
+    if error.status is Status.UNIMPLEMENTED:
+        block += _literal(b"grpc-accept-encoding", b"identity,gzip")
+    return block
+
+
+def http_response(status: bytes) -> bytes:
+    """The block for a client that does not speak gRPC; a text follows."""
+    return b"\x08" + _string(status) + _literal(b"content-type", b"text/plain")
