@@ -28,7 +28,7 @@ class Engine:
     """The methods on their transport, the limiter, and the store."""
 
     def __init__(self, settings: Settings) -> None:
-        self.health = Health()
+        self.health = Health(needs_store=settings.redis_health_check_active_connection)
         self.store = open_store(settings)
         self.limiter = Limiter(
             self.store,
@@ -73,6 +73,7 @@ class Engine:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.store.sweep()
+            self.health.store_is(self.store.healthy)
 
 
 def parse_rules(settings: Settings, sources: Sequence[Source], previous: RuleBook | None) -> RuleBook:

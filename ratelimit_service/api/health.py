@@ -1,7 +1,7 @@
 """grpc.health.v1: whether calls should come here.
 
-The service is well when rules are loaded and it is not draining. Load balancers ask once in a while (Check), or stay
-and are told of each change (Watch).
+The service is well when rules are loaded and it is not draining; and, where that was asked for, when its store can
+decide. Load balancers ask once in a while (Check), or stay and are told of each change (Watch).
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,14 @@ _UNAVAILABLE = RpcError(Status.UNAVAILABLE, "the service is stopping")
 
 
 class Health:
-    """Whether the service is well, and who wants to hear of it."""
+    """Whether the service is well, and who wants to hear of it.
 
-    def __init__(self) -> None:
+    Without `needs_store` it is well without its store too: answers then come by policy.
+    """
+
+    def __init__(self, *, needs_store: bool = False) -> None:
+        self._needs_store = needs_store
+        self._decides = not needs_store
         self._loaded = False
         self._draining = False
         self._finished = False
@@ -41,13 +46,20 @@ class Health:
 
     @property
     def serving(self) -> bool:
-        """Rules are loaded, and the service is not about to stop."""
-        return self._loaded and not self._draining
+        """Rules are loaded, the store is there if it is needed, and the service is not about to stop."""
+        return self._loaded and self._decides and not self._draining
 
     def rules_loaded(self, loaded: bool) -> None:
         """Say whether there are rules to answer by."""
         self._loaded = loaded
         self._tell()
+
+    def store_is(self, healthy: bool) -> None:
+        """Say whether the store can decide."""
+        decides = healthy or not self._needs_store
+        if decides != self._decides:
+            self._decides = decides
+            self._tell()
 
     def drain(self) -> None:
         """Say NOT_SERVING from now on: calls should go elsewhere."""

@@ -151,6 +151,9 @@ class Settings(BaseSettings):
     redis_timeout: Timeout = knob(
         Group.REDIS, "10s", "Time to connect; no attempt takes longer than 2 s, and then there is a new one."
     )
+    redis_health_check_active_connection: Switch = knob(
+        Group.REDIS, "false", "Health says NOT_SERVING while Redis cannot decide, before the first connection too."
+    )
     redis_persecond: Switch = knob(
         Group.REDIS, "false", "Keep the counters whose window is one second in a Redis of their own."
     )

@@ -32,9 +32,6 @@ _REASONS: Final[Mapping[str, Iterable[str]]] = {
     "the service starts without Redis, and looks for it every 50 ms to 2 s": _names(
         "REDIS_STARTUP_", "INITIAL_INTERVAL MAX_INTERVAL MAX_ELAPSED_TIME"
     ),
-    "ON_STORE_FAILURE says what is answered without Redis, and ratelimit_store_healthy that it is gone": [
-        "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"
-    ],
     "counters are kept in this process's memory or in Redis, not in memcached": [
         *_names("MEMCACHE_", "HOST_PORT SRV SRV_REFRESH MAX_IDLE_CONNS TLS"),
         *_names("MEMCACHE_TLS_", "CLIENT_CERT CLIENT_KEY CACERT SKIP_HOSTNAME_VERIFICATION"),
@@ -68,7 +65,5 @@ WITHOUT_MEANING: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Variables that are not used by this release, each with the reason."""
 
-SWITCHES: Final = frozenset(
-    {"USE_STATSD", "USE_DOG_STATSD", "DISABLE_STATS", "TRACING_ENABLED", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"}
-)
+SWITCHES: Final = frozenset({"USE_STATSD", "USE_DOG_STATSD", "DISABLE_STATS", "TRACING_ENABLED"})
 """Of those, the ones that turn a whole feature on: turning it off is what happens anyway, and needs no warning."""

@@ -89,6 +89,19 @@ def test_a_service_serves_while_it_has_rules_and_does_not_drain(name: str) -> No
     assert not health.serving
 
 
+def test_a_store_that_is_gone_matters_only_where_it_is_needed() -> None:
+    needy, easy = Health(needs_store=True), Health()
+    watched = [watch(health)[0] for health in (needy, easy)]
+
+    for health in (needy, easy):
+        health.rules_loaded(True)
+        for healthy_now in (False, True, True, False):
+            health.store_is(healthy_now)
+
+    assert watched[0].messages == [NOT_SERVING, SERVING, NOT_SERVING]
+    assert watched[1].messages == [NOT_SERVING, SERVING]
+
+
 def test_an_unknown_name_is_not_found() -> None:
     answer = check(healthy(), b"\x0a\x04nope")
 

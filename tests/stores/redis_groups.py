@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from tests import peers
 from tests.ports import free_port
 from tests.processes import Process, eventually
 from tests.redis import Redis, start_redis
+from tests.transports.certificates import Issued, authority, issue
 
 _AT_ONCE = ("--repl-diskless-sync-delay", "0")
 """A replica is sent the data when it asks; by default others are waited for, five seconds."""
@@ -18,7 +20,7 @@ _AT_ONCE = ("--repl-diskless-sync-delay", "0")
 
 def ask(port: int, *words: str) -> str:
     """What redis-cli is answered on that port."""
-    command = [str(peers.redis_server().with_name("redis-cli")), "-p", str(port), *words]
+    command = [str(peers.redis_cli()), "-p", str(port), *words]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.rstrip("\n")
 
 
@@ -77,7 +79,7 @@ def start_sentinels(folder: Path, replicas: int = 2, *, password: str = "") -> I
                 "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 3000\n"
                 + (f"requirepass {password}\nsentinel sentinel-pass {password}\n" if password else "")
             )
-            command = [str(peers.redis_server().with_name("redis-sentinel")), str(at / "sentinel.conf")]
+            command = [str(peers.redis_server()), str(at / "sentinel.conf"), "--sentinel"]
             sentinel = stack.enter_context(Process(command, at, {}))
             login = ("-a", password, "--no-auth-warning") if password else ()
 
@@ -118,18 +120,83 @@ class Nodes:
         raise AssertionError(f"nobody has slot {slot}")
 
 
+class Secured(NamedTuple):
+    """Certificates for servers that let in only whom the same authority knows."""
+
+    authority: Issued
+    server: Issued
+    client: Issued
+
+    @property
+    def as_server(self) -> tuple[str, ...]:
+        """Options of redis-server."""
+        files = ("--tls-cert-file", str(self.server.cert), "--tls-key-file", str(self.server.key))
+        return (*files, "--tls-ca-cert-file", str(self.authority.cert), "--tls-cluster", "yes")
+
+    @property
+    def as_client(self) -> tuple[str, ...]:
+        """Options of redis-cli."""
+        cert, key = str(self.client.cert), str(self.client.key)
+        return ("--tls", "--cacert", str(self.authority.cert), "--cert", cert, "--key", key)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Those of the service."""
+        return {
+            "REDIS_TLS_CACERT": str(self.authority.cert),
+            "REDIS_TLS_CLIENT_CERT": str(self.client.cert),
+            "REDIS_TLS_CLIENT_KEY": str(self.client.key),
+        }
+
+
+def secure(folder: Path, name: str) -> Secured:
+    """Certificates for servers of this name, `DNS:…` or `IP:…`."""
+    ca = authority(folder)
+    return Secured(ca, issue(ca, "redis", name), issue(ca, "limiter"))
+
+
+class Move:
+    """A slot on its way from the node that has it to another one; it begins when this is made."""
+
+    def __init__(self, nodes: Nodes, slot: int) -> None:
+        self.source = nodes.with_slot(slot)
+        self.target = next(redis for redis in nodes.redises if redis is not self.source)
+        self._nodes = nodes
+        self._slot = str(slot)
+        source, target = (redis.cli("CLUSTER", "MYID") for redis in (self.source, self.target))
+        self._target_id = target
+        self.target.cli("CLUSTER", "SETSLOT", self._slot, "IMPORTING", source)
+        self.source.cli("CLUSTER", "SETSLOT", self._slot, "MIGRATING", target)
+
+    def keys(self) -> list[str]:
+        """Those that have not gone."""
+        return self.source.cli("CLUSTER", "GETKEYSINSLOT", self._slot, "1000").split()
+
+    def take(self, *keys: str) -> None:
+        """Move these, in one step."""
+        self.source.cli("MIGRATE", "127.0.0.1", str(self.target.port), "", "0", "5000", "KEYS", *keys)
+
+    def end(self) -> None:
+        """Move what is left, and tell all nodes; as redis-cli does it, the one that gets the slot first."""
+        while keys := self.keys():
+            self.take(*keys)
+        for redis in (self.target, self.source, *self._nodes.redises):
+            redis.cli("CLUSTER", "SETSLOT", self._slot, "NODE", self._target_id)
+
+
 @contextmanager
-def start_cluster(folder: Path, replicas: int = 0) -> Iterator[Nodes]:
-    """Three primaries, with so many replicas each."""
+def start_cluster(folder: Path, replicas: int = 0, *more: str, secured: Secured | None = None) -> Iterator[Nodes]:
+    """Three primaries, with so many replicas each; with certificates they speak nothing but TLS, to each other too."""
     count = 3 * (1 + replicas)
     with ExitStack() as stack:
         redises = []
         for number in range(count):
-            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", *_AT_ONCE)
-            redises.append(stack.enter_context(_cluster_node(folder / str(number), options)))
+            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", *_AT_ONCE, *more)
+            redises.append(stack.enter_context(_cluster_node(folder / str(number), options, secured)))
         addresses = [f"127.0.0.1:{redis.port}" for redis in redises]
         ask(
             redises[0].port,
+            *(secured.as_client if secured else ()),
             *("--cluster", "create", *addresses, "--cluster-replicas", str(replicas), "--cluster-yes"),
         )
         eventually(
@@ -148,11 +215,13 @@ def start_cluster(folder: Path, replicas: int = 0) -> Iterator[Nodes]:
 
 
 @contextmanager
-def _cluster_node(folder: Path, options: tuple[str, ...]) -> Iterator[Redis]:
+def _cluster_node(folder: Path, options: tuple[str, ...], secured: Secured | None) -> Iterator[Redis]:
     """Its bus listens on the port 10,000 higher."""
     port = free_port()
     while not _is_free(port + 10_000):
         port = free_port()
+    if secured:
+        options += ("--port", "0", "--tls-port", str(port), *secured.as_server)
     with start_redis(folder, *options, port=port) as redis:
         yield redis
 

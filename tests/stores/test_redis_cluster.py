@@ -1,6 +1,7 @@
 """Counters on the nodes of a cluster."""
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import uvloop
 
 from ratelimit_service.rules.rule import LIST, REQUEST
 from ratelimit_service.stores.redis.keys import cluster_key, slot_of
-from tests.stores.redis_groups import Nodes, have_the_same, start_cluster
+from tests.redis import Redis
+from tests.stores.redis_groups import Move, Nodes, have_the_same, start_cluster
 from tests.stores.redis_stores import charge, hit_of, opened, rule, until
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
@@ -86,20 +88,12 @@ def test_a_slot_that_moves_is_followed_and_nobody_sees_it(nodes: Nodes) -> None:
             limited = rule(100)
             hit = hit_of(limited, "moving")
             assert (await charge(store, hit)).allowed
-            slot = slot_of(store._script.key(hit))
-            source = nodes.with_slot(slot)
-            target = next(redis for redis in nodes.redises if redis is not source)
-            source_id, target_id = (redis.cli("CLUSTER", "MYID") for redis in (source, target))
-
-            target.cli("CLUSTER", "SETSLOT", str(slot), "IMPORTING", source_id)
-            source.cli("CLUSTER", "SETSLOT", str(slot), "MIGRATING", target_id)
+            move = Move(nodes, slot_of(store._script.key(hit)))
             assert (await charge(store, hit_of(limited, "moving"))).hits[0].decision.remaining == 98
             # The key has gone: the source says ASK.
-            keys = source.cli("CLUSTER", "GETKEYSINSLOT", str(slot), "10").split()
-            source.cli("MIGRATE", "127.0.0.1", str(target.port), "", "0", "5000", "KEYS", *keys)
+            move.take(*move.keys())
             assert (await charge(store, hit_of(limited, "moving"))).hits[0].decision.remaining == 97
-            for redis in nodes.redises:
-                redis.cli("CLUSTER", "SETSLOT", str(slot), "NODE", target_id)
+            move.end()
             # The slot has gone: the source says MOVED.
             answers = [(await charge(store, hit_of(limited, "moving"))).hits[0].decision.remaining for _ in range(5)]
             assert answers == [96, 95, 94, 93, 92]
@@ -107,6 +101,55 @@ def test_a_slot_that_moves_is_followed_and_nobody_sees_it(nodes: Nodes) -> None:
             assert store.healthy
 
     run(story())
+
+
+def test_what_is_charged_together_waits_for_the_end_of_a_move(nodes: Nodes) -> None:
+    """Redis answers TRYAGAIN while one of its keys has gone and another has not."""
+
+    async def story() -> None:
+        async with opened(nodes.url, REDIS_TYPE="cluster", CACHE_KEY_PREFIX="{wait}") as store:
+            limited = rule(100)
+            await charge(store, hit_of(limited, "a"), hit_of(limited, "b"))
+            move = Move(nodes, slot_of("wait"))
+            move.take(store._script.key(hit_of(limited, "a")))
+            before = sum(turned_away(redis) for redis in nodes.redises)
+            both = asyncio.create_task(
+                charge(store, hit_of(limited, "a", together=1), hit_of(limited, "b", together=1))
+            )
+            await until(lambda: sum(turned_away(redis) for redis in nodes.redises) > before, "it was turned away")
+            move.end()
+
+            assert [hit.decision.remaining for hit in (await both).hits] == [98, 98]
+            assert store.errors == {}
+
+    run(story())
+
+
+def test_a_move_that_does_not_end_leaves_only_those_without_an_answer_whose_keys_it_parts(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with opened(nodes.url, REDIS_TYPE="cluster", CACHE_KEY_PREFIX="{part}", STORE_DEADLINE="500ms") as store:
+            limited = rule(100)
+            await charge(store, hit_of(limited, "a"), hit_of(limited, "b"))
+            move = Move(nodes, slot_of("part"))
+            move.take(store._script.key(hit_of(limited, "a")))
+            both, *alone = await asyncio.gather(
+                charge(store, hit_of(limited, "a", together=1), hit_of(limited, "b", together=1)),
+                *(charge(store, hit_of(limited, key)) for key in "aabbcc"),
+            )
+
+            assert str(both.error) == "no answer from the store: the counter's slot is moving"
+            assert [answer.hits[0].decision.remaining for answer in alone] == [98, 97, 98, 97, 99, 98]
+            assert store.errors == {"moved": 1}
+            assert store.healthy
+            move.end()
+            assert (await charge(store, hit_of(limited, "a", together=1), hit_of(limited, "b", together=1))).allowed
+
+    run(story())
+
+
+def turned_away(redis: Redis) -> int:
+    """How many commands a node has answered with TRYAGAIN."""
+    return sum(int(count) for count in re.findall(r"errorstat_TRYAGAIN:count=(\d+)", redis.cli("INFO", "errorstats")))
 
 
 @pytest.mark.slow

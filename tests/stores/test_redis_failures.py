@@ -12,7 +12,7 @@ import uvloop
 
 from ratelimit_service.stores.redis.store import RedisStore
 from tests.ports import free_port
-from tests.redis import Redis, start_redis
+from tests.redis import Redis, debugging, start_redis
 from tests.stores.redis_stores import NOISE, Proxy, charge, hit_of, opened, rule, until
 
 DEADLINE = 0.1
@@ -24,7 +24,7 @@ run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[Redis]:
     """A Redis of the test's own: it may be stopped and killed."""
-    with start_redis(tmp_path / "redis", "--enable-debug-command", "yes") as redis:
+    with start_redis(tmp_path / "redis", *debugging()) as redis:
         yield redis
 
 
@@ -262,7 +262,7 @@ def test_a_full_redis_is_answered_by_policy_and_the_operator_told_what_to_do(
 ) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:
-            redis.cli("CONFIG", "SET", "maxmemory", "1mb")
+            redis.cli("CONFIG", "SET", "maxmemory", "1")
             for _ in range(10):
                 assert (await charge(store, hit_of(rule()))).error
             await until(lambda: not store.healthy, "the breaker opened")
@@ -348,7 +348,7 @@ def test_two_services_that_count_locally_admit_the_limit_and_one_rounding_each(r
 def test_a_server_that_is_loading_its_data_is_waited_for(tmp_path: Path) -> None:
     async def story() -> None:
         slowly = ("--key-load-delay", "100", "--loading-process-events-interval-bytes", "1024")
-        with start_redis(tmp_path, "--enable-debug-command", "yes") as redis:
+        with start_redis(tmp_path, *debugging()) as redis:
             redis.cli("DEBUG", "POPULATE", "20000")
             redis.cli("SAVE")
             port = redis.port

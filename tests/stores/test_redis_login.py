@@ -10,39 +10,28 @@ import uvloop
 
 from tests.ports import free_port
 from tests.redis import start_redis
+from tests.stores.redis_groups import secure, start_cluster
 from tests.stores.redis_stores import charge, hit_of, opened, rule
-from tests.transports.certificates import Issued, authority, issue
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
 
-class Secured(NamedTuple):
-    """A Redis that speaks TLS only with clients of its authority."""
+class Redis(NamedTuple):
+    """One that speaks TLS only with clients of its authority."""
 
     port: int
-    authority: Issued
-    client: Issued
+    settings: dict[str, str]
+    """Of one who may come in."""
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
     folder = tmp_path_factory.mktemp("tls")
-    ca = authority(folder)
-    server = issue(ca, "redis", "DNS:localhost")
+    certificates = secure(folder, "DNS:localhost")
     port = free_port()
-    files = ("--tls-cert-file", str(server.cert), "--tls-key-file", str(server.key), "--tls-ca-cert-file", str(ca.cert))
-    with start_redis(folder / "redis", "--tls-port", str(port), *files, "--requirepass", "hunter2"):
-        yield Secured(port, ca, issue(ca, "limiter"))
-
-
-def files_of(secured: Secured) -> dict[str, str]:
-    """The variables of one who may come in."""
-    return {
-        "REDIS_AUTH": "hunter2",
-        "REDIS_TLS_CACERT": str(secured.authority.cert),
-        "REDIS_TLS_CLIENT_CERT": str(secured.client.cert),
-        "REDIS_TLS_CLIENT_KEY": str(secured.client.key),
-    }
+    options = ("--tls-port", str(port), *certificates.as_server, "--requirepass", "hunter2")
+    with start_redis(folder / "redis", *options):
+        yield Redis(port, {"REDIS_AUTH": "hunter2", **certificates.settings})
 
 
 async def cause(url: str, environ: dict[str, str]) -> str:
@@ -63,20 +52,46 @@ async def cause(url: str, environ: dict[str, str]) -> str:
         ("rediss://localhost:{port}", {"REDIS_TLS_CACERT": ""}, "tls"),
     ],
 )
-def test_tls_trusts_whom_it_is_told_to(secured: Secured, url: str, changed: dict[str, str], expected: str) -> None:
+def test_tls_trusts_whom_it_is_told_to(secured: Redis, url: str, changed: dict[str, str], expected: str) -> None:
     async def story() -> None:
-        assert await cause(url.format(port=secured.port), {**files_of(secured), **changed}) == expected
+        assert await cause(url.format(port=secured.port), {**secured.settings, **changed}) == expected
 
     run(story())
 
 
-def test_a_client_without_a_certificate_is_not_let_in(secured: Secured) -> None:
+def test_a_client_without_a_certificate_is_not_let_in(secured: Redis) -> None:
     async def story() -> None:
-        environ = {**files_of(secured), "REDIS_TLS_CLIENT_CERT": "", "REDIS_TLS_CLIENT_KEY": ""}
+        environ = {**secured.settings, "REDIS_TLS_CLIENT_CERT": "", "REDIS_TLS_CLIENT_KEY": ""}
 
         assert await cause(f"rediss://localhost:{secured.port}", environ) in {"tls", "reset"}
 
     run(story())
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("IP:127.0.0.1", ()),
+        (
+            "DNS:localhost",
+            ("--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname"),
+        ),
+    ],
+)
+def test_a_cluster_may_speak_nothing_but_tls(tmp_path: Path, name: str, options: tuple[str, ...]) -> None:
+    certificates = secure(tmp_path, name)
+    with start_cluster(tmp_path / "cluster", 0, *options, secured=certificates) as nodes:
+        url = nodes.url.replace("127.0.0.1", name.partition(":")[2])
+
+        async def story() -> None:
+            environ = {"REDIS_TYPE": "cluster", "REDIS_TLS": "true", **certificates.settings}
+            async with opened(url, wait=True, **environ) as store:
+                answer = await charge(store, *(hit_of(rule(), str(number)) for number in range(30)))
+                assert answer.allowed
+            assert await cause(url, {**environ, "REDIS_TLS_CACERT": ""}) == "tls"
+
+        run(story())
+        assert all("user=" in redis.cli("KEYS", "*") for redis in nodes.redises)
 
 
 def test_an_acl_user_with_its_prefix_is_enough(tmp_path: Path) -> None:

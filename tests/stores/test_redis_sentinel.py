@@ -69,7 +69,8 @@ def test_a_primary_that_is_told_to_step_down_is_left(tmp_path: Path) -> None:
         async def story() -> None:
             async with opened(watched.url, REDIS_TYPE="sentinel", ON_STORE_FAILURE="closed") as store:
                 old = watched.primary
-                ask(watched.sentinels[0], "SENTINEL", "FAILOVER", "shop")
+                failover = ("SENTINEL", "FAILOVER", "shop")
+                await until(lambda: ask(watched.sentinels[0], *failover) == "OK", "its replica is good enough")
                 await until(lambda: watched.primary is not old, "the failover")
                 # The old one does not know it yet, and would take hits for another ten seconds.
                 await asyncio.sleep(2)

@@ -15,6 +15,7 @@ from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.store import Store
 from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit
+from tests import peers
 from tests.clocks import Clock
 from tests.redis import start_redis
 from tests.stores.redis_stores import RedisStores
@@ -30,16 +31,28 @@ def redis_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisStor
         yield stores
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(scope="session")
+def redis_6_2_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisStores]:
+    folder = tmp_path_factory.mktemp("redis-6.2")
+    with start_redis(folder, program=peers.redis_6_2()) as redis, RedisStores(redis) as stores:
+        yield stores
+
+
+@pytest.fixture(scope="session")
+def valkey_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisStores]:
+    folder = tmp_path_factory.mktemp("valkey")
+    with start_redis(folder, program=peers.valkey()) as valkey, RedisStores(valkey) as stores:
+        yield stores
+
+
+@pytest.fixture(params=["memory", "redis", "redis_6_2", "valkey"])
 def open_store(request: pytest.FixtureRequest) -> OpenStore:
     match request.param:
         case "memory":
             return lambda clock: MemoryStore(1000, clock)
-        case "redis":
-            stores: RedisStores = request.getfixturevalue("redis_stores")
+        case server:
+            stores: RedisStores = request.getfixturevalue(f"{server}_stores")
             return stores.open
-        case unknown:
-            raise KeyError(unknown)
 
 
 def charge(store: Store, *costs_by_key: tuple[str, int]) -> list[tuple[bool, int]]:

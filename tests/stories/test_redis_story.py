@@ -1,17 +1,14 @@
 """Several instances with one Redis: what an operator promises to users, from process to process."""
 
-import json
 import signal
-import subprocess
-import sys
-from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, Service, ask, start_service
+from tests.processes import Service, ask, start_service
 from tests.redis import start_redis
+from tests.stories.callers import call
 
 RULES = """
 domain: shop
@@ -25,7 +22,7 @@ descriptors:
 ASK = '{"domain": "shop", "descriptors": [{"entries": [{"key": "few", "value": "ada"}]}]}'
 
 
-def call(service: Service) -> int:
+def status(service: Service) -> int:
     """The HTTP status of one request."""
     return ask(service.http_port, "/json", method="POST", body=ASK).status
 
@@ -37,28 +34,8 @@ def test_three_services_with_four_callers_each_admit_exactly_the_limit(tmp_path:
         redis = stack.enter_context(start_redis(tmp_path / "redis"))
         environ = {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "10s"}
         services = [stack.enter_context(start_service(tmp_path / str(n), RULES, environ)) for n in range(3)]
-        callers = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, str(Path(__file__).with_name("redis_caller.py")), str(port), "120", *kinds],
-                    env={"PYTHONPATH": str(ROOT)},
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for port in [service.grpc_port for service in services] * 4
-        ]
-        for caller in callers:
-            assert caller.stdout is not None
-            assert caller.stdout.readline() == "ready\n"
-        for caller in callers:
-            assert caller.stdin is not None
-            caller.stdin.write("go\n")
-            caller.stdin.flush()
-        allowed: Counter[str] = Counter()
-        for caller in callers:
-            allowed.update(json.loads(caller.communicate(timeout=120)[0]))
+        ports = [service.grpc_port for service in services] * 4
+        allowed = stack.enter_context(call(ports, 120, kinds)).allowed()
 
     assert allowed == {
         "few:1": 7,
@@ -75,10 +52,10 @@ def test_a_service_counts_in_redis_and_another_goes_on_where_it_stopped(tmp_path
     with start_redis(tmp_path / "redis") as redis:
         environ = {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "10s"}
         with start_service(tmp_path / "one", RULES, environ) as one:
-            first = [call(one) for _ in range(5)]
+            first = [status(one) for _ in range(5)]
             assert "counters in redis" in one.log
         with start_service(tmp_path / "other", RULES, environ) as other:
-            second = [call(other) for _ in range(5)]
+            second = [status(other) for _ in range(5)]
 
     assert first == [200] * 5
     assert second == [200, 200, 429, 429, 429]
@@ -89,17 +66,17 @@ def test_it_starts_without_redis_answers_by_policy_and_says_so(tmp_path: Path) -
         port = redis.port
     environ = {"REDIS_URL": f"127.0.0.1:{port}", "REDIS_AUTH": "hunter2", "STORE_DEADLINE": "10s"}
     with start_service(tmp_path / "closed", RULES, {**environ, "ON_STORE_FAILURE": "closed"}) as service:
-        assert call(service) == 429
+        assert status(service) == 429
         assert "store lost: Redis at 127.0.0.1" in service.log
         metrics = service.metrics()
         assert 'ratelimit_store_errors_total{store="redis",cause="refused"} 1' in metrics
         assert 'ratelimit_store_healthy{store="redis"} 0' in metrics
         with start_redis(tmp_path / "again", "--requirepass", "hunter2", port=port):
             service.wait_until(lambda: "store regained" in service.log, "it finds Redis")
-            assert call(service) == 200
+            assert status(service) == 200
         assert "hunter2" not in service.log
     with start_service(tmp_path / "error", RULES, environ) as service:
-        assert call(service) == 503
+        assert status(service) == 503
         # New rules need no Redis.
         service.write_rules(RULES.replace("few", "fewer"))
         service.wait_until(lambda: service.log.count("rules loaded") == 2, "the rules are loaded again")
@@ -109,9 +86,9 @@ def test_it_stops_in_time_while_redis_hangs(tmp_path: Path) -> None:
     with start_redis(tmp_path / "redis") as redis:
         environ = {"REDIS_URL": f"127.0.0.1:{redis.port}", "ON_STORE_FAILURE": "open"}
         with start_service(tmp_path / "service", RULES, environ) as service:
-            assert call(service) == 200
+            assert status(service) == 200
             redis.send(signal.SIGSTOP)
-            assert call(service) == 200
+            assert status(service) == 200
             assert service.stop() == 0
             assert "Traceback" not in service.log
         redis.send(signal.SIGCONT)

@@ -102,6 +102,13 @@ def test_health_of_the_parent_follows_that_of_the_workers(tmp_path: Path) -> Non
         assert crew.post(ASK).status == 503
 
 
+def test_health_says_no_when_no_worker_has_the_redis_that_it_needs(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2, {"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION": "true"}) as crew:
+        crew.redis.kill()
+
+        crew.service.wait_until(lambda: not crew.service.healthy, "health follows the workers'")
+
+
 def test_the_processes_memory_and_time_are_summed(tmp_path: Path) -> None:
     with start_crew(tmp_path, 3) as crew:
         resident = crew.metric("process_resident_memory_bytes")

@@ -220,6 +220,9 @@ class Lane:
             if code in {"MOVED", "ASK"} and self.redirect(order, code, str(error).rpartition(" ")[2]):
                 self._end(call)
                 return
+            if code == "TRYAGAIN" and self._try_again(order):
+                self._end(call)
+                return
         fault = fault_of_reply(error)
         for part in order.parts:
             self._fail(part, fault)
@@ -227,6 +230,17 @@ class Lane:
             self._lose(fault)
         else:
             self._end(call, well=False)
+
+    def _try_again(self, order: Order) -> bool:
+        """Its keys lie at both ends of a move. Those of one request may not; if they do, it comes again."""
+        if len(order.parts) > 1:
+            return all(self.adopt(Order(order.group, [part]), asking=False) for part in order.parts)
+        pause = self._deadline / _MOVING
+        (part,) = order.parts
+        if monotonic() + pause >= part.waiting.deadline:
+            return False
+        asyncio.get_running_loop().call_later(pause, self.put, part)
+        return True
 
     def _end(self, call: _Call, *, well: bool = True) -> None:
         """One order less to wait for; after the last one the next call goes out."""
@@ -311,6 +325,9 @@ _SILENT: Final = 1.0
 
 _COUNT: Final = 5.0
 """Seconds between two questions how many keys there are."""
+
+_MOVING: Final = 4
+"""Times that a request looks within its deadline whether its slot has moved."""
 
 _NOT_THIS_ONE: Final = frozenset({"readonly", "loading", "noauth", "wrongpass"})
 """The server will not do at all, or not in this connection: there is nothing to be gained by four more calls."""
