@@ -30,5 +30,5 @@ line: no setting, and no secret, stands on a command line or in an environment.
 service manager may send SIGTERM to every process). SIGTERM: health says NOT_SERVING in all, the grace, no more
 connections, all drain, exit. A worker that dies is told in one line and replaced, after a pause that doubles while new
 ones die soon; if all its clients have gone to the others by then, these send some of them back by GOAWAY. One that says
-nothing for a minute is killed. A worker whose parent is gone reads the end of its channel, drains and ends.
+nothing for half a minute is killed. A worker whose parent is gone reads the end of its channel, drains and ends.
 """

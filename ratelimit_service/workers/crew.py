@@ -25,8 +25,9 @@ _LOOK_SECONDS: Final = 0.1
 _SILENCE_SECONDS: Final = 5.0
 """A worker reports every second; one that says nothing for so long hangs."""
 
-_HUNG_SECONDS: Final = 60.0
-"""One that hangs for so long, or does not begin to speak, hangs for good: its clients had better connect anew."""
+_HUNG_SECONDS: Final = 30.0
+"""One that hangs for so long, or does not begin to speak, hangs for good: its clients had better connect anew. So
+long waits gunicorn, too."""
 
 _STOOD_STILL_SECONDS: Final = 1.0
 """A look that comes so late finds nothing out about the workers: this process did not run, nor perhaps did they."""

@@ -5,10 +5,13 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests import peers
 from tests.envoy.load import load as envoy_load
 from tests.envoy.proxy import HEALTH_CHECK, bootstrap, by, route, start_envoy
 from tests.processes import ask, eventually, start_service
@@ -51,6 +54,31 @@ def test_sigterm_to_every_process_drains_as_sigterm_to_the_parent(tmp_path: Path
         assert crew.service.wait() == 0
         assert all(map(gone, pids))
         assert crew.service.log.rstrip().endswith("stopped")
+
+
+def test_all_workers_say_that_they_drain(tmp_path: Path) -> None:
+    client = Path(__file__).parents[1] / "api" / "health_client.py"
+    with start_crew(tmp_path, 2, {"DRAIN_SECONDS": "3600"}) as crew:
+        watching = [
+            subprocess.Popen(
+                [sys.executable, str(client), f"127.0.0.1:{crew.service.grpc_port}", "watch", ""],
+                env={"PYTHONPATH": str(peers.grpc_peers())},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(2)
+        ]
+        outputs = [each.stdout for each in watching if each.stdout is not None]
+        before = [output.readline() for output in outputs]
+        loads = crew.loads
+        crew.service.send(signal.SIGTERM)
+        after = [output.readline() for output in outputs]
+        for each in watching:
+            each.kill()
+            each.communicate()
+
+    assert loads == [1, 1]
+    assert (before, after) == (["SERVING\n"] * 2, ["NOT_SERVING\n"] * 2)
 
 
 def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
