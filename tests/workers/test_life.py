@@ -89,7 +89,7 @@ def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
         crew.service.send(signal.SIGINT)
 
         assert crew.service.wait() == 128 + signal.SIGINT
-        assert all(map(gone, pids))
+        eventually(lambda: all(map(gone, pids)), "the workers are gone")
 
 
 def test_sighup_has_all_workers_load_the_rules(tmp_path: Path) -> None:
