@@ -1,7 +1,9 @@
 """How long calls took, as a histogram of integers. Hot path."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate
+from operator import add
 from typing import NamedTuple
 
 _MICROSECONDS = (50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000)
@@ -38,6 +40,22 @@ class Latency:
         """Count several that took so long."""
         self._counts[bisect_left(BOUNDS, nanoseconds)] += calls
         self.nanoseconds += nanoseconds * calls
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """How many calls were in each bucket, the last of which has no bound."""
+        return self._counts
+
+    def take(self) -> tuple[list[int], int]:
+        """All that was counted, and its nanoseconds, for another histogram to add; here it begins anew."""
+        taken = self._counts, self.nanoseconds
+        self._counts, self.nanoseconds = [0] * len(self._counts), 0
+        return taken
+
+    def add(self, counts: Sequence[int], nanoseconds: int) -> None:
+        """Count what was taken from another."""
+        self._counts = list(map(add, self._counts, counts))
+        self.nanoseconds += nanoseconds
 
     @property
     def calls(self) -> int:

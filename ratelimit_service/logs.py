@@ -16,27 +16,36 @@ _LEVELS = {
 }
 
 
-def start_logging(level: str, form: str) -> None:
-    """Send all lines from `level` up to standard error, as `text` or as `json`."""
+def start_logging(level: str, form: str, *, worker: int = 0) -> None:
+    """Send all lines from `level` up to standard error, as `text` or as `json`; those of a worker say which it is."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if form == "json" else _Text())
+    handler.setFormatter(_Json(worker) if form == "json" else _Text(worker))
     logging.basicConfig(level=_LEVELS[level], handlers=[handler], force=True)
     # A line for each HTTP request is what metrics are for.
     logging.getLogger("aiohttp.access").setLevel(logging.CRITICAL)
 
 
 class _Text(logging.Formatter):
+    def __init__(self, worker: int) -> None:
+        super().__init__()
+        self._who = f"worker {worker}: " if worker else ""
+
     def format(self, record: logging.LogRecord) -> str:
-        return f"{_moment(record)} {record.levelname.lower():<7} {_whole(self, record)}"
+        return f"{_moment(record)} {record.levelname.lower():<7} {self._who}{_whole(self, record)}"
 
 
 class _Json(logging.Formatter):
+    def __init__(self, worker: int) -> None:
+        super().__init__()
+        self._who = {"worker": worker} if worker else {}
+
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "@timestamp": _moment(record),
             "level": record.levelname.lower(),
             "@message": _whole(self, record),
             "logger": record.name,
+            **self._who,
         }
         return json.dumps(line, ensure_ascii=False)
 

@@ -8,16 +8,14 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
-from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
-
 from ratelimit_service import __version__
 from ratelimit_service.clock import SECOND
 from ratelimit_service.exposition import Labels, head, label_text, line
 from ratelimit_service.figures import Figure
 from ratelimit_service.latency import Latency
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.processes import Processes, Workers
 from ratelimit_service.rules.watch import Watcher
-from ratelimit_service.series import BLOCK, STATS, sums, upstream_text
+from ratelimit_service.series import BLOCK, STATS, Counted, sums, upstream_text
 from ratelimit_service.tally import Path
 
 
@@ -69,24 +67,26 @@ _OWN_LABELS: Final = frozenset(
         "reason",
         "limit",
         "by",
+        "worker",
     }
 )
 
 
 class Metrics:
-    """Everything that is counted; `extra_labels` stand on every series."""
+    """Everything that is counted, by all `workers` if there are any; `extra_labels` stand on every series."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whatever there is to count
         self,
-        limiter: Limiter,
+        counted: Counted,
         methods: Sequence[Calls],
         watcher: Watcher,
         health: Serving,
         *,
         extra_labels: Iterable[tuple[str, str]] = (),
         connections: Callable[[], Connections | None] = lambda: None,
+        workers: Workers | None = None,
     ) -> None:
-        self._limiter = limiter
+        self._counted = counted
         self._methods = methods
         self._watcher = watcher
         self._health = health
@@ -95,9 +95,8 @@ class Metrics:
         self._extra = tuple(
             (f"exported_{name}" if name in _OWN_LABELS else name, value) for name, value in extra_labels
         )
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        GCCollector(self._registry)
+        self._workers = workers
+        self._processes = Processes(lambda labels: self._labels(*labels), workers)
 
     def exposition(self) -> Iterator[str]:
         """All metrics but the process's own, as text in blocks."""
@@ -109,21 +108,18 @@ class Metrics:
         if connections := self._connections():
             for figure in connections.figures():
                 yield self._figure(figure)
+        if self._workers is not None:
+            yield self._of_workers(self._workers)
 
     def process(self) -> str:
-        """The process's own metrics. Counting its open files takes long when there are many: not for the loop."""
-        blocks = []
-        for metric in self._registry.collect():
-            name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-            blocks.append(head(name, metric.type, metric.documentation))
-            blocks += [line(each.name, self._labels(*each.labels.items()), each.value) for each in metric.samples]
-        return "".join(blocks)
+        """CPU, memory and files. Counting open files takes long when there are many: not for the loop."""
+        return self._processes.text()
 
     def _labels(self, *labels: tuple[str, str]) -> str:
         return label_text((*labels, *self._extra))
 
     def _rules(self) -> Iterator[str]:
-        found = yield from sums(self._limiter, self._path_labels)
+        found = yield from sums(self._counted, self._path_labels)
         for index, (stat, meaning) in enumerate(STATS):
             name = f"ratelimit_service_rate_limit_{stat}"
             yield head(name, "counter", meaning)
@@ -146,7 +142,7 @@ class Metrics:
         name = "ratelimit_service_rate_limit_domain_not_found"
         yield head(name, "counter", "Requests for a domain that has no rules.")
         found: dict[str, int] = {}
-        for path, tally in self._limiter.unknown_domains.items():
+        for path, tally in self._counted.unknown_domains.items():
             labels = self._path_labels(path)
             found[labels] = found.get(labels, 0) + tally.total_hits
         lines = [line(name, labels, number) for labels, number in found.items()]
@@ -154,7 +150,7 @@ class Metrics:
             yield "".join(lines[start : start + BLOCK])
 
     def _service(self) -> Iterator[str]:
-        totals, watcher = self._limiter.totals, self._watcher
+        totals, watcher = self._counted.totals, self._watcher
         name = "ratelimit_service_should_rate_limit_error"
         yield head(name, "counter", "Calls that could not be answered, because of the request or rules, or the store.")
         yield line(name, self._labels(("err_type", "service_error")), totals.service_errors)
@@ -192,8 +188,8 @@ class Metrics:
 
     def _store_errors(self) -> str:
         """Only a store outside this process has any: it says why requests were answered by policy."""
-        errors = self._limiter.store.errors
-        name, of_store = "ratelimit_store_errors_total", ("store", self._limiter.store.name)
+        errors = self._counted.store.errors
+        name, of_store = "ratelimit_store_errors_total", ("store", self._counted.store.name)
         return head(name, "counter", "Requests answered by policy, by what was wrong with the store.") + "".join(
             line(name, self._labels(of_store, ("cause", cause)), number) for cause, number in sorted(errors.items())
         )
@@ -207,8 +203,18 @@ class Metrics:
             for labels, value in figure.values
         )
 
+    def _of_workers(self, workers: Workers) -> str:
+        alive = tuple(workers.alive)
+        name, deaths = "ratelimit_worker_connections", "ratelimit_worker_deaths_total"
+        return (
+            head(name, "gauge", "gRPC connections of each worker.")
+            + "".join(line(name, self._labels(("worker", str(worker.number))), worker.load) for worker in alive)
+            + head(deaths, "counter", "Workers that ended without being told to.")
+            + line(deaths, self._labels(), workers.deaths)
+        )
+
     def _gauges(self) -> str:
-        book, store, watcher = self._limiter.book, self._limiter.store, self._watcher
+        book, store, watcher = self._counted.book, self._counted.store, self._watcher
         of_store = ("store", store.name)
         loaded = watcher.successes > 0 and not watcher.problems
         build = (("version", __version__), ("python", platform.python_version()))

@@ -4,16 +4,64 @@ Summing ten thousand of them takes long, so the sums are made by a generator, wh
 """
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from operator import add, attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.tally import Path, Tally
+from ratelimit_service.tally import Path, Tallies, Tally, Totals
 
 BLOCK = 100
 """Series worked on at a time: a tenth of a millisecond."""
+
+
+class Counters(Protocol):
+    """What is shown of a store."""
+
+    @property
+    def name(self) -> str:
+        """What kind it is."""
+
+    @property
+    def healthy(self) -> bool:
+        """It can decide."""
+
+    @property
+    def counters(self) -> int:
+        """How many it holds."""
+
+    @property
+    def evicted(self) -> int:
+        """How many had to make way."""
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """What it could not decide, by cause."""
+
+
+class Counted(Protocol):
+    """What a limiter has counted, or those of all workers together."""
+
+    @property
+    def book(self) -> RuleBook | None:
+        """The rules, with their tallies."""
+
+    @property
+    def overrides(self) -> Tallies:
+        """Of limits sent with requests."""
+
+    @property
+    def unknown_domains(self) -> Tallies:
+        """Requests for domains without rules, counted in `total_hits`."""
+
+    @property
+    def totals(self) -> Totals:
+        """Of the service as a whole."""
+
+    @property
+    def store(self) -> Counters:
+        """Where the counters are."""
 
 
 class Stat(NamedTuple):
@@ -38,16 +86,33 @@ STATS: Final = (
 )
 _numbers: Callable[[Tally], tuple[int, ...]] = attrgetter(*(stat.name for stat in STATS))
 
+
+def take_tally(tally: Tally) -> tuple[int, ...] | None:
+    """All that was counted, in the order of STATS, for another to add, or None; here it begins anew."""
+    numbers = _numbers(tally)
+    if not any(numbers):
+        return None
+    add_tally(tally, [-number for number in numbers])
+    return numbers
+
+
+def add_tally(tally: Tally, numbers: Sequence[int]) -> None:
+    """Count what was taken from another."""
+    for stat, number in zip(STATS, numbers, strict=True):
+        if number:
+            setattr(tally, stat.name, getattr(tally, stat.name) + number)
+
+
 _LIMITED = frozenset({"total_hits", "over_limit", "near_limit", "within_limit"})
 
 Sums = dict[str, tuple[tuple[int, ...], frozenset[str]]]
 """By what stands before the numbers: the numbers of all tallies there, and which of them are shown while they are 0."""
 
 
-def sums(limiter: Limiter, write: Callable[[Path], str]) -> Generator[str, None, Sums]:
+def sums(counted: Counted, write: Callable[[Path], str]) -> Generator[str, None, Sums]:
     """The numbers of all tallies by what `write` makes of their paths; two that come out alike are one series."""
     found: Sums = {}
-    for count, (path, tally, shown) in enumerate(_tallies(limiter)):
+    for count, (path, tally, shown) in enumerate(_tallies(counted)):
         if count % BLOCK == 0:
             yield ""
         key = write(path)
@@ -60,15 +125,15 @@ def sums(limiter: Limiter, write: Callable[[Path], str]) -> Generator[str, None,
     return found
 
 
-def _tallies(limiter: Limiter) -> Iterator[tuple[Path, Tally, frozenset[str]]]:
-    for rule in () if limiter.book is None else limiter.book.rules:
+def _tallies(counted: Counted) -> Iterator[tuple[Path, Tally, frozenset[str]]]:
+    for rule in () if counted.book is None else counted.book.rules:
         shown = _shown(rule)
         if rule.tallies is None:
             yield rule.path, rule.tally, shown
         else:
             for path, tally in rule.tallies.items():
                 yield path, tally, shown
-    for path, tally in limiter.overrides.items():
+    for path, tally in counted.overrides.items():
         yield path, tally, _LIMITED
 
 

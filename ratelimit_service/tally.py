@@ -114,8 +114,7 @@ class Tallies:
         tally = self._by_path.get(path)
         if tally is None:
             if len(self._by_path) >= self._most or sum(map(len, path)) > LONGEST_PATH:
-                self._by_path.setdefault(self._other_path, self._other)
-                return self._other
+                return self._by_path.setdefault(self._other_path, self._other)
             tally = self._by_path[path] = Tally()
         return tally
 

@@ -171,8 +171,8 @@ class Service(Process):
 
     @property
     def listening(self) -> bool:
-        """All three ports are open."""
-        return {"gRPC", "HTTP", "debug HTTP"} <= dict(self._ports()).keys()
+        """All three ports are open, or two and a unix socket for gRPC."""
+        return {"HTTP", "debug HTTP"} <= dict(self._ports()).keys() and "listening for gRPC on" in self.log
 
     def metrics(self) -> str:
         """What Prometheus would read."""

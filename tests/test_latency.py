@@ -22,3 +22,14 @@ def test_the_bounds_have_all_of_upstreams() -> None:
 
     assert [bound / 1e9 for bound in BOUNDS[-11:]] == upstream
     assert list(BOUNDS) == sorted(BOUNDS)
+
+
+def test_what_is_taken_from_one_is_added_to_another() -> None:
+    one, other = Latency(), Latency()
+    one.observe(60_000)
+    other.observe(70_000)
+
+    other.add(*one.take())
+
+    assert (one.calls, one.nanoseconds) == (0, 0)
+    assert (other.calls, other.nanoseconds, other.buckets()[1].calls) == (2, 130_000, 2)

@@ -1,8 +1,10 @@
 """Metrics as Prometheus reads them: prometheus_client's parser is the reader, which is not ours."""
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,11 +66,35 @@ class Known:
         return (*counts.figures(connections=3, streams=7, received=100, sent=200), of_lag(Latency()))
 
 
+class Place(NamedTuple):
+    """A worker at work: this process."""
+
+    number: int
+    load: int
+    pid: int = os.getpid()
+    ready: bool = True
+
+
+class Crew:
+    """Several of them."""
+
+    alive = (Place(1, 4), Place(2, 0))
+    deaths = 7
+
+    async def refresh(self) -> None:
+        """Nothing is left to gather."""
+
+
 class Parts:
     """What metrics are read from."""
 
     def __init__(
-        self, rules: str = RULES, *, most_values: int = 1000, labels: tuple[tuple[str, str], ...] = ()
+        self,
+        rules: str = RULES,
+        *,
+        most_values: int = 1000,
+        labels: tuple[tuple[str, str], ...] = (),
+        workers: Crew | None = None,
     ) -> None:
         self.limiter = Limiter(MemoryStore(1000, Clock()), most_values=most_values)
         self.limiter.book = book(rules, most_values=most_values)
@@ -76,7 +102,13 @@ class Parts:
         self.watcher = Watcher(Path("rules"), lambda *_: book(), lambda _: None)
         self.health = Health()
         self.metrics = Metrics(
-            self.limiter, [self.method], self.watcher, self.health, extra_labels=labels, connections=Known
+            self.limiter,
+            [self.method],
+            self.watcher,
+            self.health,
+            extra_labels=labels,
+            connections=Known,
+            workers=workers,
         )
 
     def ask(self, *entries: tuple[str, str], domain: str = "shop", cost: int = 1, limit: Limit | None = None) -> None:
@@ -331,8 +363,20 @@ def test_connections_are_told_where_the_transport_knows_them() -> None:
     assert series["ratelimit_grpc_answer_seconds_count", labelled()] == 0
 
 
+def test_workers_are_told_and_their_processes_are_summed_with_their_parent() -> None:
+    one, three = Parts().series(), Parts(workers=Crew()).series()
+
+    assert three["ratelimit_worker_connections", labelled(worker="1")] == 4
+    assert three["ratelimit_worker_connections", labelled(worker="2")] == 0
+    assert three["ratelimit_worker_deaths_total", labelled()] == 7
+    none = labelled()
+    assert three["process_resident_memory_bytes", none] > 2 * one["process_resident_memory_bytes", none]
+    assert three["process_max_fds", none] == one["process_max_fds", none]
+    assert three["process_start_time_seconds", none] == one["process_start_time_seconds", none]
+
+
 def test_the_documentation_has_every_metric_and_no_other() -> None:
-    parts = Parts()
+    parts = Parts(workers=Crew())
     documented = set(
         re.findall(r"^\| `([a-z_0-9]+)`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.MULTILINE)
     )

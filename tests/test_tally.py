@@ -110,3 +110,12 @@ def test_a_huge_value_never_becomes_the_name_of_a_metric() -> None:
     tallies.of(("shop", "x" * LONGEST_PATH)).total_hits += 1
 
     assert [path for path, _ in tallies.items()] == [("shop", "other")]
+
+
+def test_what_another_process_has_summed_as_other_is_summed_there_too() -> None:
+    tallies = Tallies(("other",), 1)
+
+    tallies.of(("other",)).total_hits += 5
+    tallies.of(("one too many",)).total_hits += 2
+
+    assert [(path, tally.total_hits) for path, tally in tallies.items()] == [(("other",), 7)]

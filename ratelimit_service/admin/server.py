@@ -22,9 +22,10 @@ from ratelimit_service.api.method import Method
 from ratelimit_service.clock import SECOND
 from ratelimit_service.errors import StartError
 from ratelimit_service.exposition import CONTENT_TYPE
-from ratelimit_service.limiter import Limiter
 from ratelimit_service.metrics import Calls, Connections, Metrics, Serving
+from ratelimit_service.processes import Workers
 from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.series import Counted
 from ratelimit_service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -66,25 +67,33 @@ class _Port(NamedTuple):
 class AdminServer:
     """HTTP beside the line of a request: what it shows it only reads, and what `/json` is asked goes to the method."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whatever there is to show
         self,
-        limiter: Limiter,
+        counted: Counted,
         method: CountedMethod,
         watcher: Watcher,
         health: Serving,
         settings: Settings,
         *,
         connections: Callable[[], Connections | None] = lambda: None,
+        workers: Workers | None = None,
     ) -> None:
-        self._limiter = limiter
+        self._counted = counted
         self._method = method
         self._watcher = watcher
         self._health = health
         self._settings = settings
+        self._workers = workers
         self._metrics = Metrics(
-            limiter, [method], watcher, health, extra_labels=settings.extra_tags, connections=connections
+            counted,
+            [method],
+            watcher,
+            health,
+            extra_labels=settings.extra_tags,
+            connections=connections,
+            workers=workers,
         )
-        self._status = Status(limiter, method, watcher, health)
+        self._status = Status(counted, method, watcher, health, workers=workers)
         self._json = JsonApi(method, most_bytes=settings.http_max_body_size)
         self._page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
         self._runners: list[web.AppRunner] = []
@@ -173,8 +182,13 @@ class AdminServer:
         return web.Response(status=500, headers=_TEXT)
 
     async def _expose(self, request: web.Request) -> web.StreamResponse:
+        await self._refresh()
         process = await asyncio.to_thread(self._metrics.process)
         return await send_blocks(request, _METRICS, chain(self._metrics.exposition(), [process]))
+
+    async def _refresh(self) -> None:
+        if self._workers is not None:
+            await self._workers.refresh()
 
     async def _show(self, _: web.Request) -> web.StreamResponse:
         nonce = secrets.token_urlsafe()
@@ -188,14 +202,16 @@ class AdminServer:
         return web.Response(text=self._page.replace("{nonce}", nonce), content_type="text/html", headers=headers)
 
     async def _tell_status(self, request: web.Request) -> web.StreamResponse:
+        await self._refresh()
         return await send_blocks(request, _JSON, self._status.text())
 
     async def _list_rules(self, request: web.Request) -> web.StreamResponse:
-        book = self._limiter.book
+        book = self._counted.book
         return await send_blocks(request, _TEXT, rules_text(() if book is None else book.rules))
 
     async def _list_stats(self, request: web.Request) -> web.StreamResponse:
-        return await send_blocks(request, _TEXT, stats_text(self._limiter, [self._method], self._watcher))
+        await self._refresh()
+        return await send_blocks(request, _TEXT, stats_text(self._counted, [self._method], self._watcher))
 
 
 def _listing(endpoints: Sequence[_Endpoint]) -> Middleware:

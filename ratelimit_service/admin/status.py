@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from ratelimit_service import __version__
 from ratelimit_service.clock import SECOND, Clock, system_clock
-from ratelimit_service.limiter import Limiter
 from ratelimit_service.metrics import Calls, Serving
+from ratelimit_service.processes import Workers
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.rules.words import counting_in_words, window_in_words
+from ratelimit_service.series import Counted
 from ratelimit_service.tally import Tallies
 
 _MOST_PROBLEMS = 100
@@ -33,24 +34,26 @@ class Status:
 
     def __init__(
         self,
-        limiter: Limiter,
+        counted: Counted,
         method: Calls,
         watcher: Watcher,
         health: Serving,
         *,
         clock: Clock = system_clock,
+        workers: Workers | None = None,
     ) -> None:
         self.listening: Sequence[Listening] = ()
-        self._limiter = limiter
+        self._counted = counted
         self._method = method
         self._watcher = watcher
         self._health = health
         self._clock = clock
+        self._workers = workers
         self._started = clock()
 
     def text(self) -> Iterator[str]:
         """One JSON object, in blocks; its rules come last."""
-        book = self._limiter.book
+        book = self._counted.book
         rules = () if book is None else book.rules
         yield json.dumps(self._service())[:-1]
         yield ', "rules": ['
@@ -61,7 +64,7 @@ class Status:
         yield "]}\n"
 
     def _service(self) -> dict[str, Any]:
-        limiter, watcher, store = self._limiter, self._watcher, self._limiter.store
+        counted, watcher, store = self._counted, self._watcher, self._counted.store
         return {
             "version": __version__,
             "python": platform.python_version(),
@@ -75,11 +78,15 @@ class Status:
                 "counters": store.counters,
                 "evicted": store.evicted,
             },
+            "workers": [
+                {"number": worker.number, "pid": worker.pid, "ready": worker.ready, "connections": worker.load}
+                for worker in (self._workers.alive if self._workers is not None else ())
+            ],
             "calls": {
                 "total": self._method.calls,
-                "service_errors": limiter.totals.service_errors,
-                "store_errors": limiter.totals.store_errors,
-                "shadowed": limiter.totals.global_shadow_mode,
+                "service_errors": counted.totals.service_errors,
+                "store_errors": counted.totals.store_errors,
+                "shadowed": counted.totals.global_shadow_mode,
                 "latency": self._method.latency.buckets(),
             },
             "reload": {
@@ -91,8 +98,8 @@ class Status:
                 "problems": [str(problem) for problem in watcher.problems[:_MOST_PROBLEMS]],
                 "more_problems": max(0, len(watcher.problems) - _MOST_PROBLEMS),
             },
-            "unknown_domains": _most_hit(limiter.unknown_domains),
-            "overrides": _most_hit(limiter.overrides),
+            "unknown_domains": _most_hit(counted.unknown_domains),
+            "overrides": _most_hit(counted.overrides),
         }
 
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from ratelimit_service.limiter import Limiter
 from ratelimit_service.metrics import Calls, method_name
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.rules.words import counting_in_words
-from ratelimit_service.series import BLOCK, STATS, plain, sums
+from ratelimit_service.series import BLOCK, STATS, Counted, plain, sums
 
 _RATE_LIMIT = "ratelimit.service.rate_limit"
 
@@ -32,9 +31,9 @@ def _rule_line(rule: Rule) -> str:
     )
 
 
-def stats_text(limiter: Limiter, methods: Sequence[Calls], watcher: Watcher) -> Iterator[str]:
+def stats_text(counted: Counted, methods: Sequence[Calls], watcher: Watcher) -> Iterator[str]:
     """Everything that upstream counts, `name: value` on a line, as text in blocks."""
-    found = yield from sums(limiter, lambda path: ".".join(map(plain, path)))
+    found = yield from sums(counted, lambda path: ".".join(map(plain, path)))
     for key, (numbers, shown) in found.items():
         yield "".join(
             [
@@ -43,9 +42,9 @@ def stats_text(limiter: Limiter, methods: Sequence[Calls], watcher: Watcher) -> 
                 if number or stat.name in shown
             ]
         )
-    for path, tally in limiter.unknown_domains.items():
+    for path, tally in counted.unknown_domains.items():
         yield f"{_RATE_LIMIT}.{plain(path[0])}.domain_not_found: {tally.total_hits}\n"
-    totals = limiter.totals
+    totals = counted.totals
     yield (
         f"ratelimit.service.call.should_rate_limit.redis_error: {totals.store_errors}\n"
         f"ratelimit.service.call.should_rate_limit.service_error: {totals.service_errors}\n"

@@ -13,13 +13,13 @@ import uvloop
 
 import ratelimit_service
 from ratelimit_service.app import App
+from ratelimit_service.engine import SWITCH_SECONDS
 from ratelimit_service.logs import start_logging
-from ratelimit_service.settings import FLAGS, Settings, load_settings
+from ratelimit_service.settings import AUTO, FLAGS, Settings, load_settings
+from ratelimit_service.workers.cpus import usable_cpus
+from ratelimit_service.workers.parent import Parent
 
 log = logging.getLogger(__name__)
-
-_SWITCH_SECONDS = 0.0001
-"""How long a thread that parses rules keeps the interpreter while calls wait; by default it is fifty times as long."""
 
 _HINTS = """
 Try, in another terminal, six times:
@@ -60,7 +60,7 @@ def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
     start_logging(settings.log_level, settings.log_format)
     for warning in warnings:
         log.warning("%s", warning)
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     uvloop.run(_serve(settings, hints=hints))
 
 
@@ -69,13 +69,15 @@ for _knob in FLAGS:
 
 
 async def _serve(settings: Settings, *, hints: bool) -> None:
-    log.info("starting %s, counters in %s", ratelimit_service.__version__, settings.backend_type)
-    app = App(settings)
+    count = usable_cpus() if settings.workers == AUTO else settings.workers
+    workers = "" if count == 1 else f", {count} workers"
+    log.info("starting %s, counters in %s%s", ratelimit_service.__version__, settings.backend_type, workers)
+    app = App(settings) if count == 1 else Parent(settings, count)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _end, stop, number)
-    loop.add_signal_handler(signal.SIGHUP, app.watcher.reload)
+        loop.add_signal_handler(number, _end, app, stop, number)
+    loop.add_signal_handler(signal.SIGHUP, app.reload)
     await app.start()
     for address in app.addresses:
         log.info("listening for gRPC on %s", address)
@@ -93,8 +95,9 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
     await app.stop()
 
 
-def _end(stop: asyncio.Event, number: signal.Signals) -> None:
+def _end(app: App | Parent, stop: asyncio.Event, number: signal.Signals) -> None:
     if stop.is_set():
         log.warning("second signal: leaving at once")
+        app.abandon()
         os._exit(128 + number)
     stop.set()

@@ -48,6 +48,8 @@ class Watcher:
     ) -> None:
         self.path = path
         self.book: RuleBook | None = None
+        self.sources: Sequence[Source] = ()
+        """The files that the book was made of."""
         self.problems: tuple[Problem, ...] = ()
         """Why the files as they are now could not be loaded; empty while the book is true to them."""
         self.successes = 0
@@ -115,11 +117,12 @@ class Watcher:
                 self._refuse(error.problems)
             else:
                 old = [] if self.book is None else [self.book]
-                self._accept(book, len(looked))
+                self._accept(book, looked)
                 await asyncio.to_thread(let_go, old)
 
-    def _accept(self, book: RuleBook, files: int) -> None:
+    def _accept(self, book: RuleBook, sources: Sequence[Source]) -> None:
         self.book = book
+        self.sources = sources
         self.problems = ()
         self.successes += 1
         self.last_success = self._clock()
@@ -129,7 +132,7 @@ class Watcher:
             self.path,
             len(book.rules),
             len(book.domains),
-            files,
+            len(sources),
         )
 
     def _refuse(self, problems: tuple[Problem, ...]) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, TypeVar
 
+from ratelimit_service.settings.go_syntax import integer
+
 
 class Backend(StrEnum):
     """Where counters live."""
@@ -96,3 +98,19 @@ def one_of(choices: type[_Choice], **others: _Choice) -> Callable[[str], _Choice
         raise ValueError(_NOT_YET.get(name) or f"is not one of {', '.join(filter(None, choices))}")
 
     return read
+
+
+AUTO: Final = 0
+"""As many workers as there are CPUs."""
+
+MOST_WORKERS: Final = 1024
+
+
+def read_workers(text: str) -> int:
+    """How many there are to be, or AUTO."""
+    if text.lower() == "auto":
+        return AUTO
+    try:
+        return integer(1, MOST_WORKERS)(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or auto") from error

@@ -24,6 +24,7 @@ from ratelimit_service.settings.choices import (
     StorePolicy,
     TransportName,
     one_of,
+    read_workers,
 )
 from ratelimit_service.settings.fields import (
     EVERYWHERE,
@@ -251,6 +252,13 @@ class Settings(BaseSettings):
         Group.LOGGING, "text", "How lines are written: text or json.", flag=""
     )
 
+    workers: Annotated[int, reads(read_workers)] = knob(
+        Group.LIFE,
+        "1",
+        "Processes that answer calls; `auto` is one for each CPU. More than one needs Redis, and `TRANSPORT=http2`.",
+        NEW,
+        flag="",
+    )
     drain_seconds: Annotated[float, reads(number(0, 3600, "number of seconds"))] = knob(
         Group.LIFE, "5", "Seconds between health saying NOT_SERVING and the ports closing.", NEW, flag=""
     )
@@ -301,6 +309,18 @@ class Settings(BaseSettings):
             if named or told.get("redis_type", RedisType.SINGLE) is not RedisType.SINGLE
             else Backend.MEMORY
         )
+
+    @field_validator("workers")
+    @classmethod
+    def _can_be_shared(cls, workers: int, info: ValidationInfo) -> int:
+        if workers != 1 and info.data.get("backend_type") is Backend.MEMORY:
+            raise ValueError(
+                "needs counters that all workers share, and BACKEND_TYPE is memory: say where Redis is with REDIS_URL,"
+                " or WORKERS=1"
+            )
+        if workers != 1 and info.data.get("transport") is TransportName.GRPCIO:
+            raise ValueError("needs TRANSPORT=http2: with grpcio no worker can take over a connection, or WORKERS=1")
+        return workers
 
     @field_validator("rules_path", mode="before")
     @classmethod

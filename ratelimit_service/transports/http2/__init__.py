@@ -6,7 +6,9 @@ becomes of a connection in time; `wire` and `server` give them sockets and a clo
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import socket
+import ssl
+from collections.abc import Callable, Sequence
 
 from ratelimit_service.address import Address
 from ratelimit_service.api.method import Method, StreamMethod
@@ -33,18 +35,20 @@ class Http2Transport:
         self._server: Server | None = None
         self._listeners: list[asyncio.Server] = []
         self._addresses: Sequence[Address] = ()
+        self._context: ssl.SSLContext | None = None
+        self._adopting: set[asyncio.Task[None]] = set()
 
     async def start(
         self, methods: Sequence[Method], streams: Sequence[StreamMethod], addresses: Sequence[Address]
     ) -> Sequence[Address]:
         """As Transport says; also StartError when a certificate cannot be used."""
         tls = self._options.tls
-        context = Handshakes(tls, self._handshake_failed) if tls else None
+        self._context = context = Handshakes(tls, self._handshake_failed) if tls else None
         opened = open_sockets(addresses)
         server = Server(methods, streams, self._options, self._denial, self._clock)
         self._server = server
         loop = asyncio.get_running_loop()
-        handshake = self._options.preface_timeout / SECOND if context else None
+        handshake = self._handshake_seconds
         for address in opened:
             for listening in address.sockets:
                 listener = await loop.create_server(
@@ -53,6 +57,36 @@ class Http2Transport:
                 self._listeners.append(listener)
         self._addresses = [each.address for each in opened]
         return self._addresses
+
+    def adopt(self, connection: socket.socket, gone: Callable[[], None]) -> None:
+        """Serve a connection that another process accepted; `gone` is called once, when it is over."""
+        task = asyncio.get_running_loop().create_task(self._adopt(connection, gone))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    def release(self, count: int) -> None:
+        """Ask the clients of so many connections to connect anew, without losing a call."""
+        if self._server is not None:
+            self._server.release(count)
+
+    async def _adopt(self, connection: socket.socket, gone: Callable[[], None]) -> None:
+        if self._server is None:
+            connection.close()
+            gone()
+            return
+        wire = _Adopted(self._server, gone)
+        connection.setblocking(False)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: wire, connection, ssl=self._context, ssl_handshake_timeout=self._handshake_seconds
+            )
+        except OSError:
+            if not wire.made:
+                gone()
+
+    @property
+    def _handshake_seconds(self) -> float | None:
+        return self._options.preface_timeout / SECOND if self._context else None
 
     @property
     def connections(self) -> Connections | None:
@@ -71,6 +105,8 @@ class Http2Transport:
             return
         for listener in self._listeners:
             listener.close()
+        for task in self._adopting:
+            task.cancel()
         await server.drain(grace_seconds)
         for address in self._addresses:
             remove_socket(address)
@@ -86,3 +122,20 @@ class Http2Transport:
         shown = transport.get_extra_info("peercert") or {}
         names = (value for _, value in shown.get("subjectAltName", ()))
         return None if bears(names, wanted) else not_admitted(wanted)
+
+
+class _Adopted(Wire):
+    """A connection whose end somebody else wants to know."""
+
+    def __init__(self, server: Server, gone: Callable[[], None]) -> None:
+        super().__init__(server)
+        self.made = False
+        self._tell_gone = gone
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.made = True
+        super().connection_made(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._tell_gone()

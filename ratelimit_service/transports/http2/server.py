@@ -146,6 +146,12 @@ class Server:
         for wire in tuple(self._wires):
             wire.cut("drain_timeout")
 
+    def release(self, count: int) -> None:
+        """Tell so many clients, the youngest that are here, to go."""
+        staying = [(wire, age) for wire, age in self._wires.items() if age.leaving is None and wire.connection.begun]
+        for wire, age in staying[::-1][:count]:
+            self._retire(wire, age, "shared_out")
+
     async def _change(self) -> None:
         self._changed.clear()
         await self._changed.wait()

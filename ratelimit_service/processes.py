@@ -1,0 +1,95 @@
+"""CPU, memory and files of the service's processes as Prometheus reads them: of the only one, or of all together.
+
+They are read from the system, so nothing is lost with a worker that is killed.
+"""
+
+import resource
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+
+from ratelimit_service.exposition import Labels, head, line
+
+_CPU: Final = "process_cpu_seconds_total"
+_SUMMED: Final = {_CPU, "process_virtual_memory_bytes", "process_resident_memory_bytes", "process_open_fds"}
+"""When this process started, and how many files one may open, are not summed."""
+
+
+class Worker(Protocol):
+    """A worker at work."""
+
+    @property
+    def number(self) -> int:
+        """From 1; whoever replaces it has the same."""
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+
+    @property
+    def ready(self) -> bool:
+        """It answers, or will as soon as there are rules."""
+
+    @property
+    def load(self) -> int:
+        """Connections that it has or is about to take."""
+
+
+class Workers(Protocol):
+    """All workers."""
+
+    @property
+    def alive(self) -> Iterable[Worker]:
+        """Those that run."""
+
+    @property
+    def deaths(self) -> int:
+        """How many ended without being told to."""
+
+    async def refresh(self) -> None:
+        """Gather what they have counted until now."""
+
+
+class Processes:
+    """This process, and those of the workers if there are any."""
+
+    def __init__(self, label_text: Callable[[Labels], str], workers: Workers | None) -> None:
+        self._label_text = label_text
+        self._workers = workers
+        self._registry = CollectorRegistry()
+        self._own = ProcessCollector(registry=self._registry)
+        GCCollector(self._registry)
+        self._cpu = 0.0
+
+    def text(self) -> str:
+        """All metrics."""
+        more = self._of_workers()
+        blocks = []
+        for metric in self._registry.collect():
+            name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+            blocks.append(head(name, metric.type, metric.documentation))
+            blocks += [
+                line(each.name, self._label_text(each.labels.items()), more.get(each.name, 0.0) + each.value)
+                for each in metric.samples
+            ]
+        return "".join(blocks)
+
+    def _of_workers(self) -> dict[str, float]:
+        if self._workers is None:
+            return {}
+        more = dict.fromkeys(_SUMMED, 0.0)
+        for worker in tuple(self._workers.alive):
+            for metric in ProcessCollector(pid=_always(worker.pid), registry=None).collect():
+                for sample in metric.samples:
+                    if sample.name in _SUMMED:
+                        more[sample.name] += sample.value
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        # One that ends between the two looks would be in neither or in both, and a counter must not go back.
+        self._cpu = max(self._cpu, more[_CPU] + ended.ru_utime + ended.ru_stime)
+        more[_CPU] = self._cpu
+        return more
+
+
+def _always(pid: int) -> Callable[[], int]:
+    return lambda: pid

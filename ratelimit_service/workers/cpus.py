@@ -1,0 +1,40 @@
+"""How many CPUs this process may use."""
+
+import os
+from pathlib import Path
+
+
+def usable_cpus(own_cgroup: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int:
+    """Those it may run on, or fewer if the time that its cgroup, or one above it, may have is less: at least 1.
+
+    A part of a CPU is not counted: whoever uses more time than he may is stopped for a part of every 100 ms.
+    """
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for folder in _folders(own_cgroup, mount):
+        quota = _quota(folder / "cpu.max")
+        if quota is not None:
+            cpus = min(cpus, quota)
+    return max(1, cpus)
+
+
+def _folders(own_cgroup: Path, mount: Path) -> list[Path]:
+    """That of the process's cgroup (of version 2), then those above it."""
+    try:
+        lines = own_cgroup.read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        if line.startswith("0::/"):
+            # Where a container has no namespace of its own, the path is the host's: what is not there has no bound.
+            own = mount.joinpath(*Path(line.removeprefix("0::/")).parts)
+            return [own, *(folder for folder in own.parents if folder.is_relative_to(mount))]
+    return []
+
+
+def _quota(file: Path) -> int | None:
+    """Whole CPUs' worth of time; None when there is no bound. The file says `MICROSECONDS PERIOD`, or `max PERIOD`."""
+    try:
+        quota, period = file.read_text().split()
+        return None if quota == "max" else int(quota) // int(period)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,106 @@
+"""The whole service in several processes, as their parent sees it: start, serve, stop."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from ratelimit_service.address import Address
+from ratelimit_service.admin.server import AdminServer
+from ratelimit_service.api.method import Reply
+from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.app import grpc_addresses, load_rules, log_draining, watch_rules
+from ratelimit_service.errors import StartError
+from ratelimit_service.latency import Latency
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.settings import Settings
+from ratelimit_service.transports.listen import open_sockets
+from ratelimit_service.workers.acceptor import Acceptor
+from ratelimit_service.workers.crew import Crew
+
+log = logging.getLogger(__name__)
+
+
+class Parent:
+    """Listens, shows, and watches the rules; `count` workers answer. To its caller it is what an App is."""
+
+    def __init__(self, settings: Settings, count: int) -> None:
+        self.addresses: Sequence[Address] = ()
+        """Where gRPC listens."""
+        self._settings = settings
+        self._crew = Crew(settings, count)
+        self._watcher = watch_rules(settings, self._publish)
+        self._acceptor = Acceptor(self._crew, settings.grpc_max_connections)
+        self._admin = AdminServer(
+            self._crew.sums,
+            _Method(self._crew),
+            self._watcher,
+            self._crew,
+            settings,
+            connections=lambda: self._crew.sums,
+            workers=self._crew,
+        )
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Load the rules, listen, have all workers ready, and accept. StartError when something is not there."""
+        await load_rules(self._watcher, self._settings)
+        opened = open_sockets(grpc_addresses(self._settings))
+        self._acceptor.listen(opened)
+        self.addresses = [each.address for each in opened]
+        try:
+            await self._admin.start(self.addresses)
+            await self._crew.start()
+        except StartError:
+            self._acceptor.close()
+            await self._admin.stop()
+            raise
+        self._acceptor.accept()
+        self._watching = asyncio.create_task(self._watcher.run())
+
+    async def stop(self) -> None:
+        """Say that calls should go elsewhere, give callers time to hear it, have all workers finish, and close."""
+        self._crew.drain()
+        log_draining(self._settings)
+        await asyncio.sleep(self._settings.drain_seconds)
+        self._acceptor.close()
+        await self._crew.stop()
+        await self._admin.stop()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        log.info("stopped")
+
+    def reload(self) -> None:
+        """Load the rules soon, changed or not."""
+        self._watcher.reload()
+
+    def abandon(self) -> None:
+        """The process is about to end without a stop: so do the workers."""
+        self._crew.kill()
+
+    def _publish(self, book: RuleBook) -> None:
+        self._crew.sums.publish(book)
+        self._crew.load(self._watcher.sources)
+
+
+class _Method:
+    """ShouldRateLimit as the workers answer it."""
+
+    path = ShouldRateLimit.path
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+
+    @property
+    def calls(self) -> int:
+        """Those of all workers."""
+        return self._crew.sums.calls
+
+    @property
+    def latency(self) -> Latency:
+        """The same."""
+        return self._crew.sums.latency
+
+    def call(self, body: bytes, reply: Reply) -> None:
+        """Have a worker answer."""
+        self._crew.call(body, reply)

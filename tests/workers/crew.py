@@ -1,0 +1,174 @@
+"""A service of several workers on a real Redis, and clients of grpcio's, each with a connection of its own."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+import grpc
+
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3 import rls_pb2
+from tests.processes import Reply, Service, ask, eventually, start_service
+from tests.redis import Redis, start_redis
+
+RULES: Final = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1000000}}]\n"
+PATH: Final = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+QUESTION: Final = rls_pb2.RateLimitRequest(domain="shop")
+QUESTION.descriptors.add().entries.add(key="user", value="ada")
+
+ASK: Final = '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}'
+
+SECONDS: Final = 30
+
+
+class Crew(NamedTuple):
+    """What a story has to do with."""
+
+    service: Service
+    redis: Redis
+
+    @property
+    def status(self) -> Any:
+        """What the page shows."""
+        return json.loads(ask(self.service.debug_port, "/status").body)
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Of the workers that are ready, by their numbers."""
+        return {worker["number"]: worker["pid"] for worker in self.status["workers"] if worker["ready"]}
+
+    def wait_for_another(self, number: int, pid: int) -> int:
+        """Until somebody else than that process is there in its place; says who."""
+        self.service.wait_until(lambda: self.pids.get(number, pid) != pid, f"worker {number} is replaced")
+        return self.pids[number]
+
+    @property
+    def loads(self) -> list[int]:
+        """The workers' connections, the fewest first."""
+        return sorted(worker["connections"] for worker in self.status["workers"])
+
+    def post(self, body: str) -> Reply:
+        """Ask over HTTP."""
+        return ask(self.service.http_port, "/json", method="POST", body=body)
+
+    def wait_for_loads(self, *loads: int) -> None:
+        """Until the workers have so many connections."""
+        self.service.wait_until(lambda: self.loads == sorted(loads), f"connections are {sorted(loads)}")
+
+    def metric(self, line: str) -> float:
+        """The value of the series that stands like this in the metrics."""
+        values = [text.rpartition(" ")[2] for text in self.service.metrics().splitlines() if text.startswith(line)]
+        assert len(values) == 1, (line, values)
+        return float(values[0])
+
+
+@contextmanager
+def start_crew(
+    folder: Path, workers: int, environ: Mapping[str, str] | None = None, rules: str = RULES
+) -> Iterator[Crew]:
+    """A Redis, and a service with so many workers that count in it."""
+    with start_redis(folder / "redis") as redis:
+        own = {
+            "WORKERS": str(workers),
+            "TRANSPORT": "http2",
+            "REDIS_URL": f"127.0.0.1:{redis.port}",
+            "STORE_DEADLINE": "10s",
+        }
+        with start_service(folder / "service", rules, own | dict(environ or {})) as service:
+            yield Crew(service, redis)
+
+
+class Caller:
+    """One connection, and calls on it."""
+
+    def __init__(self, target: int | str, credentials: grpc.ChannelCredentials | None = None) -> None:
+        address = f"127.0.0.1:{target}" if isinstance(target, int) else target
+        # Without the pool that all channels of a process share each has a connection of its own.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        if credentials is None:
+            self._channel = grpc.insecure_channel(address, options)
+        else:
+            self._channel = grpc.secure_channel(address, credentials, options)
+        self._ask = self._channel.unary_unary(
+            PATH,
+            request_serializer=rls_pb2.RateLimitRequest.SerializeToString,
+            response_deserializer=rls_pb2.RateLimitResponse.FromString,
+        )
+
+    def ask(self) -> rls_pb2.RateLimitResponse:
+        """One call."""
+        answer: rls_pb2.RateLimitResponse = self._ask(QUESTION, timeout=SECONDS)
+        return answer
+
+    def close(self) -> None:
+        """Hang up."""
+        self._channel.close()
+
+
+@contextmanager
+def callers(
+    target: int | str, count: int, credentials: grpc.ChannelCredentials | None = None
+) -> Iterator[list[Caller]]:
+    """So many, each of which has had an answer."""
+    made = [Caller(target, credentials) for _ in range(count)]
+    try:
+        for caller in made:
+            caller.ask()
+        yield made
+    finally:
+        for caller in made:
+            caller.close()
+
+
+class Load:
+    """Calls without a pause by each of the callers, in threads, while it is entered."""
+
+    def __init__(self, made: Sequence[Caller]) -> None:
+        self.answers = [0] * len(made)
+        """By each caller."""
+        self.errors: list[list[str]] = [[] for _ in made]
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._call, args=each, daemon=True) for each in enumerate(made)]
+
+    @property
+    def failed(self) -> int:
+        """Callers that had an error."""
+        return sum(1 for errors in self.errors if errors)
+
+    def wait_for(self, more: int) -> None:
+        """Until each caller has had so many more answers."""
+        enough = [answers + more for answers in self.answers]
+
+        def done() -> bool:
+            return all(now >= then for now, then in zip(self.answers, enough, strict=True))
+
+        eventually(done, f"{more} more answers for each: {self.answers} of {enough}, {self.errors}")
+
+    def _call(self, index: int, caller: Caller) -> None:
+        while not self._over.is_set():
+            try:
+                caller.ask()
+            except grpc.RpcError as error:
+                self.errors[index].append(str(error))
+            else:
+                self.answers[index] += 1
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def gone(pid: int) -> bool:
+    """There is no such process, or only what its parent has not yet looked at."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True

@@ -1,0 +1,152 @@
+"""Who gets which connection, and what becomes of it when a worker hangs or dies."""
+
+import os
+import signal
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.transports.certificates import authority, issue
+from tests.workers.crew import ASK, SECONDS, Caller, Load, callers, start_crew
+
+
+def test_each_connection_goes_to_the_worker_with_the_fewest(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 3) as crew, callers(crew.service.grpc_port, 8) as eight:
+        crew.wait_for_loads(2, 3, 3)
+        for caller in eight[:5]:
+            caller.close()
+        crew.service.wait_until(lambda: sum(crew.loads) == 3, "five are gone")
+        with callers(crew.service.grpc_port, 6):
+            crew.wait_for_loads(3, 3, 3)
+
+
+def test_the_most_connections_there_may_be_are_those_of_all_workers_together(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2, {"GRPC_MAX_CONNECTIONS": "3"}) as crew, callers(crew.service.grpc_port, 3):
+        fourth = Caller(crew.service.grpc_port)
+        with pytest.raises(grpc.RpcError) as refused:
+            fourth.ask()
+        fourth.close()
+
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert crew.loads == [1, 2]
+        assert crew.metric('ratelimit_grpc_connections_ended_total{reason="too_many_connections"}') >= 1
+
+
+def test_a_killed_worker_takes_its_own_connections_with_it_and_nothing_else(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 3) as crew, callers(crew.service.grpc_port, 6) as six:
+        crew.wait_for_loads(2, 2, 2)
+        before, totals = crew.pids, []
+        with Load(six) as load:
+            load.wait_for(50)
+            os.kill(before[2], signal.SIGKILL)
+            crew.service.wait_until(lambda: "worker 2 with pid" in crew.service.log, "the death is told")
+            for _ in range(10):
+                load.wait_for(20)
+                totals.append(crew.metric("ratelimit_service_total_requests"))
+            crew.wait_for_another(2, before[2])
+            load.wait_for(50)
+
+        after = crew.pids
+        assert load.failed <= 2, load.errors
+        assert totals == sorted(totals)
+        # What the killed worker had not yet told is lost, a second's worth at the most; what the others had, is there.
+        whole = [answers for answers, errors in zip(load.answers, load.errors, strict=True) if not errors]
+        assert sum(whole) <= crew.metric("ratelimit_service_total_requests") <= sum(load.answers) + 6 + load.failed
+        assert (after[1], after[3]) == (before[1], before[3])
+        assert after[2] != before[2]
+        assert crew.service.log.count("was killed by SIGKILL; its 2 connections are lost") == 1
+        assert crew.metric("ratelimit_worker_deaths_total") == 1
+
+
+def test_a_new_worker_gets_its_share_of_the_connections_and_no_call_is_lost_by_it(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2) as crew, callers(crew.service.grpc_port, 4) as four:
+        crew.wait_for_loads(2, 2)
+        with Load(four) as load:
+            os.kill(crew.pids[1], signal.SIGKILL)
+            crew.wait_for_loads(4)
+            crew.wait_for_loads(2, 2)
+            load.wait_for(20)
+
+        assert load.failed <= 2, load.errors
+
+
+def test_a_worker_that_hangs_gets_no_connections_until_it_goes_on(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2) as crew:
+        stopped = crew.pids[1]
+        os.kill(stopped, signal.SIGSTOP)
+        with callers(crew.service.grpc_port, 6):  # each has had its answer
+            crew.wait_for_loads(0, 6)
+            crew.service.wait_until(lambda: "worker 1 has said nothing" in crew.service.log, "it is told")
+            os.kill(stopped, signal.SIGCONT)
+            crew.service.wait_until(lambda: "worker 1 answers again" in crew.service.log, "it goes on")
+            with callers(crew.service.grpc_port, 6):
+                crew.wait_for_loads(6, 6)
+
+        assert crew.pids[1] == stopped
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_for_good_is_replaced(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2) as crew:
+        hanging = crew.pids[1]
+        os.kill(hanging, signal.SIGSTOP)
+        told = "worker 1 has said nothing for 30 s: it is killed"
+        crew.service.wait_until(lambda: told in crew.service.log, "it is killed", 2 * SECONDS)
+
+        assert crew.wait_for_another(1, hanging) != hanging
+
+
+def test_while_all_workers_hang_connections_wait(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2) as crew:
+        pids = crew.pids.values()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        caller = Caller(crew.service.grpc_port)
+        with Load([caller]) as load:
+            # One of them dies with the connection at its door; it is none of its own, and is not lost.
+            os.kill(crew.pids[1], signal.SIGKILL)
+            load.wait_for(5)
+        for pid in pids:
+            if pid in crew.pids.values():
+                os.kill(pid, signal.SIGCONT)
+        caller.close()
+
+        assert load.errors == [[]]
+
+
+def test_a_unix_socket_is_shared_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / "grpc.sock"
+    with start_crew(tmp_path, 2, {"GRPC_UDS": str(path)}) as crew:
+        with callers(f"unix:{path}", 4):
+            crew.wait_for_loads(2, 2)
+        assert crew.service.stop() == 0
+        assert not path.exists()
+
+
+def test_workers_do_tls_themselves_and_a_failed_handshake_is_a_connection_that_has_gone(tmp_path: Path) -> None:
+    signer = authority(tmp_path)
+    ours = issue(signer, "server", "IP:127.0.0.1")
+    environ = {
+        "GRPC_SERVER_USE_TLS": "true",
+        "GRPC_SERVER_TLS_CERT": str(ours.cert),
+        "GRPC_SERVER_TLS_KEY": str(ours.key),
+    }
+    trusting = grpc.ssl_channel_credentials(signer.cert.read_bytes())
+    with start_crew(tmp_path, 2, environ) as crew, callers(crew.service.grpc_port, 4, trusting):
+        crew.wait_for_loads(2, 2)
+        plain = Caller(crew.service.grpc_port)
+        with pytest.raises(grpc.RpcError):
+            plain.ask()
+        plain.close()
+        crew.wait_for_loads(2, 2)
+
+
+def test_json_is_answered_by_a_worker(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2) as crew, callers(crew.service.grpc_port, 1) as (caller,):
+        http = [crew.post(ASK).status for _ in range(3)]
+        left = caller.ask().statuses[0].limit_remaining
+
+        assert http == [200] * 3
+        assert left == 1_000_000 - 5
+        assert crew.post("{}").status == 400

@@ -1,0 +1,133 @@
+"""What workers count together: against limits, and for those who look."""
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
+from tests import peers
+from tests.processes import ROOT, ask
+from tests.stories import test_redis_story
+from tests.workers.crew import ASK, Load, callers, start_crew
+
+
+@pytest.mark.slow
+def test_several_workers_admit_exactly_the_limit(tmp_path: Path) -> None:
+    kinds = ("few:1", "many:3", "bucket:7", "log:1")
+    with start_crew(tmp_path, 3, rules=test_redis_story.RULES) as crew:
+        script = Path(test_redis_story.__file__).with_name("redis_caller.py")
+        started = [
+            subprocess.Popen(
+                [sys.executable, str(script), str(crew.service.grpc_port), "120", *kinds],
+                env={"PYTHONPATH": str(ROOT)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(6)
+        ]
+        for caller in started:
+            assert caller.stdout is not None
+            assert caller.stdout.readline() == "ready\n"
+        crew.wait_for_loads(2, 2, 2)
+        for caller in started:
+            assert caller.stdin is not None
+            caller.stdin.write("go\n")
+            caller.stdin.flush()
+        allowed: Counter[str] = Counter()
+        for caller in started:
+            allowed.update(json.loads(caller.communicate(timeout=120)[0]))
+
+    assert allowed == {"few:1": 7, "many:3": 333, "bucket:7": 71, "log:1": 100}
+
+
+def test_what_is_shown_are_sums_of_all_workers(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 3) as crew, callers(crew.service.grpc_port, 6) as six:
+        crew.wait_for_loads(2, 2, 2)
+        with Load(six) as load:
+            load.wait_for(20)
+        asked = 6 + sum(load.answers)
+
+        assert not load.failed
+        labels = '{grpc_method="ShouldRateLimit"}'
+        assert crew.metric("ratelimit_service_total_requests") == asked
+        assert crew.metric(f"ratelimit_service_response_time_seconds_count{labels}") == asked
+        assert crew.metric('ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"}') == asked
+        assert crew.metric("ratelimit_grpc_connections ") == 6
+        assert crew.status["rules"][0]["within"] == asked
+        stats = ask(crew.service.debug_port, "/stats").body
+        assert f"ratelimit.service.rate_limit.shop.user.within_limit: {asked}\n" in stats
+        assert f"ratelimit_server.ShouldRateLimit.total_requests: {asked}\n" in stats
+        assert "shop.user: unit=YEAR requests_per_unit=1000000" in ask(crew.service.debug_port, "/rlconfig").body
+
+
+def test_counts_go_on_across_a_reload(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2) as crew, callers(crew.service.grpc_port, 4) as four:
+        more = "domain: shop\ndescriptors:\n  - {key: user, rate_limit: {unit: year, requests_per_unit: 5000}}\n"
+        crew.service.write_rules(more + "  - {key: other, rate_limit: {unit: year, requests_per_unit: 1}}\n")
+        crew.service.wait_until(lambda: crew.service.log.count("rules loaded") == 2, "they are loaded")
+        for caller in four:
+            caller.ask()
+
+        assert crew.metric('ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"}') == 8
+        assert crew.metric('ratelimit_service_rate_limit_total_hits{domain="shop",key1="other"}') == 0
+
+
+def test_without_redis_all_workers_together_let_their_instance_s_share_through(tmp_path: Path) -> None:
+    rules = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 40}}]\n"
+    environ = {"ON_STORE_FAILURE": "local", "INSTANCES": "2", "STORE_DEADLINE": "50ms"}
+    with start_crew(tmp_path, 2, environ, rules) as crew:
+        crew.redis.kill()
+        crew.service.wait_until(lambda: crew.metric('ratelimit_store_healthy{store="redis"}') == 0, "it is seen")
+        with callers(crew.service.grpc_port, 2) as two:
+            crew.wait_for_loads(1, 1)
+            codes = [caller.ask().overall_code for caller in two for _ in range(30)]
+
+    assert codes.count(RateLimitResponse.OK) == 40 // 2 - 2  # each caller has had an answer before
+
+
+def test_health_of_the_parent_follows_that_of_the_workers(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2) as crew:
+        healthy = crew.metric('ratelimit_store_healthy{store="redis"}')
+        crew.redis.kill()
+        crew.service.wait_until(lambda: crew.metric('ratelimit_store_healthy{store="redis"}') == 0, "it is seen")
+
+        assert healthy == 1
+        assert crew.metric("ratelimit_serving") == 1
+        assert crew.post(ASK).status == 503
+
+
+def test_health_says_no_when_no_worker_has_the_redis_that_it_needs(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2, {"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION": "true"}) as crew:
+        crew.redis.kill()
+
+        crew.service.wait_until(lambda: not crew.service.healthy, "health follows the workers'")
+
+
+def test_the_processes_memory_and_time_are_summed(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 3) as crew:
+        resident = crew.metric("process_resident_memory_bytes")
+        own = Path(f"/proc/{crew.service.pid}/statm").read_text().split()[1]
+
+    assert resident > 3 * int(own) * 4096
+
+
+def test_h2load_loses_no_request_over_workers(tmp_path: Path) -> None:
+    body = tmp_path / "question"
+    message = bytes.fromhex("0a0473686f70120d0a0b0a0475736572120361646112")[:-1]
+    body.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
+    with start_crew(tmp_path, 2) as crew:
+        command = [str(peers.h2load()), "-n", "20000", "-c", "8", "-m", "25", "-d", str(body)]
+        command += ["-H", "content-type: application/grpc", "-H", "te: trailers"]
+        url = f"http://127.0.0.1:{crew.service.grpc_port}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+        report = subprocess.run([*command, url], capture_output=True, text=True, check=True, timeout=120).stdout
+        hits = crew.metric('ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"}')
+
+    assert "20000 succeeded, 0 failed, 0 errored, 0 timeout" in report
+    assert re.search(r"status codes: 20000 2xx", report)
+    assert hits == 20_000

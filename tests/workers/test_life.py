@@ -1,0 +1,209 @@
+"""The processes from their start to their end: signals, exit codes, what is told, and who replaces whom."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import peers
+from tests.envoy.load import load as envoy_load
+from tests.envoy.proxy import HEALTH_CHECK, bootstrap, by, route, start_envoy
+from tests.processes import ask, eventually, start_service
+from tests.redis import start_redis
+from tests.stories.test_life import run
+from tests.workers.crew import ASK, RULES, Load, callers, gone, start_crew
+
+
+def test_each_worker_that_dies_soon_is_replaced_later_than_the_last(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2) as crew:
+        pid = crew.pids[2]
+        os.kill(pid, signal.SIGKILL)
+        for _ in range(2):
+            pid = crew.wait_for_another(2, pid)
+            os.kill(pid, signal.SIGKILL)
+        crew.service.wait_until(lambda: crew.service.log.count("worker 2 with pid") == 3, "three deaths are told")
+
+        assert re.findall(r"worker 2 .* replaced in ([\d.]+) s", crew.service.log) == ["0.1", "0.2", "0.4"]
+
+
+def test_when_the_parent_is_killed_the_workers_finish_and_go(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2) as crew, callers(crew.service.grpc_port, 2) as two:
+        pids = crew.pids.values()
+        with Load(two):
+            crew.service.kill()
+            eventually(lambda: all(map(gone, pids)), "the workers are gone")
+
+        assert crew.service.log.count("the parent is gone") == 2
+
+
+def test_sigterm_to_every_process_drains_as_sigterm_to_the_parent(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2, {"DRAIN_SECONDS": "1"}) as crew:
+        pids = crew.pids.values()
+        for pid in (*pids, crew.service.pid):
+            os.kill(pid, signal.SIGTERM)
+        crew.service.wait_until(lambda: not crew.service.healthy, "health says no while the ports are open")
+        with callers(crew.service.grpc_port, 2):
+            assert crew.post(ASK).status == 200
+
+        assert crew.service.wait() == 0
+        assert all(map(gone, pids))
+        assert crew.service.log.rstrip().endswith("stopped")
+
+
+def test_all_workers_say_that_they_drain(tmp_path: Path) -> None:
+    client = Path(__file__).parents[1] / "api" / "health_client.py"
+    with start_crew(tmp_path, 2, {"DRAIN_SECONDS": "3600"}) as crew:
+        watching = [
+            subprocess.Popen(
+                [sys.executable, str(client), f"127.0.0.1:{crew.service.grpc_port}", "watch", ""],
+                env={"PYTHONPATH": str(peers.grpc_peers())},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(2)
+        ]
+        outputs = [each.stdout for each in watching if each.stdout is not None]
+        before = [output.readline() for output in outputs]
+        loads = crew.loads
+        crew.service.send(signal.SIGTERM)
+        after = [output.readline() for output in outputs]
+        for each in watching:
+            each.kill()
+            each.communicate()
+
+    assert loads == [1, 1]
+    assert (before, after) == (["SERVING\n"] * 2, ["NOT_SERVING\n"] * 2)
+
+
+def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2, {"DRAIN_SECONDS": "3600"}) as crew:
+        pids = crew.pids.values()
+        crew.service.send(signal.SIGTERM)
+        crew.service.wait_until(lambda: "draining" in crew.service.log, "it drains")
+        crew.service.send(signal.SIGINT)
+
+        assert crew.service.wait() == 128 + signal.SIGINT
+        eventually(lambda: all(map(gone, pids)), "the workers are gone")
+
+
+def test_sighup_has_all_workers_load_the_rules(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2, {"RULES_POLL_INTERVAL": "1h"}) as crew, callers(crew.service.grpc_port, 4) as four:
+        crew.wait_for_loads(2, 2)
+        crew.service.write_rules(RULES.replace("1000000", "5000"))
+        crew.service.send(signal.SIGHUP)
+
+        def limits() -> set[int]:
+            return {caller.ask().statuses[0].current_limit.requests_per_unit for caller in four}
+
+        crew.service.wait_until(lambda: limits() == {5000}, "all have the new rules")
+
+        assert crew.service.log.count("rules loaded") == 2
+
+
+def test_a_worker_that_is_replaced_while_wrong_rules_lie_there_has_the_last_good_ones(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2) as crew:
+        crew.service.write_rules(RULES.replace("year", "fortnight"))
+        crew.service.wait_until(lambda: "the old rules stay" in crew.service.log, "they are refused")
+        old = crew.pids[1]
+        os.kill(old, signal.SIGKILL)
+        crew.wait_for_another(1, old)
+        with callers(crew.service.grpc_port, 4) as four:
+            crew.wait_for_loads(2, 2)
+
+            assert [caller.ask().statuses[0].current_limit.requests_per_unit for caller in four] == [1_000_000] * 4
+
+
+def test_bad_rules_at_the_start_are_told_once_and_all_serve_once_they_are_mended(tmp_path: Path) -> None:
+    with start_redis(tmp_path / "redis") as redis:
+        environ = {"WORKERS": "2", "TRANSPORT": "http2", "REDIS_URL": f"127.0.0.1:{redis.port}"}
+        bad = RULES.replace("year", "fortnight")
+        with start_service(tmp_path / "service", bad, environ, wait_until_healthy=False) as service:
+            assert service.log.count("fortnight") == 1
+            assert ask(service.http_port, "/healthcheck").status == 500
+            assert "no rate limit configuration" in ask(service.http_port, "/json", method="POST", body=ASK).body
+
+            service.write_rules(RULES)
+
+            service.wait_until(lambda: service.healthy, "it serves")
+
+
+def test_start_faults_are_told_as_by_one_process_and_once(tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "shop.yaml").write_text(RULES)
+    shared = {"WORKERS": "3", "TRANSPORT": "http2", "REDIS_URL": "127.0.0.1:1"}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        hosts = dict.fromkeys(("HOST", "DEBUG_HOST", "GRPC_HOST"), "127.0.0.1")
+        port = str(taken.getsockname()[1])
+        ended = [
+            run(tmp_path, {**shared, **hosts, name: port}, "--rules", str(rules))
+            for name in ("PORT", "DEBUG_PORT", "GRPC_PORT")
+        ]
+    tls = {"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": "cert.pem", "GRPC_SERVER_TLS_KEY": "key.pem"}
+    certificate = run(tmp_path, {**shared, **tls}, "--rules", str(rules))
+    folder = run(tmp_path, shared, "--rules", "nowhere")
+
+    in_use = (1, f"ratelimit: cannot listen on 127.0.0.1:{port}: address already in use\n")
+    assert [(each.returncode, each.stderr) for each in ended] == [in_use] * 3
+    assert (certificate.returncode, certificate.stderr) == (
+        1,
+        "ratelimit: cannot read the certificate cert.pem: no such file or directory\n",
+    )
+    assert (folder.returncode, folder.stderr) == (
+        1,
+        "ratelimit: there are no rules: nowhere does not exist (RULES_PATH, --rules)\n",
+    )
+
+
+@pytest.mark.parametrize("workers", ["2", "auto"])
+def test_workers_that_cannot_share_are_refused_with_what_to_do(tmp_path: Path, workers: str) -> None:
+    memory = run(tmp_path, {"WORKERS": workers, "TRANSPORT": "http2"}, "--rules", ".")
+    grpcio = run(tmp_path, {"WORKERS": workers, "TRANSPORT": "grpcio", "REDIS_URL": "127.0.0.1:1"}, "--rules", ".")
+
+    counters = "needs counters that all workers share, and BACKEND_TYPE is memory: say where Redis is with REDIS_URL"
+    connections = "needs TRANSPORT=http2: with grpcio no worker can take over a connection"
+    assert (memory.returncode, memory.stderr) == (2, f'ratelimit: WORKERS: "{workers}" {counters}, or WORKERS=1\n')
+    assert (grpcio.returncode, grpcio.stderr) == (2, f'ratelimit: WORKERS: "{workers}" {connections}, or WORKERS=1\n')
+
+
+def test_a_line_of_a_worker_says_which_and_start_up_is_told_once(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2, {"LOG_FORMAT": "json"}) as crew:
+        crew.redis.kill()
+        crew.service.wait_until(lambda: crew.service.log.count("store lost") == 2, "both have lost it")
+        lines = [json.loads(line) for line in crew.service.log.splitlines()]
+
+    assert sorted(line["worker"] for line in lines if "store lost" in line["@message"]) == [1, 2]
+    assert not any("worker" in line for line in lines if "store lost" not in line["@message"])
+    assert [line["@message"].split()[0] for line in lines].count("starting") == 1
+
+
+def test_envoy_notices_neither_a_killed_worker_of_others_nor_a_drain(tmp_path: Path) -> None:
+    """Of two instances one has workers; it is told to stop while requests go on, and none may fail."""
+    environ = {"DRAIN_SECONDS": "1.5"}
+    with start_crew(tmp_path / "leaving", 2, environ) as leaving, start_crew(tmp_path / "staying", 2) as staying:
+        ports = {leaving.service.grpc_port, staying.service.grpc_port}
+        configuration = bootstrap(
+            sorted(ports),
+            [route("/", by(("user", "=ada")))],
+            filter_options={"failure_mode_deny": True},
+            health_checks=[HEALTH_CHECK],
+        )
+        with start_envoy(tmp_path / "envoy", configuration) as envoy:
+            envoy.wait_until(lambda: envoy.healthy_ports() == ports, "both are healthy")
+            with envoy_load(envoy.port, "/") as running:
+                running.wait_for(500)
+                left = {staying.service.grpc_port}
+                leaving.service.send(signal.SIGTERM)
+                envoy.wait_until(lambda: envoy.healthy_ports() == left, "Envoy has heard of the drain")
+                code = leaving.service.wait()
+                running.wait_for(200)
+
+            assert code == 0
+            assert set(running.statuses) == {200}, running
+            assert envoy.stat("cluster.echo.ratelimit.error") == 0

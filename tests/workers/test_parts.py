@@ -1,0 +1,122 @@
+"""The parts that need no process: doors, sums, CPUs, and what is handed over."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from ratelimit_service.series import add_tally, take_tally
+from ratelimit_service.settings import Settings, load_settings
+from ratelimit_service.tally import Tally
+from ratelimit_service.workers.channel import handed_over
+from ratelimit_service.workers.cpus import usable_cpus
+from ratelimit_service.workers.door import Door, taken
+from ratelimit_service.workers.post import Post
+from ratelimit_service.workers.sums import SharedStore
+
+
+def test_what_waits_at_a_door_is_taken_or_taken_back_never_both() -> None:
+    door = Door()
+    pairs = [socket.socketpair() for _ in range(3)]
+    for near, _ in pairs:
+        assert door.put(near)
+    first = next(taken(door.inside))
+    back = door.take_back()
+
+    assert first is not None
+    for number, end in enumerate([first, *back]):
+        end.sendall(b"%d" % number)
+    assert [far.recv(1) for _, far in pairs] == [b"0", b"1", b"2"]
+    assert list(taken(door.inside)) == door.take_back() == []
+    for end in (first, *back, *(far for _, far in pairs)):
+        end.close()
+    door.close()
+
+
+def test_a_door_says_when_there_is_no_room() -> None:
+    door = Door()
+    near, far = socket.socketpair()
+    copies = [near.dup()]
+    while door.put(copies[-1]):
+        copies.append(near.dup())
+    waiting = door.take_back()
+
+    assert len(waiting) == len(copies) - 1 > 64
+    assert door.put(copies[-1])
+    for connection in (near, far, *waiting, *door.take_back()):
+        connection.close()
+    door.close()
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "cpus"),
+    [
+        ("0::/\n", {}, 10**6),
+        ("0::/\n", {"cpu.max": "max 100000"}, 10**6),
+        ("0::/\n", {"cpu.max": "150000 100000"}, 1),
+        ("0::/\n", {"cpu.max": "50000 100000"}, 1),
+        ("12:cpu:/x\n0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "100000 100000"}, 1),
+        ("0::/not/here\n", {"cpu.max": "100000 100000"}, 1),
+        ("0::/\n", {"cpu.max": "nonsense"}, 10**6),
+        ("1:cpu:/\n", {"cpu.max": "100000 100000"}, 10**6),
+    ],
+)
+def test_cpus_are_those_of_the_affinity_or_what_the_cgroup_may_use(
+    tmp_path: Path, own: str, files: dict[str, str], cpus: int
+) -> None:
+    (tmp_path / "own").write_text(own)
+    for name, text in files.items():
+        file = tmp_path / "cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    assert usable_cpus(tmp_path / "own", tmp_path / "cgroup") == min(cpus, len(os.sched_getaffinity(0)))
+
+
+def test_settings_are_handed_over_whole() -> None:
+    given, _ = load_settings(
+        {
+            "WORKERS": "2",
+            "TRANSPORT": "http2",
+            "REDIS_URL": "redis.example:6379",
+            "REDIS_AUTH": "user:secret",
+            "RULES_PATH": "/rules",
+            "GRPC_HOST": "127.0.0.1,::1",
+            "EXTRA_TAGS": "zone:a,rack:b",
+            "USE_PROMETHEUS": "true",
+            "PROMETHEUS_ADDR": "127.0.0.1:9999",
+            "STORE_DEADLINE": "20ms",
+            "ON_STORE_FAILURE": "local",
+        }
+    )
+    plain = load_settings({})[0]
+
+    assert Settings.model_validate(handed_over(given)) == given
+    assert Settings.model_validate(handed_over(plain)) == plain
+    assert handed_over(given)["redis_auth"] == "user:secret"
+
+
+def test_every_number_of_a_tally_is_taken_and_added() -> None:
+    one, other = Tally(), Tally()
+    for value, name in enumerate(Tally.__slots__, 1):
+        setattr(one, name, value)
+        setattr(other, name, 100)
+    add_tally(other, take_tally(one) or ())
+
+    assert [getattr(other, name) - 100 for name in Tally.__slots__] == [*range(1, len(Tally.__slots__) + 1)]
+    assert take_tally(one) is None
+
+
+def test_the_store_is_as_the_worker_sees_it_that_sees_least_of_it() -> None:
+    posts = [Post(number) for number in (1, 2, 3)]
+    store = SharedStore("redis", posts)
+    seen = [(store.healthy, store.counters)]
+    for post, counters in zip(posts, (7, 9, 1000), strict=True):
+        post.healthy, post.counters = True, counters
+    posts[0].ready = posts[1].ready = True
+    seen.append((store.healthy, store.counters))
+    posts[1].healthy = False
+    seen.append((store.healthy, store.counters))
+
+    assert seen == [(False, 0), (True, 9), (False, 9)]
