@@ -106,7 +106,7 @@ class InRedis:
 
     def call(self, hits: Sequence[Hit]) -> None:
         """One call of the script."""
-        keys, arguments = self.script.encode([hits])
+        keys, arguments, _ = self.script.encode([hits])
         self.client.evalsha(self.sha, len(keys), *keys, *arguments)
 
 
