@@ -53,12 +53,9 @@ class Calls:
         self.link = link
         self._room = room
         self._owner = owner
-        self._calls: dict[_Call, None] = {}
+        self.under_way: dict[_Call, None] = {}
+        """The oldest first."""
         self._orders: dict[Order, _Call] = {}
-
-    def __len__(self) -> int:
-        """How many are under way."""
-        return len(self._calls)
 
     @property
     def parts(self) -> int:
@@ -68,7 +65,7 @@ class Calls:
     @property
     def oldest(self) -> float | None:
         """When the first of them was sent."""
-        call = next(iter(self._calls), None)
+        call = next(iter(self.under_way), None)
         return None if call is None else call.sent
 
     def send(self, orders: Sequence[Order]) -> None:
@@ -91,13 +88,13 @@ class Calls:
     def fail(self, fault: Fault) -> None:
         """Answer all that are under way by policy."""
         orders, self._orders = self._orders, {}
-        self._calls.clear()
+        self.under_way.clear()
         for order in orders:
             self._fail_order(order, fault)
 
     def _begin(self, left: int) -> _Call:
         call = _Call(left)
-        self._calls[call] = None
+        self.under_way[call] = None
         return call
 
     def _order(self, call: _Call, order: Order, command: Sequence[str | int]) -> None:
@@ -137,7 +134,7 @@ class Calls:
             self._end(call)
 
     def _pong(self, call: _Call, reply: Any) -> None:
-        if call not in self._calls:
+        if call not in self.under_way:
             return
         # A user who may not PING is told so by a server that is there.
         fault = fault_of_reply(reply) if isinstance(reply, hiredis.ReplyError) else None
@@ -147,8 +144,8 @@ class Calls:
     def _end(self, call: _Call) -> None:
         """One order less to wait for."""
         call.left -= 1
-        if call.left == 0 and call in self._calls:
-            del self._calls[call]
+        if call.left == 0 and call in self.under_way:
+            del self.under_way[call]
             self._owner.ended(call.sent, well=call.well)
 
     def _fail_order(self, order: Order, fault: Fault) -> None:

@@ -91,7 +91,7 @@ class Lane:
             self._fail(part, _OVERLOAD)
             return
         self._queue.append(part)
-        if not self._scheduled and calls is not None and len(calls) < MOST_IN_FLIGHT:
+        if not self._scheduled and calls is not None and len(calls.under_way) < MOST_IN_FLIGHT:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send)
 
@@ -153,7 +153,7 @@ class Lane:
         """One call for what waits, a command for each group in it."""
         self._scheduled = False
         calls, queue = self._calls, self._queue
-        if calls is None or not queue or len(calls) >= MOST_IN_FLIGHT:
+        if calls is None or not queue or len(calls.under_way) >= MOST_IN_FLIGHT:
             return
         parts: list[Part] = []
         taken = hits = 0

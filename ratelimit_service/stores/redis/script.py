@@ -50,27 +50,37 @@ class Script:
         return Encoded(plan.keys, (plan.text(now),), plan.entries)
 
     def decode(self, reply: Any, entries: Sequence[Entry]) -> list[Hit]:
-        """First come, first served: of an entry's hits the first `got` are allowed."""
-        refused = []
+        """Write the decisions on the hits; says which are refused."""
+        refused: list[Hit] = []
         numbers = iter(reply)
         next(numbers)
         for hits, got, room, left, reset, retry in zip(entries, *[numbers] * 5, strict=True):
-            first = hits[0]
-            cost, limit = first.cost, first.rule.limit
-            exceed = limit.exceed if limit is not None else 0
-            if got < 0:
-                cost = 0
-            # What an allowed one takes: not its cost, if it was spared or has given back.
-            taken = room - left if got > 0 and len(hits) == 1 else cost
-            found = room
-            for index, hit in enumerate(hits):
-                if index < got:
-                    found -= taken
-                    over = max(0, min(exceed - found, taken)) if found < exceed else 0
-                    hit.decision = _new(Decision, (True, found, over, reset, 0))
-                else:
-                    over = max(0, min(cost + exceed - found, cost))
-                    hit.decision = _new(Decision, (False, left, over, reset, retry))
-                    found = left
-                    refused.append(hit)
+            if got == 1 and len(hits) == 1:
+                hit = hits[0]
+                limit = hit.rule.limit
+                over = 0
+                if limit is not None and left < limit.exceed:
+                    # What it took is not its cost, if it was spared or has given back.
+                    over = max(0, min(limit.exceed - left, room - left))
+                hit.decision = _new(Decision, (True, left, over, reset, 0))
+            else:
+                _share(hits, got, room, left, reset, retry)
+                refused += hits[max(0, got) :]
         return refused
+
+
+def _share(hits: Entry, got: int, room: int, left: int, reset: int, retry: int) -> None:
+    """First come, first served: the first `got` are allowed, and each finds what those before it have left."""
+    cost, limit = hits[0].cost, hits[0].rule.limit
+    exceed = limit.exceed if limit is not None else 0
+    if got < 0:
+        cost = 0
+    for index, hit in enumerate(hits):
+        if index < got:
+            room -= cost
+            over = max(0, min(exceed - room, cost)) if room < exceed else 0
+            hit.decision = _new(Decision, (True, room, over, reset, 0))
+        else:
+            over = max(0, min(cost + exceed - room, cost))
+            hit.decision = _new(Decision, (False, left, over, reset, retry))
+            room = left

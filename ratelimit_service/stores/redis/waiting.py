@@ -28,7 +28,7 @@ class Waiting:
         self.done = done
         self.deadline = deadline
         """Seconds of the monotonic clock."""
-        self.left = 1
+        self.left = 0
         self.answered = False
         self.error: StoreError | None = None
 
