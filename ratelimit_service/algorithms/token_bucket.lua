@@ -41,7 +41,11 @@ local function hit(state, limit, cost, now)
 
   local burst = limit.burst > 0 and limit.burst or rate
   local most = burst + limit.exceed
-  local full, full_part = time_of(most, limit)
+  local full, full_part = limit.full, limit.full_part
+  if not full then
+    full, full_part = time_of(most, limit)
+    limit.full, limit.full_part = full, full_part
+  end
   local missing, part = 0, 0
   if state then
     missing = state[1] - now

@@ -33,17 +33,10 @@ end
 
 -- The state that is packed there: integers, up to 127 in one byte, moments in nine. What is no such thing is untouched.
 local function integers(good, ...)
-  local count = select('#', ...)
-  if not good or count < 2 then
-    return nil
+  -- `max` fails when one is no number: a third of the time that it takes to look at each.
+  if good and select('#', ...) > 1 and type(...) == 'number' and pcall(max, ...) then
+    return {...}
   end
-  local state = {...}
-  for i = 1, count do
-    if type(state[i]) ~= 'number' then
-      return nil
-    end
-  end
-  return state
 end
 
 -- Milliseconds, rounded up, as text: Redis takes 0.3 us to make text of a number, and `format` a third of that.
