@@ -2,10 +2,12 @@
 
 Bytes a counter, its name included, after one request and with the limit used up evenly through a minute: in the memory
 store by tracemalloc, in Redis by `INFO memory`. Then the time of a hit on counters that let about half of them through:
-in Python the function alone, in Redis what the server says that it spent on calls of 16 hits each.
+in Python the function alone, in Redis what the server says that it spent on calls of 16 hits each. Of several rounds
+the fastest counts, the one that other work on the machine has disturbed least.
 """
 
 import argparse
+import math
 import sys
 import tempfile
 import time
@@ -36,6 +38,7 @@ TALLY = Tally()
 STEPS = 10
 BATCH = 16
 TIMED = 160_000
+ROUNDS = 5
 
 
 def rule_of(name: str, limit: int) -> Rule:
@@ -106,7 +109,7 @@ class InRedis:
 
     def call(self, hits: Sequence[Hit]) -> None:
         """One call of the script."""
-        keys, arguments = self.script.encode([hits])
+        keys, arguments, _ = self.script.encode([hits])
         self.client.evalsha(self.sha, len(keys), *keys, *arguments)
 
 
@@ -120,11 +123,14 @@ def python_nanoseconds(rule: Rule) -> float:
     for _ in range(4 * limit.requests):
         now += gap
         state, _ = function(state, limit, 1, now)
-    moments = range(now + gap, now + gap * TIMED, gap)
-    began = time.perf_counter()
-    for now in moments:
-        state, _ = function(state, limit, 1, now)
-    return (time.perf_counter() - began) / len(moments) * 1e9
+    fastest = math.inf
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        for _ in range(TIMED // ROUNDS):
+            now += gap
+            state, _ = function(state, limit, 1, now)
+        fastest = min(fastest, time.perf_counter() - began)
+    return fastest / (TIMED // ROUNDS) * 1e9
 
 
 def redis_microseconds(rule: Rule, client: redis.Redis) -> float:
@@ -141,11 +147,16 @@ def redis_microseconds(rule: Rule, client: redis.Redis) -> float:
             run.clock.advance(gap)
             run.call([hit(rule, random.randrange(counters), 1) for _ in range(BATCH)])
 
-    drive(4 * rule.limit.requests * counters // BATCH)
-    client.config_resetstat()
-    drive(TIMED // BATCH)
-    spent: int = client.info("commandstats")["cmdstat_evalsha"]["usec"]
-    return spent / TIMED
+    # A round is a window long: its end is all refused by fixed windows, which spares them much.
+    a_round = 2 * rule.limit.requests * counters
+    drive(2 * a_round // BATCH)
+    fastest = math.inf
+    for _ in range(ROUNDS):
+        client.config_resetstat()
+        drive(a_round // BATCH)
+        spent: int = client.info("commandstats")["cmdstat_evalsha"]["usec"]
+        fastest = min(fastest, spent)
+    return fastest / a_round
 
 
 def main() -> None:

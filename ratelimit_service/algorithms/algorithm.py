@@ -10,17 +10,19 @@ Laws, each held by a property test on every algorithm:
 5. Time that goes backwards never reopens room.
 
 Integers only, all time in microseconds, so that the Lua twin, the file of the same name beside it, computes the same
-numbers. A twin is a Lua chunk that returns a table of three functions; `stores/redis/batch.lua` puts them together:
+numbers. A twin is a Lua chunk that returns a table of functions; `stores/redis/batch.lua` puts them together:
 
+    hit(state, limit, cost, now)  -> state, allowed, room, left, reset_after, retry_after
+                                               as in Python, 1 and 0 for the boolean; states are values, never changed.
+                                               `left` is what remains, `room` what remained before: what lies over the
+                                               limit is worked out from that, for a run of like hits too
     load(key, limit, now)         -> state     what Redis has under the key, or nil; may read only what it needs; what
                                                cannot be a state is nil too, and written over by the next charge
-    hit(state, limit, cost, now)  -> state, allowed, remaining, over, reset_after, retry_after
-                                               as in Python, 1 and 0 for the boolean; states are values, never changed
     save(key, state, limit, now)               write it with its expiry in one command, or delete it when it is nil
 
-A limit comes as a table with the fields of `Limit`, booleans as 1 and 0. What the twins share stands at the head
-of `stores/redis/batch.lua`: `muldiv`, which is exact beyond 2^53, and `load_integers` and `save_integers`, for a state
-of nothing but integers.
+A state that is nothing but integers needs no `load` and no `save`. A limit comes as a table with the fields of `Limit`,
+booleans as 1 and 0. What the twins share stands at the head of `stores/redis/batch.lua`, such as `muldiv`, which is
+exact beyond 2^53.
 
 An algorithm that cannot count by every limit has `problem(limit)`: why not, or None. The parser asks it.
 """

@@ -65,12 +65,11 @@ local function hit(state, limit, cost, now)
   end
 
   local left = most - muldiv(in_view, previous, window) - current
-  local over = between(0, used - limit.requests, cost)
   local retry = 0
   if not allowed then
     retry = cost > most and NEVER or room(ends, previous, current, window, most - cost) - now
   end
-  return state, allowed and 1 or 0, max(left, 0), over, state and state[1] - now or 0, retry
+  return state, allowed and 1 or 0, max(0, most - before), max(left, 0), state and state[1] - now or 0, retry
 end
 
-return {load = load_integers, hit = hit, save = save_integers}
+return {hit = hit}

@@ -1,6 +1,8 @@
 -- Twin of sub_windows.py.
 -- State: {moment from which the newest count is too old, newest count, older counts ...}. In Redis: integers.
 
+local NONE = {}
+
 local function age_of_room(state, first, last, kept, excess)
   while excess > 0 do
     excess = excess - state[last]
@@ -38,13 +40,10 @@ local function hit(state, limit, cost, now)
   if cost > 0 and (allowed or (limit.count_refused == 1 and cost <= most)) then
     local newest = (age == 0 and first <= last) and state[2] or 0
     local charged = max(newest, min(newest + cost, most))
-    local fresh = {(index + kept) * part, charged}
+    local fresh = {(index + kept) * part, charged, unpack(state or NONE, age == 0 and 3 or 2, last)}
     if first <= last then
       for _ = 1, age - 1 do
-        fresh[#fresh + 1] = 0
-      end
-      for i = age == 0 and 3 or 2, last do
-        fresh[#fresh + 1] = state[i]
+        table.insert(fresh, 3, 0)
       end
     end
     total = before - newest + charged
@@ -69,12 +68,11 @@ local function hit(state, limit, cost, now)
   end
 
   local left = most - total
-  local over = between(0, used - limit.requests, cost)
   local retry = 0
   if not allowed then
     retry = cost > most and NEVER or (index - age + age_of_room(state, 2, last, kept, cost - left)) * part - now
   end
-  return state, allowed and 1 or 0, max(left, 0), over, state and state[1] - now or 0, retry
+  return state, allowed and 1 or 0, max(0, most - before), max(left, 0), state and state[1] - now or 0, retry
 end
 
-return {load = load_integers, hit = hit, save = save_integers}
+return {hit = hit}

@@ -36,12 +36,16 @@ local function hit(state, limit, cost, now)
     state = nil
   end
   if rate == 0 then
-    return state, cost <= 0 and 1 or 0, 0, max(0, cost), state and state[1] - now or 0, cost > 0 and NEVER or 0
+    return state, cost <= 0 and 1 or 0, 0, 0, state and state[1] - now or 0, cost > 0 and NEVER or 0
   end
 
   local burst = limit.burst > 0 and limit.burst or rate
   local most = burst + limit.exceed
-  local full, full_part = time_of(most, limit)
+  local full, full_part = limit.full, limit.full_part
+  if not full then
+    full, full_part = time_of(most, limit)
+    limit.full, limit.full_part = full, full_part
+  end
   local missing, part = 0, 0
   if state then
     missing = state[1] - now
@@ -52,7 +56,7 @@ local function hit(state, limit, cost, now)
 
   local room, room_part = minus(full, full_part, missing, part, rate)
   local allowed = cost < 0
-  local over, retry, charged = 0, 0, cost < 0
+  local fits, retry, charged = 0, 0, cost < 0
   if cost < 0 then
     local back, back_part = time_of(-cost, limit)
     missing, part = minus(missing, part, back, back_part, rate)
@@ -60,9 +64,8 @@ local function hit(state, limit, cost, now)
       missing, part = 0, 0
     end
   else
-    local fits = tokens_of(room, room_part, limit)
+    fits = tokens_of(room, room_part, limit)
     allowed = room >= 0 and cost <= fits
-    over = between(0, cost - (fits - limit.exceed), cost)
     if cost > most then
       retry = NEVER
     elseif cost > 0 and (allowed or limit.count_refused == 1) then
@@ -88,14 +91,22 @@ local function hit(state, limit, cost, now)
       state = nil
     end
   end
+  local reset = missing + (part > 0 and 1 or 0)
+  if allowed and cost >= 0 then
+    local left = fits - cost
+    return state, 1, fits, left, reset, 0
+  end
   room, room_part = minus(full, full_part, missing, part, rate)
-  if not allowed and retry == 0 then
+  local left = tokens_of(room, room_part, limit)
+  if allowed then
+    return state, 1, fits, left, reset, 0
+  end
+  if retry == 0 then
     local time, time_part = time_of(cost, limit)
     local wait, wait_part = minus(time, time_part, room, room_part, rate)
     retry = wait_part > 0 and wait + 1 or wait
   end
-  local left = tokens_of(room, room_part, limit)
-  return state, allowed and 1 or 0, left, over, missing + (part > 0 and 1 or 0), retry
+  return state, 0, fits, left, reset, retry
 end
 
-return {load = load_integers, hit = hit, save = save_integers}
+return {hit = hit}

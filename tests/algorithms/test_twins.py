@@ -109,6 +109,12 @@ def a_history(random: Random) -> list[tuple[int, Batch]]:
                 key = f"{number}/{random.randint(0, 1)}"
                 hits.append(hit(chosen, key, a_cost(random, chosen.limit), random.choice([0, 0, 1, 2])))
             batch.append(hits)
+        if random.random() < 0.3:  # many ask the same at once, among others
+            limit = rules[0].limit
+            assert limit is not None
+            cost = a_cost(random, limit) if random.random() < 0.3 else random.choice([1, 1, 2, 3])
+            for _ in range(random.randint(2, 12)):
+                batch.insert(random.randrange(len(batch) + 1), [hit(rules[0], "0/0", cost)])
         history.append((now, batch))
     return history
 
@@ -128,18 +134,19 @@ def in_memory(history: Sequence[tuple[int, Batch]]) -> list[Decision]:
 def in_redis(client: Client, history: Sequence[tuple[int, Batch]]) -> list[Decision]:
     clock = Clock()
     script = Script(lambda each: each.key, clock)
-    arguments = []
+    arguments, sent = [], []
     for now, batch in history:
         clock.now = now
-        keys, (plan,) = script.encode(batch)
+        keys, (plan,), entries = script.encode(batch)
+        sent.append(entries)
         arguments.append(f"[{json.dumps(keys)},{plan}]")
     assert LAST_LINE in script.text
     client.flushall()
     replies: Any = client.eval(script.text.replace(LAST_LINE, MANY), 0, *arguments)
     decisions = []
-    for reply, (now, batch) in zip(replies, history, strict=True):
+    for reply, (now, batch), entries in zip(replies, history, sent, strict=True):
         assert reply[0] == now
-        script.decode(reply, batch)
+        script.decode(reply, entries)
         decisions += [each.decision for hits in batch for each in hits]
     return decisions
 
@@ -157,9 +164,9 @@ def test_a_twin_answers_as_the_python_does_step_by_step(client: Client, seed: in
 
 def run(client: Client, batch: Batch, clock: Clock | None = None) -> tuple[int, list[Decision]]:
     script = Script(lambda each: each.key, clock)
-    keys, arguments = script.encode(batch)
+    keys, arguments, entries = script.encode(batch)
     reply: Any = client.eval(script.text, len(keys), *keys, *arguments)
-    script.decode(reply, batch)
+    script.decode(reply, entries)
     return reply[0], [each.decision for hits in batch for each in hits]
 
 

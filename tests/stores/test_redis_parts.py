@@ -184,6 +184,21 @@ def test_whoever_waited_too_long_is_answered_and_the_others_wait_on() -> None:
     assert len(room) == 0
 
 
+def test_who_is_answered_leaves_unless_someone_before_them_waits() -> None:
+    room = WaitingRoom(Policy("open", 1, 10, Clock()))
+    first, second, third = (Waiting([hit_of(rule())], lambda _: None, 1.0) for _ in range(3))
+    for waiting in (first, second, third):
+        room.enter(waiting)
+    second.settle()
+    room.dismiss()
+    assert len(room) == 3
+
+    first.settle()
+    room.dismiss()
+
+    assert len(room) == 1
+
+
 def test_nobody_is_answered_twice() -> None:
     room = WaitingRoom(Policy("open", 1, 10, Clock()))
     told: list[object] = []

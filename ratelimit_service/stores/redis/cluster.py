@@ -16,7 +16,6 @@ from ratelimit_service.stores.redis.lane import MOST_WAITING, Lane
 from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.orders import Group, Order, Part, Script
 from ratelimit_service.stores.redis.outage import Outage
-from ratelimit_service.stores.redis.servers import Way
 from ratelimit_service.stores.redis.target import Target
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
 from ratelimit_service.verdict import Hit
@@ -71,19 +70,21 @@ class Cluster:
             self._wanted.set()
             self._task = asyncio.get_running_loop().create_task(self._watch())
 
-    def parts(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> list[tuple[Way, Part]]:
-        """A part for each slot, with the node that has it."""
+    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> None:
+        """A part for each slot, to the node that has it."""
         by_slot: dict[int, list[Hit]] = {}
         for hit in hits:
             by_slot.setdefault(slot_of(script.key(hit)), []).append(hit)
-        return [
-            (self._slots[slot] or self, Part(waiting, some, self._group(script, slot)))
-            for slot, some in by_slot.items()
-        ]
+        waiting.left += len(by_slot)
+        for slot, some in by_slot.items():
+            self._put(Part(waiting, some, self._group(script, slot)))
 
-    def put(self, part: Part) -> None:
-        """Keep what comes before the map, or comes for a slot that nobody has."""
-        if self._early is None or len(self._early) >= MOST_WAITING:
+    def _put(self, part: Part) -> None:
+        """To its node; what comes before the map, or for a slot that nobody has, is kept."""
+        lane = self._slots[part.group.slot]
+        if lane is not None:
+            lane.put(part)
+        elif self._early is None or len(self._early) >= MOST_WAITING:
             self._room.fail(part.waiting, part.hits, self._fault)
             self.want()
         else:
@@ -185,7 +186,7 @@ class Cluster:
             self._nodes[address].start()
         early, self._early = self._early, None
         for part in early or ():
-            (self._slots[part.group.slot] or self).put(part)
+            self._put(part)
 
     def _open(self, fault: Fault) -> None:
         if not self._known:

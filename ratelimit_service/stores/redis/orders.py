@@ -6,6 +6,18 @@ from typing import Any, NamedTuple, Protocol
 from ratelimit_service.stores.redis.waiting import Waiting
 from ratelimit_service.verdict import Hit
 
+Entry = Sequence[Hit]
+"""Hits of one rule and one cost on one counter, in order of arrival: the script answers them as one."""
+
+
+class Encoded(NamedTuple):
+    """Hits as a script takes them."""
+
+    keys: Sequence[str]
+    arguments: Sequence[str | int]
+    entries: Sequence[Entry]
+    """In the order in which the script answers them."""
+
 
 class Script(Protocol):
     """What runs in Redis: it turns hits into keys and arguments, and a reply into decisions."""
@@ -21,11 +33,11 @@ class Script(Protocol):
     def key(self, hit: Hit) -> str:
         """The name of its counter."""
 
-    def encode(self, requests: Sequence[Sequence[Hit]]) -> tuple[Sequence[str | bytes], Sequence[str | bytes | int]]:
+    def encode(self, requests: Sequence[Sequence[Hit]]) -> Encoded:
         """Keys and arguments for the hits of these requests."""
 
-    def decode(self, reply: Any, requests: Sequence[Sequence[Hit]]) -> None:
-        """Write the decisions on the hits."""
+    def decode(self, reply: Any, entries: Sequence[Entry]) -> Sequence[Hit]:
+        """Write the decisions on the hits; says which are refused."""
 
 
 class Group:
@@ -49,22 +61,26 @@ class Part(NamedTuple):
 class Order:
     """One command under way, and whose hits are in it."""
 
-    __slots__ = ("arguments", "group", "parts", "tries")
+    __slots__ = ("arguments", "entries", "group", "parts", "tries")
 
     def __init__(self, group: Group, parts: Sequence[Part]) -> None:
         self.group = group
         self.parts = parts
-        keys, arguments = group.script.encode([part.hits for part in parts])
+        keys, arguments, self.entries = group.script.encode([part.hits for part in parts])
         self.arguments = (len(keys), *keys, *arguments)
         self.tries = 0
 
-    def by_name(self) -> tuple[str | bytes | int, ...]:
+    def by_name(self) -> tuple[str | int, ...]:
         """The command, for a server that has the script."""
         return ("EVALSHA", self.group.script.sha, *self.arguments)
 
-    def in_full(self) -> tuple[str | bytes | int, ...]:
+    def in_full(self) -> tuple[str | int, ...]:
         """The command, for one that has not."""
         return ("EVAL", self.group.script.text, *self.arguments)
+
+    def decode(self, reply: Any) -> Sequence[Hit]:
+        """Write the decisions on the hits; says which are refused."""
+        return self.group.script.decode(reply, self.entries)
 
 
 def in_orders(parts: Sequence[Part]) -> list[Order]:

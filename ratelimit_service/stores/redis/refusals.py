@@ -71,11 +71,11 @@ class Refusals:
                 left.append(hit)
         return left
 
-    def learn(self, hits: Sequence[Hit], asked: float) -> None:
-        """Remember what these hits, which were sent at that moment, were refused."""
-        for hit in hits:
+    def learn(self, refused: Sequence[Hit], asked: float) -> None:
+        """Remember what these hits, which were sent at that moment, were told."""
+        for hit in refused:
             decision = hit.decision
-            if decision.allowed or hit.together or decision.retry_after <= 0:
+            if hit.together or decision.retry_after <= 0:
                 continue
             limit = hit.rule.limit
             if limit is None:

@@ -6,13 +6,13 @@ The text is `batch.lua`, which says what goes in and comes out, with the algorit
 from collections.abc import Callable, Sequence
 from hashlib import sha1
 from importlib.resources import files
-from random import random
 from typing import Any, Final
 
 from ratelimit_service.algorithms import NAMES
-from ratelimit_service.clock import Clock
+from ratelimit_service.clock import SECOND, Clock
 from ratelimit_service.model import Decision
-from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.redis.orders import Encoded, Entry
+from ratelimit_service.stores.redis.plan import Plan
 from ratelimit_service.verdict import Hit
 
 _PLACE: Final = "--twins--\n"
@@ -37,65 +37,47 @@ class Script:
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         self.key = key
         self._clock = clock
-        self._jitter = jitter_seconds * 1000
-        self._numbers = {name: number for number, name in enumerate(NAMES, start=1)}
+        self._jitter = jitter_seconds * SECOND
 
-    def encode(self, requests: Sequence[Sequence[Hit]]) -> tuple[list[str], tuple[str]]:
-        """Keys and the plan for the hits of these requests."""
-        name = self.key
-        keys: dict[str, int] = {}
-        limits: dict[int, int] = {}  # by the rule's identity: the hash of a limit takes a microsecond
-        found: list[int] = []
-        plan: list[int] = []
-        for hits in requests:
-            group = 0
-            for index, hit in enumerate(hits):
-                if hit.together != group:
-                    group = hit.together
-                    if group:
-                        plan.append(-_length(hits, index))
-                rule = hit.rule
-                number = limits.get(id(rule))
-                if number is None:
-                    limits[id(rule)] = number = len(limits) + 1
-                    found += self._fields(rule)
-                key = name(hit)
-                plan += (keys.setdefault(key, len(keys) + 1), number, hit.cost)
+    def encode(self, requests: Sequence[Sequence[Hit]]) -> Encoded:
+        """The hits of these requests as entries of a plan."""
+        plan = Plan(self.key, self._jitter)
+        plan.add(requests)
         now = 0 if self._clock is None else self._clock()
-        # A list of integers is written by str() as JSON has it, in half the time of json.dumps.
-        return list(keys), (str([now, len(limits), *found, *plan]),)
+        return Encoded(plan.keys, (plan.text(now),), plan.entries)
 
-    def decode(self, reply: Any, requests: Sequence[Sequence[Hit]]) -> None:
-        """Write the decisions on the hits."""
-        at = 1
-        for hits in requests:
-            for hit in hits:
-                remaining, over, reset, retry = reply[at : at + 4]
-                hit.decision = Decision(not retry, remaining, over, reset, retry)
-                at += 4
-
-    def _fields(self, rule: Rule) -> tuple[int, ...]:
-        limit = rule.limit
-        assert limit is not None, "an unlimited rule has no counter"
-        # Windows of the calendar end all at once; were their keys to expire so, Redis would stall at each minute.
-        at_once = rule.algorithm.name == "fixed_window" and not limit.first_request
-        return (
-            self._numbers[rule.algorithm.name],
-            limit.requests,
-            limit.window,
-            limit.burst,
-            limit.parts,
-            int(limit.first_request),
-            int(limit.count_refused),
-            limit.exceed,
-            int(random() * self._jitter) if at_once else 0,  # noqa: S311 - nobody must guess it
-        )
+    def decode(self, reply: Any, entries: Sequence[Entry]) -> list[Hit]:
+        """Write the decisions on the hits; says which are refused."""
+        refused: list[Hit] = []
+        numbers = iter(reply)
+        next(numbers)
+        for hits, got, room, left, reset, retry in zip(entries, *[numbers] * 5, strict=True):
+            if got == 1 and len(hits) == 1:
+                hit = hits[0]
+                limit = hit.rule.limit
+                over = 0
+                if limit is not None and left < limit.exceed:
+                    # What it took is not its cost, if it was spared or has given back.
+                    over = max(0, min(limit.exceed - left, room - left))
+                hit.decision = Decision(True, left, over, reset, 0)
+            else:
+                _share(hits, got, room, left, reset, retry)
+                refused += hits[max(0, got) :]
+        return refused
 
 
-def _length(hits: Sequence[Hit], first: int) -> int:
-    """How many hits stand one after the other with the same `together`."""
-    together = hits[first].together
-    end = first
-    while end < len(hits) and hits[end].together == together:
-        end += 1
-    return end - first
+def _share(hits: Entry, got: int, room: int, left: int, reset: int, retry: int) -> None:
+    """First come, first served: the first `got` are allowed, and each finds what those before it have left."""
+    cost, limit = hits[0].cost, hits[0].rule.limit
+    exceed = limit.exceed if limit is not None else 0
+    if got < 0:
+        cost = 0
+    for index, hit in enumerate(hits):
+        if index < got:
+            room -= cost
+            over = max(0, min(exceed - room, cost)) if room < exceed else 0
+            hit.decision = Decision(True, room, over, reset, 0)
+        else:
+            over = max(0, min(cost + exceed - room, cost))
+            hit.decision = Decision(False, left, over, reset, retry)
+            room = left

@@ -29,13 +29,6 @@ _FOLLOW_SECONDS: Final = 1.0
 """Between two questions whether the primary is still the same."""
 
 
-class Way(Protocol):
-    """Where a part goes: a lane, or whoever keeps it until there is one."""
-
-    def put(self, part: Part) -> None:
-        """Take it: it is decided, or answered by policy."""
-
-
 class Servers(Protocol):
     """The servers of one Redis."""
 
@@ -50,8 +43,8 @@ class Servers(Protocol):
     def start(self) -> None:
         """Begin to look for them."""
 
-    def parts(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> list[tuple[Way, Part]]:
-        """Which hits go where."""
+    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> None:
+        """Send these hits of a request to where their counters are."""
 
     def look(self, now: float) -> None:
         """Housekeeping, several times a second."""
@@ -81,12 +74,13 @@ class OneServer:
         if self._follow is not None and self._follower is None:
             self._follower = asyncio.get_running_loop().create_task(self._follow(self._lane))
 
-    def parts(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> list[tuple[Way, Part]]:
+    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> None:
         """All to the one."""
         group = self._groups.get(script)
         if group is None:
             group = self._groups[script] = Group(script)
-        return [(self._lane, Part(waiting, hits, group))]
+        waiting.left += 1
+        self._lane.put(Part(waiting, hits, group))
 
     def look(self, now: float) -> None:
         """See that it answers."""

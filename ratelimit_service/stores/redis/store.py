@@ -16,10 +16,10 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.lane import Lane
-from ratelimit_service.stores.redis.orders import Part, Script
+from ratelimit_service.stores.redis.orders import Script
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.refusals import Refusals
-from ratelimit_service.stores.redis.servers import Servers, Way
+from ratelimit_service.stores.redis.servers import Servers
 from ratelimit_service.stores.redis.upstream import is_upstreams
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
 from ratelimit_service.stores.store import Done
@@ -105,16 +105,13 @@ class RedisStore:
             hits = left
         deadline = now + self._deadline
         waiting = Waiting(hits, done, deadline)
-        if self._alike:
-            parts = self._main.parts(waiting, hits, self._script)
-        else:
-            parts = self._sorted(waiting, hits)
-        waiting.left = len(parts)
         self._room.enter(waiting)
         if self._timer is None:
             self._arm(deadline)
-        for lane, part in parts:
-            lane.put(part)
+        if self._alike:
+            self._main.put(waiting, hits, self._script)
+        else:
+            self._put_sorted(waiting, hits)
 
     def sweep(self) -> None:
         """Look after the servers; the first time, begin to look for them."""
@@ -138,12 +135,15 @@ class RedisStore:
             await servers.close()
         self._room.clear(Fault("stopping"))
 
-    def _sorted(self, waiting: Waiting, hits: Sequence[Hit]) -> list[tuple[Way, Part]]:
+    def _put_sorted(self, waiting: Waiting, hits: Sequence[Hit]) -> None:
         """The same, when not all hits go to the same servers by the same script; their order stays within each."""
         sorts: dict[tuple[Servers, Script], list[Hit]] = {}
         for hit in hits:
             sorts.setdefault(self._sort(hit.rule), []).append(hit)
-        return [part for (servers, script), some in sorts.items() for part in servers.parts(waiting, some, script)]
+        waiting.left += 1  # for all to be on their way, whatever is answered at once
+        for (servers, script), some in sorts.items():
+            servers.put(waiting, some, script)
+        waiting.settle()
 
     def _sort(self, rule: Rule) -> tuple[Servers, Script]:
         limit = rule.limit

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from ratelimit_service.algorithms import fixed_window
 from ratelimit_service.clock import SECOND, Clock, system_clock
 from ratelimit_service.rules.rule import ALONE, Rule
+from ratelimit_service.stores.redis.orders import Encoded, Entry
 from ratelimit_service.verdict import Hit
 
 _FILE: Final = Path(__file__).with_suffix(".lua")
@@ -35,11 +36,12 @@ class UpstreamScript:
         """The name of its counter now."""
         return self._name(hit, self._clock())
 
-    def encode(self, requests: Sequence[Sequence[Hit]]) -> tuple[Sequence[str], Sequence[int]]:
-        """Keys, and arguments as the script has them."""
+    def encode(self, requests: Sequence[Sequence[Hit]]) -> Encoded:
+        """An entry for each hit."""
         now = self._clock()
         keys: list[str] = []
         arguments: list[int] = [now]
+        entries: list[Entry] = []
         for hits in requests:
             for hit in hits:
                 limit = hit.rule.limit
@@ -47,20 +49,18 @@ class UpstreamScript:
                 keys.append(self._name(hit, now))
                 seconds = -(-limit.window // SECOND) + int(random() * self._jitter)  # noqa: S311 - nobody must guess it
                 arguments += (hit.cost, limit.requests + limit.exceed, seconds, int(limit.count_refused))
-        return keys, arguments
+                entries.append((hit,))
+        return Encoded(keys, arguments, entries)
 
-    def decode(self, reply: Any, requests: Sequence[Sequence[Hit]]) -> None:
+    def decode(self, reply: Any, entries: Sequence[Entry]) -> list[Hit]:
         """Decide by what was counted before."""
         now = int(reply[0])
-        befores = iter(reply)
-        next(befores)
-        for hits in requests:
-            for hit in hits:
-                limit = hit.rule.limit
-                assert limit is not None, "an unlimited rule has no counter"
-                end = now - now % limit.window + limit.window
-                before = next(befores)
-                _, hit.decision = fixed_window.hit((end, before) if before > 0 else None, limit, hit.cost, now)
+        for (hit,), before in zip(entries, reply[1:], strict=True):
+            limit = hit.rule.limit
+            assert limit is not None, "an unlimited rule has no counter"
+            end = now - now % limit.window + limit.window
+            _, hit.decision = fixed_window.hit((end, before) if before > 0 else None, limit, hit.cost, now)
+        return [hit for (hit,) in entries if not hit.decision.allowed]
 
     def _name(self, hit: Hit, now: int) -> str:
         limit = hit.rule.limit

@@ -1,0 +1,167 @@
+"""Calls under way on one connection: the orders that each carries, and what becomes of their replies. Hot path."""
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, Final, Protocol
+
+import hiredis
+
+from ratelimit_service.stores.redis.faults import Fault, code_of, fault_of_reply
+from ratelimit_service.stores.redis.link import Link
+from ratelimit_service.stores.redis.orders import Order
+from ratelimit_service.stores.redis.waiting import WaitingRoom
+from ratelimit_service.verdict import Hit
+
+MOST_TRIES: Final = 4
+"""Of one order: once by name, once in full, and twice elsewhere in a cluster whose slots move."""
+
+Redirect = Callable[[Order, str, str], bool]
+"""Takes an order that belongs elsewhere: (order, `MOVED` or `ASK`, where); says whether it has."""
+
+Learn = Callable[[Sequence[Hit], float], None]
+"""Hears which hits were refused, and when they were sent."""
+
+
+class Owner(Protocol):
+    """Whose calls they are: it judges the server by them."""
+
+    redirect: Redirect
+    learn: Learn
+
+    def try_again(self, order: Order) -> bool:
+        """Take an order whose keys lie at both ends of a move; says whether there is time for it."""
+
+    def failed(self, fault: Fault) -> bool:
+        """An order was answered with an error; says whether the server is given up, and this connection with it."""
+
+    def ended(self, sent: float, *, well: bool) -> None:
+        """A call is answered, as it should be or not; there is room for the next one."""
+
+
+class _Call:
+    """What is sent in one go: an order for each group, or a PING."""
+
+    __slots__ = ("left", "sent", "well")
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.sent = monotonic()
+        self.well = True
+
+
+class Calls:
+    """The calls on a link; when that is lost, `fail` answers whoever was in them."""
+
+    def __init__(self, link: Link, room: WaitingRoom, owner: Owner) -> None:
+        self.link = link
+        self._room = room
+        self._owner = owner
+        self.under_way: dict[_Call, None] = {}
+        """The oldest first."""
+        self._orders: dict[Order, _Call] = {}
+
+    @property
+    def parts(self) -> int:
+        """How many parts of requests are in them."""
+        return sum(len(order.parts) for order in self._orders)
+
+    @property
+    def oldest(self) -> float | None:
+        """When the first of them was sent."""
+        call = next(iter(self.under_way), None)
+        return None if call is None else call.sent
+
+    def send(self, orders: Sequence[Order]) -> None:
+        """One more."""
+        call = self._begin(len(orders))
+        for order in orders:
+            self._order(call, order, order.by_name())
+
+    def adopt(self, order: Order, *, asking: bool) -> None:
+        """One with an order that another node has turned away."""
+        if asking:
+            self.link.call(("ASKING",), _ignore)
+        self.send((order,))
+
+    def ping(self) -> None:
+        """One that only asks whether the server is there."""
+        call = self._begin(1)
+        self.link.call(("PING",), lambda reply: self._pong(call, reply))
+
+    def fail(self, fault: Fault) -> None:
+        """Answer all that are under way by policy."""
+        orders, self._orders = self._orders, {}
+        self.under_way.clear()
+        for order in orders:
+            self._fail_order(order, fault)
+
+    def _begin(self, left: int) -> _Call:
+        call = _Call(left)
+        self.under_way[call] = None
+        return call
+
+    def _order(self, call: _Call, order: Order, command: Sequence[str | int]) -> None:
+        order.tries += 1
+        self._orders[order] = call
+        self.link.call(command, lambda reply: self._reply(order, reply))
+
+    def _reply(self, order: Order, reply: Any) -> None:
+        call = self._orders.pop(order, None)
+        if call is None:
+            return
+        if isinstance(reply, hiredis.ReplyError):
+            self._error(call, order, reply)
+            return
+        refused = order.decode(reply)
+        if refused:
+            self._owner.learn(refused, call.sent)
+        for part in order.parts:
+            part.waiting.settle()
+        self._room.dismiss()
+        self._end(call)
+
+    def _error(self, call: _Call, order: Order, error: Exception) -> None:
+        """An order was not carried out: what can be healed is sent again, the rest is answered by policy."""
+        code = code_of(error)
+        if order.tries < MOST_TRIES:
+            if code == "NOSCRIPT":
+                self._order(call, order, order.in_full())
+                return
+            if code in {"MOVED", "ASK"} and self._owner.redirect(order, code, str(error).rpartition(" ")[2]):
+                self._end(call)
+                return
+            if code == "TRYAGAIN" and self._owner.try_again(order):
+                self._end(call)
+                return
+        fault = fault_of_reply(error)
+        self._fail_order(order, fault)
+        if not self._owner.failed(fault):
+            call.well = False
+            self._end(call)
+
+    def _pong(self, call: _Call, reply: Any) -> None:
+        if call not in self.under_way:
+            return
+        # A user who may not PING is told so by a server that is there.
+        fault = fault_of_reply(reply) if isinstance(reply, hiredis.ReplyError) else None
+        if fault is None or fault.cause not in UNFIT or not self._owner.failed(fault):
+            self._end(call)
+
+    def _end(self, call: _Call) -> None:
+        """One order less to wait for."""
+        call.left -= 1
+        if call.left == 0 and call in self.under_way:
+            del self.under_way[call]
+            self._owner.ended(call.sent, well=call.well)
+
+    def _fail_order(self, order: Order, fault: Fault) -> None:
+        for part in order.parts:
+            self._room.fail(part.waiting, part.hits, fault)
+
+
+UNFIT: Final = frozenset({"readonly", "loading", "noauth", "wrongpass"})
+"""The server will not do at all, or not in this connection: there is nothing to be gained by four more calls."""
+
+
+def _ignore(_: Any) -> None:
+    """ASKING is answered with OK; what matters is the answer to what it precedes."""
