@@ -174,6 +174,16 @@ def milliseconds(microseconds: int) -> int:
     return -(-microseconds // 1000)
 
 
+def test_a_request_may_have_more_counters_than_lua_can_pass_to_a_function(client: Client) -> None:
+    client.flushdb()
+    limited = rule("fixed_window", Limit(5, Unit.HOUR, HOUR))
+
+    _, decisions = run(client, [[hit(limited, str(number), 1) for number in range(9000)]])
+
+    assert [each.remaining for each in decisions] == [4] * 9000
+    assert client.dbsize() == 9000
+
+
 def test_a_large_log_expires_with_its_newest_moment(client: Client) -> None:
     client.flushdb()
     limited = rule("sliding_log", Limit(1000, Unit.HOUR, HOUR))

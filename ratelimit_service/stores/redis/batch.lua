@@ -17,6 +17,7 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local format, pcall, select, type, unpack = string.format, pcall, select, type, unpack
 local pack_integers, unpack_integers = cmsgpack.pack, cmsgpack.unpack
 local NEVER = -1
+local MOST_KEYS = 2000  -- read at once: Lua passes no more than 8,000 values to a function
 
 -- a * b / c as a whole number, and what remains of the division; exact even where a * b is beyond 2^53, which all
 -- doubles up to are whole. c + b may be half of that at most, and so may what comes out.
@@ -120,7 +121,7 @@ local function run(keys, plan)
   -- Read all at once, which spares a command for each; unless there are logs, of which only a part is read, or entries
   -- charged together, before and after which a counter may be changed by others.
   local alone = ends == at - 1 + 3 * #keys
-  local packed = whole and alone and ends >= at and call('MGET', unpack(keys))
+  local packed = whole and alone and #keys > 0 and #keys <= MOST_KEYS and call('MGET', unpack(keys))
   local reply, filled = {now}, 1
 
   local function load(i, limit)
