@@ -1,8 +1,10 @@
 """The limiter: plan what a request charges, have the store decide it, judge what came of it. Hot path."""
 
 from collections.abc import Callable
+from time import perf_counter_ns
 
 from ratelimit_service.errors import RpcError, Status, StoreError
+from ratelimit_service.latency import Latency
 from ratelimit_service.model import Request
 from ratelimit_service.plan import Plan, Planner
 from ratelimit_service.rules.book import RuleBook
@@ -38,6 +40,8 @@ class Limiter:
         self.overrides = Tallies(_OTHER, most_values)
         self.unknown_domains = Tallies(_OTHER, most_values)
         """Requests for domains without rules, counted in `total_hits`."""
+        self.waits = Latency()
+        """How long requests waited for a store that takes its time."""
         self._charge = store.charge
         self._planner = Planner(self.overrides, self.unknown_domains, near_ratio=near_ratio, quota_mode=quota_mode)
         self._shadow_mode = shadow_mode
@@ -74,8 +78,10 @@ class Limiter:
     def ask(self, plan: Plan, reply: Reply) -> None:
         """Charge the plan, and reply with its verdict, or with why there is none, when the store has answered."""
         asked = plan.again()
+        began = perf_counter_ns()
 
         def done(error: StoreError | None) -> None:
+            self.waits.observe(perf_counter_ns() - began)
             if error is None:
                 reply(self._judge(asked))
             else:

@@ -104,7 +104,7 @@ class Metrics:
         yield from self._unknown_domains()
         yield from self._service()
         yield self._gauges()
-        yield self._store_errors()
+        yield self._store()
         if connections := self._connections():
             for figure in connections.figures():
                 yield self._figure(figure)
@@ -186,12 +186,18 @@ class Metrics:
         lines.append(line(f"{name}_count", self._labels(*labels), calls))
         return "".join(lines)
 
-    def _store_errors(self) -> str:
-        """Only a store outside this process has any: it says why requests were answered by policy."""
-        errors = self._counted.store.errors
-        name, of_store = "ratelimit_store_errors_total", ("store", self._counted.store.name)
-        return head(name, "counter", "Requests answered by policy, by what was wrong with the store.") + "".join(
-            line(name, self._labels(of_store, ("cause", cause)), number) for cause, number in sorted(errors.items())
+    def _store(self) -> str:
+        """Only for a store outside this process anybody waits, and it alone cannot always be asked."""
+        store, of_store = self._counted.store, ("store", self._counted.store.name)
+        waits, errors = "ratelimit_store_answer_seconds", "ratelimit_store_errors_total"
+        return (
+            head(waits, "histogram", "How long requests waited for the store, those answered by policy too.")
+            + self._histogram(waits, [of_store], self._counted.waits)
+            + head(errors, "counter", "Requests answered by policy, by what was wrong with the store.")
+            + "".join(
+                line(errors, self._labels(of_store, ("cause", cause)), number)
+                for cause, number in sorted(store.errors.items())
+            )
         )
 
     def _figure(self, figure: Figure) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from operator import add, attrgetter
 from typing import Final, NamedTuple, Protocol
 
+from ratelimit_service.latency import Latency
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.tally import Path, Tallies, Tally, Totals
@@ -58,6 +59,10 @@ class Counted(Protocol):
     @property
     def totals(self) -> Totals:
         """Of the service as a whole."""
+
+    @property
+    def waits(self) -> Latency:
+        """How long requests waited for the store."""
 
     @property
     def store(self) -> Counters:

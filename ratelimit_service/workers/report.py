@@ -44,6 +44,7 @@ class Reporter:
             "figures": packed(connections.figures()) if connections is not None else [],
             "calls": calls,
             "latency": engine.method.latency.take(),
+            "waits": limiter.waits.take(),
             "totals": totals,
             "overrides": _taken(limiter.overrides),
             "unknown_domains": _taken(limiter.unknown_domains),

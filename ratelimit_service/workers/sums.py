@@ -52,6 +52,7 @@ class Sums:
         self.totals = Totals()
         self.overrides = Tallies(_OTHER, settings.metrics_max_values)
         self.unknown_domains = Tallies(_OTHER, settings.metrics_max_values)
+        self.waits = Latency()
         self.calls = 0
         self.latency = Latency()
         self.refused = Counts()
@@ -85,6 +86,7 @@ class Sums:
         """Count everything else that it has counted."""
         self.calls += summary["calls"]
         self.latency.add(*summary["latency"])
+        self.waits.add(*summary["waits"])
         self.store.errors.update(summary["errors"])
         for name, number in summary["totals"].items():
             setattr(self.totals, name, getattr(self.totals, name) + number)

@@ -57,6 +57,7 @@ def test_what_is_shown_are_sums_of_all_workers(tmp_path: Path) -> None:
         labels = '{grpc_method="ShouldRateLimit"}'
         assert crew.metric("ratelimit_service_total_requests") == asked
         assert crew.metric(f"ratelimit_service_response_time_seconds_count{labels}") == asked
+        assert crew.metric('ratelimit_store_answer_seconds_count{store="redis"}') == asked
         assert crew.metric('ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"}') == asked
         assert crew.metric("ratelimit_grpc_connections ") == 6
         assert crew.status["rules"][0]["within"] == asked
