@@ -46,8 +46,17 @@ class Plan:
 
     def again(self) -> "Plan":
         """The same with hits of its own: others may be on their way to the store."""
-        hits = [hit.again() if hit is not None and hit.key else hit for hit in self.hits]
-        return Plan(hits, self.aside, self.edition)
+        if self.hits is not self.charged:
+            hits = [hit.again() if hit is not None and hit.key else hit for hit in self.hits]
+            return Plan(hits, self.aside, self.edition)
+        plan = Plan.__new__(Plan)
+        plan.edition = self.edition
+        plan.aside = self.aside
+        plan.joint = False
+        plan.charged = charged = tuple([hit.again() for hit in self.charged])
+        plan.hits = charged
+        plan.verdict = Verdict(True, charged)
+        return plan
 
 
 class Planner:

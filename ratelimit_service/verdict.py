@@ -33,9 +33,15 @@ class Hit:
 
     def again(self) -> "Hit":
         """The same charge once more, undecided."""
-        hit = Hit(self.rule, self.key, self.cost, tally=self.tally, quota=self.quota, together=self.together)
-        if self.beside:
-            hit.beside = [each.again() for each in self.beside]
+        hit = Hit.__new__(Hit)  # 0.2 µs; by name the constructor's arguments take 0.5
+        hit.rule = self.rule
+        hit.key = self.key
+        hit.cost = self.cost
+        hit.tally = self.tally
+        hit.quota = self.quota
+        hit.together = self.together
+        hit.beside = [each.again() for each in self.beside] if self.beside else ()
+        hit.spared = False
         return hit
 
     @property
