@@ -275,6 +275,28 @@ def test_a_full_redis_is_answered_by_policy_and_the_operator_told_what_to_do(
     assert "out of memory: raise maxmemory, or make room" in lines(caplog)[0]
 
 
+def test_a_redis_that_cannot_persist_and_so_refuses_writes_is_answered_by_policy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(redis: Redis) -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            (tmp_path / "dump.rdb").mkdir()  # where the snapshot should be written
+            redis.cli("CONFIG", "SET", "save", "3600 1")
+            redis.cli("BGSAVE")
+            await until(lambda: "rdb_last_bgsave_status:err" in redis.cli("INFO", "persistence"), "it cannot save")
+            for _ in range(10):
+                assert (await charge(store, hit_of(rule()))).error
+            await until(lambda: not store.healthy, "the breaker opened")
+            assert store.errors["misconf"] == 10
+            redis.cli("CONFIG", "SET", "stop-writes-on-bgsave-error", "no")
+            await until(lambda: store.healthy, "found again")
+
+    with start_redis(tmp_path) as redis:
+        run(story(redis))
+    assert len(lines(caplog)) == 2
+    assert "it cannot persist and refuses writes" in lines(caplog)[0]
+
+
 def test_a_user_who_may_not_run_scripts_is_told_what_is_missing(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     redis.cli("ACL", "SETUSER", "limiter", "on", ">hunter2", "~*", "+@read", "+@connection")
 
