@@ -1,5 +1,7 @@
 """Limits and histories that algorithms are tried with: what Hypothesis draws, and what replays it."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import NAMES, Algorithm, State, open_algorithm
@@ -32,6 +34,13 @@ limits = st.builds(
 
 def is_bucket(algorithm: Algorithm) -> bool:
     return algorithm.name in {"token_bucket", "leaky_bucket"}
+
+
+def raised(algorithm: Algorithm, limit: Limit, more: int) -> Limit:
+    """A higher limit. A burst or an exceed that stays the same while a bucket's rate grows is worth less time."""
+    if is_bucket(algorithm) and (limit.burst or limit.exceed):
+        return replace(limit, burst=(limit.burst or limit.requests) + more)
+    return replace(limit, requests=limit.requests + more)
 
 
 def capacity(algorithm: Algorithm, limit: Limit) -> int:

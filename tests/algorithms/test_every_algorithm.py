@@ -18,6 +18,7 @@ from tests.algorithms.histories import (
     is_bucket,
     limits,
     moments,
+    raised,
     replay,
 )
 
@@ -118,8 +119,7 @@ def test_a_hit_that_costs_more_than_there_can_be_is_never_charged(
 def test_a_higher_limit_never_denies_what_a_lower_one_allows(
     algorithm: Algorithm, limit: Limit, history: History, now: int, cost: int, more: int
 ) -> None:
-    # A burst that stays the same while the rate grows is worth less time.
-    higher = replace(limit, burst=limit.burst + more) if limit.burst else replace(limit, requests=limit.requests + more)
+    higher = raised(algorithm, limit, more)
     state = replay(algorithm, limit, history)
 
     if algorithm.hit(state, limit, cost, now)[1].allowed:
