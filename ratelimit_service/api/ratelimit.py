@@ -1,5 +1,6 @@
 """Envoy's ShouldRateLimit: bytes to a Request, a Verdict to bytes. Hot path."""
 
+import logging
 from collections import OrderedDict
 from functools import partial
 from time import perf_counter_ns
@@ -7,11 +8,13 @@ from time import perf_counter_ns
 from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.method import Reply
 from ratelimit_service.api.request import decode
-from ratelimit_service.errors import RpcError
+from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.latency import Latency
 from ratelimit_service.limiter import Limiter
 from ratelimit_service.plan import Plan
 from ratelimit_service.verdict import Verdict
+
+log = logging.getLogger(__name__)
 
 MOST_PLANS = 65_536
 """Plans that are remembered by the bytes of their requests: 0.6 kB each with one descriptor, 1.2 with four."""
@@ -67,7 +70,7 @@ class ShouldRateLimit:
         if len(body) <= LONGEST_REMEMBERED:
             seen, plans = self._seen, self._plans
             if hash(body) in seen:
-                if len(plans) >= MOST_PLANS:
+                if len(plans) >= MOST_PLANS and body not in plans:
                     plans.popitem(last=False)  # the oldest: one that is in use will soon be back
                 plans[body] = plan
             else:
@@ -77,5 +80,10 @@ class ShouldRateLimit:
         return plan
 
     def _finish(self, body: bytes, reply: Reply, started: int, verdict: Verdict | RpcError) -> None:
-        reply(verdict if isinstance(verdict, RpcError) else self._encode(verdict, body))
+        try:
+            answer = verdict if isinstance(verdict, RpcError) else self._encode(verdict, body)
+        except Exception:
+            log.exception("an answer could not be encoded")
+            answer = RpcError(Status.INTERNAL, "the answer could not be encoded")
+        reply(answer)
         self.latency.observe(perf_counter_ns() - started)

@@ -1,5 +1,6 @@
 """What counters are called in Redis; with `KEY_FORMAT=envoyproxy` as envoyproxy/ratelimit calls them."""
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -98,6 +99,21 @@ def test_a_refund_under_upstreams_name_never_goes_below_an_untouched_counter(red
 
             assert [each.decision.remaining for each in answer.hits] == [7, 8, 8, 10, 10]
             assert redis.cli("KEYS", "re:shop*") == ""
+
+    run(story())
+
+
+@pytest.mark.parametrize("value", ["x", "1.5", "9" * 30])
+def test_what_is_no_count_under_upstreams_name_is_written_over_and_harms_no_other(redis: Redis, value: str) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", KEY_FORMAT="envoyproxy", CACHE_KEY_PREFIX="odd:") as store:
+            odd, other = (upstream_hit("shop", Unit.YEAR, ("user", name)) for name in (f"odd{value}", f"other{value}"))
+            name = f"odd:shop_user_odd{value}_{int(time.time()) // 31_536_000 * 31_536_000}"
+            redis.cli("SET", name, value)
+            answers = await asyncio.gather(charge(store, odd), charge(store, other))
+
+            assert [answer.hits[0].decision.remaining for answer in answers] == [9, 9]
+            assert redis.cli("GET", name) == "1"
 
     run(story())
 

@@ -1,5 +1,6 @@
 """A counter that has refused is not asked again before it is worth it."""
 
+import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -65,6 +66,27 @@ def test_a_refund_is_seen_at_once(redis: Redis) -> None:
             await charge(store, hit_of(LOG, "refund", cost=-1))
 
             assert (await charge(store, hit_of(LOG, "refund"))).allowed
+
+    run(story())
+
+
+@pytest.mark.parametrize("algorithm", ["sub_windows", "token_bucket", "sliding_log"])
+def test_a_refund_that_comes_while_a_hit_is_under_way_is_seen(redis: Redis, algorithm: str) -> None:
+    """The hit is refused, and that is heard of after the refund was sent."""
+    limit = Limit(1, Unit.DAY, Unit.DAY.window, count_refused=False)
+    once = Rule("shop", (), limit, rule(algorithm=algorithm).algorithm)
+
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            for number in range(20):
+                name = f"{algorithm}{number}"
+                await charge(store, hit_of(once, name))
+                refused, *_ = await asyncio.gather(
+                    charge(store, hit_of(once, name)), charge(store, hit_of(once, name, cost=-1))
+                )
+
+                assert not refused.allowed
+                assert (await charge(store, hit_of(once, name))).allowed
 
     run(story())
 
@@ -143,9 +165,10 @@ def test_what_can_never_be_is_not_remembered() -> None:
 
 def test_hits_that_are_charged_together_are_asked() -> None:
     refusals, _ = refused()
-    hits = [hit_of(LOG), hit_of(LOG, "eve", together=1)]
+    known, together = hit_of(LOG), hit_of(LOG, "eve", together=1)
 
-    assert refusals.answer(hits, 1.0) == hits
+    assert refusals.answer([known, together], 1.0) == [together]
+    assert not known.decision.allowed
 
 
 def test_there_are_never_more_than_so_many_and_what_is_over_goes() -> None:

@@ -19,7 +19,7 @@ Redirect = Callable[[Order, str, str], bool]
 """Takes an order that belongs elsewhere: (order, `MOVED` or `ASK`, where); says whether it has."""
 
 Learn = Callable[[Sequence[Hit], float], None]
-"""Hears which hits were refused, and when they were sent."""
+"""Hears which hits were refused, or have given back, and when they were sent."""
 
 
 class Owner(Protocol):
@@ -112,9 +112,9 @@ class Calls:
         if isinstance(reply, hiredis.ReplyError):
             self._error(call, order, reply)
             return
-        refused = order.decode(reply)
-        if refused:
-            self._owner.learn(refused, call.sent)
+        told = order.decode(reply)
+        if told:
+            self._owner.learn(told, call.sent)
         for part in order.parts:
             part.waiting.settle()
         self._room.dismiss()

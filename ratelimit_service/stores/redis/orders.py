@@ -37,7 +37,7 @@ class Script(Protocol):
         """Keys and arguments for the hits of these requests."""
 
     def decode(self, reply: Any, entries: Sequence[Entry]) -> Sequence[Hit]:
-        """Write the decisions on the hits; says which are refused."""
+        """Write the decisions on the hits; says which are refused, or have given back."""
 
 
 class Group:
@@ -79,7 +79,7 @@ class Order:
         return ("EVAL", self.group.script.text, *self.arguments)
 
     def decode(self, reply: Any) -> Sequence[Hit]:
-        """Write the decisions on the hits; says which are refused."""
+        """Write the decisions on the hits; says which are refused, or have given back."""
         return self.group.script.decode(reply, self.entries)
 
 

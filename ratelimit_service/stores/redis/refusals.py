@@ -1,13 +1,14 @@
 """Counters that have refused, so that a flood of the same costs no call. Pure. Hot path.
 
 A refusal says after which wait the same hit would be allowed; until then the answer is known, unless somebody gives
-something back. A refund of this instance clears what is known; one of another instance is seen when the wait is over,
-and a reset by `ratelimit counters` within seconds.
+something back. A refund of this process clears what is known; one of another process is seen when the wait is over, and
+a reset by `ratelimit counters` within seconds.
 Where refused hits count, every one of them moves the counter, and has to be asked: but for a fixed window of the
 calendar, if `LOCAL_CACHE_SIZE_IN_BYTES` says so. It stays over its limit until it ends, whatever comes; what comes is
 not counted any more, as in upstream.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final, NamedTuple
@@ -35,7 +36,7 @@ class Refusals:
     """At most so many; the oldest make way. With `windows` also of fixed windows that count refused hits."""
 
     def __init__(self, most: int, *, windows: bool = False) -> None:
-        self.known: dict[str, _Refusal] = {}
+        self.known: OrderedDict[str, _Refusal] = OrderedDict()
         self._most = most
         self._windows = windows
         self._to_sweep: list[str] = []
@@ -44,10 +45,10 @@ class Refusals:
         """Decide the hits whose answer is known; the others are left."""
         known = self.known
         left: list[Hit] = []
-        for hit in hits:
+        for index, hit in enumerate(hits):
             if hit.together:
-                # What another one of the group is told depends on the counters of all.
-                return hits
+                # What one of a group is told depends on the counters of all. Groups come last.
+                return [*left, *hits[index:]]
             refusal = known.get(hit.key)
             if refusal is None:
                 left.append(hit)
@@ -71,9 +72,12 @@ class Refusals:
                 left.append(hit)
         return left
 
-    def learn(self, refused: Sequence[Hit], asked: float) -> None:
-        """Remember what these hits, which were sent at that moment, were told."""
-        for hit in refused:
+    def learn(self, told: Sequence[Hit], asked: float) -> None:
+        """Remember what these hits, which were sent at that moment, were refused; forget it where they gave back."""
+        for hit in told:
+            if hit.cost < 0:
+                self.known.pop(hit.key, None)
+                continue
             decision = hit.decision
             if hit.together or decision.retry_after <= 0:
                 continue
@@ -87,8 +91,8 @@ class Refusals:
             else:
                 cost = hit.cost
             known = self.known
-            if len(known) >= self._most:
-                del known[next(iter(known))]
+            if len(known) >= self._most and hit.key not in known:
+                known.popitem(last=False)
             known[hit.key] = _Refusal(asked + decision.retry_after / 1_000_000, cost, limit, decision)
 
     def forget(self) -> None:

@@ -47,8 +47,8 @@ class Script:
         return Encoded(plan.keys, (plan.text(now),), plan.entries)
 
     def decode(self, reply: Any, entries: Sequence[Entry]) -> list[Hit]:
-        """Write the decisions on the hits; says which are refused."""
-        refused: list[Hit] = []
+        """Write the decisions on the hits; says which are refused, or have given back."""
+        told: list[Hit] = []
         numbers = iter(reply)
         next(numbers)
         for hits, got, room, left, reset, retry in zip(entries, *[numbers] * 5, strict=True):
@@ -60,10 +60,12 @@ class Script:
                     # What it took is not its cost, if it was spared or has given back.
                     over = max(0, min(limit.exceed - left, room - left))
                 hit.decision = Decision(True, left, over, reset, 0)
+                if hit.cost < 0:
+                    told.append(hit)
             else:
                 _share(hits, got, room, left, reset, retry)
-                refused += hits[max(0, got) :]
-        return refused
+                told += hits[max(0, got) :]
+        return told
 
 
 def _share(hits: Entry, got: int, room: int, left: int, reset: int, retry: int) -> None:

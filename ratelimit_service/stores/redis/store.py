@@ -5,7 +5,6 @@ call. `hit` never waits, and makes no task, no future and no timer: one timer an
 """
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from math import inf
 from time import monotonic
@@ -24,8 +23,6 @@ from ratelimit_service.stores.redis.upstream import is_upstreams
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
 from ratelimit_service.stores.store import Done
 from ratelimit_service.verdict import Hit
-
-log = logging.getLogger(__name__)
 
 _COARSE: Final = 0.001
 """Seconds between two looks at who has waited too long, at the least."""

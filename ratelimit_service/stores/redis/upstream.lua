@@ -12,7 +12,13 @@ for i = 1, #KEYS do
   local key = KEYS[i]
   local cost = tonumber(ARGV[4 * i - 2])
   local limit = tonumber(ARGV[4 * i - 1])
-  local before = tonumber(redis.call('GET', key) or 0)
+  -- What is no count is none of upstream's, and written over by the next charge: names of others may be like these.
+  local found = redis.pcall('GET', key)
+  local counted = type(found) == 'string' and #found < 16 and string.find(found, '^%-?%d+$')
+  local before = counted and tonumber(found) or 0
+  if found and not counted and cost > 0 then
+    redis.call('DEL', key)
+  end
   if cost < 0 then
     if before + cost > 0 then
       redis.call('INCRBY', key, cost)

@@ -53,14 +53,14 @@ class UpstreamScript:
         return Encoded(keys, arguments, entries)
 
     def decode(self, reply: Any, entries: Sequence[Entry]) -> list[Hit]:
-        """Decide by what was counted before."""
+        """Decide by what was counted before; says which are refused, or have given back."""
         now = int(reply[0])
         for (hit,), before in zip(entries, reply[1:], strict=True):
             limit = hit.rule.limit
             assert limit is not None, "an unlimited rule has no counter"
             end = now - now % limit.window + limit.window
             _, hit.decision = fixed_window.hit((end, before) if before > 0 else None, limit, hit.cost, now)
-        return [hit for (hit,) in entries if not hit.decision.allowed]
+        return [hit for (hit,) in entries if not hit.decision.allowed or hit.cost < 0]
 
     def _name(self, hit: Hit, now: int) -> str:
         limit = hit.rule.limit
