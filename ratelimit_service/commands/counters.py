@@ -23,7 +23,7 @@ from ratelimit_service.rules.rule import Entries, Place, Rule
 from ratelimit_service.rules.words import limit_in_words
 from ratelimit_service.settings import Settings, load_settings
 from ratelimit_service.settings.choices import Backend
-from ratelimit_service.stores.redis.counters import Batch, Counters
+from ratelimit_service.stores.redis.counters import Counters, Found
 
 _FAILED: Final = 1
 
@@ -57,7 +57,7 @@ class Asked:
             return ", ".join(printable(".".join(rule.path)) for rule in self.rules)
         return f"domain {printable(self.domain)}"
 
-    async def batches(self, counters: Counters) -> AsyncIterator[Batch]:
+    async def batches(self, counters: Counters) -> AsyncIterator[Found]:
         """All of them, some at a time."""
         if self.entries:
             for batch in await counters.of(self.domain, self.entries, self.rules, overriding=not self.by_name):

@@ -22,12 +22,12 @@ from ratelimit_service.verdict import Hit
 from tests.clocks import Clock
 from tests.redis import start_redis
 
-LAST_LINE = "return run(KEYS, cjson.decode(ARGV[1]))"
+LAST_LINE = "return charge(KEYS, cjson.decode(ARGV[1]))"
 MANY = """
 local replies = {}
 for i, text in ipairs(ARGV) do
   local batch = cjson.decode(text)
-  replies[i] = run(batch[1], batch[2])
+  replies[i] = charge(batch[1], batch[2])
 end
 return replies
 """
@@ -137,16 +137,16 @@ def in_redis(client: Client, history: Sequence[tuple[int, Batch]]) -> list[Decis
     arguments, sent = [], []
     for now, batch in history:
         clock.now = now
-        keys, (plan,), entries = script.encode(batch)
-        sent.append(entries)
-        arguments.append(f"[{json.dumps(keys)},{plan}]")
+        keys, (text,), runs = script.encode(batch)
+        sent.append(runs)
+        arguments.append(f"[{json.dumps(keys)},{text}]")
     assert LAST_LINE in script.text
     client.flushall()
     replies: Any = client.eval(script.text.replace(LAST_LINE, MANY), 0, *arguments)
     decisions = []
-    for reply, (now, batch), entries in zip(replies, history, sent, strict=True):
+    for reply, (now, batch), runs in zip(replies, history, sent, strict=True):
         assert reply[0] == now
-        script.decode(reply, entries)
+        script.decode(reply, runs)
         decisions += [each.decision for hits in batch for each in hits]
     return decisions
 
@@ -164,9 +164,9 @@ def test_a_twin_answers_as_the_python_does_step_by_step(client: Client, seed: in
 
 def run(client: Client, batch: Batch, clock: Clock | None = None) -> tuple[int, list[Decision]]:
     script = Script(lambda each: each.key, clock)
-    keys, arguments, entries = script.encode(batch)
+    keys, arguments, runs = script.encode(batch)
     reply: Any = client.eval(script.text, len(keys), *keys, *arguments)
-    script.decode(reply, entries)
+    script.decode(reply, runs)
     return reply[0], [each.decision for hits in batch for each in hits]
 
 

@@ -27,23 +27,23 @@ def hit(rule: Rule, key: str, cost: int = 1, together: int = 0) -> Hit:
 def test_limits_are_told_once_and_hits_by_their_numbers() -> None:
     first, second = [hit(FIXED, "a"), hit(BUCKET, "b", -2)], [hit(FIXED, "d", 4), hit(FIXED, "c", 0)]
 
-    keys, (plan,), entries = script().encode([first, second])
+    keys, (text,), runs = script().encode([first, second])
 
     assert keys == ["rl1|a", "rl1|b", "rl1|d", "rl1|c"]
     limits = "1, 3, 60000000, 0, 10, 0, 1, 0, 0, 5, 5, 1000000, 9, 10, 0, 0, 1, 0"
     hits = "1, 1, 1, 2, -2, 1, 1, 4, 1, 1, 0, 1"
-    assert plan == f"[0, 2, {limits}, {hits}]"
-    assert [list(entry) for entry in entries] == [[each] for each in first + second]
+    assert text == f"[0, 2, {limits}, {hits}]"
+    assert [list(run) for run in runs] == [[each] for each in first + second]
 
 
 def test_like_hits_on_one_counter_are_one_entry_and_others_stand_beside() -> None:
     hits = [hit(FIXED, name, cost) for name, cost in [("a", 1), ("b", 1), ("a", 1), ("b", 2), ("a", 1), ("b", 1)]]
 
-    keys, (plan,), entries = script().encode([hits[:2], hits[2:5], hits[5:]])
+    keys, (text,), runs = script().encode([hits[:2], hits[2:5], hits[5:]])
 
     assert keys == ["rl1|a", "rl1|b", "rl1|b", "rl1|b"]
-    assert str(plan).endswith(" 1, 1, 3, 1, 1, 1, 1, 2, 1, 1, 1, 1]")
-    assert [list(entry) for entry in entries] == [hits[0:5:2], [hits[1]], [hits[3]], [hits[5]]]
+    assert str(text).endswith(" 1, 1, 3, 1, 1, 1, 1, 2, 1, 1, 1, 1]")
+    assert [list(run) for run in runs] == [hits[0:5:2], [hits[1]], [hits[3]], [hits[5]]]
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,16 @@ def test_hits_are_one_entry_only_where_each_can_be_told_what_it_would_be_alone(
 ) -> None:
     rule = Rule("shop", (), Limit(3, Unit.MINUTE, MINUTE, count_refused=count_refused), open_algorithm(name))
 
-    _, _, entries = script().encode([[hit(rule, "a")], [hit(rule, "a")]])
+    _, _, runs = script().encode([[hit(rule, "a")], [hit(rule, "a")]])
 
-    assert len(entries) == (1 if merged else 2)
+    assert len(runs) == (1 if merged else 2)
 
 
 @pytest.mark.parametrize("cost", [0, -1])
-def test_looks_and_refunds_are_never_one_entry(cost: int) -> None:
-    _, _, entries = script().encode([[hit(FIXED, "a", cost)], [hit(FIXED, "a", cost)]])
+def test_looks_and_refunds_are_never_one_run(cost: int) -> None:
+    _, _, runs = script().encode([[hit(FIXED, "a", cost)], [hit(FIXED, "a", cost)]])
 
-    assert len(entries) == 2
+    assert len(runs) == 2
 
 
 def test_the_keys_of_a_calendar_s_windows_outlive_them_by_more_or_less() -> None:
@@ -88,27 +88,27 @@ def test_the_keys_of_a_calendar_s_windows_outlive_them_by_more_or_less() -> None
 
 
 def test_a_test_may_tell_the_time() -> None:
-    _, (plan,), _ = Script(lambda hit: hit.key, lambda: 1_790_000_000_123_456).encode([])
+    _, (text,), _ = Script(lambda hit: hit.key, lambda: 1_790_000_000_123_456).encode([])
 
-    assert plan == "[1790000000123456, 0]"
+    assert text == "[1790000000123456, 0]"
 
 
 def test_hits_that_are_charged_together_are_led_by_how_many_they_are() -> None:
     first = [hit(FIXED, "a"), hit(FIXED, "b", together=1), hit(FIXED, "c", together=1), hit(FIXED, "d", together=2)]
     second = [hit(FIXED, "e", together=2), hit(FIXED, "f")]
 
-    _, (plan,), _ = script().encode([first, second])
+    _, (text,), _ = script().encode([first, second])
 
-    assert str(plan).endswith(" 1, 1, 1, -2, 1, 1, 1, 1, 1, 1, -1, 1, 1, 1, -1, 1, 1, 1, 1, 1, 1]")
+    assert str(text).endswith(" 1, 1, 1, -2, 1, 1, 1, 1, 1, 1, -1, 1, 1, 1, -1, 1, 1, 1, 1, 1, 1]")
 
 
 def test_no_hit_is_moved_past_those_that_are_charged_together() -> None:
     hits = [hit(FIXED, "a"), hit(FIXED, "a", together=1), hit(FIXED, "b", together=1), hit(FIXED, "a")]
 
-    keys, _, entries = script().encode([[each] for each in hits])
+    keys, _, runs = script().encode([[each] for each in hits])
 
     assert keys == ["rl1|a", "rl1|a", "rl1|b", "rl1|a"]
-    assert [entry[0] for entry in entries] == hits
+    assert [run[0] for run in runs] == hits
 
 
 def test_of_an_entry_the_first_hits_are_allowed_and_the_refused_are_named() -> None:

@@ -1,14 +1,14 @@
--- Charges a batch of hits in one step. script.py puts the algorithms' twins in below, plan.py writes the plan, and
+-- Charges a batch of hits in one step. script.py puts the algorithms' twins in below, batch.py writes the batch, and
 -- script.py reads the reply.
 --
--- KEYS     the counter of each entry; entries on one counter stand side by side, so that it is loaded and saved once
--- ARGV[1]  the plan, a JSON list of integers:
+-- KEYS     the counter of each run; runs on one counter stand side by side, so that it is loaded and saved once
+-- ARGV[1]  the batch, a JSON list of integers:
 --            now in microseconds, or 0 for the time of Redis
 --            how many limits; of each: algorithm (1 is the first of NAMES), requests, window, burst, parts,
 --              first_request, count_refused, exceed, jitter (microseconds that a key outlives its state)
---            of each entry: limit (1 is the first), cost, and how many such hits came one after the other; before
---              entries that are charged all or none stands how many they are, negative
--- Returns  now; then of each entry: got, how many of its hits were allowed, the first ones, or -1 if it was only looked
+--            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
+--              runs that are charged all or none stands how many they are, negative
+-- Returns  now; then of each run: got, how many of its hits were allowed, the first ones, or -1 if it was only looked
 --          at and there is no room for nothing; room, what was left before them; left, what is left now; reset_after;
 --          and retry_after of those that were refused
 
@@ -67,27 +67,27 @@ end
 
 --twins--
 
-local function read_limits(plan)
+local function read_limits(batch)
   local limits, whole = {}, true
-  for i = 1, plan[2] do
+  for i = 1, batch[2] do
     local from = 3 + (i - 1) * 9
-    local found = twin(chunks[plan[from]])
+    local found = twin(chunks[batch[from]])
     limits[i] = {
       load = found.load,
       hit = found.hit,
       save = found.save or save_integers,
-      requests = plan[from + 1],
-      window = plan[from + 2],
-      burst = plan[from + 3],
-      parts = plan[from + 4],
-      first_request = plan[from + 5],
-      count_refused = plan[from + 6],
-      exceed = plan[from + 7],
-      jitter = plan[from + 8],
+      requests = batch[from + 1],
+      window = batch[from + 2],
+      burst = batch[from + 3],
+      parts = batch[from + 4],
+      first_request = batch[from + 5],
+      count_refused = batch[from + 6],
+      exceed = batch[from + 7],
+      jitter = batch[from + 8],
     }
     whole = whole and not found.load
   end
-  return limits, whole, 3 + plan[2] * 9
+  return limits, whole, 3 + batch[2] * 9
 end
 
 -- Charges so many like hits, one after the other: those that fit in one go, and what the first one is told that does
@@ -110,15 +110,15 @@ local function charge_run(state, limit, cost, count, now)
   return state, got, room, left, reset, retry
 end
 
-local function run(keys, plan)
-  local now = plan[1]
+local function charge(keys, batch)
+  local now = batch[1]
   if now == 0 then
     local time = call('TIME')
     now = time[1] * 1000000 + time[2]
   end
-  local limits, whole, at = read_limits(plan)
-  local entry, ends = 1, #plan
-  -- Read all at once, which spares a command for each; unless there are logs, of which only a part is read, or entries
+  local limits, whole, at = read_limits(batch)
+  local run, ends = 1, #batch
+  -- Read all at once, which spares a command for each; unless there are logs, of which only a part is read, or runs
   -- charged together, before and after which a counter may be changed by others.
   local alone = ends == at - 1 + 3 * #keys
   local packed = whole and alone and #keys > 0 and #keys <= MOST_KEYS and call('MGET', unpack(keys))
@@ -138,14 +138,14 @@ local function run(keys, plan)
     filled = filled + 5
   end
 
-  -- The entries on one counter.
+  -- The runs on one counter.
   local function charge_counter()
-    local key, limit = keys[entry], limits[plan[at]]
-    local before = load(entry, limit)
+    local key, limit = keys[run], limits[batch[at]]
+    local before = load(run, limit)
     local state = before
     repeat
-      limit = limits[plan[at]]
-      local cost, count = plan[at + 1], plan[at + 2]
+      limit = limits[batch[at]]
+      local cost, count = batch[at + 1], batch[at + 2]
       local got, room, left, reset, retry
       if count == 1 then
         state, got, room, left, reset, retry = limit.hit(state, limit, cost, now)
@@ -153,8 +153,8 @@ local function run(keys, plan)
         state, got, room, left, reset, retry = charge_run(state, limit, cost, count, now)
       end
       answer(got, room, left, reset, retry)
-      entry, at = entry + 1, at + 3
-    until keys[entry] ~= key or plan[at] < 0
+      run, at = run + 1, at + 3
+    until keys[run] ~= key or batch[at] < 0
     if state ~= before then
       limit.save(key, state, limit, now)
     end
@@ -164,18 +164,18 @@ local function run(keys, plan)
   local function charge_together(count)
     local before, states, answers, all = {}, {}, {}, true
     local function hit(i, cost)
-      local key, limit = keys[entry + i - 1], limits[plan[at + 3 * i - 3]]
+      local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
       local answered = {limit.hit(states[key] or nil, limit, cost, now)}
       states[key] = answered[1] or false
       return answered
     end
     for i = 1, count do
-      local key, limit = keys[entry + i - 1], limits[plan[at + 3 * i - 3]]
+      local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
       if before[key] == nil then
-        before[key] = load(entry + i - 1, limit) or false
+        before[key] = load(run + i - 1, limit) or false
         states[key] = before[key]
       end
-      answers[i] = hit(i, plan[at + 3 * i - 2])
+      answers[i] = hit(i, batch[at + 3 * i - 2])
       all = all and answers[i][2] == 1
     end
     if not all then
@@ -183,8 +183,8 @@ local function run(keys, plan)
         states[key] = state
       end
       for i = 1, count do
-        local counts = answers[i][2] == 0 and limits[plan[at + 3 * i - 3]].count_refused == 1
-        local looked = hit(i, counts and plan[at + 3 * i - 2] or 0)
+        local counts = answers[i][2] == 0 and limits[batch[at + 3 * i - 3]].count_refused == 1
+        local looked = hit(i, counts and batch[at + 3 * i - 2] or 0)
         if answers[i][2] == 1 then
           answers[i] = looked
           looked[2] = looked[2] == 1 and 1 or -1
@@ -192,18 +192,18 @@ local function run(keys, plan)
       end
     end
     for i = 1, count do
-      local key, limit = keys[entry + i - 1], limits[plan[at + 3 * i - 3]]
+      local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
       answer(unpack(answers[i], 2, 6))
       if states[key] ~= before[key] then
         limit.save(key, states[key] or nil, limit, now)
         before[key] = states[key]
       end
     end
-    entry, at = entry + count, at + 3 * count
+    run, at = run + count, at + 3 * count
   end
 
   while at <= ends do
-    local count = plan[at]
+    local count = batch[at]
     if count < 0 then
       at = at + 1
       charge_together(-count)
@@ -214,4 +214,4 @@ local function run(keys, plan)
   return reply
 end
 
-return run(KEYS, cjson.decode(ARGV[1]))
+return charge(KEYS, cjson.decode(ARGV[1]))

@@ -38,7 +38,7 @@ _MOST_BYTES: Final = 8 << 20
 """Of the states that are read at once: a log may have 700 kB."""
 
 
-class Batch(NamedTuple):
+class Found(NamedTuple):
     """Some counters of one server."""
 
     redis: Primaries
@@ -66,7 +66,7 @@ class Counters:
         self.moved = False
         """Slots have moved while counters were looked for, so that some may have been missed."""
 
-    async def of(self, domain: str, entries: Entries, rules: Sequence[Rule], *, overriding: bool = True) -> list[Batch]:
+    async def of(self, domain: str, entries: Entries, rules: Sequence[Rule], *, overriding: bool = True) -> list[Found]:
         """The counters that a descriptor has, or would have, of these rules and of limits sent with a request."""
         batches: dict[tuple[Primaries, Address], dict[bytes, Counter]] = {}
         words = " ".join(f"{key}={value}" for key, value in entries)
@@ -83,9 +83,9 @@ class Counters:
             present = None if rule.override else rule
             counter = Counter(key, domain, words, present, rule.algorithm.name, rule.limit, rule.override, end)
             batches.setdefault((redis, await redis.owner(key)), {}).setdefault(key, counter)
-        return [Batch(redis, address, tuple(found.values())) for (redis, address), found in batches.items()]
+        return [Found(redis, address, tuple(found.values())) for (redis, address), found in batches.items()]
 
-    async def find(self, domain: str, rules: Sequence[Rule] = ()) -> AsyncIterator[Batch]:
+    async def find(self, domain: str, rules: Sequence[Rule] = ()) -> AsyncIterator[Found]:
         """All there are of these rules, or of the domain, also where none of its present rules charges them."""
         for redis in (self._main, self._per_second):
             if redis is None or (rules and all(self._redis_of(rule) is not redis for rule in rules)):
@@ -100,12 +100,12 @@ class Counters:
                         counters = [names.counter(key, now) for key in _unseen(keys, seen)]
                         found, left_out = _chosen(counters, rules)
                         if found or left_out:
-                            yield Batch(redis, address, found, left_out)
+                            yield Found(redis, address, found, left_out)
             if len(addresses) > 1:
                 await redis.find()
                 self.moved |= redis.layout != layout
 
-    async def contents(self, batch: Batch) -> list[tuple[Counter, Content | None]]:
+    async def contents(self, batch: Found) -> list[tuple[Counter, Content | None]]:
         """What they hold; None for a key that is not there."""
         found: list[tuple[Counter, Content | None]] = []
         for counters in _portions(batch.counters):
@@ -119,7 +119,7 @@ class Counters:
                 found.append((counter, None if gone else content(counter, stored, milliseconds, now)))
         return found
 
-    async def reset(self, batch: Batch) -> int:
+    async def reset(self, batch: Found) -> int:
         """Remove them, so that they are as if untouched; says how many there were."""
         self._touched.add(batch.redis)
         return sum(await batch.redis.ask(batch.address, [("UNLINK", counter.key) for counter in batch.counters]))

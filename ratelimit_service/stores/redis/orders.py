@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from ratelimit_service.stores.redis.waiting import Waiting
 from ratelimit_service.verdict import Hit
 
-Entry = Sequence[Hit]
+Run = Sequence[Hit]
 """Hits of one rule and one cost on one counter, in order of arrival: the script answers them as one."""
 
 
@@ -15,7 +15,7 @@ class Encoded(NamedTuple):
 
     keys: Sequence[str]
     arguments: Sequence[str | int]
-    entries: Sequence[Entry]
+    runs: Sequence[Run]
     """In the order in which the script answers them."""
 
 
@@ -36,7 +36,7 @@ class Script(Protocol):
     def encode(self, requests: Sequence[Sequence[Hit]]) -> Encoded:
         """Keys and arguments for the hits of these requests."""
 
-    def decode(self, reply: Any, entries: Sequence[Entry]) -> Sequence[Hit]:
+    def decode(self, reply: Any, runs: Sequence[Run]) -> Sequence[Hit]:
         """Write the decisions on the hits; says which are refused, or have given back."""
 
 
@@ -61,12 +61,12 @@ class Part(NamedTuple):
 class Order:
     """One command under way, and whose hits are in it."""
 
-    __slots__ = ("arguments", "entries", "group", "parts", "tries")
+    __slots__ = ("arguments", "group", "parts", "runs", "tries")
 
     def __init__(self, group: Group, parts: Sequence[Part]) -> None:
         self.group = group
         self.parts = parts
-        keys, arguments, self.entries = group.script.encode([part.hits for part in parts])
+        keys, arguments, self.runs = group.script.encode([part.hits for part in parts])
         self.arguments = (len(keys), *keys, *arguments)
         self.tries = 0
 
@@ -80,7 +80,7 @@ class Order:
 
     def decode(self, reply: Any) -> Sequence[Hit]:
         """Write the decisions on the hits; says which are refused, or have given back."""
-        return self.group.script.decode(reply, self.entries)
+        return self.group.script.decode(reply, self.runs)
 
 
 def in_orders(parts: Sequence[Part]) -> list[Order]:

@@ -11,8 +11,8 @@ from typing import Any, Final
 from ratelimit_service.algorithms import NAMES
 from ratelimit_service.clock import SECOND, Clock
 from ratelimit_service.model import Decision
-from ratelimit_service.stores.redis.orders import Encoded, Entry
-from ratelimit_service.stores.redis.plan import Plan
+from ratelimit_service.stores.redis.batch import Batch
+from ratelimit_service.stores.redis.orders import Encoded, Run
 from ratelimit_service.verdict import Hit
 
 _PLACE: Final = "--twins--\n"
@@ -40,18 +40,18 @@ class Script:
         self._jitter = jitter_seconds * SECOND
 
     def encode(self, requests: Sequence[Sequence[Hit]]) -> Encoded:
-        """The hits of these requests as entries of a plan."""
-        plan = Plan(self.key, self._jitter)
-        plan.add(requests)
+        """The hits of these requests as runs of a batch."""
+        batch = Batch(self.key, self._jitter)
+        batch.add(requests)
         now = 0 if self._clock is None else self._clock()
-        return Encoded(plan.keys, (plan.text(now),), plan.entries)
+        return Encoded(batch.keys, (batch.text(now),), batch.runs)
 
-    def decode(self, reply: Any, entries: Sequence[Entry]) -> list[Hit]:
+    def decode(self, reply: Any, runs: Sequence[Run]) -> list[Hit]:
         """Write the decisions on the hits; says which are refused, or have given back."""
         told: list[Hit] = []
         numbers = iter(reply)
         next(numbers)
-        for hits, got, room, left, reset, retry in zip(entries, *[numbers] * 5, strict=True):
+        for hits, got, room, left, reset, retry in zip(runs, *[numbers] * 5, strict=True):
             if got == 1 and len(hits) == 1:
                 hit = hits[0]
                 limit = hit.rule.limit
@@ -68,7 +68,7 @@ class Script:
         return told
 
 
-def _share(hits: Entry, got: int, room: int, left: int, reset: int, retry: int) -> None:
+def _share(hits: Run, got: int, room: int, left: int, reset: int, retry: int) -> None:
     """First come, first served: the first `got` are allowed, and each finds what those before it have left."""
     cost, limit = hits[0].cost, hits[0].rule.limit
     exceed = limit.exceed if limit is not None else 0

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from ratelimit_service.algorithms import fixed_window
 from ratelimit_service.clock import SECOND, Clock, system_clock
 from ratelimit_service.rules.rule import ALONE, Rule
-from ratelimit_service.stores.redis.orders import Encoded, Entry
+from ratelimit_service.stores.redis.orders import Encoded, Run
 from ratelimit_service.verdict import Hit
 
 _FILE: Final = Path(__file__).with_suffix(".lua")
@@ -37,11 +37,11 @@ class UpstreamScript:
         return self._name(hit, self._clock())
 
     def encode(self, requests: Sequence[Sequence[Hit]]) -> Encoded:
-        """An entry for each hit."""
+        """A run for each hit."""
         now = self._clock()
         keys: list[str] = []
         arguments: list[int] = [now]
-        entries: list[Entry] = []
+        runs: list[Run] = []
         for hits in requests:
             for hit in hits:
                 limit = hit.rule.limit
@@ -49,18 +49,18 @@ class UpstreamScript:
                 keys.append(self._name(hit, now))
                 seconds = -(-limit.window // SECOND) + int(random() * self._jitter)  # noqa: S311 - nobody must guess it
                 arguments += (hit.cost, limit.requests + limit.exceed, seconds, int(limit.count_refused))
-                entries.append((hit,))
-        return Encoded(keys, arguments, entries)
+                runs.append((hit,))
+        return Encoded(keys, arguments, runs)
 
-    def decode(self, reply: Any, entries: Sequence[Entry]) -> list[Hit]:
+    def decode(self, reply: Any, runs: Sequence[Run]) -> list[Hit]:
         """Decide by what was counted before; says which are refused, or have given back."""
         now = int(reply[0])
-        for (hit,), before in zip(entries, reply[1:], strict=True):
+        for (hit,), before in zip(runs, reply[1:], strict=True):
             limit = hit.rule.limit
             assert limit is not None, "an unlimited rule has no counter"
             end = now - now % limit.window + limit.window
             _, hit.decision = fixed_window.hit((end, before) if before > 0 else None, limit, hit.cost, now)
-        return [hit for (hit,) in entries if not hit.decision.allowed or hit.cost < 0]
+        return [hit for (hit,) in runs if not hit.decision.allowed or hit.cost < 0]
 
     def _name(self, hit: Hit, now: int) -> str:
         limit = hit.rule.limit

@@ -1,7 +1,7 @@
-"""Hits as the script reads them: those that can be charged in one go are one entry of the plan. Pure. Hot path.
+"""Hits as the script reads them: those that can be charged in one go are one run. Pure. Hot path.
 
 Hits on different counters have nothing to do with each other, so those on one counter are put side by side, in order of
-arrival. Like ones that come one after the other are one entry: as many as fit are charged at once, and each is told
+arrival. Like ones that come one after the other are one run: as many as fit are charged at once, and each is told
 what it would have been told had it come alone. That cannot be known where each charge moves what the next one is told:
 
 - `reset_after` of a sliding window and of a bucket depends on how much is charged;
@@ -18,7 +18,7 @@ from typing import Final
 
 from ratelimit_service.algorithms import NAMES
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.redis.orders import Entry
+from ratelimit_service.stores.redis.orders import Run
 from ratelimit_service.verdict import Hit
 
 _NUMBERS: Final = {name: number for number, name in enumerate(NAMES, start=1)}
@@ -27,12 +27,12 @@ _FORGET_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log"
 """What these are charged at one moment they forget at one moment, however much it is."""
 
 
-class Plan:
-    """Entries, each with the name of its counter; `text` is what `batch.lua` is told of them."""
+class Batch:
+    """Runs, each with the name of its counter; `text` is what `batch.lua` is told of them."""
 
     def __init__(self, name: Callable[[Hit], str], jitter: int) -> None:
         self.keys: list[str] = []
-        self.entries: list[Entry] = []
+        self.runs: list[Run] = []
         self._name = name
         self._jitter = jitter
         self._limits: dict[int, int] = {}  # by the rule's identity: the hash of a limit takes a microsecond
@@ -63,37 +63,37 @@ class Plan:
         return str([now, len(self._limits), *self._numbers_of_limits, *self._numbers])
 
     def _add_counters(self, counters: dict[str, list[Hit]]) -> None:
-        keys, entries, numbers, limits = self.keys, self.entries, self._numbers, self._limits
+        keys, runs, numbers, limits = self.keys, self.runs, self._numbers, self._limits
         for key, hits in counters.items():
             first = hits[0]
             number = limits.get(id(first.rule))
             if number is not None and len(hits) == 1:
-                # As _add_entry does it, for almost all there are: 0.3 µs less than the call.
+                # As _add_run does it, for almost all there are: 0.3 µs less than the call.
                 keys.append(key)
-                entries.append(hits)
+                runs.append(hits)
                 numbers += (number, first.cost, 1)
                 continue
-            for entry in _entries(hits):
-                self._add_entry(key, entry)
+            for run in _runs(hits):
+                self._add_run(key, run)
 
     def _add_groups(self, hits: Sequence[Hit]) -> None:
         for together, members in groupby(hits, _together):
-            entries = [(hit,) for hit in members]
+            runs = [(hit,) for hit in members]
             if together:
-                self._numbers.append(-len(entries))
-            for entry in entries:
-                self._add_entry(self._name(entry[0]), entry)
+                self._numbers.append(-len(runs))
+            for run in runs:
+                self._add_run(self._name(run[0]), run)
 
-    def _add_entry(self, key: str, entry: Entry) -> None:
-        first = entry[0]
+    def _add_run(self, key: str, run: Run) -> None:
+        first = run[0]
         rule = first.rule
         number = self._limits.get(id(rule))
         if number is None:
             self._limits[id(rule)] = number = len(self._limits) + 1
             self._numbers_of_limits += self._fields(rule)
         self.keys.append(key)
-        self.entries.append(entry)
-        self._numbers += (number, first.cost, len(entry))
+        self.runs.append(run)
+        self._numbers += (number, first.cost, len(run))
 
     def _fields(self, rule: Rule) -> tuple[int, ...]:
         limit = rule.limit
@@ -113,17 +113,17 @@ class Plan:
         )
 
 
-def _entries(hits: Sequence[Hit]) -> list[list[Hit]]:
+def _runs(hits: Sequence[Hit]) -> list[list[Hit]]:
     """Hits on one counter, like ones that follow each other as one."""
-    entries: list[list[Hit]] = []
+    runs: list[list[Hit]] = []
     rule, cost = None, 0
     for hit in hits:
         if hit.cost == cost and hit.rule is rule:
-            entries[-1].append(hit)
+            runs[-1].append(hit)
         else:
-            entries.append([hit])
+            runs.append([hit])
             rule, cost = (hit.rule, hit.cost) if hit.cost > 0 and _told_alike(hit.rule) else (None, 0)
-    return entries
+    return runs
 
 
 def _told_alike(rule: Rule) -> bool:
