@@ -17,10 +17,12 @@ class Sort(StrEnum):
 
 
 class Figure(NamedTuple):
-    """One metric. All of them may be summed over processes, label by label."""
+    """One metric. All of them can be told of several processes together, label by label: as sums, unless `least`."""
 
     name: str
     sort: Sort
     meaning: str
     values: Sequence[tuple[Labels, int | Latency]]
     """A Latency where it is a histogram."""
+    least: bool = False
+    """Of several processes the least value is told: it is worse, or sooner. Never of a histogram."""

@@ -25,9 +25,12 @@ from ratelimit_service.series import plain, upstream_text
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.transports.figures import of_lag
 from ratelimit_service.transports.http2.counts import Counts
+from ratelimit_service.transports.options import Tls
+from ratelimit_service.transports.tls import Certificates
 from tests.books import book
 from tests.clocks import Clock
 from tests.peers import ROOT
+from tests.transports.certificates import authority, issue
 from tests.verdicts import check
 
 RULES = """
@@ -375,7 +378,9 @@ def test_workers_are_told_and_their_processes_are_summed_with_their_parent() -> 
     assert three["process_start_time_seconds", none] == one["process_start_time_seconds", none]
 
 
-def test_the_documentation_has_every_metric_and_no_other() -> None:
+def test_the_documentation_has_every_metric_and_no_other(tmp_path: Path) -> None:
+    own = issue(authority(tmp_path), "server", "DNS:localhost")
+    of_tls = Certificates(Tls(str(own.cert), str(own.key))).figures()
     parts = Parts(workers=Crew())
     documented = set(
         re.findall(r"^\| `([a-z_0-9]+)`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.MULTILINE)
@@ -383,4 +388,4 @@ def test_the_documentation_has_every_metric_and_no_other() -> None:
 
     exported = set(re.findall(r"^# TYPE ([a-z_0-9]+) ", parts.text(), re.MULTILINE))
 
-    assert documented == exported
+    assert documented == exported | {figure.name for figure in of_tls}

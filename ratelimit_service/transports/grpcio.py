@@ -52,6 +52,7 @@ class GrpcioTransport:
         self._options = options
         self._server: grpc.aio.Server | None = None
         self._addresses: Sequence[Address] = ()
+        self._certificates: Certificates | None = None
         self._unary_calls = 0
         self._streams: set[StreamCall] = set()
         self._taken = 0
@@ -64,7 +65,7 @@ class GrpcioTransport:
         self, methods: Sequence[Method], streams: Sequence[StreamMethod], addresses: Sequence[Address]
     ) -> Sequence[Address]:
         """As Transport says; also StartError when a certificate cannot be used."""
-        certificates = Certificates(self._options.tls) if self._options.tls else None
+        self._certificates = certificates = Certificates(self._options.tls) if self._options.tls else None
         addresses = _without_second_wildcards(addresses)
         for address in addresses:
             ensure_free(address)
@@ -91,7 +92,8 @@ class GrpcioTransport:
 
     def figures(self) -> Sequence[Figure]:
         """As Connections says; of the connections themselves grpc tells nothing."""
-        return (*of_calls(self._unary_calls + len(self._streams), self._taken), of_lag(self._lag))
+        of_tls = self._certificates.figures() if self._certificates else ()
+        return (*of_calls(self._unary_calls + len(self._streams), self._taken), of_lag(self._lag), *of_tls)
 
     async def stop(self, grace_seconds: float) -> None:
         """GOAWAY, then wait for the unary calls, then end what streams there are; cut all when the grace is over."""
@@ -222,11 +224,13 @@ def _listen(server: grpc.aio.Server, address: Address, certificates: Certificate
 
 
 def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
-    def fetch() -> grpc.ServerCertificateConfiguration | None:
-        pems = certificates.changed()
-        return None if pems is None else _configuration(pems)
+    pems = certificates.current()
 
-    pems = certificates.current
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal pems
+        before, pems = pems, certificates.current()
+        return None if pems is before else _configuration(pems)
+
     initial = _configuration(pems)
     return grpc.dynamic_ssl_server_credentials(initial, fetch, pems.client_ca is not None)  # type: ignore[arg-type] # None is documented
 

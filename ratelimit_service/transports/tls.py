@@ -6,19 +6,21 @@ A new pair is used from the next connection on; a broken one is reported once, a
 import logging
 import ssl
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
+from time import time
 from typing import Final, NamedTuple
 
 from ratelimit_service.errors import StartError
+from ratelimit_service.figures import Figure, Sort
 from ratelimit_service.transports.options import Tls
 
 log = logging.getLogger(__name__)
 
 
-_DATES: Final = {9: "it is not valid yet", 10: "it has expired"}
-"""By OpenSSL's codes."""
+_NO_CHECK_TIME: Final = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which `ssl` has no name for."""
 
 
 class Pems(NamedTuple):
@@ -37,37 +39,52 @@ class Certificates:
         self._refused: object = None
         # Transports may ask from several threads at once; a change is to be logged once.
         self._lock = threading.Lock()
-        self.current = _read(tls)
-        if problem := _out_of_date(_check(tls, self.current), self.current):
+        self._current = _read(tls)
+        self._dates = _dates(_check(tls, self._current), self._current)
+        if problem := _out_of_date(self._dates):
             # Whoever starts with it may have none that is better, and clients that do not look.
             log.warning("certificate %s: %s", tls.cert, problem)
 
-    def changed(self) -> Pems | None:
-        """What to use from now on, if the files have changed and are good; never raises. For each new connection."""
+    def current(self) -> Pems:
+        """What to use now: another object if the files have changed and are good; never raises. For each connection."""
         with self._lock:
             try:
-                pems = _read(self._tls)
-                if pems == self.current:
-                    if self._refused is not None:
-                        self._refused = None
-                        log.info("certificate %s is again the one in use", self._tls.cert)
-                    return None
-                if pems == self._refused:
-                    return None
-                try:
-                    _check_better(self._tls, pems)
-                except StartError as error:
-                    if pems == _read(self._tls):
-                        self._refuse(pems, error)
-                    return None
-                if pems != _read(self._tls):
-                    return None  # they change this moment; the next connection sees what becomes of it
+                self._look()
             except StartError as error:
                 self._refuse(str(error), error)
-                return None
-            self.current, self._refused = pems, None
-            log.info("certificate loaded again from %s", self._tls.cert)
-            return pems
+            return self._current
+
+    def figures(self) -> Sequence[Figure]:
+        """As metrics, and as the files are now: whoever asks need not wait for the next connection."""
+        self.current()
+        meaning = "Whether the certificate on disk is in use; 0 when it cannot be used, and an older one is."
+        good = int(self._refused is None)
+        name = "ratelimit_tls_reload_last_attempt_successful"
+        found = [Figure(name, Sort.GAUGE, meaning, [((), good)], least=True)]
+        if self._dates is not None:
+            name, meaning = "ratelimit_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires."
+            found.append(Figure(name, Sort.GAUGE, meaning, [((), self._dates[1])], least=True))
+        return found
+
+    def _look(self) -> None:
+        pems = _read(self._tls)
+        if pems == self._current:
+            if self._refused is not None:
+                self._refused = None
+                log.info("certificate %s is again the one in use", self._tls.cert)
+            return
+        if pems == self._refused:
+            return
+        try:
+            dates = _check_better(self._tls, pems)
+        except StartError as error:
+            if pems == _read(self._tls):
+                self._refuse(pems, error)
+            return
+        if pems != _read(self._tls):
+            return  # they change this moment; the next connection sees what becomes of it
+        self._current, self._dates, self._refused = pems, dates, None
+        log.info("certificate loaded again from %s", self._tls.cert)
 
     def _refuse(self, what: object, error: StartError) -> None:
         if what != self._refused:
@@ -112,30 +129,43 @@ def _check(tls: Tls, pems: Pems) -> ssl.SSLContext:
     return context
 
 
-def _check_better(tls: Tls, pems: Pems) -> None:
+def _check_better(tls: Tls, pems: Pems) -> tuple[int, int] | None:
     """As `_check`, and StartError too when clients will refuse it for its dates: then the old one is no worse."""
-    if problem := _out_of_date(_check(tls, pems), pems):
+    dates = _dates(_check(tls, pems), pems)
+    if problem := _out_of_date(dates):
         raise StartError(f"cannot use the certificate {tls.cert}: {problem}")
+    return dates
 
 
-def _out_of_date(server: ssl.SSLContext, pems: Pems) -> str:
-    """What is wrong with the dates of the certificate, as a client says that trusts nothing else: `ssl` reads none."""
+def _dates(server: ssl.SSLContext, pems: Pems) -> tuple[int, int] | None:
+    """From when to when the certificate is valid, as a client sees it that trusts nothing else: `ssl` reads no file.
+
+    None when such a client finds something else wrong with it.
+    """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
     client.load_verify_locations(cadata=pems.cert.decode("ascii", "ignore"))
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
-    for end in (*ends, *ends):
+    for end in (*ends, *ends, *ends):  # TLS 1.2 takes five steps, 1.3 three
         try:
             end.do_handshake()
         except ssl.SSLWantReadError:
             continue
-        except ssl.SSLCertVerificationError as error:
-            return _DATES.get(error.verify_code, "")
         except ssl.SSLError:
-            return ""  # it has no dates to do with
-    return ""
+            return None
+    shown = ends[0].getpeercert() or {}
+    first, last = (ssl.cert_time_to_seconds(str(shown[name])) for name in ("notBefore", "notAfter"))
+    return first, last
+
+
+def _out_of_date(dates: tuple[int, int] | None) -> str:
+    """What is wrong with them now, if anything."""
+    now = time()
+    if dates is None:
+        return ""
+    return "it is not valid yet" if now < dates[0] else "it has expired" if now > dates[1] else ""
 
 
 def bears(names: Iterable[str], wanted: str) -> bool:

@@ -1,4 +1,4 @@
-"""Figures of several processes: as a message carries them, and added up label by label."""
+"""Figures of several processes: as a message carries them, and as those of one, label by label."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,6 +20,7 @@ def packed(figures: Iterable[Figure]) -> list[Any]:
                 [list(labels), [value.counts, value.nanoseconds] if isinstance(value, Latency) else value]
                 for labels, value in figure.values
             ],
+            figure.least,
         ]
         for figure in figures
     ]
@@ -28,8 +29,10 @@ def packed(figures: Iterable[Figure]) -> list[Any]:
 def unpacked(packed: Iterable[Any]) -> list[Figure]:
     """The figures that were packed."""
     return [
-        Figure(name, Sort(sort), meaning, [(tuple(map(tuple, labels)), _value(value)) for labels, value in values])
-        for name, sort, meaning, values in packed
+        Figure(
+            name, Sort(sort), meaning, [(tuple(map(tuple, labels)), _value(value)) for labels, value in values], least
+        )
+        for name, sort, meaning, values, least in packed
     ]
 
 
@@ -46,11 +49,11 @@ def summed(sources: Iterable[Sequence[Figure]]) -> list[Figure]:
             _, values = found.setdefault(figure.name, (figure, {}))
             for labels, value in figure.values:
                 key = tuple(labels)
-                values[key] = _sum(values[key], value) if key in values else value
+                values[key] = _both(figure, values[key], value) if key in values else value
     return [figure._replace(values=list(values.items())) for figure, values in found.values()]
 
 
-def _sum(one: Value, other: Value) -> Value:
+def _both(figure: Figure, one: Value, other: Value) -> Value:
     if isinstance(one, Latency) and isinstance(other, Latency):
         both = Latency()
         both.add(one.counts, one.nanoseconds)
@@ -58,7 +61,7 @@ def _sum(one: Value, other: Value) -> Value:
         return both
     assert isinstance(one, int), "a metric is of one sort"
     assert isinstance(other, int), "a metric is of one sort"
-    return one + other
+    return min(one, other) if figure.least else one + other
 
 
 def _value(value: Any) -> Value:

@@ -20,6 +20,7 @@ from tests.deploy.known import longest_stop, understood
 from tests.envoy.proxy import Envoy, abstract_socket, start_envoy
 from tests.processes import ROOT, Service, ask, start_service
 from tests.redis import Redis, start_redis
+from tests.transports.certificates import authority, issue
 
 DEPLOY: Final = ROOT / "deploy"
 
@@ -202,11 +203,23 @@ def test_alerts_are_about_metrics_that_exist(tmp_path: Path) -> None:
         service.kill()
         passed = envoy.get("/").status
         told += ask(envoy.admin_port, "/stats/prometheus").body
+    with start_service(tmp_path / "secured", "domain: shop", own_tls(tmp_path)) as secured:
+        told += secured.metrics()
 
     assert (asked, passed) == (200, 200)
-    assert len(names) == 7
+    assert len(names) == 9
     assert {name for name in names if not re.search(rf"^{name}[{{ ]", told, re.MULTILINE)} == set()
     assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for rule in rules)
+
+
+def own_tls(folder: Path) -> dict[str, str]:
+    """What compose leaves out: TLS on the gRPC port."""
+    own = issue(authority(folder), "server", "DNS:localhost")
+    return {
+        "GRPC_SERVER_USE_TLS": "true",
+        "GRPC_SERVER_TLS_CERT": str(own.cert),
+        "GRPC_SERVER_TLS_KEY": str(own.key),
+    }
 
 
 def seconds(text: str) -> float:

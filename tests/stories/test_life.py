@@ -1,5 +1,6 @@
 """The process from its start to its end, as an operator sees it: signals, exit codes, one clear line for a fault."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -11,10 +12,14 @@ import pytest
 
 from tests.processes import ROOT, ask, start_service
 
+BOTH = pytest.mark.usefixtures("transport")
+"""What is told on both transports; the rest has nothing to do with them."""
+
 RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 100}}]\n"
 ASK = '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}'
 
 
+@BOTH
 def test_sigterm_drains_and_the_exit_code_is_zero(tmp_path: Path) -> None:
     with start_service(tmp_path, RULES, {"DRAIN_SECONDS": "1"}) as service:
         service.send(signal.SIGTERM)
@@ -27,6 +32,7 @@ def test_sigterm_drains_and_the_exit_code_is_zero(tmp_path: Path) -> None:
         assert service.log.rstrip().endswith("stopped")
 
 
+@BOTH
 def test_sigint_ends_the_service_like_sigterm(tmp_path: Path) -> None:
     with start_service(tmp_path, RULES) as service:
         service.send(signal.SIGINT)
@@ -34,6 +40,7 @@ def test_sigint_ends_the_service_like_sigterm(tmp_path: Path) -> None:
         assert service.wait() == 0
 
 
+@BOTH
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     with start_service(tmp_path, RULES, {"DRAIN_SECONDS": "3600"}) as service:
         service.send(signal.SIGTERM)
@@ -80,6 +87,7 @@ def test_a_folder_that_comes_later_is_waited_for_when_that_is_asked(tmp_path: Pa
 def run(folder: Path, environ: Mapping[str, str], *flags: str) -> subprocess.CompletedProcess[str]:
     """A start that is to fail."""
     quiet = {"PYTHONPATH": str(ROOT), "PORT": "0", "DEBUG_PORT": "0", "GRPC_PORT": "0", "LOG_LEVEL": "error"}
+    quiet["TRANSPORT"] = os.environ.get("TRANSPORT", "http2")  # as the fixture `transport` has it
     return subprocess.run(
         [sys.executable, "-m", "ratelimit_service", "serve", *flags],
         cwd=folder,
@@ -99,6 +107,7 @@ def rules(tmp_path: Path) -> Path:
     return folder
 
 
+@BOTH
 @pytest.mark.parametrize("variable", ["PORT", "DEBUG_PORT", "GRPC_PORT"])
 def test_a_port_in_use_is_one_line_and_exit_code_1(tmp_path: Path, rules: Path, variable: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -121,6 +130,7 @@ def test_a_missing_rules_folder_is_one_line_and_exit_code_1(tmp_path: Path) -> N
     )
 
 
+@BOTH
 def test_an_unreadable_certificate_is_one_line_and_exit_code_1(tmp_path: Path, rules: Path) -> None:
     environ = {"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": "cert.pem", "GRPC_SERVER_TLS_KEY": "key.pem"}
     ended = run(tmp_path, environ, "--rules", str(rules))

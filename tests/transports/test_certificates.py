@@ -5,6 +5,7 @@ import logging
 import shutil
 import ssl
 import subprocess
+import time
 from pathlib import Path
 
 import grpc
@@ -13,6 +14,7 @@ import pytest
 from ratelimit_service.address import Address
 from ratelimit_service.errors import StartError
 from ratelimit_service.transports.options import GrpcOptions, Tls
+from ratelimit_service.transports.transport import Transport
 from tests.loops import run
 from tests.transports.certificates import Issued, authority, expired, issue
 from tests.transports.methods import Echo, Talk
@@ -65,6 +67,55 @@ def test_a_broken_certificate_never_replaces_a_good_one(
         f"{stays} cannot read the private key {key}: no such file or directory",
         f"certificate loaded again from {cert}",
     ]
+
+
+def test_a_changed_certificate_is_used_at_every_address(transport: OpenTransport, ca: Issued, replaced: Issued) -> None:
+    renewed = issue(ca, "everywhere", "DNS:localhost")
+
+    async def story() -> list[str]:
+        served = transport(GrpcOptions(tls=Tls(str(replaced.cert), str(replaced.key))))
+        addresses = await served.start([Echo()], [], [LOCALHOST, LOCALHOST])
+        try:
+            shutil.copy(renewed.key, replaced.key)
+            shutil.copy(renewed.cert, replaced.cert)
+            return [await shown(address) for address in addresses]
+        finally:
+            await served.stop(0)
+
+    assert run(story()) == [pem(renewed)] * 2
+
+
+def test_metrics_tell_whether_the_certificate_on_disk_is_in_use_and_when_it_expires(
+    transport: OpenTransport, ca: Issued, replaced: Issued
+) -> None:
+    renewed = issue(ca, "told", "DNS:localhost")
+    expiry = [when(replaced), when(renewed)]
+
+    async def story() -> list[tuple[int, int]]:
+        """Nobody connects: it is seen by who asks."""
+        options = GrpcOptions(tls=Tls(str(replaced.cert), str(replaced.key)))
+        async with serving(transport, [Echo()], options=options) as (served, _):
+            found = [of_tls(served)]
+            shutil.copy(renewed.cert, replaced.cert)  # and its key is not there yet
+            found.append(of_tls(served))
+            shutil.copy(renewed.key, replaced.key)
+            return [*found, of_tls(served)]
+
+    assert run(story()) == [(1, expiry[0]), (0, expiry[0]), (1, expiry[1])]
+
+
+def test_metrics_tell_when_a_certificate_that_the_service_started_with_had_expired(
+    transport: OpenTransport, ca: Issued, server: Issued
+) -> None:
+    async def story() -> tuple[int, int]:
+        options = GrpcOptions(tls=Tls(str(expired(ca, server)), str(server.key)))
+        async with serving(transport, [Echo()], options=options) as (served, _):
+            return of_tls(served)
+
+    good, expiry = run(story())
+
+    assert good == 1
+    assert 0 < time.time() - expiry < 2 * 86_400
 
 
 @pytest.mark.parametrize("broken", ["no cert", "no key", "cert is none", "key is none", "locked", "mismatch", "no ca"])
@@ -219,6 +270,24 @@ async def shown(address: Address) -> str:
     """The certificate that a new connection is shown, as OpenSSL sees it."""
     host, _, port = str(address).rpartition(":")
     return (await asyncio.to_thread(ssl.get_server_certificate, (host, int(port)))).strip()
+
+
+def of_tls(served: Transport) -> tuple[int, int]:
+    """What the metrics say: whether the certificate on disk is in use, and when the one in use expires."""
+    assert served.connections is not None
+    values = {figure.name: figure.values[0][1] for figure in served.connections.figures() if figure.least}
+    good = values["ratelimit_tls_reload_last_attempt_successful"]
+    expiry = values["ratelimit_tls_certificate_expiry_timestamp_seconds"]
+    assert isinstance(good, int)
+    assert isinstance(expiry, int)
+    return good, expiry
+
+
+def when(issued: Issued) -> int:
+    """When a certificate expires, as the openssl program says."""
+    asked = ["openssl", "x509", "-noout", "-enddate", "-in", str(issued.cert)]
+    said = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout
+    return int(ssl.cert_time_to_seconds(said.strip().removeprefix("notAfter=")))
 
 
 def pem(issued: Issued) -> str:

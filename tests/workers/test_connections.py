@@ -7,7 +7,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.transports.certificates import authority, issue
 from tests.workers.crew import ASK, SECONDS, Caller, Load, callers, start_crew
 
 
@@ -122,24 +121,6 @@ def test_a_unix_socket_is_shared_and_removed(tmp_path: Path) -> None:
             crew.wait_for_loads(2, 2)
         assert crew.service.stop() == 0
         assert not path.exists()
-
-
-def test_workers_do_tls_themselves_and_a_failed_handshake_is_a_connection_that_has_gone(tmp_path: Path) -> None:
-    signer = authority(tmp_path)
-    ours = issue(signer, "server", "IP:127.0.0.1")
-    environ = {
-        "GRPC_SERVER_USE_TLS": "true",
-        "GRPC_SERVER_TLS_CERT": str(ours.cert),
-        "GRPC_SERVER_TLS_KEY": str(ours.key),
-    }
-    trusting = grpc.ssl_channel_credentials(signer.cert.read_bytes())
-    with start_crew(tmp_path, 2, environ) as crew, callers(crew.service.grpc_port, 4, trusting):
-        crew.wait_for_loads(2, 2)
-        plain = Caller(crew.service.grpc_port)
-        with pytest.raises(grpc.RpcError):
-            plain.ask()
-        plain.close()
-        crew.wait_for_loads(2, 2)
 
 
 def test_json_is_answered_by_a_worker(tmp_path: Path) -> None:

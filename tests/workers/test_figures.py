@@ -37,6 +37,16 @@ def test_figures_are_summed_label_by_label_after_they_were_sent() -> None:
     assert (labels, latency.calls, latency.nanoseconds, latency.buckets()[1].calls) == ((), 2, 120_000, 2)
 
 
+def test_of_what_is_worse_when_it_is_less_the_least_is_told() -> None:
+    one, other = (
+        unpacked(json.loads(json.dumps(packed([Figure("expiry", Sort.GAUGE, "When.", [((), seconds)], least=True)]))))
+        for seconds in (1_900_000_000, 1_800_000_000)
+    )
+
+    assert summed([one, other]) == summed([other, one])
+    assert summed([one, other])[0].values == [((), 1_800_000_000)]
+
+
 def test_of_a_worker_that_has_ended_only_what_counts_up_lasts() -> None:
     gone = lasting(figures(ended=1, reset=2, open_=3, nanoseconds=4))
 

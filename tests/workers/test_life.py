@@ -17,6 +17,7 @@ from tests.envoy.proxy import HEALTH_CHECK, bootstrap, by, route, start_envoy
 from tests.processes import ask, eventually, start_service
 from tests.redis import start_redis
 from tests.stories.test_life import run
+from tests.transports.certificates import Issued, authority, expired, issue
 from tests.workers.crew import ASK, RULES, Load, callers, gone, start_crew
 
 
@@ -30,6 +31,29 @@ def test_each_worker_that_dies_soon_is_replaced_later_than_the_last(tmp_path: Pa
         crew.service.wait_until(lambda: crew.service.log.count("worker 2 with pid") == 3, "three deaths are told")
 
         assert re.findall(r"worker 2 .* replaced in ([\d.]+) s", crew.service.log) == ["0.1", "0.2", "0.4"]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_about_to_be_replaced_is_not_when_the_service_stops(tmp_path: Path) -> None:
+    """A worker that starts says that the certificate has expired: so its starts can be counted."""
+    own = issue(authority(tmp_path), "server", "IP:127.0.0.1")
+    cert = expired(Issued(tmp_path / "ca.pem", tmp_path / "ca.key"), own)
+    environ = {
+        "GRPC_SERVER_USE_TLS": "true",
+        "GRPC_SERVER_TLS_CERT": str(cert),
+        "GRPC_SERVER_TLS_KEY": str(own.key),
+    }
+    with start_crew(tmp_path, 2, environ) as crew:
+        pid = crew.pids[2]
+        os.kill(pid, signal.SIGKILL)
+        for _ in range(5):
+            pid = crew.wait_for_another(2, pid)
+            os.kill(pid, signal.SIGKILL)
+        crew.service.wait_until(lambda: "replaced in 3.2 s" in crew.service.log, "there is time before the next")
+        code = crew.service.stop()
+
+        assert code == 0
+        assert crew.service.log.count("it has expired") == 2 + 5
 
 
 def test_when_the_parent_is_killed_the_workers_finish_and_go(tmp_path: Path) -> None:

@@ -1,22 +1,22 @@
 """The fast transport: our own HTTP/2, for gRPC and nothing else.
 
 `frames`, `headers`, `messages`, `flow`, `calls`, `peer` and `connection` are the protocol, without I/O, `ages` what
-becomes of a connection in time; `wire` and `server` give them sockets and a clock.
+becomes of a connection in time; `arrival`, `wire` and `server` give them sockets and a clock.
 """
 
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 
 from ratelimit_service.address import Address
 from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.clock import SECOND, Clock, steady_clock
 from ratelimit_service.errors import RpcError
+from ratelimit_service.figures import Figure
+from ratelimit_service.transports.http2.arrival import Arrival
 from ratelimit_service.transports.http2.handshakes import Handshakes
 from ratelimit_service.transports.http2.server import Server
-from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.listen import open_sockets, remove_socket
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.refusals import not_admitted
@@ -35,25 +35,22 @@ class Http2Transport:
         self._server: Server | None = None
         self._listeners: list[asyncio.Server] = []
         self._addresses: Sequence[Address] = ()
-        self._context: ssl.SSLContext | None = None
+        self._handshakes: Handshakes | None = None
         self._adopting: set[asyncio.Task[None]] = set()
 
     async def start(
         self, methods: Sequence[Method], streams: Sequence[StreamMethod], addresses: Sequence[Address]
     ) -> Sequence[Address]:
         """As Transport says; also StartError when a certificate cannot be used."""
-        tls = self._options.tls
-        self._context = context = Handshakes(tls, self._handshake_failed) if tls else None
+        tls, seconds = self._options.tls, self._options.preface_timeout / SECOND
+        self._handshakes = handshakes = Handshakes(tls, seconds) if tls else None
         opened = open_sockets(addresses)
         server = Server(methods, streams, self._options, self._denial, self._clock)
         self._server = server
         loop = asyncio.get_running_loop()
-        handshake = self._handshake_seconds
         for address in opened:
             for listening in address.sockets:
-                listener = await loop.create_server(
-                    lambda: Wire(server), sock=listening, ssl=context, ssl_handshake_timeout=handshake, backlog=1024
-                )
+                listener = await loop.create_server(lambda: Arrival(server, handshakes), sock=listening, backlog=1024)
                 self._listeners.append(listener)
         self._addresses = [each.address for each in opened]
         return self._addresses
@@ -74,24 +71,22 @@ class Http2Transport:
             connection.close()
             gone()
             return
-        wire = _Adopted(self._server, gone)
+        arrival = Arrival(self._server, self._handshakes, gone)
         connection.setblocking(False)
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: wire, connection, ssl=self._context, ssl_handshake_timeout=self._handshake_seconds
-            )
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: arrival, connection)
         except OSError:
-            if not wire.made:
-                gone()
-
-    @property
-    def _handshake_seconds(self) -> float | None:
-        return self._options.preface_timeout / SECOND if self._context else None
+            gone()
 
     @property
     def connections(self) -> Connections | None:
         """As Transport says."""
-        return self._server
+        return None if self._server is None else self
+
+    def figures(self) -> Sequence[Figure]:
+        """As Connections says."""
+        of_tls = self._handshakes.certificates.figures() if self._handshakes else ()
+        return (*(self._server.figures() if self._server else ()), *of_tls)
 
     async def look(self) -> None:
         """See what each connection is due for, as is done twice a second by itself."""
@@ -111,10 +106,6 @@ class Http2Transport:
         for address in self._addresses:
             remove_socket(address)
 
-    def _handshake_failed(self, reason: str) -> None:
-        if self._server is not None:
-            self._server.turn_away(reason)
-
     def _denial(self, transport: asyncio.Transport) -> RpcError | None:
         wanted = self._options.tls.client_san if self._options.tls else ""
         if not wanted:
@@ -122,20 +113,3 @@ class Http2Transport:
         shown = transport.get_extra_info("peercert") or {}
         names = (value for _, value in shown.get("subjectAltName", ()))
         return None if bears(names, wanted) else not_admitted(wanted)
-
-
-class _Adopted(Wire):
-    """A connection whose end somebody else wants to know."""
-
-    def __init__(self, server: Server, gone: Callable[[], None]) -> None:
-        super().__init__(server)
-        self.made = False
-        self._tell_gone = gone
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.made = True
-        super().connection_made(transport)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        super().connection_lost(error)
-        self._tell_gone()

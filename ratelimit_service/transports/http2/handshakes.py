@@ -4,15 +4,13 @@ RFC 9113, 9.2: TLS 1.2 or newer, h2 by ALPN, no compression, no renegotiation, a
 appendix A leaves.
 """
 
+import asyncio
 import ssl
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Self
+from typing import Final
 
 from ratelimit_service.transports.options import Tls
 from ratelimit_service.transports.tls import Certificates
-
-Failed = Callable[[str], None]
 
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
@@ -26,68 +24,52 @@ _WHY: Final = {
 }
 
 
-class Handshakes(ssl.SSLContext):
-    """To an event loop it is one context; each connection gets that of the files as they are then.
+class Handshakes:
+    """What is shown to clients. A context belongs to the files that it was made of, and to no others.
 
-    A new one has keys and memory of its own for sessions, so that no session outlives the authority that its client was
-    believed by. (A context that is changed in the callback for server names goes on resuming those of the first one.)
+    So a new one has keys and memory of its own for sessions, and no session outlives the authority that its client was
+    believed by. (One that is changed in the callback for server names goes on resuming those of the first.)
     """
 
-    def __new__(cls, _tls: Tls, _failed: Failed) -> Self:
-        """As SSLContext has it: the protocol is its only argument."""
-        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
-
-    def __init__(self, tls: Tls, failed: Failed) -> None:
+    def __init__(self, tls: Tls, seconds: float) -> None:
+        self.certificates = Certificates(tls)
         self._tls = tls
-        self._failed = failed
-        self._certificates = Certificates(tls)
-        self._current = _context(tls)
-        self._stale = False
+        self._seconds = seconds
+        self._used = self.certificates.current()
+        self._context = _context(tls)
 
-    def wrap_bio(
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
-        """The next connection."""
-        if self._certificates.changed() is not None:
-            self._stale = True
-        if self._stale:
+    async def shake(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """The transport above this one, once the client is through; an OSError when it does not come: see `why`."""
+        loop, context, seconds = asyncio.get_running_loop(), self._newest(), self._seconds
+        async with asyncio.timeout(seconds):  # the loop's own timeout cannot be told from a client that goes away
+            secured = await loop.start_tls(
+                transport, protocol, context, server_side=True, ssl_handshake_timeout=2 * seconds
+            )
+        assert secured is not None, "the protocol was not there"
+        return secured
+
+    def _newest(self) -> ssl.SSLContext:
+        pems = self.certificates.current()
+        if pems is not self._used:
             # The files were good a moment ago; if they are not now, the next connection looks again.
             with suppress(OSError):
-                self._current = _context(self._tls)
-                self._stale = False
-        made = self._current.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
-        assert isinstance(made, _Handshake)
-        made.failed = self._failed
-        return made
+                self._context = _context(self._tls)
+                self._used = pems
+        return self._context
 
 
-class _Handshake(ssl.SSLObject):
-    """Event loops keep to themselves why a handshake failed."""
-
-    failed: Failed
-
-    def do_handshake(self) -> None:
-        try:
-            super().do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except ssl.SSLCertVerificationError as error:
-            self.failed(f"the certificate of the client is not accepted: {error.verify_message}")
-            raise
-        except ssl.SSLError as error:
-            reason = error.reason or str(error)
-            self.failed(_WHY.get(reason) or f"the handshake failed: {reason.lower().replace('_', ' ')}")
-            raise
+def why(error: BaseException) -> str | None:
+    """What a handshake failed for, for the operator; None when the client only went away."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate of the client is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or str(error)
+        return _WHY.get(reason) or f"the handshake failed: {reason.lower().replace('_', ' ')}"
+    return None
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.sslobject_class = _Handshake
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(_CIPHERS)

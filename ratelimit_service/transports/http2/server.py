@@ -13,6 +13,7 @@ from ratelimit_service.figures import Figure
 from ratelimit_service.latency import Latency
 from ratelimit_service.transports.figures import of_lag
 from ratelimit_service.transports.http2.ages import Age, Due
+from ratelimit_service.transports.http2.arrival import Arrival
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.deadlines import GRAIN
 from ratelimit_service.transports.http2.frames import Code
@@ -63,6 +64,7 @@ class Server:
         self.draining = False
         self._options = options
         self._notices = Notices(log, self.now)
+        self._arrivals: dict[Arrival, None] = {}
         self._wires: dict[Wire, Age] = {}
         self._changed = asyncio.Event()
         self._lag = Latency()
@@ -72,30 +74,40 @@ class Server:
         """As Connections says."""
         counts, wires = self.counts, self._wires
         counted = counts.figures(
-            connections=len(wires),
+            connections=len(self._arrivals) + len(wires),
             streams=sum(len(wire.connection.calls.streams) for wire in wires),
             received=counts.received + sum(wire.received for wire in wires),
             sent=counts.sent + sum(wire.sent for wire in wires),
         )
         return (*counted, of_lag(self._lag))
 
-    def enter(self, wire: Wire) -> bool:
-        """Whether there is room for one more."""
-        most, counts = self._options.max_connections, self.counts
+    def arrive(self, arrival: Arrival) -> bool:
+        """Whether there is room for one more, be it through TLS or not."""
+        most, counts, there = self._options.max_connections, self.counts, len(self._arrivals) + len(self._wires)
         counts.accepted += 1
-        if most and len(self._wires) >= most:
+        if most and there >= most:
             # Connections without end: each costs a file and some memory, and the other clients' must not suffer.
             counts.refused[Bound.CONNECTIONS] += 1
             counts.ended["too_many_connections"] += 1
             if counts.refused[Bound.CONNECTIONS] == 1:
                 log.warning("connections are refused: there are %d, the most there may be", most)
             return False
+        self._arrivals[arrival] = None
+        return True
+
+    def turn_away(self, arrival: Arrival, name: str) -> None:
+        """It did not come through TLS."""
+        del self._arrivals[arrival]
+        self.counts.ended[name] += 1
+
+    def enter(self, arrival: Arrival, wire: Wire) -> None:
+        """It did, or there is none."""
+        del self._arrivals[arrival]
         # A tenth more or less: those who came together shall not come again together.
         age = self._options.max_connection_age
         oldest = int(age * random.uniform(0.9, 1.1))  # noqa: S311 - nobody gains by guessing it
         now = wire.connection.calls.flow.now = self.now()
         self._wires[wire] = Age(now, oldest, self._options)
-        return True
 
     def leave(self, wire: Wire) -> None:
         """It is gone."""
@@ -111,12 +123,6 @@ class Server:
         """A call has ended."""
         self._changed.set()
 
-    def turn_away(self, reason: str) -> None:
-        """A client did not come through TLS."""
-        self.counts.accepted += 1
-        self.counts.ended["tls_handshake"] += 1
-        self.tell("tls_handshake", reason)
-
     def tell(self, name: str, reason: str) -> None:
         """Why a connection was ended, for the operator, though not each time."""
         self._notices.warn(f"a connection was ended ({name}): {reason}")
@@ -124,6 +130,8 @@ class Server:
     async def drain(self, grace_seconds: float) -> None:
         """Let calls finish, then streams end, then connections; what is left when the grace is over is cut."""
         self.draining = True
+        for arrival in self._arrivals:
+            arrival.cut()
         for wire, age in tuple(self._wires.items()):
             age.grace = 0
             if wire.connection.begun:

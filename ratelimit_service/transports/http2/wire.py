@@ -6,7 +6,7 @@ more, nothing is read: a client that does not read its answers asks nothing eith
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
@@ -40,8 +40,9 @@ class Wire(asyncio.Protocol):
     transport: asyncio.Transport
     connection: Connection
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: "Server", tell_gone: Callable[[], None]) -> None:
         self._server = server
+        self._tell_gone = tell_gone
         self._loop = server.loop
         self._methods: Mapping[str, Method] = server.methods
         self._stream_methods: Mapping[str, StreamMethod] = server.stream_methods
@@ -80,8 +81,6 @@ class Wire(asyncio.Protocol):
             self._server.counts,
             refusal,
         )
-        if not self._server.enter(self):
-            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
@@ -251,6 +250,7 @@ class Wire(asyncio.Protocol):
         self.connection.lose()
         self._finish_events()
         self._server.leave(self)
+        self._tell_gone()
 
     def _expire_in(self, number: int, timeout: int | None) -> None:
         calls = self.connection.calls
@@ -282,3 +282,7 @@ class Wire(asyncio.Protocol):
     def unary(self) -> bool:
         """A method that answers once is at work."""
         return len(self.connection.calls.streams) > len(self._streams)
+
+
+def nothing() -> None:
+    """Nobody wants to know."""

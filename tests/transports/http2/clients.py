@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
+import grpc
+
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.api.method import Method
 from ratelimit_service.clock import Clock, steady_clock
@@ -54,9 +56,9 @@ async def house(
 
 
 @asynccontextmanager
-async def healthy(address: Address) -> AsyncIterator[None]:
+async def healthy(address: Address, credentials: grpc.ChannelCredentials | None = None) -> AsyncIterator[None]:
     """A client that calls before, all the while, and after; it must lose no call."""
-    async with connect(address) as channel:
+    async with connect(address, credentials) as channel:
         assert await ask(channel, Echo(), b"before") == b"before"
         over = False
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from ratelimit_service.address import Address
 from ratelimit_service.clock import HOUR, SECOND
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.http2.frames import Code
@@ -26,12 +27,15 @@ GET = b"\x20\x82\x86\x84\x01\x01x"
 class Client:
     """One connection, and the clock of the transport that it is to."""
 
-    def __init__(self, transport: Http2Transport, clock: Clock, later: Later) -> None:
+    def __init__(self, transport: Http2Transport, address: Address, clock: Clock, later: Later) -> None:
         self.transport = transport
+        self.address = address
         self.clock = clock
         self.later = later
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter
+        self.beside = False
+        """A healthy client calls all the while."""
 
     async def say(self, sent: bytes) -> None:
         """Returns when the service has read it; after HELLO only."""
@@ -52,7 +56,10 @@ class Client:
         return [kind async for kind, _, _, _ in frames_of(self.reader)]
 
     async def pass_time(self, microseconds: int) -> None:
-        """Let it pass, and have the connections looked at before and after."""
+        """Let it pass, and have the connections looked at before and after; the healthy client has spoken before."""
+        if self.beside:
+            calls = told(self.transport, "streams_opened_total")
+            await until(lambda: told(self.transport, "streams_opened_total") > calls + 1)
         await self.transport.look()
         self.clock.advance(microseconds)
         await self.transport.look()
@@ -64,7 +71,7 @@ async def connected(first: bytes = HELLO, **chosen: int) -> AsyncIterator[Client
     clock, later = Clock(1_000 * HOUR), Later()
     options = GrpcOptions(**{**FOR_EVER, **chosen})  # type: ignore[arg-type] # there is no TLS among them
     async with house(options, clock, later) as (transport, address):
-        client = Client(transport, clock, later)
+        client = Client(transport, address, clock, later)
         client.reader, client.writer = await open_socket(address)
         client.writer.write(first)
         if first == HELLO:
@@ -73,6 +80,15 @@ async def connected(first: bytes = HELLO, **chosen: int) -> AsyncIterator[Client
             await until(lambda: told(transport, "received_bytes_total") == len(first))
         yield client
         client.writer.close()
+
+
+@asynccontextmanager
+async def connected_beside(first: bytes = HELLO, **chosen: int) -> AsyncIterator[Client]:
+    """The same, and a healthy client that loses no call."""
+    async with connected(first, **chosen) as client, healthy(client.address):
+        client.beside = True
+        yield client
+        client.beside = False
 
 
 def test_a_silent_client_is_pinged_and_stays_if_it_answers() -> None:
@@ -90,7 +106,7 @@ def test_a_silent_client_is_pinged_and_stays_if_it_answers() -> None:
 
 def test_a_client_that_has_vanished_is_cut() -> None:
     async def story() -> tuple[list[int], int, int]:
-        async with connected(keepalive_time=2 * HOUR, keepalive_timeout=20 * SECOND) as client:
+        async with connected_beside(keepalive_time=2 * HOUR, keepalive_timeout=20 * SECOND) as client:
             await client.pass_time(2 * HOUR + 1)
             await client.hear(6)
             await client.pass_time(20 * SECOND + 1)
@@ -159,7 +175,7 @@ def test_a_client_that_does_not_finish_what_it_begins_is_sent_away(begun: bytes,
     """Slowloris: a byte now and then would hold the connection for ever."""
 
     async def story() -> tuple[bytes, int]:
-        async with connected(begun, preface_timeout=10 * SECOND) as client:
+        async with connected_beside(begun, preface_timeout=10 * SECOND) as client:
             await client.pass_time(10 * SECOND + 1)
             async with asyncio.timeout(WAIT_SECONDS):
                 rest = await client.reader.read()
@@ -174,7 +190,7 @@ def test_a_client_that_does_not_finish_what_it_begins_is_sent_away(begun: bytes,
 @pytest.mark.parametrize("byte_by_byte", [False, True], ids=["zero window", "tiny window"])
 def test_an_answer_that_does_not_leave_is_given_up_while_others_are_answered(byte_by_byte: bool) -> None:
     async def story() -> tuple[tuple[int, int, bytes], int]:
-        async with connected() as client:
+        async with connected_beside() as client:
             await client.say(settings((4, 0)) + headers(1, GROW) + data(1, message(b"9000")))
             for second in range(7):
                 # Other calls go on: the connection is not still.

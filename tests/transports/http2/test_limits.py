@@ -1,0 +1,64 @@
+"""Limits that end a stream, or send a client away who did nothing wrong; a healthy client calls all the while."""
+
+from ratelimit_service.transports.http2.frames import Code
+from ratelimit_service.transports.http2.limits import Bound
+from tests.loops import run
+from tests.transports.http2.clients import frames_of, healthy, house, open_socket, told, until
+from tests.transports.http2.talk import HELLO, block, data, frame, headers, message, settings, window
+from tests.transports.http2.waste import ECHO
+from tests.transports.methods import Talk
+
+LATE = 2**31 - 999_999
+"""The first stream of the last million."""
+
+
+def test_a_stream_that_sends_more_than_its_window_is_reset_and_no_other() -> None:
+    """6.9.1: its answers are unread, so it is not read either and has no new room; the connection has."""
+    part = data(1, message(b"y" * 10_000), end=False)
+
+    async def story() -> tuple[list[tuple[int, int, int, bytes]], bool, int]:
+        async with house() as (transport, address), healthy(address):
+            reader, writer = await open_socket(address)
+            writer.write(HELLO + settings((4, 0)) + headers(1, block(Talk.path)) + part * 20)
+            resets = [each async for each in frames_of(reader, until=lambda kind: kind == 3) if each[0] == 3]
+            writer.write(headers(3, ECHO) + data(3, message(b"another")) + window(3, 100))
+            answered = False
+            async for kind, flags, number, _ in frames_of(reader):
+                answered = (kind, flags, number) == (1, 5, 3)
+                if answered:
+                    break
+            writer.close()
+            return resets, answered, told(transport, "refused_total", Bound.RECEIVE_WINDOW)
+
+    assert run(story()) == ([(3, 0, 1, Code.FLOW_CONTROL_ERROR.to_bytes(4, "big"))], True, 1)
+
+
+def test_a_client_that_runs_out_of_stream_numbers_is_asked_to_connect_anew_and_loses_no_call() -> None:
+    def call(number: int) -> bytes:
+        return headers(number, ECHO) + data(number, message(b""))
+
+    async def story() -> tuple[list[tuple[int, int]], list[bytes], int]:
+        async with house() as (transport, address), healthy(address):
+            reader, writer = await open_socket(address)
+            writer.write(HELLO + call(LATE))
+            found, away = [], []
+            async for kind, flags, number, payload in frames_of(reader):
+                if (kind, flags) == (1, 5):
+                    found.append((kind, number))
+                    await transport.look()
+                if kind == 7:
+                    away.append(payload[:8])
+                    if len(away) == 1:
+                        writer.write(call(LATE + 2))  # which was on its way
+                if (kind, flags) == (6, 0):
+                    writer.write(frame(6, 1, 0, payload))
+            await until(lambda: told(transport, "connections_ended_total", "stream_numbers") == 1)
+            writer.close()
+            return found, away, told(transport, "connections")
+
+    found, away, left = run(story())
+
+    assert found == [(1, LATE), (1, LATE + 2)]
+    # The last one is the end.
+    assert away == [b"\x7f\xff\xff\xff\0\0\0\0", *[(LATE + 2).to_bytes(4, "big") + b"\0\0\0\0"] * 2]
+    assert left == 1
