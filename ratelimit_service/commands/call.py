@@ -13,6 +13,7 @@ from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import R
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.commands.entries import ENTRY, Entry
 from ratelimit_service.model import MAX_REQUESTS, Unit
+from ratelimit_service.rules.words import units_in_words
 
 OVER_LIMIT, FAILED = 1, 3
 """Exit codes; 0 is allowed, 2 is click's for bad usage."""
@@ -129,9 +130,10 @@ def _describe(status: RateLimitResponse.DescriptorStatus) -> str:
     if status.HasField("current_limit"):
         limit = status.current_limit
         name = f" ({limit.name})" if limit.name else ""
-        unit = RateLimitResponse.RateLimit.Unit.Name(limit.unit).lower()
+        unit = RateLimitResponse.RateLimit.Unit.Name(limit.unit)
+        window = units_in_words(unit, limit.unit_multiplier.value if limit.HasField("unit_multiplier") else 1)
         return (
-            f"{code}, limit {limit.requests_per_unit} per {unit}{name}, {status.limit_remaining} left, "
+            f"{code}, limit {limit.requests_per_unit} per {window}{name}, {status.limit_remaining} left, "
             f"reset in {status.duration_until_reset.seconds} s"
         )
     return f"{code}, unlimited" if status.limit_remaining else f"{code}, no limit applies"

@@ -18,9 +18,12 @@ def limit_in_words(limit: Limit | None) -> str:
 
 def window_in_words(limit: Limit) -> str:
     """`minute`, or `5 minutes`."""
-    unit = limit.unit.name.lower()
-    times = limit.window // limit.unit.window
-    return unit if times == 1 else f"{times} {unit}s"
+    return units_in_words(limit.unit.name, limit.window // limit.unit.window)
+
+
+def units_in_words(unit: str, times: int) -> str:
+    """The same, of a unit by its name."""
+    return unit.lower() if times == 1 else f"{times} {unit.lower()}s"
 
 
 def counting_in_words(rule: Rule) -> list[str]:

@@ -15,6 +15,8 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 5, name: per-user}
   - key: free
     rate_limit: {unlimited: true}
+  - key: often
+    rate_limit: {unit: year, unit_multiplier: 5, requests_per_unit: 3}
 """
 
 
@@ -67,6 +69,10 @@ def test_what_was_charged_can_be_looked_at_and_given_back(service: Service) -> N
 
 def test_a_limit_can_be_sent_along(service: Service) -> None:
     assert lines(call(service, "user=eve", "--limit", "2/week"))[1] == "  user=eve: OK, limit 2 per week, 1 left"
+
+
+def test_a_window_of_several_units_is_told_whole(service: Service) -> None:
+    assert lines(call(service, "often=x"))[1] == "  often=x: OK, limit 3 per 5 years, 2 left"
 
 
 def test_the_answer_can_be_had_as_json(service: Service) -> None:
