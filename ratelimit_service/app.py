@@ -17,6 +17,7 @@ from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.settings import Settings
+from ratelimit_service.transports.listen import remove_socket
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class App:
         log_draining(self._settings)
         await asyncio.sleep(self._settings.drain_seconds)
         await self._engine.stop()
+        self.addresses = ()
         await self._admin.stop()
         if self._watching is not None:
             self._watching.cancel()
@@ -70,6 +72,8 @@ class App:
 
     def abandon(self) -> None:
         """The process is about to end without a stop."""
+        for address in self.addresses:
+            remove_socket(address)
 
 
 def watch_rules(settings: Settings, publish: Callable[[RuleBook], None]) -> Watcher:

@@ -13,7 +13,7 @@ from ratelimit_service.errors import StartError
 from ratelimit_service.latency import Latency
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.settings import Settings
-from ratelimit_service.transports.listen import open_sockets
+from ratelimit_service.transports.listen import open_sockets, remove_socket
 from ratelimit_service.workers.acceptor import Acceptor
 from ratelimit_service.workers.crew import Crew
 
@@ -63,6 +63,7 @@ class Parent:
         log_draining(self._settings)
         await asyncio.sleep(self._settings.drain_seconds)
         self._acceptor.close()
+        self.addresses = ()
         await self._crew.stop()
         await self._admin.stop()
         if self._watching is not None:
@@ -77,6 +78,8 @@ class Parent:
     def abandon(self) -> None:
         """The process is about to end without a stop: so do the workers."""
         self._crew.kill()
+        for address in self.addresses:
+            remove_socket(address)
 
     def _publish(self, book: RuleBook) -> None:
         self._crew.sums.publish(book)

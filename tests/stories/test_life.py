@@ -42,12 +42,14 @@ def test_sigint_ends_the_service_like_sigterm(tmp_path: Path) -> None:
 
 @BOTH
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
-    with start_service(tmp_path, RULES, {"DRAIN_SECONDS": "3600"}) as service:
+    path = tmp_path / "grpc.sock"
+    with start_service(tmp_path, RULES, {"DRAIN_SECONDS": "3600", "GRPC_UDS": str(path)}) as service:
         service.send(signal.SIGTERM)
         service.wait_until(lambda: "draining" in service.log, "it drains")
         service.send(signal.SIGINT)
 
         assert service.wait() == 128 + signal.SIGINT
+        assert not path.exists()
 
 
 def test_sighup_loads_the_rules_though_nothing_changed(tmp_path: Path) -> None:

@@ -106,13 +106,15 @@ def test_all_workers_say_that_they_drain(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2, {"DRAIN_SECONDS": "3600"}) as crew:
+    path = tmp_path / "grpc.sock"
+    with start_crew(tmp_path, 2, {"DRAIN_SECONDS": "3600", "GRPC_UDS": str(path)}) as crew:
         pids = crew.pids.values()
         crew.service.send(signal.SIGTERM)
         crew.service.wait_until(lambda: "draining" in crew.service.log, "it drains")
         crew.service.send(signal.SIGINT)
 
         assert crew.service.wait() == 128 + signal.SIGINT
+        assert not path.exists()
         eventually(lambda: all(map(gone, pids)), "the workers are gone")
 
 
