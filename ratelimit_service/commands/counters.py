@@ -21,7 +21,7 @@ from ratelimit_service.rules.files import read_sources
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.rule import Entries, Place, Rule
 from ratelimit_service.rules.words import limit_in_words
-from ratelimit_service.settings import Settings, load_settings
+from ratelimit_service.settings import Settings, default_env_file, load_settings
 from ratelimit_service.settings.choices import Backend
 from ratelimit_service.stores.redis.counters import Counters, Found
 
@@ -147,9 +147,7 @@ def command(
 
 
 def _asked(domain: str, entries: Entries, names: Sequence[str], rules: Path | None, env_file: Path | None) -> Asked:
-    if env_file is None and Path(".env").is_file():
-        env_file = Path(".env")
-    settings, _ = load_settings(os.environ, {"rules_path": rules}, env_file)
+    settings, _ = load_settings(os.environ, {"rules_path": rules}, env_file or default_env_file())
     if settings.backend_type is not Backend.REDIS:
         raise SettingsError([_IN_MEMORY])
     book = parse(read_sources(settings.rules_path), merge_domains=settings.merge_domain_config)

@@ -15,7 +15,7 @@ import ratelimit_service
 from ratelimit_service.app import App
 from ratelimit_service.engine import SWITCH_SECONDS
 from ratelimit_service.logs import start_logging
-from ratelimit_service.settings import AUTO, FLAGS, Settings, load_settings
+from ratelimit_service.settings import AUTO, FLAGS, Settings, default_env_file, load_settings
 from ratelimit_service.workers.cpus import usable_cpus
 from ratelimit_service.workers.parent import Parent
 
@@ -54,9 +54,7 @@ def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
     It loads the rules, listens for gRPC and HTTP, and loads the rules again whenever a file changes. SIGHUP loads them
     at once, SIGTERM or SIGINT drains and exits, a second one exits without draining.
     """
-    if env_file is None and Path(".env").is_file():
-        env_file = Path(".env")
-    settings, warnings = load_settings(os.environ, flags, env_file)
+    settings, warnings = load_settings(os.environ, flags, env_file or default_env_file())
     start_logging(settings.log_level, settings.log_format)
     for warning in warnings:
         log.warning("%s", warning)

@@ -13,6 +13,12 @@ class Given(NamedTuple):
     label: str
 
 
+def default_env_file() -> Path | None:
+    """The file that is read when none is named: `.env`, if there is one here."""
+    path = Path(".env")
+    return path if path.is_file() else None
+
+
 def read_env_file(path: Path, problems: list[str]) -> dict[str, Given]:
     """The variables of the file; `${NAME}` stays as it is, so that only the file decides what the file says."""
     given: dict[str, Given] = {}
