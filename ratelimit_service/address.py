@@ -9,6 +9,8 @@ from ratelimit_service.errors import StartError
 ANY_HOST: Final = "::"
 """Every address of the machine, IPv4 too."""
 
+_EVERY_HOST: Final = frozenset({ANY_HOST, "0.0.0.0", ""})  # noqa: S104 - only compared with
+
 
 class Tcp(NamedTuple):
     """A TCP address; port 0 takes a free one. An IPv6 host stands without brackets."""
@@ -30,6 +32,13 @@ class Unix(NamedTuple):
 
 
 Address = Tcp | Unix
+
+
+def from_here(address: Address) -> str:
+    """What a client on this machine connects to."""
+    if isinstance(address, Tcp) and address.host in _EVERY_HOST:
+        return f"localhost:{address.port}"
+    return str(address)
 
 
 def cannot_listen(address: Address, error: OSError | UnicodeError) -> StartError:

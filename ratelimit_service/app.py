@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ratelimit_service.address import Address, Tcp, Unix
-from ratelimit_service.admin.server import AdminServer
+from ratelimit_service.admin.server import Addresses, AdminServer
 from ratelimit_service.clock import SECOND
 from ratelimit_service.engine import Engine, parse_rules
 from ratelimit_service.errors import StartError
@@ -28,6 +28,8 @@ class App:
     def __init__(self, settings: Settings) -> None:
         self.addresses: Sequence[Address] = ()
         """Where gRPC listens."""
+        self.http = Addresses((), (), ())
+        """Where HTTP listens."""
         self._settings = settings
         self._engine = Engine(settings)
         self._watcher = watch_rules(settings, self._engine.publish)
@@ -46,7 +48,7 @@ class App:
         await load_rules(self._watcher, self._settings)
         self.addresses = await self._engine.start(grpc_addresses(self._settings))
         try:
-            await self._admin.start(self.addresses)
+            self.http = await self._admin.start(self.addresses)
         except StartError:
             await self._engine.transport.stop(0)
             raise

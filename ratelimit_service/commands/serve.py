@@ -12,6 +12,7 @@ import click
 import uvloop
 
 import ratelimit_service
+from ratelimit_service.address import from_here
 from ratelimit_service.app import App
 from ratelimit_service.engine import SWITCH_SECONDS
 from ratelimit_service.logs import start_logging
@@ -24,14 +25,14 @@ log = logging.getLogger(__name__)
 _HINTS = """
 Try, in another terminal, six times:
 
-  {ratelimit} call localhost:{grpc} shop login=ada
+  {ratelimit} call {grpc} shop login=ada
 
 or over HTTP:
 
-  curl -i localhost:{http}/json \\
+  curl -i {http}/json \\
     -d '{{"domain": "shop", "descriptors": [{{"entries": [{{"key": "login", "value": "ada"}}]}}]}}'
 
-The page is http://localhost:{page}/ and the rules are in {rules}: change one while the service runs.
+The page is http://{page}/ and the rules are in {rules}: change one while the service runs.
 """
 
 
@@ -83,9 +84,9 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
         click.echo(
             _HINTS.format(
                 ratelimit=sys.argv[0],
-                grpc=settings.grpc_port,
-                http=settings.port,
-                page=settings.debug_port,
+                grpc=from_here(app.addresses[0]),
+                http=from_here(app.http.http[0]),
+                page=from_here(app.http.debug[0]),
                 rules=settings.rules_path,
             )
         )

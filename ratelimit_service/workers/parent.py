@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 
 from ratelimit_service.address import Address
-from ratelimit_service.admin.server import AdminServer
+from ratelimit_service.admin.server import Addresses, AdminServer
 from ratelimit_service.api.method import Reply
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.app import grpc_addresses, load_rules, log_draining, watch_rules
@@ -26,6 +26,8 @@ class Parent:
     def __init__(self, settings: Settings, count: int) -> None:
         self.addresses: Sequence[Address] = ()
         """Where gRPC listens."""
+        self.http = Addresses((), (), ())
+        """Where HTTP listens."""
         self._settings = settings
         self._crew = Crew(settings, count)
         self._watcher = watch_rules(settings, self._publish)
@@ -48,7 +50,7 @@ class Parent:
         self._acceptor.listen(opened)
         self.addresses = [each.address for each in opened]
         try:
-            await self._admin.start(self.addresses)
+            self.http = await self._admin.start(self.addresses)
             await self._crew.start()
         except StartError:
             self._acceptor.close()
