@@ -20,7 +20,8 @@ def hints(service: Service) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("listening", "host"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "localhost"), ("::", "localhost")]
+    ("listening", "host"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "localhost"), ("::", "localhost")],  # noqa: S104 - as by default
 )
 def test_hints_have_the_ports_that_were_got(listening: str, host: str, tmp_path: Path) -> None:
     environ = {"HOST": listening, "DEBUG_HOST": listening, "GRPC_HOST": listening}
