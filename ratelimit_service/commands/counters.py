@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -89,7 +89,11 @@ Examples:
 @click.option("--reset", is_flag=True, help="Remove the counters, after asking: all begin anew.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print JSON.")
-@click.option("--rules", type=click.Path(path_type=Path), help="Folder or file of the rules.  [env: RULES_PATH]")
+@click.option(
+    "--rules",
+    type=click.Path(path_type=Path),
+    help="Folder or file of the rules.  [env: RULES_PATH; default: as for serve, the three RUNTIME_ folders joined]",
+)
 @click.option(
     "--env-file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -113,6 +117,8 @@ def command(
     nothing. With --reset they are removed, and whoever was refused is let in again. Redis and rules are those of the
     service's settings: run it with the same environment.
     """
+    if not domain:
+        raise click.UsageError("the domain is empty: name the one whose counters are meant")
     descriptor = tuple((entry.key, entry.value) for entry in entries if entry is not None)
     if len(descriptor) < len(entries):
         raise click.UsageError("counters takes one descriptor; ask for another one apart")
@@ -121,7 +127,7 @@ def command(
     asked = _asked(domain, descriptor, names, rules, env_file)
     if not reset:
         seen = _run(asked, lambda counters: _look(counters, asked, most))
-        _check_domain(asked, seen.total)
+        _check_domain(asked, seen.total + seen.untouched)
         if json_wanted:
             click.echo(json.dumps(as_json(domain, seen), indent=2, ensure_ascii=False))
         else:
@@ -142,8 +148,8 @@ def command(
     click.echo(f"{many(done.reset)} of {asked} reset")
     for line in notes(left_out=done.left_out, moved=done.slots_moved):
         click.echo(line)
-    if done.reset:
-        click.echo(_REMEMBERED)
+    for line in [_REMEMBERED] if done.reset else _without_value(asked):
+        click.echo(line)
 
 
 def _asked(domain: str, entries: Entries, names: Sequence[str], rules: Path | None, env_file: Path | None) -> Asked:
@@ -158,12 +164,30 @@ def _asked(domain: str, entries: Entries, names: Sequence[str], rules: Path | No
     met = () if first is None else (first, *first.beside)
     limiting = [rule for rule in met if rule.limit is not None and (not names or rule in named)]
     if names and not limiting:
-        raise click.UsageError(f"{' '.join(names)} does not limit {entries_in_words(entries)}; `ratelimit explain` why")
+        called = " ".join(names)
+        raise click.UsageError(f"{called} does not limit {entries_in_words(entries)}; `ratelimit explain` tells why")
     return Asked(settings, book, domain, entries, limiting, bool(names))
 
 
 def _named(book: RuleBook, domain: str, name: str) -> list[Rule]:
     """The rules that are called so: of several limits of one descriptor all, unless the name has the window."""
+    known = _names(book, domain)
+    found = _find(known, domain, name)
+    if not found:
+        near = get_close_matches(name, known, 1) or get_close_matches(f"{domain}.{name}", known, 1)
+        raise click.UsageError(f"domain {domain} has no rule {name!r}" + (f"; did you mean {near[0]}?" if near else ""))
+    limiting = [rule for rule in found if rule.limit is not None]
+    if not limiting:
+        raise click.UsageError(f"rule {name} is unlimited: it has no counters")
+    return limiting
+
+
+def _find(known: Mapping[str, list[Rule]], domain: str, name: str) -> list[Rule]:
+    return known.get(name) or known.get(f"{domain}.{name}") or []
+
+
+def _names(book: RuleBook, domain: str) -> dict[str, list[Rule]]:
+    """All that the domain's rules are called."""
     known: dict[str, list[Rule]] = {}
     for rule in book.rules:
         if rule.domain == domain:
@@ -173,14 +197,7 @@ def _named(book: RuleBook, domain: str, name: str) -> list[Rule]:
             for each in {path, levels, rule.name, *places}:
                 known.setdefault(each, []).append(rule)
     known.pop("", None)
-    found = known.get(name) or known.get(f"{domain}.{name}")
-    if not found:
-        near = get_close_matches(name, known, 1) or get_close_matches(f"{domain}.{name}", known, 1)
-        raise click.UsageError(f"domain {domain} has no rule {name!r}" + (f"; did you mean {near[0]}?" if near else ""))
-    limiting = [rule for rule in found if rule.limit is not None]
-    if not limiting:
-        raise click.UsageError(f"rule {name} is unlimited: it has no counters")
-    return limiting
+    return known
 
 
 def _places(place: Place) -> Iterator[str]:
@@ -210,7 +227,17 @@ def _nothing(asked: Asked, seen: Seen) -> str:
         lines = [f"There is no counter of {asked}: nothing is charged to it ({limits})."]
     else:
         lines = [f"There are no counters of {asked}."]
-    return "\n".join([*lines, *notes(left_out=seen.left_out, moved=seen.moved)])
+    more = notes(untouched=seen.untouched, left_out=seen.left_out, moved=seen.moved)
+    return "\n".join([*lines, *more, *_without_value(asked)])
+
+
+def _without_value(asked: Asked) -> Iterator[str]:
+    """A rule's name that was taken as a descriptor's key, most likely."""
+    known = _names(asked.book, asked.domain)
+    for key, value in asked.entries:
+        if not value:
+            hint = f": --rule {key} takes all counters of that rule" if _find(known, asked.domain, key) else ""
+            yield printable(f"{key}= has no value{hint}")
 
 
 def _run(asked: Asked, act: Callable[[Counters], Awaitable[_T]]) -> _T:
@@ -234,7 +261,8 @@ async def _look(counters: Counters, asked: Asked, most: int) -> Seen:
 
 async def _count(counters: Counters, asked: Asked) -> int:
     if asked.entries:
-        return (await _look(counters, asked, 0)).total
+        seen = await _look(counters, asked, 0)
+        return seen.total + seen.untouched
     return sum([len(batch.counters) async for batch in asked.batches(counters)])
 
 

@@ -31,6 +31,8 @@ class Seen:
     most: int
     rows: list[Row] = field(default_factory=list)
     total: int = 0
+    untouched: int = 0
+    """Keys besides whose windows are over, or to which all was given back: Redis keeps them a while."""
     without_rule: int = 0
     digests: int = 0
     left_out: int = 0
@@ -38,6 +40,9 @@ class Seen:
 
     def add(self, counter: Counter, content: Content) -> None:
         """Count it, and keep it if it is among the fullest."""
+        if content.used == 0:
+            self.untouched += 1
+            return
         self.total += 1
         if not counter.descriptor:
             self.digests += 1
@@ -60,17 +65,26 @@ def table(seen: Seen) -> str:
     rows = [_HEADER, *(_cells(row.counter, row.content) for row in seen.fullest)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [_line(cells, widths) for cells in rows] if seen.rows else []
-    shown = f", the {len(seen.rows):,} fullest are shown" if len(seen.rows) < seen.total else ""
-    lines.append(f"{many(seen.total)}{shown}")
+    lines.append(f"{many(seen.total)}{_shown(len(seen.rows), seen.total)}")
     if seen.without_rule:
         lines.append(f"{seen.without_rule:,} of them charged by none of the present rules")
     if seen.digests:
         lines.append(f"{seen.digests:,} of them under a digest: the name was too long to tell the descriptor")
-    return "\n".join([*lines, *notes(left_out=seen.left_out, moved=seen.moved)])
+    return "\n".join([*lines, *notes(untouched=seen.untouched, left_out=seen.left_out, moved=seen.moved)])
 
 
-def notes(*, left_out: int, moved: bool) -> Iterator[str]:
+def _shown(rows: int, total: int) -> str:
+    if rows == total:
+        return ""
+    if rows == 0:
+        return ", none of them shown"
+    return ", the fullest is shown" if rows == 1 else f", the {rows:,} fullest are shown"
+
+
+def notes(*, untouched: int = 0, left_out: int, moved: bool) -> Iterator[str]:
     """What else has to be said of what was found."""
+    if untouched:
+        yield f"{untouched:,} more to which nothing is charged now: Redis drops such by itself"
     if left_out:
         yield (
             f"{many(left_out)} besides may be of that rule: a digest stands for too long a descriptor. "
@@ -85,6 +99,7 @@ def as_json(domain: str, seen: Seen) -> dict[str, Any]:
     return {
         "domain": domain,
         "total": seen.total,
+        "untouched": seen.untouched,
         "without_rule": seen.without_rule,
         "digests": seen.digests,
         "left_out": seen.left_out,

@@ -36,6 +36,8 @@ descriptors:
           - {unit: month, requests_per_unit: 20, algorithm: token_bucket, burst: 30}
   - key: free
     rate_limit: {unlimited: true}
+  - key: fast
+    rate_limit: {unit: second, requests_per_unit: 100}
   - key: out
     rate_limit: {unit: year, requests_per_unit: 2, algorithm: sub_windows}
 """
@@ -137,7 +139,8 @@ def test_times_are_said_as_people_do_and_what_has_begun_counts(microseconds: int
 
 
 def test_more_are_counted_than_shown(shop: Shop) -> None:
-    assert shop.counters("shop", "--limit", "1").stdout.endswith("4 counters, the 1 fullest are shown\n")
+    assert shop.counters("shop", "--limit", "1").stdout.endswith("\n4 counters, the fullest is shown\n")
+    assert shop.counters("shop", "--limit", "2").stdout.endswith("\n4 counters, the 2 fullest are shown\n")
     assert [row["used"] for row in shop.as_json("shop", "--limit", "2")["counters"]] == [12, 6]
     assert shop.as_json("shop", "--limit", "0")["total"] == 4
 
@@ -149,6 +152,7 @@ def test_one_comes_as_json_with_all_that_is_known(shop: Shop) -> None:
     assert found == {
         "domain": "shop",
         "total": 1,
+        "untouched": 0,
         "without_rule": 0,
         "digests": 0,
         "left_out": 0,
@@ -201,8 +205,10 @@ def test_of_a_descriptor_with_several_limits_one_may_be_named(shop: Shop) -> Non
     [
         (["shop", "--rule", "usr"], "domain shop has no rule 'usr'; did you mean shop.user?"),
         (["shop", "--rule", "free"], "rule free is unlimited: it has no counters"),
-        (["shop", "user=ada", "--rule", "out"], "out does not limit user=ada"),
+        (["shop", "user=ada", "--rule", "out"], "out does not limit user=ada; `ratelimit explain` tells why"),
         (["shop", "user=a", "+", "user=b"], "counters takes one descriptor"),
+        ([""], "the domain is empty"),
+        (["", "--reset", "--yes"], "the domain is empty"),
         (["shop", "--reset"], "nobody is there to answer: add --yes"),
     ],
 )
@@ -230,6 +236,27 @@ def test_what_is_not_there_is_said(shop: Shop) -> None:
         "No rule limits nobody=x in domain shop; `ratelimit explain` tells why.\n"
     )
     assert shop.counters("shop", "--rule", "out").stdout == "There are no counters of shop.out.\n"
+
+
+def test_a_rule_s_name_in_place_of_a_descriptor_is_told(shop: Shop) -> None:
+    for more in ([], ["--reset", "--yes"]):
+        for name in ("user", "out"):
+            last = shop.counters("shop", name, *more).stdout.splitlines()[-1]
+            assert last == f"{name}= has no value: --rule {name} takes all counters of that rule"
+    assert shop.counters("shop", "nobody").stdout.endswith("\nnobody= has no value\n")
+    assert "no value" not in shop.counters("shop", "user=eve").stdout
+    assert len(shop.keys()) == 4
+
+
+def test_a_window_that_is_over_is_told_apart(shop: Shop) -> None:
+    shop.charge(Charge("shop", descriptor("fast=x"), 50))
+    eventually(lambda: shop.as_json("shop", "fast=x")["untouched"] == 1, "its second is over")
+
+    line = "1 more to which nothing is charged now: Redis drops such by itself\n"
+    assert shop.counters("shop").stdout.endswith(f"\n4 counters\n{line}")
+    assert shop.counters("shop", "fast=x").stdout.endswith(f" (100 requests per second).\n{line}")
+    assert shop.as_json("shop", "fast=x")["total"] == 0
+    assert shop.counters("shop", "--rule", "fast", "--reset", "--yes").stdout.startswith("1 counter of shop.fast reset")
 
 
 def test_counters_of_no_rule_and_of_limits_sent_with_a_request_are_told(shop: Shop) -> None:
@@ -336,7 +363,7 @@ def test_settings_may_be_in_a_file_and_rules_be_given(shop: Shop) -> None:
 
     result = shop.counters("shop", "--env-file", str(file), "--rules", str(shop.rules), "--limit", "0", **unset)
 
-    assert result.stdout == "4 counters, the 0 fullest are shown\n"
+    assert result.stdout == "4 counters, none of them shown\n"
 
 
 def test_a_redis_that_is_not_there_is_named(shop: Shop) -> None:
