@@ -13,6 +13,7 @@ from typing import Any, Final
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.figures import Figure
+from ratelimit_service.settings import KNOBS
 from ratelimit_service.workers.channel import Channel, Message, bytes_of, text_of
 from ratelimit_service.workers.door import Door
 from ratelimit_service.workers.figures import unpacked
@@ -25,6 +26,8 @@ _MOST_WAITING: Final = 64
 
 _EXIT_SECONDS: Final = 10.0
 """For a worker to end after it has hung up."""
+
+_SETTINGS: Final = frozenset(knob.variable for knob in KNOBS)
 
 _GONE: Final = RpcError(Status.UNAVAILABLE, "the worker that had the call has ended")
 
@@ -106,8 +109,7 @@ class Post:
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=files,
                 start_new_session=True,
-                # It finds modules where this process does, however this one was started.
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=_environ(),
             )
         except OSError:
             ours.close()
@@ -200,6 +202,13 @@ class Post:
                 self._calls.pop(number)(bytes_of(body))
             case ["refusal", number, status, text]:
                 self._calls.pop(number)(RpcError(Status(status), text))
+
+
+def _environ() -> dict[str, str]:
+    """What is here, for interpreter and libraries; but settings, some of them secrets, go over the channel alone."""
+    others = {name: value for name, value in os.environ.items() if name not in _SETTINGS}
+    # It finds modules where this process does, however this one was started.
+    return others | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def _how(code: int) -> str:

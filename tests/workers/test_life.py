@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ratelimit_service.settings import KNOBS
 from tests import peers
 from tests.envoy.load import load as envoy_load
 from tests.envoy.proxy import HEALTH_CHECK, bootstrap, by, route, start_envoy
@@ -116,6 +117,31 @@ def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
         assert crew.service.wait() == 128 + signal.SIGINT
         assert not path.exists()
         eventually(lambda: all(map(gone, pids)), "the workers are gone")
+
+
+def test_no_setting_and_no_secret_stands_in_a_worker_s_environment(tmp_path: Path) -> None:
+    password = "hunter2"
+    with start_redis(tmp_path / "redis") as redis:
+        redis.cli("ACL", "SETUSER", "service", "on", f">{password}", "~*", "+@all")
+        environ = {
+            "WORKERS": "2",
+            "TRANSPORT": "http2",
+            "REDIS_URL": f"127.0.0.1:{redis.port}",
+            "REDIS_AUTH": f"service:{password}",
+            "STORE_DEADLINE": "10s",
+            "LANG": "C.UTF-8",
+        }
+        with start_service(tmp_path / "service", RULES, environ) as service:
+            answer = ask(service.http_port, "/json", method="POST", body=ASK)
+            workers = json.loads(ask(service.debug_port, "/status").body)["workers"]
+            told = [Path(f"/proc/{worker['pid']}/environ").read_text().split("\0") for worker in workers]
+
+    assert answer.status == 200
+    assert len(told) == 2
+    for variables in told:
+        assert "LANG=C.UTF-8" in variables
+        assert not {variable.partition("=")[0] for variable in variables} & {knob.variable for knob in KNOBS}
+        assert password not in "".join(variables)
 
 
 def test_sighup_has_all_workers_load_the_rules(tmp_path: Path) -> None:
