@@ -213,7 +213,7 @@ class Settings(BaseSettings):
         flag="--backend",
     )
     memory_max_counters: Annotated[int, reads(integer(1))] = knob(
-        Group.COUNTING, "1000000", "Counters kept in memory; above it the least recently used are forgotten.", NEW
+        Group.COUNTING, "1000000", "Counters kept in memory, about so many; above it the least recently used go.", NEW
     )
     near_limit_ratio: Annotated[float, reads(number(0, 1))] = knob(
         Group.COUNTING, "0.8", "Part of a limit above which a hit is counted as near it."

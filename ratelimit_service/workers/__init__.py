@@ -23,8 +23,8 @@ that made the last good book, and parse it again. One that is replaced while wro
 
 **Processes** are started anew (fork and exec), not forked: a fork copies whatever the threads of rules, pages and
 resolver hold locked, and the event loop; it would share a parsed book, but reference counts soon copy its pages. The
-price is a start of a third of a second and 40 MB for an interpreter. Sockets go by number, everything else in the first
-line: no setting, and no secret, stands on a command line or in an environment.
+price is a start of a third of a second and 50 MB for an interpreter. Sockets go by number, everything else in the first
+line: no setting, and no secret, stands on a command line or in a worker's environment.
 
 **Ends.** Signals are the parent's: workers have a session of their own, and ignore those that come all the same (a
 service manager may send SIGTERM to every process). SIGTERM: health says NOT_SERVING in all, the grace, no more
