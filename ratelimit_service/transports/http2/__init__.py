@@ -102,9 +102,9 @@ class Http2Transport:
             listener.close()
         for task in self._adopting:
             task.cancel()
-        await server.drain(grace_seconds)
         for address in self._addresses:
-            remove_socket(address)
+            remove_socket(address)  # not later: by the end of the drain the next instance may listen there
+        await server.drain(grace_seconds)
 
     def _denial(self, transport: asyncio.Transport) -> RpcError | None:
         wanted = self._options.tls.client_san if self._options.tls else ""
