@@ -102,6 +102,8 @@ class GrpcioTransport:
         self._lagging.cancel()
         self._lagging = None
         self._stopping = True
+        for address in self._addresses:
+            remove_socket(address)  # not later: by the end of the drain the next instance may listen there
         async with asyncio.TaskGroup() as tasks:
             stopped = tasks.create_task(self._server.stop(grace_seconds))
             cutting = tasks.create_task(self._cut_streams())
@@ -109,8 +111,6 @@ class GrpcioTransport:
             cutting.cancel()
         for stream in tuple(self._streams):
             stream.close()
-        for address in self._addresses:
-            remove_socket(address)
 
     async def _cut_streams(self) -> None:
         while self._unary_calls:

@@ -1,5 +1,6 @@
 """Addresses: several, of every kind, and what the operator reads when one cannot be had."""
 
+import asyncio
 import os
 import socket
 from pathlib import Path
@@ -11,8 +12,8 @@ from ratelimit_service.errors import StartError
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
 from tests.ports import free_port
-from tests.transports.methods import Echo
-from tests.transports.servers import LOCALHOST, OpenTransport, ask, connect, serving
+from tests.transports.methods import Echo, Later
+from tests.transports.servers import LOCALHOST, OpenTransport, ask, connect, deaf, serving
 
 
 def test_it_listens_on_several_addresses_at_once(transport: OpenTransport, tmp_path: Path) -> None:
@@ -109,6 +110,29 @@ def test_a_unix_socket_is_removed_on_stop(transport: OpenTransport, tmp_path: Pa
 
     assert run(story())
     assert not path.exists()
+
+
+def test_the_next_instance_may_listen_on_a_unix_socket_while_the_last_one_drains(
+    transport: OpenTransport, tmp_path: Path
+) -> None:
+    path = Unix(str(tmp_path / "grpc.sock"))
+
+    async def story() -> bytes:
+        later = Later()
+        async with serving(transport, [later], address=path) as (first, _), connect(path) as channel:
+            call = asyncio.create_task(ask(channel, later, b""))
+            reply = await later.asked()
+            stopping = asyncio.create_task(first.stop(30))
+            await deaf(path)
+            async with serving(transport, [Echo()], address=path):
+                assert not stopping.done()
+                reply(b"")
+                await call
+                await stopping
+                async with connect(path) as newcomer:
+                    return await ask(newcomer, Echo(), b"the next")
+
+    assert run(story()) == b"the next"
 
 
 def test_a_unix_socket_has_the_permissions_the_umask_leaves(transport: OpenTransport, tmp_path: Path) -> None:
