@@ -1,8 +1,8 @@
 """Ways of counting, by the name a rule gives them. To add one: its module, its Lua twin, one line here."""
 
-from ratelimit_service.algorithms.algorithm import Algorithm, State
+from ratelimit_service.algorithms.algorithm import Algorithm, State, expiry
 
-__all__ = ["NAMES", "Algorithm", "State", "open_algorithm"]
+__all__ = ["NAMES", "Algorithm", "State", "expiry", "open_algorithm"]
 
 NAMES = ("fixed_window", "sliding_window", "sub_windows", "sliding_log", "token_bucket", "leaky_bucket")
 

@@ -9,8 +9,8 @@ State: as token_bucket's: the moment when it is empty. Hot path.
 
 from typing import Final
 
-from ratelimit_service.algorithms.token_bucket import State, hit, problem
+from ratelimit_service.algorithms.token_bucket import STATE, hit, problem
 
-__all__ = ["State", "hit", "name", "problem"]
+__all__ = ["STATE", "hit", "name", "problem"]
 
 name: Final = "leaky_bucket"

@@ -4,7 +4,7 @@ Exact, and as large as its limit: sensible for small ones. A moment counts until
 `count_refused` a refused hit is written down too and the oldest is forgotten for it, so that a client that keeps trying
 faster than the limit stays out.
 
-State: the moment from which the newest is too old, and the moments, the oldest first, 8 bytes each. Hot path.
+State: for each request the moment from which it is too old, the newest first, 8 bytes each. Hot path.
 """
 
 from bisect import bisect_right
@@ -14,8 +14,6 @@ from typing import Final
 from ratelimit_service.model import NEVER, Decision, Limit
 
 name: Final = "sliding_log"
-
-State = tuple[int, bytes]
 
 LONGEST: Final = 100_000
 """Moments: 800 kB a counter, and as much to copy for each hit. `sub_windows` keeps larger limits as well."""
@@ -31,50 +29,50 @@ def problem(limit: Limit) -> str | None:
     return None
 
 
-def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State | None, Decision]:
+def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes | None, Decision]:
     """Write down `cost` times now."""
-    window = limit.window
-    most = limit.requests + limit.exceed
-    newest = now
-    moments = b""
-    if state is not None and state[0] > now:
-        moments = state[1]
-        if state[0] - window > now:  # the clock stepped back: moments stay in order
-            newest = state[0] - window
-        # Copied only when something is written.
-        view = memoryview(moments).cast("q")
-        old = bisect_right(view, now - window)
-        before = len(view) - old
-    else:
-        state, old, before = None, 0, 0
+    requests = limit.requests
+    most = requests + limit.exceed
+    end = now + limit.window
+    newest = before = 0
+    if state is not None:
+        view = memoryview(state).cast("q")
+        newest = view[0]
+        if newest > now:
+            before = len(view)
+            if view[-1] <= now:
+                # Most often it is one: that saves the search.
+                before -= 1 if view[-2] > now else bisect_right(view[::-1], now)
+            end = newest if newest > end else end  # if the clock stepped back: moments stay in order
+        else:
+            state = None
     used = before + cost
+    over = 0
+    if used > requests and cost > 0:
+        over = used - requests if before < requests else cost
+
+    if cost > 0 and used <= most:
+        added = _MOMENT.pack(end) * cost
+        if state is not None:
+            added += state[: 8 * before]
+        return added, Decision(True, most - used, over, end - now, 0)
 
     allowed = used <= most
     left = most - before
-    if cost > 0 and (allowed or (limit.count_refused and cost <= most)):
-        # A refused hit pushes out as many of the oldest as it must: what is older than the limit has decides nothing.
-        pushed_out = 0 if allowed else used - most
-        moments = moments[8 * (old + pushed_out) :] + _MOMENT.pack(newest) * cost
-        state = (newest + window, moments)
-        old = 0
-        left = most - len(moments) // 8
+    if cost > 0 and limit.count_refused and cost <= most:
+        # It pushes out as many of the oldest as it must: what is older than the limit has decides nothing.
+        state = _MOMENT.pack(end) * cost + (state or b"")[: 8 * (most - cost)]
+        newest, left = end, 0
     elif cost < 0:
         allowed = True
-        if used <= 0:
+        if used <= 0 or state is None:
             state, left = None, most
         else:
-            moments = moments[8 * old : cost * 8]
-            state = (_MOMENT.unpack_from(moments, len(moments) - 8)[0] + window, moments)
-            left = most - used
+            state, left = state[-8 * cost : 8 * before], most - used
+            (newest,) = _MOMENT.unpack_from(state)
 
-    over = used - limit.requests
-    if over > 0:
-        over = over if over < cost else max(0, cost)
-    else:
-        over = 0
     retry = 0
     if not allowed:
-        # So many of the oldest must leave.
-        excess = cost - left
-        retry = NEVER if cost > most else _MOMENT.unpack_from(moments, 8 * (old + excess - 1))[0] + window - now
-    return state, Decision(allowed, left if left > 0 else 0, over, 0 if state is None else state[0] - now, retry)
+        # Only the newest so many may still be there.
+        retry = NEVER if cost > most else _MOMENT.unpack_from(state or b"", 8 * (most - cost))[0] - now
+    return state, Decision(allowed, left if left > 0 else 0, over, 0 if state is None else newest - now, retry)

@@ -10,59 +10,61 @@ State: the moment from which nothing is left of it, the count of the previous wi
 is never 0 and tells by that moment which window it is of. Hot path.
 """
 
+from struct import Struct
 from typing import Final
 
 from ratelimit_service.model import NEVER, Decision, Limit
 
 name: Final = "sliding_window"
 
-State = tuple[int, int, int]
+STATE: Final = Struct("qqq")
 
 
-def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State | None, Decision]:
+def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes | None, Decision]:
     """Charge `cost` to the current window."""
     window = limit.window
-    most = limit.requests + limit.exceed
+    requests = limit.requests
+    most = requests + limit.exceed
     end = now - now % window + window
     in_view = end - now
-    previous = current = 0
-    if state is not None and state[0] > now:
-        last = (state[0] - 1) // window * window  # the end of the window that was charged last
-        if last < end:
-            previous = state[2]
-        else:
-            _, previous, current = state
-            if last > end:  # the clock stepped back: it is the start of that window still
-                end, in_view = last, window
-    else:
-        state = None
-    before = previous * in_view // window + current
+    gone = now
+    before = previous = current = 0
+    if state is not None:
+        gone, previous, current = STATE.unpack(state)
+        if gone <= now:
+            state, gone, previous, current = None, now, 0, 0
+        elif gone <= end:  # what was charged last is of the window before
+            previous, current = current, 0
+        elif gone > end + window:  # the clock stepped back: it is the start of that window still
+            end, in_view = (gone - 1) // window * window, window
+        before = (previous * in_view // window if previous else 0) + current
     used = before + cost
+    over = 0
+    if used > requests and cost > 0:
+        over = used - requests if before < requests else cost
+
+    if cost > 0 and used <= most:
+        current += cost
+        gone = end + window - (window - 1) // current  # as in _gone
+        return STATE.pack(gone, previous, current), Decision(True, most - used, over, gone - now, 0)
 
     allowed = used <= most
-    if cost > 0 and (allowed or (limit.count_refused and cost <= most)):
+    if cost > 0 and limit.count_refused and cost <= most:
         # A refused hit counts up to twice the limit: so much keeps a client out of the next window to its end.
-        current = current + cost if allowed else max(current, min(current + cost, 2 * most))
-        state = (_gone(end, current, window), previous, current)
+        current = max(current, min(current + cost, 2 * most))
+        state, gone = _state(end, previous, current, window, now)
     elif cost < 0:
         allowed = True
         current += cost
         if current < 0:  # what is left over is given back to the window before
             previous, current = max(0, previous + current), 0
-        state = _state(end, previous, current, window)
-        if state is not None and state[0] <= now:
-            state = None
+        state, gone = _state(end, previous, current, window, now)
 
     left = most - previous * in_view // window - current
-    over = used - limit.requests
-    if over > 0:
-        over = over if over < cost else max(0, cost)
-    else:
-        over = 0
     retry = 0
     if not allowed:
         retry = NEVER if cost > most else _room(end, previous, current, window, most - cost) - now
-    return state, Decision(allowed, left if left > 0 else 0, over, 0 if state is None else state[0] - now, retry)
+    return state, Decision(allowed, left if left > 0 else 0, over, gone - now, retry)
 
 
 def _gone(end: int, current: int, window: int) -> int:
@@ -70,12 +72,14 @@ def _gone(end: int, current: int, window: int) -> int:
     return end + window - (window - 1) // current
 
 
-def _state(end: int, previous: int, current: int, window: int) -> State | None:
+def _state(end: int, previous: int, current: int, window: int, now: int) -> tuple[bytes | None, int]:
+    """The state, and when it is gone."""
+    gone = now
     if current:
-        return _gone(end, current, window), previous, current
-    if previous:
-        return _gone(end - window, previous, window), 0, previous
-    return None
+        gone = _gone(end, current, window)
+    elif previous:
+        gone, previous, current = _gone(end - window, previous, window), 0, previous
+    return (STATE.pack(gone, previous, current), gone) if gone > now else (None, now)
 
 
 def _room(end: int, previous: int, current: int, window: int, most: int) -> int:

@@ -9,6 +9,7 @@ State: the moment from which the newest count is too old, then the counts, the n
 any. The newest is never 0, and that moment tells which part it is of. Hot path.
 """
 
+from functools import lru_cache
 from typing import Final
 
 from ratelimit_service.model import NEVER, Decision, Limit
@@ -20,70 +21,87 @@ State = tuple[int, ...]
 
 def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State | None, Decision]:
     """Charge `cost` to the current part."""
-    most = limit.requests + limit.exceed
-    kept = limit.parts + 1
-    part = -(-limit.window // limit.parts)
-    index = now // part
+    requests = limit.requests
+    most = requests + limit.exceed
+    parts = limit.parts
+    part = -(-limit.window // parts)
+    end = (now // part + parts + 1) * part  # of what is charged now
     counts: tuple[int, ...] = ()
     age = 0
-    if state is not None and state[0] > now:
-        last = -(-state[0] // part) - kept
-        if last > index:  # the clock stepped back: never reopen what has passed
-            index = last
-        age = index - last
-        counts = state[1 : 1 + kept - age]
-    else:
-        state = None
+    if state is not None:
+        last = state[0]
+        if last >= end:  # this part's; or the clock stepped back: never reopen what has passed
+            end = last
+            counts = state[1:]
+        elif last > now:
+            age = (end - last) // part
+            counts = state[1 : parts + 2 - age]
+        else:
+            state = None
     before = sum(counts)
     used = before + cost
+    over = 0
+    if used > requests and cost > 0:
+        over = used - requests if before < requests else cost
 
     allowed = used <= most
-    if cost > 0 and (allowed or (limit.count_refused and cost <= most)):
-        if age:
-            counts = (0,) * age + counts
-        elif not counts:
-            counts = (0,)
-        newest = counts[0] + cost
-        if newest > most:  # refused: more than the limit in one part keeps nobody out longer
-            newest = most if most > counts[0] else counts[0]
+    if cost > 0 and allowed:
+        if counts and not age:
+            state = (end, counts[0] + cost, *counts[1:])
+        else:
+            state = _opened(end, cost, age, counts)
+        return state, Decision(True, most - used, over, end - now, 0)
+
+    left = most - before
+    if cost > 0 and limit.count_refused and cost <= most:
+        # More than the limit in one part keeps nobody out longer.
+        if age or not counts:
+            counts = _opened(end, 0, age, counts)[1:]
+            age = 0
+        newest = max(counts[0], min(counts[0] + cost, most))
+        left -= newest - counts[0]
         counts = (newest, *counts[1:])
-        age = 0
-        state = ((index + kept) * part, *counts)
+        state = (end, *counts)
     elif cost < 0:
         allowed = True
-        state, counts, age = _refund(counts, -cost, age, index, kept, part)
+        counts, age = _refund(counts, -cost, age)
+        left = most - sum(counts)
+        state = (end - age * part, *counts) if counts else None
 
-    left = most - sum(counts)
-    over = used - limit.requests
-    if over > 0:
-        over = over if over < cost else max(0, cost)
-    else:
-        over = 0
     retry = 0
     if not allowed:
-        retry = NEVER if cost > most else (index - age + _age_of_room(counts, kept, cost - left)) * part - now
+        retry = NEVER if cost > most else end - (age + _first_to_leave(counts, cost - left)) * part - now
     return state, Decision(allowed, left if left > 0 else 0, over, 0 if state is None else state[0] - now, retry)
 
 
-def _refund(
-    counts: tuple[int, ...], cost: int, age: int, index: int, kept: int, part: int
-) -> tuple[State | None, tuple[int, ...], int]:
-    """Give back what was charged last: the state, its counts, and the age of the newest."""
+def _opened(end: int, cost: int, age: int, counts: tuple[int, ...]) -> State:
+    """The state with a new part, and with those of which nothing came since the newest before."""
+    if not counts:
+        return _shared(end), cost
+    return _shared(end), cost, *(0,) * (age - 1), *counts
+
+
+@lru_cache(1024)
+def _shared(end: int) -> int:
+    """One integer for all counters charged in a part, 32 bytes less for each."""
+    return end
+
+
+def _refund(counts: tuple[int, ...], cost: int, age: int) -> tuple[tuple[int, ...], int]:
+    """Give back what was charged last: what is left of the counts, and the age of the newest."""
     first = 0
     while first < len(counts) and counts[first] <= cost:
         cost -= counts[first]
         first += 1
     if first == len(counts):
-        return None, (), 0
-    counts = (counts[first] - cost, *counts[first + 1 :])
-    age += first
-    return ((index - age + kept) * part, *counts), counts, age
+        return (), 0
+    return (counts[first] - cost, *counts[first + 1 :]), age + first
 
 
-def _age_of_room(counts: tuple[int, ...], kept: int, excess: int) -> int:
-    """How many parts after the newest so many of the oldest have left."""
+def _first_to_leave(counts: tuple[int, ...], excess: int) -> int:
+    """From which on the counts must have left, so that so many have."""
     oldest = len(counts)
     while excess > 0:
         oldest -= 1
         excess -= counts[oldest]
-    return kept - oldest
+    return oldest

@@ -9,13 +9,14 @@ and a microsecond has L: nothing is ever rounded.
 State: the moment, rounded up, and the fraction of its last microsecond in L-ths; 0 for all of it. Hot path.
 """
 
+from struct import Struct
 from typing import Final
 
 from ratelimit_service.model import LONGEST_WINDOW, NEVER, Decision, Limit
 
 name: Final = "token_bucket"
 
-State = tuple[int, int]
+STATE: Final = Struct("qq")
 
 
 def problem(limit: Limit) -> str | None:
@@ -26,43 +27,51 @@ def problem(limit: Limit) -> str | None:
     return None
 
 
-def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State | None, Decision]:
+def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes | None, Decision]:
     """Take `cost` tokens."""
     rate = limit.requests
     window = limit.window
-    if state is not None and state[0] <= now:
-        state = None
+    reset = before = 0
+    if state is not None:
+        moment, part = STATE.unpack(state)
+        if moment > now:
+            reset = moment - now
+            before = reset * rate
+            if 0 < part < rate:
+                before += part - rate
+        else:
+            state = None
     if not rate:  # a bucket that nothing flows into
-        reset = 0 if state is None else state[0] - now
-        return state, Decision(cost <= 0, 0, max(0, cost), reset, NEVER if cost > 0 else 0)
+        return state, Decision(cost <= 0, 0, cost if cost > 0 else 0, reset, NEVER if cost > 0 else 0)
 
     burst = limit.burst or rate
     most = burst + limit.exceed
     full = most * window
-    missing = 0
-    if state is not None:
-        missing = (state[0] - now) * rate
-        if 0 < state[1] < rate:
-            missing += state[1] - rate
-    before = missing
-    after = before + cost * window
+    price = cost * window
+    after = before + price
+    over = 0
+    if cost > 0 and after > burst * window:
+        room = burst * window - before
+        over = cost - room // window if room > 0 else cost
+
+    if cost > 0 and after <= full:
+        reset = -(-after // rate)
+        return STATE.pack(now + reset, after % rate), Decision(True, (full - after) // window, over, reset, 0)
 
     allowed = after <= full
+    missing = before
     if cost < 0:
         allowed = True
         missing = after if after > 0 else 0
-    elif allowed:
-        missing = after
-    elif limit.count_refused and cost <= most:
+    elif not allowed and limit.count_refused and cost <= most:
         # Bounded: who gives up is let in again after no more than the time that fills a bucket.
         missing = max(before, min(after, 2 * full))
-    reset = -(-missing // rate)
     if missing != before:
-        state = (now + reset, missing % rate) if missing else None
+        reset = -(-missing // rate)
+        state = STATE.pack(now + reset, missing % rate) if missing else None
 
     left = (full - missing) // window
-    over = cost - max(0, burst * window - before) // window
     retry = 0
     if not allowed:
-        retry = NEVER if cost > most else -((full - missing - cost * window) // rate)
-    return state, Decision(allowed, left if left > 0 else 0, over if over > 0 else 0, reset, retry)
+        retry = NEVER if cost > most else -((full - missing - price) // rate)
+    return state, Decision(allowed, left if left > 0 else 0, over, reset, retry)

@@ -14,14 +14,14 @@ from itertools import groupby, islice
 from operator import attrgetter
 from types import MappingProxyType
 
-from ratelimit_service.algorithms import State
+from ratelimit_service.algorithms import State, expiry
 from ratelimit_service.clock import Clock, system_clock
 from ratelimit_service.model import Decision, Limit
 from ratelimit_service.stores.store import Done
 from ratelimit_service.verdict import Hit
 
 SEGMENT = 1024
-"""Counters in a full segment: about 0.1 ms to sweep."""
+"""Counters in a full segment: about 0.2 ms to sweep."""
 
 _LOOKED_AT = 8
 """Of the least recently used, to find one that has expired."""
@@ -118,7 +118,7 @@ class MemoryStore:
         """Look at a few only: `sweep` finds the others, and a flood of new counters must not wait for it each time."""
         oldest = list(islice(segment, _LOOKED_AT))
         for key in oldest:
-            if segment[key][0] <= now:
+            if expiry(segment[key]) <= now:
                 del segment[key]
                 return
         del segment[oldest[0]]
@@ -151,6 +151,6 @@ def _limit(hit: Hit) -> Limit:
 
 
 def _drop_expired(segment: dict[str, State], now: int) -> None:
-    expired = [key for key, state in segment.items() if state[0] <= now]
+    expired = [key for key, state in segment.items() if expiry(state) <= now]
     for key in expired:
         del segment[key]

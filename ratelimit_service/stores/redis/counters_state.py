@@ -9,7 +9,7 @@ from dataclasses import replace
 from struct import Struct, error
 from typing import Final, NamedTuple
 
-from ratelimit_service.algorithms import State, open_algorithm
+from ratelimit_service.algorithms import State, expiry, open_algorithm, sliding_window, token_bucket
 from ratelimit_service.stores.redis.counters_names import Counter
 
 _BUCKETS: Final = frozenset({"token_bucket", "leaky_bucket"})
@@ -26,8 +26,12 @@ _INTEGERS: Final = {
 }
 """How MessagePack writes integers that are not negative and need more than a byte."""
 
-_LENGTHS: Final = {"sliding_window": 3}
-"""Integers of a state, where they are more than two."""
+_PACKED: Final = {
+    "sliding_window": sliding_window.STATE,
+    "token_bucket": token_bucket.STATE,
+    "leaky_bucket": token_bucket.STATE,
+}
+"""States that are bytes in Python."""
 
 
 class Content(NamedTuple):
@@ -67,7 +71,7 @@ def content(counter: Counter, stored: bytes | None, milliseconds: int, now: int)
         endless = replace(limit, requests=_MANY, exceed=0)
         used = _MANY - hit(state, endless, 0, now)[1].remaining
     if counter.rule is None:
-        reset = state[0] - now if state is not None else 0
+        reset = expiry(state) - now if state is not None else 0
         return Content(used, None, max(0, reset), None, expires)
     look = hit(state, limit, 0, now)[1]
     if bucket:
@@ -84,11 +88,13 @@ def _state(counter: Counter, stored: bytes | None) -> tuple[State | None, bool]:
         if counter.end:
             return (counter.end, int(stored)), True
         if counter.algorithm == "sliding_log":
-            return _log(stored), True
+            return _log(stored, counter.limit.window), True
         state = _integers(stored)
+        if counter.algorithm in _PACKED:
+            return _PACKED[counter.algorithm].pack(*state), True
     except (KeyError, ValueError, error):
         return None, False
-    return state, len(state) >= _LENGTHS.get(counter.algorithm, 2)
+    return state, len(state) > 1
 
 
 def _integers(packed: bytes) -> State:
@@ -107,12 +113,12 @@ def _integers(packed: bytes) -> State:
     return tuple(numbers)
 
 
-def _log(stored: bytes) -> State:
-    """The ring, as `sliding_log.py` has its moments: the oldest first."""
-    expiry, first, count, size = _HEADER.unpack_from(stored)
+def _log(stored: bytes, window: int) -> State:
+    """The ring, as `sliding_log.py` has it: the newest first, and the moments from which they are too old."""
+    _, first, count, size = _HEADER.unpack_from(stored)
     end = _HEADER.size + size * _SLOT
     if not 0 < count <= size or first >= size or len(stored) < end:
         raise ValueError("no ring of moments")
     ring = [stored[at : at + _SLOT] for at in range(_HEADER.size, end, _SLOT)]
     moments = (ring + ring)[first : first + count]
-    return int.from_bytes(expiry, "big"), array("q", (int.from_bytes(moment, "big") for moment in moments)).tobytes()
+    return array("q", (int.from_bytes(moment, "big") + window for moment in reversed(moments))).tobytes()
