@@ -87,11 +87,13 @@ async def deaf(address: Address) -> None:
     A connection that grpcio accepts in the very moment it begins to stop may stay open and unanswered (one of a hundred
     with 1.85.1), so calls that a stopping server is to refuse are made after this.
     """
-    assert isinstance(address, Tcp)
     async with asyncio.timeout(WAIT_SECONDS):
-        with suppress(ConnectionRefusedError):
+        with suppress(ConnectionRefusedError, FileNotFoundError):
             while True:
                 with suppress(ConnectionResetError, BrokenPipeError):
-                    _, writer = await asyncio.open_connection(address.host, address.port)
+                    if isinstance(address, Tcp):
+                        _, writer = await asyncio.open_connection(address.host, address.port)
+                    else:
+                        _, writer = await asyncio.open_unix_connection(address.path)
                     writer.close()
                     await writer.wait_closed()
