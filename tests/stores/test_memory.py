@@ -1,10 +1,17 @@
 """What the memory store promises beyond the contract: it is bounded, and forgets in the right order."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ratelimit_service.algorithms import NAMES, open_algorithm
 from ratelimit_service.clock import MINUTE
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.memory import SEGMENT, MemoryStore
+from ratelimit_service.tally import Tally
+from ratelimit_service.verdict import Hit
 from tests.clocks import Clock
 from tests.stores.test_store import RULE, charge, charge_together
 
@@ -54,6 +61,24 @@ def test_sweeping_goes_round_the_whole_store() -> None:
     for _ in range(256):
         store.sweep()
 
+    assert store.counters == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_a_state_is_it_is_swept_when_it_expires_and_not_before(name: str) -> None:
+    clock = Clock()
+    store = MemoryStore(1, clock)
+    assert RULE.limit is not None
+    rule = Rule("shop", (), replace(RULE.limit, count_refused=False), open_algorithm(name))
+    hit = Hit(rule, "a", 2, tally=Tally(), quota=False)
+    store.charge([hit])
+
+    assert hit.decision is not None
+    clock.advance(hit.decision.reset_after - 1)
+    store.sweep()
+    assert store.counters == 1
+    clock.advance(1)
+    store.sweep()
     assert store.counters == 0
 
 
