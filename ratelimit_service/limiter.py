@@ -9,12 +9,10 @@ from ratelimit_service.model import Request
 from ratelimit_service.plan import Plan, Planner
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.stores.store import Store
-from ratelimit_service.tally import Tallies, Totals
+from ratelimit_service.tally import OTHER, Tallies, Totals
 from ratelimit_service.verdict import Verdict, spare, tightest_of
 
 Reply = Callable[[Verdict | RpcError], None]
-
-_OTHER = ("other",)
 
 
 class Limiter:
@@ -37,8 +35,8 @@ class Limiter:
         self.book = None
         self.store = store
         self.totals = Totals()
-        self.overrides = Tallies(_OTHER, most_values)
-        self.unknown_domains = Tallies(_OTHER, most_values)
+        self.overrides = Tallies(OTHER, most_values)
+        self.unknown_domains = Tallies(OTHER, most_values)
         """Requests for domains without rules, counted in `total_hits`."""
         self.waits = Latency()
         """How long requests waited for a store that takes its time."""

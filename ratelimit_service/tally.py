@@ -12,6 +12,9 @@ from ratelimit_service.model import Decision
 Path = tuple[str, ...]
 """Where a tally stands: the domain, then a name for each level."""
 
+OTHER: Path = ("other",)
+"""Where those stand together that are too many to be told apart."""
+
 LONGEST_PATH = 1000
 """Characters; a longer path is made of a request's huge value, which no metric should carry."""
 

@@ -10,13 +10,11 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.series import add_tally
 from ratelimit_service.settings import Settings
-from ratelimit_service.tally import Path, Tallies, Totals
+from ratelimit_service.tally import OTHER, Path, Tallies, Totals
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.workers.figures import lasting, summed
 from ratelimit_service.workers.post import Post
 from ratelimit_service.workers.report import Numbers
-
-_OTHER = ("other",)
 
 
 class SharedStore:
@@ -50,8 +48,8 @@ class Sums:
         self.book: RuleBook | None = None
         self.store = SharedStore(settings.backend_type, posts)
         self.totals = Totals()
-        self.overrides = Tallies(_OTHER, settings.metrics_max_values)
-        self.unknown_domains = Tallies(_OTHER, settings.metrics_max_values)
+        self.overrides = Tallies(OTHER, settings.metrics_max_values)
+        self.unknown_domains = Tallies(OTHER, settings.metrics_max_values)
         self.waits = Latency()
         self.calls = 0
         self.latency = Latency()

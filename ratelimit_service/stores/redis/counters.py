@@ -29,7 +29,7 @@ from ratelimit_service.stores.redis.keys import (
 from ratelimit_service.stores.redis.primaries import Primaries
 from ratelimit_service.stores.redis.script import Script
 from ratelimit_service.stores.redis.servers import Opener, Probe, Sentinels
-from ratelimit_service.stores.redis.target import Target, main_target, per_second_target
+from ratelimit_service.stores.redis.target import Target, is_clustered, is_per_second, main_target, per_second_target
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit
@@ -53,7 +53,7 @@ class Counters:
 
     def __init__(self, settings: Settings, book: RuleBook) -> None:
         main, per_second = main_target(settings), per_second_target(settings)
-        self._clustered = RedisType.CLUSTER in {main.kind, *([per_second.kind] if per_second else [])}
+        self._clustered = is_clustered(main, per_second)
         self._prefix = settings.cache_key_prefix
         self._name = (cluster_key if self._clustered else plain_key)(self._prefix)
         self._upstream = settings.key_format is KeyFormat.ENVOYPROXY
@@ -139,8 +139,7 @@ class Counters:
             self._per_second.close()
 
     def _redis_of(self, rule: Rule) -> Primaries:
-        fast = self._per_second is not None and rule.limit is not None and rule.limit.window == SECOND
-        return self._per_second if fast and self._per_second is not None else self._main
+        return self._per_second if self._per_second is not None and is_per_second(rule) else self._main
 
     def _overriding(self, domain: str) -> Iterator[Rule]:
         together = REQUEST if domain in self._book.together else ALONE

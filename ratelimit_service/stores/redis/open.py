@@ -17,7 +17,7 @@ from ratelimit_service.stores.redis.refusals import BYTES, Refusals
 from ratelimit_service.stores.redis.script import Script
 from ratelimit_service.stores.redis.servers import OneServer, Opener, Probe, Sentinels, Servers
 from ratelimit_service.stores.redis.store import RedisStore
-from ratelimit_service.stores.redis.target import Target, main_target, per_second_target
+from ratelimit_service.stores.redis.target import Target, is_clustered, main_target, per_second_target
 from ratelimit_service.stores.redis.upstream import UpstreamScript
 from ratelimit_service.stores.redis.waiting import WaitingRoom
 
@@ -32,8 +32,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
     checks = Checks()
     deadline = settings.store_deadline / SECOND
     main, per_second = main_target(settings), per_second_target(settings)
-    clustered = RedisType.CLUSTER in {main.kind, *([per_second.kind] if per_second else [])}
-    name = cluster_key if clustered else plain_key
+    name = cluster_key if is_clustered(main, per_second) else plain_key
     script = Script(name(settings.cache_key_prefix), clock, jitter_seconds=settings.expiration_jitter_max_seconds)
     upstream = None
     if settings.key_format is KeyFormat.ENVOYPROXY:

@@ -10,7 +10,6 @@ from math import inf
 from time import monotonic
 from typing import Final
 
-from ratelimit_service.clock import SECOND
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.faults import Fault
@@ -19,6 +18,7 @@ from ratelimit_service.stores.redis.orders import Script
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.refusals import Refusals
 from ratelimit_service.stores.redis.servers import Servers
+from ratelimit_service.stores.redis.target import is_per_second
 from ratelimit_service.stores.redis.upstream import is_upstreams
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
 from ratelimit_service.stores.store import Done
@@ -108,7 +108,7 @@ class RedisStore:
         if self._alike:
             self._main.put(waiting, hits, self._script)
         else:
-            self._put_sorted(waiting, hits)
+            self._put_by_kind(waiting, hits)
 
     def sweep(self) -> None:
         """Look after the servers; the first time, begin to look for them."""
@@ -132,21 +132,20 @@ class RedisStore:
             await servers.close()
         self._room.clear(Fault("stopping"))
 
-    def _put_sorted(self, waiting: Waiting, hits: Sequence[Hit]) -> None:
+    def _put_by_kind(self, waiting: Waiting, hits: Sequence[Hit]) -> None:
         """The same, when not all hits go to the same servers by the same script; their order stays within each."""
-        sorts: dict[tuple[Servers, Script], list[Hit]] = {}
+        kinds: dict[tuple[Servers, Script], list[Hit]] = {}
         for hit in hits:
-            sorts.setdefault(self._sort(hit.rule), []).append(hit)
+            kinds.setdefault(self._kind(hit.rule), []).append(hit)
         waiting.left += 1  # for all to be on their way, whatever is answered at once
-        for (servers, script), some in sorts.items():
+        for (servers, script), some in kinds.items():
             servers.put(waiting, some, script)
         waiting.settle()
 
-    def _sort(self, rule: Rule) -> tuple[Servers, Script]:
-        limit = rule.limit
-        fast = self._per_second is not None and limit is not None and limit.window == SECOND
+    def _kind(self, rule: Rule) -> tuple[Servers, Script]:
+        servers = self._per_second if self._per_second is not None and is_per_second(rule) else self._main
         script = self._upstream if self._upstream is not None and is_upstreams(rule) else self._script
-        return self._per_second if fast and self._per_second is not None else self._main, script
+        return servers, script
 
     def _arm(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.clock import SECOND
 from ratelimit_service.errors import StartError
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.choices import RedisType
 from ratelimit_service.settings.redis_url import Servers, read_auth, read_servers
@@ -32,6 +33,16 @@ class Target:
     def at_sentinel(self, address: Address) -> "Login":
         """How to get into one of its sentinels."""
         return Login(address, self.sentinel_user, self.sentinel_password, 0, self.tls, self.timeout)
+
+
+def is_clustered(*targets: Target | None) -> bool:
+    """One of them is a cluster; then all counters are named for one, whichever they are on."""
+    return any(target is not None and target.kind is RedisType.CLUSTER for target in targets)
+
+
+def is_per_second(rule: Rule) -> bool:
+    """Its counters are in the Redis of rules per second, if there is such a one."""
+    return rule.limit is not None and rule.limit.window == SECOND
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ becomes of a connection in time; `arrival`, `wire` and `server` give them socket
 """
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable, Sequence
 
@@ -22,8 +21,6 @@ from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.refusals import not_admitted
 from ratelimit_service.transports.tls import bears
 from ratelimit_service.transports.transport import Connections
-
-log = logging.getLogger(__name__)
 
 
 class Http2Transport:

@@ -8,7 +8,6 @@ from ratelimit_service.errors import WireError
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-HEAD_BYTES: Final = 9
 LARGEST: Final = 16_384
 """Bytes of a frame that either side must take, and the most that we do: 4.2. What we have to hear is small."""
 MOST_WINDOW: Final = 2**31 - 1
