@@ -3,6 +3,8 @@
 A field is a variable of the environment: `grpc_port` is GRPC_PORT. Defaults are written as the operator would write
 them, and go through the same readers. Times are microseconds. A field that holds a secret must be a `SecretStr`.
 Nothing is read at import, and nothing but `load_settings` knows where values come from.
+
+It is longer than other modules because it is one table, in whose order the validators see the fields.
 """
 
 from collections.abc import Iterator
