@@ -19,7 +19,7 @@ from ratelimit_service.latency import Latency
 from ratelimit_service.transports.figures import of_calls, of_lag
 from ratelimit_service.transports.grpcio_call import Context, StreamCall, UnaryCall
 from ratelimit_service.transports.lag import watch_lag
-from ratelimit_service.transports.listen import ensure_free, remove_socket
+from ratelimit_service.transports.listen import ensure_free
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.refusals import INTERNAL, STOPPING, not_admitted, too_large
 from ratelimit_service.transports.tls import Certificates, Pems, bears
@@ -51,7 +51,6 @@ class GrpcioTransport:
     def __init__(self, options: GrpcOptions) -> None:
         self._options = options
         self._server: grpc.aio.Server | None = None
-        self._addresses: Sequence[Address] = ()
         self._certificates: Certificates | None = None
         self._unary_calls = 0
         self._streams: set[StreamCall] = set()
@@ -71,7 +70,7 @@ class GrpcioTransport:
             ensure_free(address)
         server = grpc.aio.server(options=_channel_options(self._options))
         try:
-            self._addresses = [_listen(server, address, certificates) for address in addresses]
+            got = [_listen(server, address, certificates) for address in addresses]
         except StartError:
             # A server that never ran keeps its sockets: only stopping frees them.
             await server.start()
@@ -83,7 +82,7 @@ class GrpcioTransport:
         await server.start()
         self._server = server
         self._lagging = asyncio.create_task(watch_lag(self._lag))
-        return self._addresses
+        return got
 
     @property
     def connections(self) -> "GrpcioTransport | None":
@@ -102,8 +101,7 @@ class GrpcioTransport:
         self._lagging.cancel()
         self._lagging = None
         self._stopping = True
-        for address in self._addresses:
-            remove_socket(address)  # not later: by the end of the drain the next instance may listen there
+        # The core removes the files of unix sockets by itself, as soon as it listens no more.
         async with asyncio.TaskGroup() as tasks:
             stopped = tasks.create_task(self._server.stop(grace_seconds))
             cutting = tasks.create_task(self._cut_streams())
