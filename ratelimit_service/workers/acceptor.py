@@ -6,7 +6,6 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.listen import Opened, remove_socket
 from ratelimit_service.workers.crew import Crew
 
@@ -88,14 +87,6 @@ class Acceptor:
                 return
             if self._most and self._crew.open >= self._most:
                 connection.close()
-                self._count_refused()
+                self._crew.sums.refused.turn_away(self._most)
                 continue
             self._crew.hand(connection)
-
-    def _count_refused(self) -> None:
-        counts = self._crew.sums.refused
-        counts.accepted += 1
-        counts.refused[Bound.CONNECTIONS] += 1
-        counts.ended["too_many_connections"] += 1
-        if counts.refused[Bound.CONNECTIONS] == 1:
-            log.warning("connections are refused: there are %d, the most there may be", self._most)

@@ -1,5 +1,6 @@
 """What is counted of all connections of a transport: plain integers, made into metrics when somebody asks. Hot path."""
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 
@@ -7,6 +8,8 @@ from ratelimit_service.figures import Figure, Sort
 from ratelimit_service.latency import Latency
 from ratelimit_service.transports.figures import of_calls
 from ratelimit_service.transports.http2.limits import Bound
+
+log = logging.getLogger(__name__)
 
 
 class Counts:
@@ -40,6 +43,17 @@ class Counts:
         """The same."""
         self.answers = Latency()
         """From the read that brought questions until the answer of the last of them was written, for all of them."""
+
+    def turn_away(self, most: int) -> None:
+        """Count a connection that came when there were as many as may be; the first of them is told in the log.
+
+        Connections without end: each costs a file and some memory, and the other clients' must not suffer.
+        """
+        self.accepted += 1
+        self.ended["too_many_connections"] += 1
+        self.refused[Bound.CONNECTIONS] += 1
+        if self.refused[Bound.CONNECTIONS] == 1:
+            log.warning("connections are refused: there are %d, the most there may be", most)
 
     def figures(self, *, connections: int, streams: int, received: int, sent: int) -> Sequence[Figure]:
         """As metrics; what is open is told by who knows it."""

@@ -84,14 +84,10 @@ class Server:
     def arrive(self, arrival: Arrival) -> bool:
         """Whether there is room for one more, be it through TLS or not."""
         most, counts, there = self._options.max_connections, self.counts, len(self._arrivals) + len(self._wires)
-        counts.accepted += 1
         if most and there >= most:
-            # Connections without end: each costs a file and some memory, and the other clients' must not suffer.
-            counts.refused[Bound.CONNECTIONS] += 1
-            counts.ended["too_many_connections"] += 1
-            if counts.refused[Bound.CONNECTIONS] == 1:
-                log.warning("connections are refused: there are %d, the most there may be", most)
+            counts.turn_away(most)
             return False
+        counts.accepted += 1
         self._arrivals[arrival] = None
         return True
 
