@@ -4,41 +4,18 @@ Summing ten thousand of them takes long, so the sums are made by a generator, wh
 """
 
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from operator import add, attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from ratelimit_service.latency import Latency
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.store import StoreStatus
 from ratelimit_service.tally import Path, Tallies, Tally, Totals
 
 BLOCK = 100
 """Series worked on at a time: a tenth of a millisecond."""
-
-
-class Counters(Protocol):
-    """What is shown of a store."""
-
-    @property
-    def name(self) -> str:
-        """What kind it is."""
-
-    @property
-    def healthy(self) -> bool:
-        """It can decide."""
-
-    @property
-    def counters(self) -> int:
-        """How many it holds."""
-
-    @property
-    def evicted(self) -> int:
-        """How many had to make way."""
-
-    @property
-    def errors(self) -> Mapping[str, int]:
-        """What it could not decide, by cause."""
 
 
 class Counted(Protocol):
@@ -65,7 +42,7 @@ class Counted(Protocol):
         """How long requests waited for the store."""
 
     @property
-    def store(self) -> Counters:
+    def store(self) -> StoreStatus:
         """Where the counters are."""
 
 

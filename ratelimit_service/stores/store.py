@@ -9,16 +9,12 @@ from ratelimit_service.verdict import Hit
 Done = Callable[[StoreError | None], None]
 
 
-class Store(Protocol):
-    """Where counters live."""
+class StoreStatus(Protocol):
+    """What a store tells of itself; of one that several processes share, all of them together."""
 
     @property
     def name(self) -> str:
         """What kind of store it is, for people."""
-
-    @property
-    def charge(self) -> Callable[[Sequence[Hit]], None] | None:
-        """Does what `hit` does and has done it when it returns; None in a store that has to wait for others."""
 
     @property
     def healthy(self) -> bool:
@@ -35,6 +31,14 @@ class Store(Protocol):
     @property
     def errors(self) -> Mapping[str, int]:
         """Requests that it could not decide, by cause."""
+
+
+class Store(StoreStatus, Protocol):
+    """Where counters live."""
+
+    @property
+    def charge(self) -> Callable[[Sequence[Hit]], None] | None:
+        """Does what `hit` does and has done it when it returns; None in a store that has to wait for others."""
 
     def hit(self, hits: Sequence[Hit], done: Done) -> None:
         """Charge all hits of one request, write a decision on each, then call `done` once, now or later.
