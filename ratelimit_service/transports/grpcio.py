@@ -17,7 +17,7 @@ from ratelimit_service.errors import RpcError, StartError
 from ratelimit_service.figures import Figure
 from ratelimit_service.latency import Latency
 from ratelimit_service.transports.figures import of_calls, of_lag
-from ratelimit_service.transports.grpcio_call import Context, StreamCall, UnaryCall
+from ratelimit_service.transports.grpcio_call import Context, StreamCall, UnaryCall, is_trouble
 from ratelimit_service.transports.lag import watch_lag
 from ratelimit_service.transports.listen import ensure_free
 from ratelimit_service.transports.options import GrpcOptions
@@ -68,6 +68,7 @@ class GrpcioTransport:
         addresses = _without_second_wildcards(addresses)
         for address in addresses:
             ensure_free(address)
+        logging.getLogger("grpc._cython.cygrpc").addFilter(is_trouble)
         server = grpc.aio.server(options=_channel_options(self._options))
         try:
             got = [_listen(server, address, certificates) for address in addresses]

@@ -27,6 +27,18 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _EOF = grpc.aio.EOF  # type: ignore[attr-defined] # grpc-stubs forgot it
 
 
+def is_trouble(record: logging.LogRecord) -> bool:
+    """Whether grpc's line tells of more than a client that left in the moment its answer was sent.
+
+    Of that grpc makes an error with a traceback, and clients may leave at any moment: each deadline can be one.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    if not isinstance(error, grpc.aio.InternalError):
+        return True
+    log.debug("an answer found no client: %s", record.getMessage())
+    return False
+
+
 class UnaryCall:
     """The answer of one call; only a call whose answer comes later makes a future."""
 

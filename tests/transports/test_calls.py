@@ -12,7 +12,8 @@ from ratelimit_service.address import Tcp
 from ratelimit_service.clock import SECOND
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
-from tests.transports.methods import Break, Echo, Grow, Later, Refuse
+from tests.transports.http2.talk import PREFACE, block, data, frame, headers, message
+from tests.transports.methods import WAIT_SECONDS, Break, Echo, Grow, Later, Refuse
 from tests.transports.servers import OpenTransport, ask, connect, failure, serving
 
 ASK_A_HUNDRED = """
@@ -129,6 +130,28 @@ def test_a_client_that_vanishes_with_calls_in_flight_harms_nobody(
             await ask(channel, Echo(), b"")
             for reply in replies[50:]:
                 reply(b"too late")
+            return await ask(channel, Echo(), b"well")
+
+    assert run(story()) == b"well"
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_client_that_leaves_while_its_answer_waits_for_room_is_nothing_to_warn_of(
+    transport: OpenTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    no_room = frame(4, 0, 0, (4).to_bytes(2, "big") + (0).to_bytes(4, "big"))
+
+    async def story() -> bytes:
+        async with serving(transport, [Echo()]) as (_, address), connect(address) as channel:
+            assert isinstance(address, Tcp)
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(PREFACE + no_room + headers(1, block(Echo.path)) + data(1, message(b"?")))
+            beginning_of_answer = b"\x01\x04" + (1).to_bytes(4, "big")
+            async with asyncio.timeout(WAIT_SECONDS):
+                await reader.readuntil(beginning_of_answer)
+                writer.write_eof()
+                await reader.read()
+            writer.close()
             return await ask(channel, Echo(), b"well")
 
     assert run(story()) == b"well"
