@@ -12,7 +12,8 @@ from ratelimit_service.stores.store import Store
 from ratelimit_service.tally import OTHER, Tallies, Totals
 from ratelimit_service.verdict import Verdict, spare, tightest_of
 
-Reply = Callable[[Verdict | RpcError], None]
+Judged = Callable[[Verdict | RpcError], None]
+"""Hears the verdict, or why there is none: what `Done` is to a store, and `Reply` to a method."""
 
 
 class Limiter:
@@ -73,18 +74,18 @@ class Limiter:
             self._charge(charged)
         return self._judge(plan)
 
-    def ask(self, plan: Plan, reply: Reply) -> None:
-        """Charge the plan, and reply with its verdict, or with why there is none, when the store has answered."""
+    def ask(self, plan: Plan, judged: Judged) -> None:
+        """Charge the plan; when the store has answered, `judged` is called once."""
         asked = plan.again()
         began = perf_counter_ns()
 
         def done(error: StoreError | None) -> None:
             self.waits.observe(perf_counter_ns() - began)
             if error is None:
-                reply(self._judge(asked))
+                judged(self._judge(asked))
             else:
                 self.totals.store_errors += 1
-                reply(RpcError(Status.UNAVAILABLE, str(error)))
+                judged(RpcError(Status.UNAVAILABLE, str(error)))
 
         self.store.hit(asked.charged, done)
 
