@@ -25,7 +25,7 @@ from ratelimit_service.clock import MINUTE
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.memory import MemoryStore
-from ratelimit_service.stores.redis.script import Script
+from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit
 from tests.clocks import Clock
@@ -89,7 +89,7 @@ class InRedis:
         self.counters = counters
         self.client = client
         self.clock = Clock(START)
-        self.script = Script(lambda hit: "rl1|" + hit.key, self.clock)
+        self.script = BatchScript(lambda hit: "rl1|" + hit.key, self.clock)
         client.flushall()
         self.sha = client.script_load(self.script.text)
         self.before = self.used()

@@ -16,7 +16,7 @@ from ratelimit_service.clock import DAY, HOUR, SECOND
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.memory import MemoryStore
-from ratelimit_service.stores.redis.script import Script
+from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit
 from tests.clocks import Clock
@@ -133,7 +133,7 @@ def in_memory(history: Sequence[tuple[int, Batch]]) -> list[Decision]:
 
 def in_redis(client: Client, history: Sequence[tuple[int, Batch]]) -> list[Decision]:
     clock = Clock()
-    script = Script(lambda each: each.key, clock)
+    script = BatchScript(lambda each: each.key, clock)
     arguments, sent = [], []
     for now, batch in history:
         clock.now = now
@@ -163,7 +163,7 @@ def test_a_twin_answers_as_the_python_does_step_by_step(client: Client, seed: in
 
 
 def run(client: Client, batch: Batch, clock: Clock | None = None) -> tuple[int, list[Decision]]:
-    script = Script(lambda each: each.key, clock)
+    script = BatchScript(lambda each: each.key, clock)
     keys, arguments, runs = script.encode(batch)
     reply: Any = client.eval(script.text, len(keys), *keys, *arguments)
     script.decode(reply, runs)

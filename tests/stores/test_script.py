@@ -6,7 +6,7 @@ from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.clock import MINUTE, SECOND
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.redis.script import Script
+from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit
 
@@ -16,8 +16,8 @@ BUCKET = Rule(
 )
 
 
-def script() -> Script:
-    return Script(lambda hit: f"rl1|{hit.key}")
+def script() -> BatchScript:
+    return BatchScript(lambda hit: f"rl1|{hit.key}")
 
 
 def hit(rule: Rule, key: str, cost: int = 1, together: int = 0) -> Hit:
@@ -78,7 +78,7 @@ def test_looks_and_refunds_are_never_one_run(cost: int) -> None:
 
 
 def test_the_keys_of_a_calendar_s_windows_outlive_them_by_more_or_less() -> None:
-    jittered = Script(lambda hit: hit.key, jitter_seconds=1000)
+    jittered = BatchScript(lambda hit: hit.key, jitter_seconds=1000)
 
     plans = {jittered.encode([[hit(FIXED, "a")]]).arguments for _ in range(10)}
     others = {jittered.encode([[hit(BUCKET, "a")]]).arguments for _ in range(10)}
@@ -88,7 +88,7 @@ def test_the_keys_of_a_calendar_s_windows_outlive_them_by_more_or_less() -> None
 
 
 def test_a_test_may_tell_the_time() -> None:
-    _, (text,), _ = Script(lambda hit: hit.key, lambda: 1_790_000_000_123_456).encode([])
+    _, (text,), _ = BatchScript(lambda hit: hit.key, lambda: 1_790_000_000_123_456).encode([])
 
     assert text == "[1790000000123456, 0]"
 

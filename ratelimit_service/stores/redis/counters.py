@@ -27,7 +27,7 @@ from ratelimit_service.stores.redis.keys import (
     resets_key,
 )
 from ratelimit_service.stores.redis.primaries import Primaries
-from ratelimit_service.stores.redis.script import Script
+from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.stores.redis.servers import Opener, Probe, Sentinels
 from ratelimit_service.stores.redis.target import Target, is_clustered, is_per_second, main_target, per_second_target
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
@@ -197,7 +197,7 @@ def _chosen(counters: Sequence[Counter | None], rules: Sequence[Rule]) -> tuple[
 def _primaries(target: Target, name: Callable[[Hit], str]) -> Primaries:
     sentinels = None
     if target.kind is RedisType.SENTINEL:
-        sentinels = Sentinels(target, Opener(target, Probe(Script(name), SECOND), Checks()))
+        sentinels = Sentinels(target, Opener(target, Probe(BatchScript(name), SECOND), Checks()))
     return Primaries(target, sentinels)
 
 

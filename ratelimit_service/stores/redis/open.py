@@ -14,7 +14,7 @@ from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.refusals import BYTES, Refusals
-from ratelimit_service.stores.redis.script import Script
+from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.stores.redis.servers import OneServer, Opener, Probe, Sentinels, Servers
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.stores.redis.target import Target, is_clustered, main_target, per_second_target
@@ -33,7 +33,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
     deadline = settings.store_deadline / SECOND
     main, per_second = main_target(settings), per_second_target(settings)
     name = cluster_key if is_clustered(main, per_second) else plain_key
-    script = Script(name(settings.cache_key_prefix), clock, jitter_seconds=settings.expiration_jitter_max_seconds)
+    script = BatchScript(name(settings.cache_key_prefix), clock, jitter_seconds=settings.expiration_jitter_max_seconds)
     upstream = None
     if settings.key_format is KeyFormat.ENVOYPROXY:
         upstream = UpstreamScript(settings.cache_key_prefix, settings.expiration_jitter_max_seconds)
@@ -66,7 +66,7 @@ MakeLane = Callable[[str, OpenLink], Lane]
 
 
 def _servers(
-    make_lane: MakeLane, script: Script, room: WaitingRoom, checks: Checks, settings: Settings, target: Target
+    make_lane: MakeLane, script: BatchScript, room: WaitingRoom, checks: Checks, settings: Settings, target: Target
 ) -> Servers:
     policy = settings.on_store_failure
     probe = Probe(script, settings.store_deadline / SECOND)

@@ -29,7 +29,7 @@ def script_text() -> str:
     return batch.replace(_PLACE, "\n".join(twins))
 
 
-class Script:
+class BatchScript:
     """Charges hits on counters that `key` names, at the time of Redis; in tests at that of a clock of theirs."""
 
     def __init__(self, key: Callable[[Hit], str], clock: Clock | None = None, *, jitter_seconds: int = 0) -> None:
