@@ -10,15 +10,15 @@ from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Rule, counter_key, near_threshold, tally_of
 from ratelimit_service.tally import Tallies, Tally
-from ratelimit_service.verdict import Hit, Verdict, in_groups
+from ratelimit_service.verdict import Hit, Verdict, in_bundles
 
 UNLIMITED: Final = Decision(True, MAX_REQUESTS, 0, 0, 0)
 
 Aside = tuple[Tally, str, int]
 """Which number of which tally grows by which cost, whatever the counters say."""
 
-_GROUP_OF_REQUEST: Final = 1
-_FIRST_GROUP_OF_LIST: Final = 2
+_BUNDLE_OF_REQUEST: Final = 1
+_FIRST_BUNDLE_OF_LIST: Final = 2
 
 
 class Plan:
@@ -38,7 +38,7 @@ class Plan:
                 charged.append(hit)
                 if hit.together or hit.beside:
                     self.joint = True
-        self.charged = tuple(in_groups(charged) if self.joint else charged)
+        self.charged = tuple(in_bundles(charged) if self.joint else charged)
         """What the store decides: the hits with a counter, those beside them too."""
         self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
         """One for each descriptor, or None where nothing limits it."""
@@ -131,9 +131,9 @@ def _join(hit: Hit, entries: Entries, index: int) -> None:
     """
     rule = hit.rule
     if rule.together == REQUEST and rule.limit is not None and not rule.shadow and not hit.quota:
-        hit.together = _GROUP_OF_REQUEST
+        hit.together = _BUNDLE_OF_REQUEST
     elif rule.together and rule.beside:
-        hit.together = _FIRST_GROUP_OF_LIST + index
+        hit.together = _FIRST_BUNDLE_OF_LIST + index
     hit.beside = [_hit(beside, entries, hit.cost, quota=hit.quota, together=hit.together) for beside in rule.beside]
 
 

@@ -25,7 +25,7 @@ class Hit:
         self.quota = quota
         """The request is refused only if all of its quotas are used up."""
         self.together = together
-        """0: charged by itself. Hits of a request with the same other number are charged all or none."""
+        """0: charged by itself. Hits of a request with the same other number are a bundle: charged all or none."""
         self.beside: Sequence[Hit] = ()
         """The hits of the other limits of the same descriptor."""
         self.spared = False
@@ -96,20 +96,20 @@ class Verdict:
         return chosen
 
 
-def in_groups(hits: Sequence[Hit]) -> list[Hit]:
-    """These hits and those beside them, ordered so that those charged together stand one after the other."""
+def in_bundles(hits: Sequence[Hit]) -> list[Hit]:
+    """These hits and those beside them, ordered so that those of a bundle stand one after the other."""
     found = [each for hit in hits for each in (hit, *hit.beside)]
-    found.sort(key=_group)  # stable: hits on one counter stay in the order of the request
+    found.sort(key=_together)  # stable: hits on one counter stay in the order of the request
     return found
 
 
 def spare(hits: Sequence[Hit]) -> None:
-    """Mark the hits, decided and ordered in groups, that the refusal of another one of their group has spared."""
-    for together, group in groupby(hits, key=_group):
+    """Mark the hits that the refusal of another one of their bundle has spared. All are decided, and in bundles."""
+    for together, members in groupby(hits, key=_together):
         if together:
-            members = list(group)
-            denied = not all(hit.decision.allowed for hit in members)
-            for hit in members:
+            bundle = list(members)
+            denied = not all(hit.decision.allowed for hit in bundle)
+            for hit in bundle:
                 hit.spared = denied and hit.decision.allowed
 
 
@@ -126,4 +126,4 @@ def _left(hit: Hit) -> int:
 
 
 _LEAST = -(2**63)
-_group = attrgetter("together")
+_together = attrgetter("together")

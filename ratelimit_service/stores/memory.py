@@ -60,7 +60,7 @@ class MemoryStore:
         crowded = self._crowded
         for hit in hits:
             if hit.together:
-                self._charge_groups(hits[hits.index(hit) :], now)
+                self._charge_bundles(hits[hits.index(hit) :], now)
                 return
             key = hit.key
             rule = hit.rule
@@ -71,19 +71,19 @@ class MemoryStore:
             else:
                 segment[key] = state
 
-    def _charge_groups(self, hits: Sequence[Hit], now: int) -> None:
-        """The same, with hits among them that are charged together."""
+    def _charge_bundles(self, hits: Sequence[Hit], now: int) -> None:
+        """The same, with bundles among them."""
         for together, members in groupby(hits, attrgetter("together")):
             if together:
-                self._charge_together(list(members), now)
+                self._charge_bundle(list(members), now)
             else:
                 for hit in members:
                     segment = self._segment(hit.key)
                     state, hit.decision = _run(hit, segment.get(hit.key), hit.cost, now)
                     self._keep(segment, hit.key, state, now)
 
-    def _charge_together(self, hits: Sequence[Hit], now: int) -> None:
-        """Charge all, or only the refused that count themselves."""
+    def _charge_bundle(self, hits: Sequence[Hit], now: int) -> None:
+        """Charge all, or only the denied whose limit counts refused hits."""
         states: dict[str, State | None] = {}
         for hit in hits:
             key = hit.key

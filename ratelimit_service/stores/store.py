@@ -43,10 +43,10 @@ class Store(StoreStatus, Protocol):
     def hit(self, hits: Sequence[Hit], done: Done) -> None:
         """Charge all hits of one request, write a decision on each, then call `done` once, now or later.
 
-        Hits that stand one after the other with the same `together`, other than 0, are charged all or none. Each is
-        decided as if those before it were charged. If all are allowed, that is what becomes of their counters. If one
-        is not, then the denied ones keep their decision, and are charged only where their limit counts refused hits;
-        all others are looked at, with cost 0, and that is their decision.
+        Hits that stand one after the other with the same `together`, other than 0, are a bundle, charged all or none.
+        Each is decided as if those before it were charged. If all are allowed, all are charged. If one is denied, then
+        the denied ones keep their decision, and are charged only where their limit counts refused hits; the others are
+        looked at, with cost 0, and that is their decision.
 
         With an error, `done` says that some hit has no decision.
         """

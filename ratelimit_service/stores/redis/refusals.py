@@ -47,7 +47,7 @@ class Refusals:
         left: list[Hit] = []
         for index, hit in enumerate(hits):
             if hit.together:
-                # What one of a group is told depends on the counters of all. Groups come last.
+                # What one of a bundle is told depends on the counters of all. Bundles come last.
                 return [*left, *hits[index:]]
             refusal = known.get(hit.key)
             if refusal is None:
