@@ -7,16 +7,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ratelimit_service.settings import FLAGS, KNOBS, Group, Knob  # noqa: E402 - the path comes first
+from ratelimit_service.settings import FLAGS, KNOBS, Knob, Section  # noqa: E402 - the path comes first
 from ratelimit_service.settings.upstream import ALWAYS, WITHOUT_MEANING  # noqa: E402 - as above
 
 BEGIN, END = "<!-- settings:begin -->\n", "<!-- settings:end -->\n"
 
 
 def settings_table() -> str:
-    """Every setting by group, then upstream's variables that are none: for docs/settings.md."""
+    """Every setting by section, then upstream's variables that are none: for docs/settings.md."""
     parts = [
-        f"### {group}\n\n" + _table("variable | default | meaning | from", map(_row, _of(group))) for group in Group
+        f"### {section}\n\n" + _table("variable | default | meaning | from", map(_row, _of(section)))
+        for section in Section
     ]
     always = (f"`{name}` | {why}" for name, why in ALWAYS.items())
     parts.append("### Understood, and always so\n\n" + _table("upstream's variable | here", always))
@@ -41,8 +42,8 @@ def filled(text: str, table: str) -> str:
     return f"{before}{BEGIN}\n{table}\n{END}{after}" if begin and end else text
 
 
-def _of(group: Group) -> Iterable[Knob]:
-    return (knob for knob in KNOBS if knob.group is group)
+def _of(section: Section) -> Iterable[Knob]:
+    return (knob for knob in KNOBS if knob.section is section)
 
 
 def _row(knob: Knob) -> str:

@@ -2,8 +2,8 @@
 
 from ratelimit_service.settings.choices import AUTO
 from ratelimit_service.settings.env_file import default_env_file
-from ratelimit_service.settings.fields import Group, Knob
+from ratelimit_service.settings.fields import Knob, Section
 from ratelimit_service.settings.load import load_settings
 from ratelimit_service.settings.settings import FLAGS, KNOBS, Settings
 
-__all__ = ["AUTO", "FLAGS", "KNOBS", "Group", "Knob", "Settings", "default_env_file", "load_settings"]
+__all__ = ["AUTO", "FLAGS", "KNOBS", "Knob", "Section", "Settings", "default_env_file", "load_settings"]

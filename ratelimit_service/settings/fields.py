@@ -1,4 +1,4 @@
-"""How a field of the settings is declared: its group, its reader, its help."""
+"""How a field of the settings is declared: its section, its reader, its help."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -11,8 +11,8 @@ from ratelimit_service.settings.choices import RedisType, SocketType, one_of
 from ratelimit_service.settings.go_syntax import duration, integer
 
 
-class Group(StrEnum):
-    """The headings of the table."""
+class Section(StrEnum):
+    """A part of docs/settings.md, by its heading."""
 
     LISTENING = "Listening"
     RULES = "Rules"
@@ -43,10 +43,10 @@ NEW: Final = "new"
 EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - upstream's default: other machines ask this service
 
 
-def knob(group: Group, default: str, meaning: str, origin: str = "upstream", *, flag: str | None = None) -> Any:
+def knob(section: Section, default: str, meaning: str, origin: str = "upstream", *, flag: str | None = None) -> Any:
     """A field. With `flag`, `ratelimit serve` has it too, under that name, or the field's own when it is empty."""
     return Field(
-        default=default, description=meaning, json_schema_extra={"group": group, "origin": origin, "flag": flag}
+        default=default, description=meaning, json_schema_extra={"section": section, "origin": origin, "flag": flag}
     )
 
 
@@ -60,7 +60,7 @@ class Knob(NamedTuple):
     default: str
     """As the operator would write it."""
     meaning: str
-    group: Group
+    section: Section
     origin: str
 
     @property

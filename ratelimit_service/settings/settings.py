@@ -33,11 +33,11 @@ from ratelimit_service.settings.fields import (
     NEW,
     Bytes,
     Duration,
-    Group,
     Header,
     Hosts,
     Knob,
     Port,
+    Section,
     Socket,
     Switch,
     Timeout,
@@ -55,216 +55,218 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     host: Hosts = knob(
-        Group.LISTENING, EVERYWHERE, "Addresses of the HTTP port, between commas; `::` is IPv4 too.", flag=""
+        Section.LISTENING, EVERYWHERE, "Addresses of the HTTP port, between commas; `::` is IPv4 too.", flag=""
     )
-    port: Port = knob(Group.LISTENING, "8080", "HTTP: `/json`, `/healthcheck`, `/metrics`; 0 is any free.", flag="")
-    debug_host: Hosts = knob(Group.LISTENING, EVERYWHERE, "Addresses of the debug port.", flag="")
-    debug_port: Port = knob(Group.LISTENING, "6070", "HTTP for the operator: the pages and `/metrics`.", flag="")
-    grpc_host: Hosts = knob(Group.LISTENING, EVERYWHERE, "Addresses of the gRPC port.", flag="")
-    grpc_port: Port = knob(Group.LISTENING, "8081", "gRPC: where Envoy asks.", flag="")
-    grpc_uds: str = knob(Group.LISTENING, "", "Path of a unix socket for gRPC, in place of host and port.", flag="")
-    grpc_server_tls_cert: str = knob(Group.LISTENING, "", "File with the certificate chain of the gRPC port.")
-    grpc_server_tls_key: str = knob(Group.LISTENING, "", "File with the private key of that certificate.")
+    port: Port = knob(Section.LISTENING, "8080", "HTTP: `/json`, `/healthcheck`, `/metrics`; 0 is any free.", flag="")
+    debug_host: Hosts = knob(Section.LISTENING, EVERYWHERE, "Addresses of the debug port.", flag="")
+    debug_port: Port = knob(Section.LISTENING, "6070", "HTTP for the operator: the pages and `/metrics`.", flag="")
+    grpc_host: Hosts = knob(Section.LISTENING, EVERYWHERE, "Addresses of the gRPC port.", flag="")
+    grpc_port: Port = knob(Section.LISTENING, "8081", "gRPC: where Envoy asks.", flag="")
+    grpc_uds: str = knob(Section.LISTENING, "", "Path of a unix socket for gRPC, in place of host and port.", flag="")
+    grpc_server_tls_cert: str = knob(Section.LISTENING, "", "File with the certificate chain of the gRPC port.")
+    grpc_server_tls_key: str = knob(Section.LISTENING, "", "File with the private key of that certificate.")
     grpc_client_tls_cacert: str = knob(
-        Group.LISTENING, "", "File with the CA of clients; when set, a client must show a certificate."
+        Section.LISTENING, "", "File with the CA of clients; when set, a client must show a certificate."
     )
-    grpc_client_tls_san: str = knob(Group.LISTENING, "", "Name (DNS or IP) the certificate of a client must bear.")
-    grpc_server_use_tls: Switch = knob(Group.LISTENING, "false", "TLS on the gRPC port; needs certificate and key.")
+    grpc_client_tls_san: str = knob(Section.LISTENING, "", "Name (DNS or IP) the certificate of a client must bear.")
+    grpc_server_use_tls: Switch = knob(Section.LISTENING, "false", "TLS on the gRPC port; needs certificate and key.")
     grpc_max_connection_age: Duration = knob(
-        Group.LISTENING, "24h", "How old a gRPC connection may get before it is asked to close; 0 is for ever."
+        Section.LISTENING, "24h", "How old a gRPC connection may get before it is asked to close; 0 is for ever."
     )
     grpc_max_connection_age_grace: Duration = knob(
-        Group.LISTENING, "1h", "Time for its calls after that; 0 is for ever."
+        Section.LISTENING, "1h", "Time for its calls after that; 0 is for ever."
     )
     grpc_keepalive_time: Annotated[int, reads(duration("1s"))] = knob(
-        Group.LISTENING, "2h", "How long a gRPC connection is silent before it is pinged.", NEW
+        Section.LISTENING, "2h", "How long a gRPC connection is silent before it is pinged.", NEW
     )
     grpc_keepalive_timeout: Annotated[int, reads(duration("1ms"))] = knob(
-        Group.LISTENING, "20s", "How long it may take to answer the ping before it is closed.", NEW
+        Section.LISTENING, "20s", "How long it may take to answer the ping before it is closed.", NEW
     )
     grpc_max_connection_idle: Duration = knob(
-        Group.LISTENING, "1h", "How long a gRPC connection may be without calls before it is asked to close.", NEW
+        Section.LISTENING, "1h", "How long a gRPC connection may be without calls before it is asked to close.", NEW
     )
     grpc_max_connections: Annotated[int, reads(integer(0))] = knob(
-        Group.LISTENING, "10000", "gRPC connections at once; 0 is any number. `http2` only.", NEW
+        Section.LISTENING, "10000", "gRPC connections at once; 0 is any number. `http2` only.", NEW
     )
     grpc_max_concurrent_streams: Annotated[int, reads(integer(1, 2**31 - 1))] = knob(
-        Group.LISTENING, "1000", "Calls at once on one gRPC connection.", NEW
+        Section.LISTENING, "1000", "Calls at once on one gRPC connection.", NEW
     )
     grpc_max_connection_memory: Bytes = knob(
-        Group.LISTENING,
+        Section.LISTENING,
         "16777216",
         "Bytes of unread answers, and of unfinished questions, of one gRPC connection. `http2` only.",
         NEW,
     )
-    grpc_max_header_list_size: Bytes = knob(Group.LISTENING, "16384", "Bytes of a call's headers.", NEW)
-    grpc_max_message_size: Bytes = knob(Group.LISTENING, "4194304", "Bytes of the largest gRPC message.", NEW)
+    grpc_max_header_list_size: Bytes = knob(Section.LISTENING, "16384", "Bytes of a call's headers.", NEW)
+    grpc_max_message_size: Bytes = knob(Section.LISTENING, "4194304", "Bytes of the largest gRPC message.", NEW)
     grpc_preface_timeout: Annotated[int, reads(duration("100ms"))] = knob(
-        Group.LISTENING,
+        Section.LISTENING,
         "10s",
         "How long a gRPC client may take to begin, and to finish headers or a frame it began. `http2` only.",
         NEW,
     )
-    http_max_body_size: Bytes = knob(Group.LISTENING, "131072", "Bytes of the largest HTTP body.", NEW)
+    http_max_body_size: Bytes = knob(Section.LISTENING, "131072", "Bytes of the largest HTTP body.", NEW)
     transport: Annotated[TransportName, reads(one_of(TransportName))] = knob(
-        Group.LISTENING, "http2", "What carries gRPC: `http2`, or `grpcio`; see docs/transports.md.", NEW, flag=""
+        Section.LISTENING, "http2", "What carries gRPC: `http2`, or `grpcio`; see docs/transports.md.", NEW, flag=""
     )
 
     config_type: Annotated[ConfigType, reads(one_of(ConfigType))] = knob(
-        Group.RULES, "FILE", "Where rules come from: `FILE`; upstream's `GRPC_XDS_SOTW` is refused."
+        Section.RULES, "FILE", "Where rules come from: `FILE`; upstream's `GRPC_XDS_SOTW` is refused."
     )
-    runtime_root: str = knob(Group.RULES, "/srv/runtime_data/current", "Folder above the rules.")
-    runtime_subdirectory: str = knob(Group.RULES, "", "Folder in it.")
-    runtime_appdirectory: str = knob(Group.RULES, "config", "Folder in that one: the rules' own.")
+    runtime_root: str = knob(Section.RULES, "/srv/runtime_data/current", "Folder above the rules.")
+    runtime_subdirectory: str = knob(Section.RULES, "", "Folder in it.")
+    runtime_appdirectory: str = knob(Section.RULES, "config", "Folder in that one: the rules' own.")
     rules_path: Path = knob(
-        Group.RULES,
+        Section.RULES,
         "",
         "Folder or file of the rules; when empty, the three RUNTIME_ folders joined.",
         NEW,
         flag="--rules",
     )
     rules_poll_interval: Annotated[int, reads(duration("10ms"))] = knob(
-        Group.RULES, "1s", "How often the rules are looked at for a change.", NEW
+        Section.RULES, "1s", "How often the rules are looked at for a change.", NEW
     )
-    merge_domain_config: Switch = knob(Group.RULES, "false", "Whether several files may have rules of one domain.")
+    merge_domain_config: Switch = knob(Section.RULES, "false", "Whether several files may have rules of one domain.")
     force_start_without_initial_config: Switch = knob(
-        Group.RULES, "false", "Start although the rules' folder is not there yet, and wait for it."
+        Section.RULES, "false", "Start although the rules' folder is not there yet, and wait for it."
     )
 
-    redis_type: Type = knob(Group.REDIS, "", "`single`, `sentinel` or `cluster`; empty is `single`.")
+    redis_type: Type = knob(Section.REDIS, "", "`single`, `sentinel` or `cluster`; empty is `single`.")
     redis_socket_type: Socket = knob(
-        Group.REDIS, "", "`tcp` or `unix`; when empty, what `REDIS_URL` looks like.", "upstream; `unix` there"
+        Section.REDIS, "", "`tcp` or `unix`; when empty, what `REDIS_URL` looks like.", "upstream; `unix` there"
     )
     redis_url: SecretStr = knob(
-        Group.REDIS,
+        Section.REDIS,
         "",
         "Where Redis is: docs/redis.md has all ways to write it; `localhost:6379` when empty.",
         "upstream; `/var/run/nutcracker/ratelimit.sock` there",
     )
-    redis_auth: SecretStr = knob(Group.REDIS, "", "`password` or `user:password`.")
-    redis_sentinel_auth: SecretStr = knob(Group.REDIS, "", "The same, for the sentinels.")
-    redis_tls: Switch = knob(Group.REDIS, "false", "TLS to Redis.")
-    redis_tls_cacert: str = knob(Group.REDIS, "", "File with a CA that is trusted besides the system's.")
-    redis_tls_client_cert: str = knob(Group.REDIS, "", "File with this client's certificate.")
-    redis_tls_client_key: str = knob(Group.REDIS, "", "File with its private key.")
+    redis_auth: SecretStr = knob(Section.REDIS, "", "`password` or `user:password`.")
+    redis_sentinel_auth: SecretStr = knob(Section.REDIS, "", "The same, for the sentinels.")
+    redis_tls: Switch = knob(Section.REDIS, "false", "TLS to Redis.")
+    redis_tls_cacert: str = knob(Section.REDIS, "", "File with a CA that is trusted besides the system's.")
+    redis_tls_client_cert: str = knob(Section.REDIS, "", "File with this client's certificate.")
+    redis_tls_client_key: str = knob(Section.REDIS, "", "File with its private key.")
     redis_tls_skip_hostname_verification: Switch = knob(
-        Group.REDIS, "false", "Do not compare the host's name with its certificate's."
+        Section.REDIS, "false", "Do not compare the host's name with its certificate's."
     )
     redis_timeout: Timeout = knob(
-        Group.REDIS, "10s", "Time to connect; no attempt takes longer than 2 s, and then there is a new one."
+        Section.REDIS, "10s", "Time to connect; no attempt takes longer than 2 s, and then there is a new one."
     )
     redis_health_check_active_connection: Switch = knob(
-        Group.REDIS, "false", "Health says NOT_SERVING while Redis cannot decide, before the first connection too."
+        Section.REDIS, "false", "Health says NOT_SERVING while Redis cannot decide, before the first connection too."
     )
     redis_persecond: Switch = knob(
-        Group.REDIS, "false", "Keep the counters whose window is one second in a Redis of their own."
+        Section.REDIS, "false", "Keep the counters whose window is one second in a Redis of their own."
     )
-    redis_persecond_type: Type = knob(Group.REDIS, "", "As `REDIS_TYPE`, for that one.")
+    redis_persecond_type: Type = knob(Section.REDIS, "", "As `REDIS_TYPE`, for that one.")
     redis_persecond_socket_type: Socket = knob(
-        Group.REDIS, "", "As `REDIS_SOCKET_TYPE`, for that one.", "upstream; `unix` there"
+        Section.REDIS, "", "As `REDIS_SOCKET_TYPE`, for that one.", "upstream; `unix` there"
     )
     redis_persecond_url: SecretStr = knob(
-        Group.REDIS,
+        Section.REDIS,
         "",
         "As `REDIS_URL`, for that one.",
         "upstream; `/var/run/nutcracker/ratelimitpersecond.sock` there",
     )
-    redis_persecond_auth: SecretStr = knob(Group.REDIS, "", "As `REDIS_AUTH`, for that one.")
-    redis_persecond_sentinel_auth: SecretStr = knob(Group.REDIS, "", "As `REDIS_SENTINEL_AUTH`, for that one.")
-    redis_persecond_tls: Switch = knob(Group.REDIS, "false", "As `REDIS_TLS`, for that one.")
-    redis_persecond_timeout: Timeout = knob(Group.REDIS, "10s", "As `REDIS_TIMEOUT`, for that one.")
-    cache_key_prefix: str = knob(Group.REDIS, "", "What the names of all counters begin with.")
+    redis_persecond_auth: SecretStr = knob(Section.REDIS, "", "As `REDIS_AUTH`, for that one.")
+    redis_persecond_sentinel_auth: SecretStr = knob(Section.REDIS, "", "As `REDIS_SENTINEL_AUTH`, for that one.")
+    redis_persecond_tls: Switch = knob(Section.REDIS, "false", "As `REDIS_TLS`, for that one.")
+    redis_persecond_timeout: Timeout = knob(Section.REDIS, "10s", "As `REDIS_TIMEOUT`, for that one.")
+    cache_key_prefix: str = knob(Section.REDIS, "", "What the names of all counters begin with.")
     key_format: Annotated[KeyFormat, reads(one_of(KeyFormat, empty=KeyFormat.OWN))] = knob(
-        Group.REDIS,
+        Section.REDIS,
         "own",
         "`own`, or `envoyproxy`: fixed windows count under upstream's names, to replace it bit by bit.",
         NEW,
     )
     expiration_jitter_max_seconds: Annotated[int, reads(integer(0))] = knob(
-        Group.REDIS, "300", "Counters of fixed windows expire up to so many seconds after their window."
+        Section.REDIS, "300", "Counters of fixed windows expire up to so many seconds after their window."
     )
     local_cache_size_in_bytes: Annotated[int, reads(integer(0))] = knob(
-        Group.REDIS,
+        Section.REDIS,
         "0",
         "Above 0: a fixed window that refused is not asked again until it ends, and counts no further.",
     )
     refused_max_counters: Annotated[int, reads(integer(0))] = knob(
-        Group.REDIS,
+        Section.REDIS,
         "100000",
         "Counters that refused and are not asked again before it is worth it, if refused hits do not count.",
         NEW,
     )
     store_deadline: Annotated[int, reads(duration("1ms"))] = knob(
-        Group.REDIS, "15ms", "Time for Redis to answer; after it the answer is what `ON_STORE_FAILURE` says.", NEW
+        Section.REDIS, "15ms", "Time for Redis to answer; after it the answer is what `ON_STORE_FAILURE` says.", NEW
     )
     on_store_failure: Annotated[StorePolicy, reads(one_of(StorePolicy))] = knob(
-        Group.REDIS,
+        Section.REDIS,
         "error",
         "What is answered without Redis, if the rule does not say: `error`, `open`, `closed` or `local`.",
         NEW,
     )
     instances: Annotated[int, reads(integer(1))] = knob(
-        Group.REDIS, "1", "How many instances share the limits, for `local`.", NEW
+        Section.REDIS, "1", "How many instances share the limits, for `local`.", NEW
     )
 
     backend_type: Annotated[Backend, reads(one_of(Backend))] = knob(
-        Group.COUNTING,
+        Section.COUNTING,
         "",
         "Where counters live: `memory` or `redis`; when empty, `redis` if `REDIS_URL` is set, else `memory`.",
         "upstream; `redis` there",
         flag="--backend",
     )
     memory_max_counters: Annotated[int, reads(integer(1))] = knob(
-        Group.COUNTING, "1000000", "Counters kept in memory, about so many; above it the least recently used go.", NEW
+        Section.COUNTING, "1000000", "Counters kept in memory, about so many; above it the least recently used go.", NEW
     )
     near_limit_ratio: Annotated[float, reads(number(0, 1))] = knob(
-        Group.COUNTING, "0.8", "Part of a limit above which a hit is counted as near it."
+        Section.COUNTING, "0.8", "Part of a limit above which a hit is counted as near it."
     )
-    shadow_mode: Switch = knob(Group.COUNTING, "false", "Count and report everything, and answer OK to every request.")
-    quota_mode: Switch = knob(Group.COUNTING, "false", "Treat every rule as if it said `quota_mode`.")
+    shadow_mode: Switch = knob(
+        Section.COUNTING, "false", "Count and report everything, and answer OK to every request."
+    )
+    quota_mode: Switch = knob(Section.COUNTING, "false", "Treat every rule as if it said `quota_mode`.")
 
-    limit_response_headers_enabled: Switch = knob(Group.ANSWERS, "false", "Send the three headers below.")
-    limit_limit_header: Header = knob(Group.ANSWERS, "RateLimit-Limit", "Header with the limit.")
-    limit_remaining_header: Header = knob(Group.ANSWERS, "RateLimit-Remaining", "Header with what is left of it.")
-    limit_reset_header: Header = knob(Group.ANSWERS, "RateLimit-Reset", "Header with the seconds until it is whole.")
+    limit_response_headers_enabled: Switch = knob(Section.ANSWERS, "false", "Send the three headers below.")
+    limit_limit_header: Header = knob(Section.ANSWERS, "RateLimit-Limit", "Header with the limit.")
+    limit_remaining_header: Header = knob(Section.ANSWERS, "RateLimit-Remaining", "Header with what is left of it.")
+    limit_reset_header: Header = knob(Section.ANSWERS, "RateLimit-Reset", "Header with the seconds until it is whole.")
     response_dynamic_metadata: Switch = knob(
-        Group.ANSWERS, "false", "Send what was asked, and the rules' metadata, as dynamic metadata."
+        Section.ANSWERS, "false", "Send what was asked, and the rules' metadata, as dynamic metadata."
     )
 
     metrics_max_values: Annotated[int, reads(integer(0))] = knob(
-        Group.METRICS, "1000", "Series kept per rule for values of requests; the rest are summed as `other`.", NEW
+        Section.METRICS, "1000", "Series kept per rule for values of requests; the rest are summed as `other`.", NEW
     )
     extra_tags: Annotated[tuple[tuple[str, str], ...], reads(go_syntax.read_labels)] = knob(
-        Group.METRICS, "", "Labels on every metric, `key:value,key2:value2`."
+        Section.METRICS, "", "Labels on every metric, `key:value,key2:value2`."
     )
-    use_prometheus: Switch = knob(Group.METRICS, "false", "Serve metrics on an address of their own too.")
+    use_prometheus: Switch = knob(Section.METRICS, "false", "Serve metrics on an address of their own too.")
     prometheus_addr: Annotated[Tcp, reads(go_syntax.read_address)] = knob(
-        Group.METRICS, ":9090", "Where they are served then."
+        Section.METRICS, ":9090", "Where they are served then."
     )
-    prometheus_path: Annotated[str, reads(go_syntax.read_path)] = knob(Group.METRICS, "/metrics", "Their path there.")
+    prometheus_path: Annotated[str, reads(go_syntax.read_path)] = knob(Section.METRICS, "/metrics", "Their path there.")
 
     log_level: Annotated[LogLevel, reads(one_of(LogLevel, warn=LogLevel.WARNING))] = knob(
-        Group.LOGGING,
+        Section.LOGGING,
         "info",
         f"The least level that is logged: {', '.join(LogLevel)}.",
         "upstream; `WARN` there",
         flag="",
     )
     log_format: Annotated[LogFormat, reads(one_of(LogFormat, empty=LogFormat.TEXT))] = knob(
-        Group.LOGGING, "text", "How lines are written: text or json.", flag=""
+        Section.LOGGING, "text", "How lines are written: text or json.", flag=""
     )
 
     workers: Annotated[int, reads(read_workers)] = knob(
-        Group.LIFE,
+        Section.LIFE,
         "1",
         "Processes that answer calls; `auto` is one for each CPU. More than one needs Redis, and `TRANSPORT=http2`.",
         NEW,
         flag="",
     )
     drain_seconds: Annotated[float, reads(number(0, 3600, "number of seconds"))] = knob(
-        Group.LIFE, "5", "Seconds between health saying NOT_SERVING and the ports closing.", NEW, flag=""
+        Section.LIFE, "5", "Seconds between health saying NOT_SERVING and the ports closing.", NEW, flag=""
     )
-    drain_timeout: Duration = knob(Group.LIFE, "30s", "How long calls may take to finish after that.", NEW)
+    drain_timeout: Duration = knob(Section.LIFE, "30s", "How long calls may take to finish after that.", NEW)
 
     @classmethod
     def settings_customise_sources(
@@ -337,7 +339,7 @@ def _knobs() -> Iterator[Knob]:
     for field, info in Settings.model_fields.items():
         about: Any = info.json_schema_extra
         flag = "" if about["flag"] is None else about["flag"] or f"--{field.replace('_', '-')}"
-        yield Knob(field, field.upper(), flag, info.default, info.description or "", about["group"], about["origin"])
+        yield Knob(field, field.upper(), flag, info.default, info.description or "", about["section"], about["origin"])
 
 
 KNOBS: Final = tuple(_knobs())
