@@ -22,13 +22,16 @@ from ratelimit_service.workers.parent import Parent
 
 log = logging.getLogger(__name__)
 
-_HINTS = """
-Try, in another terminal, six times:
-
+_CALL = """
   {ratelimit} call {grpc} shop login=ada
 
 or over HTTP:
+"""
+"""Not with TLS: what name the certificate has, whom to trust and what to show, is not known here."""
 
+_HINTS = """
+Try, in another terminal, six times:
+{call}
   curl -i {http}/json \\
     -d '{{"domain": "shop", "descriptors": [{{"entries": [{{"key": "login", "value": "ada"}}]}}]}}'
 
@@ -81,10 +84,10 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
     for address in app.addresses:
         log.info("listening for gRPC on %s", address)
     if hints:
+        call = _CALL.format(ratelimit=sys.argv[0], grpc=from_here(app.addresses[0]))
         click.echo(
             _HINTS.format(
-                ratelimit=sys.argv[0],
-                grpc=from_here(app.addresses[0]),
+                call="" if settings.grpc_server_use_tls else call,
                 http=from_here(app.http.http[0]),
                 page=from_here(app.http.debug[0]),
                 rules=settings.rules_path,

@@ -9,6 +9,7 @@ import pytest
 
 from tests.processes import ROOT, Service, start_service
 from tests.redis import start_redis
+from tests.transports.certificates import authority
 
 RULES = "domain: shop\ndescriptors: [{key: login, rate_limit: {unit: year, requests_per_unit: 5}}]\n"
 
@@ -31,6 +32,17 @@ def test_hints_have_the_ports_that_were_got(listening: str, host: str, tmp_path:
             f"{host}:{service.http_port}/json",
             f"http://{host}:{service.debug_port}/",
         ]
+
+
+def test_hints_have_no_call_that_tls_would_refuse(tmp_path: Path) -> None:
+    issued = authority(tmp_path)
+    environ = {
+        "GRPC_SERVER_USE_TLS": "true",
+        "GRPC_SERVER_TLS_CERT": str(issued.cert),
+        "GRPC_SERVER_TLS_KEY": str(issued.key),
+    }
+    with start_service(tmp_path, RULES, environ, ["--hints"]) as service:
+        assert hints(service) == [f"127.0.0.1:{service.http_port}/json", f"http://127.0.0.1:{service.debug_port}/"]
 
 
 def test_hints_of_several_workers_have_their_unix_socket(tmp_path: Path) -> None:
