@@ -13,6 +13,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files import read_sources
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.source import Source
+from ratelimit_service.rules.words import counted
 
 
 @click.command(
@@ -46,7 +47,7 @@ def command(*, paths: Sequence[Path], merge_domains: bool, as_json: bool) -> Non
         for error in errors:
             click.echo(error, err=True)
         if book is not None:
-            click.echo(f"{_count(len(book.rules), 'rule')} in {_count(len(book.domains), 'domain')} are good")
+            click.echo(f"{counted(len(book.rules), 'rule')} in {counted(len(book.domains), 'domain')} are good")
     if errors:
         sys.exit(1)
 
@@ -69,10 +70,6 @@ def _load(paths: Sequence[Path], merge_domains: bool) -> tuple[RuleBook | None, 
     except RulesError as error:
         return None, errors + list(error.problems)
     return (None if errors else book), errors
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _findings(book: RuleBook | None, errors: Sequence[Problem], warnings: Sequence[Problem]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_service.clock import DAY, HOUR, MINUTE, SECOND
 from ratelimit_service.rules.rule import Entries
-from ratelimit_service.rules.words import limit_in_words
+from ratelimit_service.rules.words import counted, limit_in_words
 from ratelimit_service.stores.redis.counters_names import Counter
 from ratelimit_service.stores.redis.counters_state import Content
 
@@ -110,7 +110,7 @@ def as_json(domain: str, seen: Seen) -> dict[str, Any]:
 
 def many(count: int) -> str:
     """`1,234 counters`."""
-    return f"{count:,} counter" if count == 1 else f"{count:,} counters"
+    return counted(count, "counter")
 
 
 def entries_in_words(entries: Entries) -> str:

@@ -17,6 +17,7 @@ from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.rules.book import RuleBook, let_go
 from ratelimit_service.rules.files import read_sources
 from ratelimit_service.rules.source import Source
+from ratelimit_service.rules.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -128,11 +129,11 @@ class Watcher:
         self.last_success = self._clock()
         self._publish(book)
         log.info(
-            "rules loaded from %s: %d rules in %d domains, %d files",
+            "rules loaded from %s: %s in %s, %s",
             self.path,
-            len(book.rules),
-            len(book.domains),
-            len(sources),
+            counted(len(book.rules), "rule"),
+            counted(len(book.domains), "domain"),
+            counted(len(sources), "file"),
         )
 
     def _refuse(self, problems: tuple[Problem, ...]) -> None:

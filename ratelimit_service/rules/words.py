@@ -12,8 +12,7 @@ def limit_in_words(limit: Limit | None) -> str:
         return "unlimited"
     if limit.requests == 0:
         return f"no requests at all (0 per {window_in_words(limit)})"
-    many = "request" if limit.requests == 1 else "requests"
-    return f"{limit.requests:,} {many} per {window_in_words(limit)}"
+    return f"{counted(limit.requests, 'request')} per {window_in_words(limit)}"
 
 
 def window_in_words(limit: Limit) -> str:
@@ -24,6 +23,11 @@ def window_in_words(limit: Limit) -> str:
 def units_in_words(unit: str, times: int) -> str:
     """The same, of a unit by its name."""
     return unit.lower() if times == 1 else f"{times} {unit.lower()}s"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 rule`, or `2,000 rules`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def counting_in_words(rule: Rule) -> list[str]:
