@@ -9,6 +9,8 @@ from ratelimit_service.rules.report import Report, quoted
 
 _REQUIRED = {block: [option for option in options.values() if option.missing] for block, options in BY_BLOCK.items()}
 
+_KEYS = frozenset(option.key for option in OPTIONS)
+
 _LONGEST_HINT = 40
 """Comparing for a hint takes the square of the length; no key is nearly as long."""
 
@@ -26,7 +28,7 @@ def read_block(fields: Fields, block: Block, report: Report) -> dict[str, Any]:
             if value is not None:
                 values[key] = value
     for option in _REQUIRED[block]:
-        if not given(fields, option.key):
+        if missing(fields, option.key, block):
             report.add(fields, option.missing)
     return values
 
@@ -37,16 +39,27 @@ def given(fields: Fields, key: str) -> bool:
     return field is not None and not (isinstance(field.value, Scalar) and field.value.value is None)
 
 
+def missing(fields: Fields, key: str, block: Block) -> bool:
+    """Whether the map has neither the key nor a misspelt one that was meant for it: that is reported already."""
+    return not given(fields, key) and all(other in _KEYS or _meant(other, block) != key for other in fields.fields)
+
+
 def _stray(key: str, block: Block) -> str:
     if homes := _homes(key):
         return f"{key} does not belong {block}, but {homes}"
-    if len(key) <= _LONGEST_HINT:
-        # The nearest of those that belong here, else of all.
-        for keys in (BY_BLOCK[block], [option.key for option in OPTIONS]):
-            if near := difflib.get_close_matches(key.lower(), keys, 1):
-                where = "" if near[0] in BY_BLOCK[block] else f", which belongs {_homes(near[0])}"
-                return f"unknown key {quoted(key)}; did you mean {near[0]}{where}?"
+    if near := _meant(key, block):
+        where = "" if near in BY_BLOCK[block] else f", which belongs {_homes(near)}"
+        return f"unknown key {quoted(key)}; did you mean {near}{where}?"
     return f"unknown key {quoted(key)}; {block} there may be {', '.join(BY_BLOCK[block])}"
+
+
+def _meant(key: str, block: Block) -> str:
+    """The known key that is nearest to an unknown one: of those that belong here, else of all; or none."""
+    if len(key) <= _LONGEST_HINT:
+        for keys in (BY_BLOCK[block], _KEYS):
+            if near := difflib.get_close_matches(key.lower(), keys, 1):
+                return str(near[0])
+    return ""
 
 
 def _homes(key: str) -> str:

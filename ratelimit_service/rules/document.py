@@ -281,6 +281,6 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
     if error.context and error.context_mark is not None:
         begun = _mark(error.context_mark)
         message += f" {error.context}, begun at {begun.line}:{begun.column}"
-    if error.problem and "cannot start any token" in error.problem:
+    if error.problem and ("cannot start any token" in error.problem or "tab character" in error.problem):
         message += " (a tab? indent with spaces)"
     return message

@@ -14,6 +14,9 @@ from ratelimit_service.model import LONGEST_WINDOW, MAX_REQUESTS, Unit
 from ratelimit_service.rules.nodes import Fields, Items, Node, Scalar, kind_of
 from ratelimit_service.rules.report import Report, quoted
 
+_LONGEST_HINT = 40
+"""Comparing for a hint takes the square of the length; no word is nearly as long."""
+
 UNITS = {unit.name.lower(): unit for unit in sorted(Unit, key=lambda unit: unit.window)}
 
 
@@ -96,7 +99,7 @@ def _read_unit(node: Node, key: str, report: Report) -> Span | None:
         if text[:1].isdecimal():
             report.add(node, f'{key} {quoted(text)} is no multiple of {", ".join(UNITS)}, such as "5 minutes"')
         else:
-            report.add(node, f"{key} {quoted(text)} is not one of {', '.join(UNITS)}")
+            report.add(node, f"{key} {quoted(text)} is not one of {', '.join(UNITS)}{_hint(text, UNITS)}")
         return None
     span = Span(UNITS[match[2].lower()], int(match[1]))
     if problem := window_problem(span.unit, int(match[1])):
@@ -110,6 +113,11 @@ def window_problem(unit: Unit, times: int) -> str:
     if times < 1:
         return "is no length of time"
     return f"is longer than {LONGEST_WINDOW // Unit.YEAR.window} years" if times * unit.window > LONGEST_WINDOW else ""
+
+
+def _hint(text: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(text[:_LONGEST_HINT].lower(), known, 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _read_map(node: Node, key: str, report: Report) -> Fields | None:
@@ -171,16 +179,11 @@ def choice(names: Iterable[str]) -> Kind:
         text = _read_text(node, key, report)
         if text is None or text in known:
             return text
-        near = difflib.get_close_matches(text[:_LONGEST_HINT].lower(), known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        report.add(node, f"{key} {quoted(text)} is not one of {', '.join(known)}{hint}")
+        report.add(node, f"{key} {quoted(text)} is not one of {', '.join(known)}{_hint(text, known)}")
         return None
 
     return Kind(read, {"enum": [*known, None]})
 
-
-_LONGEST_HINT = 40
-"""Comparing for a hint takes the square of the length; no word is nearly as long."""
 
 TEXT = Kind(_read_text, {"type": ["string", "integer", "boolean", "null"]})
 NAME = Kind(_read_name, {"type": ["string", "integer", "boolean"], "minLength": 1})

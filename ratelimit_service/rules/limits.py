@@ -5,7 +5,7 @@ from typing import Any
 
 from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
-from ratelimit_service.rules.block import given
+from ratelimit_service.rules.block import given, missing
 from ratelimit_service.rules.kinds import Excess, Span, window_problem
 from ratelimit_service.rules.nodes import Fields
 from ratelimit_service.rules.options import BY_BLOCK, Block
@@ -35,7 +35,7 @@ def read_limit(
         _check_meaning(block, name, report)
     window = _window(block, options, at, report)
     requests: int | None = options.get("requests_per_unit")
-    if not given(block, "requests_per_unit"):
+    if missing(block, "requests_per_unit", Block.RATE_LIMIT):
         report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
     algorithm = open_algorithm(name)
     if window is None or requests is None or not known_name:
@@ -78,7 +78,7 @@ def _check_meaning(block: Fields, algorithm: str, report: Report) -> None:
 def _window(block: Fields, options: Mapping[str, Any], at: Placed, report: Report) -> int | None:
     span: Span | None = options.get("unit")
     multiplier: int | None = options.get("unit_multiplier")
-    if not given(block, "unit"):
+    if missing(block, "unit", Block.RATE_LIMIT):
         report.add(at, "rate_limit has no unit; write one, such as unit: minute, or unlimited: true")
     if span is None:
         return None

@@ -147,7 +147,8 @@ class _Parser:
             name = f"{key}_{value}" if value else key
             at = item.fields["key"].key if "key" in item.fields else item
             if key and name in children:
-                message = f"descriptor {quoted(name)} is given twice at this level, first at {children[name].place}"
+                first = children[name].place
+                message = f"descriptor {quoted(name)} is given twice at this level, first at {first}; join them"
                 self._report.add(at, message)
             shared = None
             if values.get("share_threshold"):

@@ -74,6 +74,13 @@ def test_a_tab_that_indents_is_told_apart() -> None:
     )
 
 
+def test_a_tab_after_spaces_is_told_apart_too() -> None:
+    assert problem(b"- a: 1\n\tb: c") == (
+        "a.yaml:2:1: is not valid YAML: found a tab character that violates indentation "
+        "while scanning a plain scalar, begun at 1:6 (a tab? indent with spaces)"
+    )
+
+
 def test_half_a_surrogate_pair_is_refused() -> None:
     assert problem(b'a: "\\ud800"').startswith("a.yaml:1:7: is not valid YAML: found invalid Unicode character escape")
 

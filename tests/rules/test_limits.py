@@ -42,7 +42,10 @@ def test_a_window_is_several_units_and_has_the_largest_that_divides_it(written: 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("unit: minutes", '4:22: unit "minutes" is not one of second, minute, hour, day, week, month, year'),
+        (
+            "unit: minutes",
+            '4:22: unit "minutes" is not one of second, minute, hour, day, week, month, year; did you mean minute?',
+        ),
         (
             "unit: 5 fortnights",
             (

@@ -96,10 +96,13 @@ def test_a_key_that_does_not_belong_is_refused_and_said_where_it_does(text: str,
         ("- value: a", "1.yaml:3:3: a descriptor must have a key"),
         ("- key: ~", "1.yaml:3:3: a descriptor must have a key"),
         ("- key: ''", "1.yaml:3:8: key must not be empty"),
-        ("- key: a\n- key: a", '1.yaml:4:3: descriptor "a" is given twice at this level, first at 1.yaml:3:3'),
+        (
+            "- key: a\n- key: a",
+            '1.yaml:4:3: descriptor "a" is given twice at this level, first at 1.yaml:3:3; join them',
+        ),
         (
             "- key: a_b\n- value: b\n  key: a",
-            '1.yaml:5:3: descriptor "a_b" is given twice at this level, first at 1.yaml:3:3',
+            '1.yaml:5:3: descriptor "a_b" is given twice at this level, first at 1.yaml:3:3; join them',
         ),
         ("- key: a\n  value: 0.5", "1.yaml:4:10: value must be text, and 0.5 is a number; write it in quotes"),
         ("- key: a\n  value: 08", "1.yaml:4:10: value must be text, and 08 is a number; write it in quotes"),
@@ -208,6 +211,25 @@ def test_a_problem_that_two_aliases_lead_to_is_told_once() -> None:
     assert found == ['1.yaml:4:25: unknown key "kye"; did you mean key?']
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("domian: shop", 'unknown key "domian"; did you mean domain?'),
+        ("domain: a\ndescriptors: [{kye: b}]", 'unknown key "kye"; did you mean key?'),
+        (
+            "domain: a\ndescriptors: [{key: b, rate_limit: {unit: day, request_per_unit: 1}}]",
+            'unknown key "request_per_unit"; did you mean requests_per_unit?',
+        ),
+        (
+            "domain: a\ndescriptors: [{key: b, rate_limit: {units: day, requests_per_unit: 1}}]",
+            'unknown key "units"; did you mean unit?',
+        ),
+    ],
+)
+def test_a_misspelt_key_is_not_said_to_be_missing_too(text: str, expected: str) -> None:
+    assert [problem.split(": ", 1)[1] for problem in problems(text)] == [expected]
+
+
 def test_a_file_wrong_in_a_million_places_is_told_of_in_a_thousand() -> None:
     assert len(problems("domain: a\n" + "".join(f"k{number}: 1\n" for number in range(5000)))) == MOST_PROBLEMS
 
@@ -232,7 +254,7 @@ def test_merged_files_with_the_same_descriptor_are_refused_naming_both_places() 
     text = "domain: shop\ndescriptors:\n- key: a\n"
 
     assert problems(text, text, merge_domains=True) == [
-        '2.yaml:3:3: descriptor "a" is given twice at this level, first at 1.yaml:3:3'
+        '2.yaml:3:3: descriptor "a" is given twice at this level, first at 1.yaml:3:3; join them'
     ]
 
 
