@@ -4,7 +4,7 @@ import os
 import socket
 from typing import Final, NamedTuple
 
-from ratelimit_service.errors import StartError
+from ratelimit_service.errors import ListenError
 
 ANY_HOST: Final = "::"
 """Every address of the machine, IPv4 too."""
@@ -41,7 +41,7 @@ def from_here(address: Address) -> str:
     return str(address)
 
 
-def cannot_listen(address: Address, error: OSError | UnicodeError) -> StartError:
+def cannot_listen(address: Address, error: OSError | UnicodeError) -> ListenError:
     """Says in one line that an address cannot be had, and why."""
     reason = str(error)  # a name that IDNA cannot write, or a path that is too long for a socket
     if isinstance(error, OSError) and error.strerror is not None:
@@ -49,4 +49,4 @@ def cannot_listen(address: Address, error: OSError | UnicodeError) -> StartError
         of_system = error.errno is not None and not isinstance(error, socket.gaierror)
         reason = os.strerror(error.errno) if of_system and error.errno else error.strerror
         reason = reason[:1].lower() + reason[1:]
-    return StartError(f"cannot listen on {address}: {reason}")
+    return ListenError(f"cannot listen on {address}: {reason}", address)

@@ -15,6 +15,7 @@ from ratelimit_service.clock import SECOND
 from ratelimit_service.engine import Engine, parse_rules
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.files import ensure_there
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.settings import Settings
 from ratelimit_service.transports.listen import remove_socket
@@ -86,9 +87,8 @@ def watch_rules(settings: Settings, publish: Callable[[RuleBook], None]) -> Watc
 
 async def load_rules(watcher: Watcher, settings: Settings) -> None:
     """Load them for the first time. StartError when there are none, unless they may come later."""
-    path = settings.rules_path
-    if not path.exists() and not settings.force_start_without_initial_config:
-        raise StartError(f"there are no rules: {path} does not exist (RULES_PATH, --rules)")
+    if not settings.force_start_without_initial_config:
+        ensure_there(settings.rules_path)
     await watcher.load()
 
 

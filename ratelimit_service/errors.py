@@ -5,7 +5,8 @@
     RateLimitError
     ├── SettingsError     the operator's knobs are wrong; `ratelimit` exits 2
     ├── RulesError        the rules files are wrong; carries every problem with its place
-    ├── StartError        something outside is missing: a port, a certificate, a folder; exits 1
+    ├── StartError        something outside is missing: a certificate, a folder; exits 1
+    │   └── ListenError   an address cannot be had
     ├── StoreError        the counters cannot be reached; answered by policy
     ├── RpcError          a call that cannot be answered; becomes a gRPC status
     └── WireError         a peer breaks HTTP/2 or asks too much; its connection ends with GOAWAY
@@ -54,6 +55,14 @@ class RulesError(RateLimitError):
 
 class StartError(RateLimitError):
     """The service cannot start or go on listening; the message is the one line the operator needs."""
+
+
+class ListenError(StartError):
+    """An address cannot be listened on."""
+
+    def __init__(self, message: str, address: object) -> None:
+        super().__init__(message)
+        self.address = address
 
 
 class StoreError(RateLimitError):

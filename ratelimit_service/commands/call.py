@@ -81,6 +81,8 @@ def command(
     The descriptor is made of the KEY=VALUE entries, in their order; a + between them begins another descriptor. Exits
     with 0 when the request is allowed, 1 when it is over a limit, 3 when there is no answer.
     """
+    if ":" not in target:
+        raise click.UsageError(f"{target} has no port; the service's own is {target}:8081")
     request = RateLimitRequest(domain=domain, descriptors=[RateLimitDescriptor()])
     for entry in entries:
         if entry is None:

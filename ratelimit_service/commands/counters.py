@@ -17,7 +17,7 @@ from ratelimit_service.commands.counters_table import Seen, as_json, entries_in_
 from ratelimit_service.commands.entries import ENTRY, Entry
 from ratelimit_service.errors import SettingsError, StoreError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files import read_sources
+from ratelimit_service.rules.files import ensure_there, read_sources
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.rule import Entries, Place, Rule
 from ratelimit_service.rules.words import limit_in_words
@@ -156,6 +156,7 @@ def _asked(domain: str, entries: Entries, names: Sequence[str], rules: Path | No
     settings, _ = load_settings(os.environ, {"rules_path": rules}, env_file or default_env_file())
     if settings.backend_type is not Backend.REDIS:
         raise SettingsError([_IN_MEMORY])
+    ensure_there(settings.rules_path)
     book = parse(read_sources(settings.rules_path), merge_domains=settings.merge_domain_config)
     named = [rule for name in names for rule in _named(book, domain, name)]
     if not entries:

@@ -9,7 +9,7 @@ import click
 
 from ratelimit_service.commands.entries import ENTRY, Entry
 from ratelimit_service.rules.explain import Candidate, Explanation, Met, Step, explain
-from ratelimit_service.rules.files import read_sources
+from ratelimit_service.rules.files import ensure_there, read_sources
 from ratelimit_service.rules.parse import parse
 
 MOST_SHOWN = 10
@@ -48,6 +48,7 @@ def command(*, domain: str, entries: Sequence[Entry | None], rules: Path, merge_
     asked = tuple((entry.key, entry.value) for entry in entries if entry is not None)
     if len(asked) < len(entries):
         raise click.UsageError("explain takes one descriptor; ask for another one apart")
+    ensure_there(rules)
     explanation = explain(parse(read_sources(rules), merge_domains=merge_domains), domain, asked)
     if as_json:
         click.echo(json.dumps(_as_json(explanation), indent=2, ensure_ascii=False))

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import click
 import uvloop
 
 import ratelimit_service
-from ratelimit_service.address import from_here
-from ratelimit_service.app import App
+from ratelimit_service.address import Address, Tcp, from_here
+from ratelimit_service.app import App, grpc_addresses
 from ratelimit_service.engine import SWITCH_SECONDS
+from ratelimit_service.errors import ListenError, StartError
 from ratelimit_service.logs import start_logging
 from ratelimit_service.settings import AUTO, FLAGS, Settings, default_env_file, load_settings
 from ratelimit_service.workers.cpus import usable_cpus
@@ -80,7 +82,10 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _end, app, stop, number)
     loop.add_signal_handler(signal.SIGHUP, app.reload)
-    await app.start()
+    try:
+        await app.start()
+    except ListenError as error:
+        raise StartError(f"{error} ({_asked_by(error.address, settings)})") from error
     for address in app.addresses:
         log.info("listening for gRPC on %s", address)
     if hints:
@@ -95,6 +100,17 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
         )
     await stop.wait()
     await app.stop()
+
+
+def _asked_by(address: object, settings: Settings) -> str:
+    """The variables that ask for this address; several, when they are at odds with each other."""
+    asked: dict[str, Sequence[Address]] = {
+        "HOST, PORT": [Tcp(host, settings.port) for host in settings.host],
+        "DEBUG_HOST, DEBUG_PORT": [Tcp(host, settings.debug_port) for host in settings.debug_host],
+        "GRPC_UDS" if settings.grpc_uds else "GRPC_HOST, GRPC_PORT": grpc_addresses(settings),
+        "PROMETHEUS_ADDR": [settings.prometheus_addr] if settings.use_prometheus else [],
+    }
+    return ", ".join(names for names, addresses in asked.items() if address in addresses)
 
 
 def _end(app: App | Parent, stop: asyncio.Event, number: signal.Signals) -> None:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ratelimit_service.errors import Problem, RulesError
+from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.document import MOST_BYTES
 from ratelimit_service.rules.source import Source
 
@@ -29,6 +29,12 @@ def read_sources(path: Path) -> list[Source]:
     if problems:
         raise RulesError(problems)
     return sources
+
+
+def ensure_there(path: Path) -> None:
+    """StartError when there is nothing at the path that the operator named, or did not name."""
+    if not path.exists():
+        raise StartError(f"there are no rules: {path} does not exist; say where they are with --rules or RULES_PATH")
 
 
 def _rules_files(folder: Path, problems: list[Problem]) -> list[Path]:

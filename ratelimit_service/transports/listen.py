@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ratelimit_service.address import ANY_HOST, Address, Tcp, Unix, cannot_listen
-from ratelimit_service.errors import StartError
+from ratelimit_service.errors import ListenError, StartError
 
 _PROBE_SECONDS = 1.0
 _BACKLOG = 1024
@@ -69,7 +69,7 @@ def _probe_unix(address: Unix) -> None:
         path.unlink()
         return
     if not stat.S_ISSOCK(mode):
-        raise StartError(f"cannot listen on {address}: the file is there and is not a socket")
+        raise ListenError(f"cannot listen on {address}: the file is there and is not a socket", address)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_SECONDS)
         try:

@@ -101,3 +101,10 @@ def test_bad_usage_is_told_with_exit_code_2(arguments: list[str], message: str) 
 
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_an_address_without_a_port_is_told_the_port() -> None:
+    result = CliRunner().invoke(main, ["call", "localhost", "shop", "user=ada"])
+
+    assert result.exit_code == 2
+    assert "localhost has no port; the service's own is localhost:8081" in result.output

@@ -117,9 +117,21 @@ def test_a_port_in_use_is_one_line_and_exit_code_1(tmp_path: Path, rules: Path, 
         hosts = dict.fromkeys(("HOST", "DEBUG_HOST", "GRPC_HOST"), "127.0.0.1")
         ended = run(tmp_path, {**hosts, variable: str(port)}, "--rules", str(rules))
 
+    names = f"{variable.replace('PORT', 'HOST')}, {variable}"
     assert (ended.returncode, ended.stderr) == (
         1,
-        f"ratelimit: cannot listen on 127.0.0.1:{port}: address already in use\n",
+        f"ratelimit: cannot listen on 127.0.0.1:{port}: address already in use ({names})\n",
+    )
+
+
+def test_a_port_that_two_settings_ask_for_is_told_with_both(tmp_path: Path, rules: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    hosts = dict.fromkeys(("HOST", "DEBUG_HOST", "GRPC_HOST"), "127.0.0.1")
+    ended = run(tmp_path, {**hosts, "PORT": port, "GRPC_PORT": port}, "--rules", str(rules))
+
+    assert ended.stderr == (
+        f"ratelimit: cannot listen on 127.0.0.1:{port}: address already in use (HOST, PORT, GRPC_HOST, GRPC_PORT)\n"
     )
 
 
@@ -128,7 +140,7 @@ def test_a_missing_rules_folder_is_one_line_and_exit_code_1(tmp_path: Path) -> N
 
     assert (ended.returncode, ended.stderr) == (
         1,
-        "ratelimit: there are no rules: nowhere does not exist (RULES_PATH, --rules)\n",
+        "ratelimit: there are no rules: nowhere does not exist; say where they are with --rules or RULES_PATH\n",
     )
 
 

@@ -201,15 +201,19 @@ def test_start_faults_are_told_as_by_one_process_and_once(tmp_path: Path) -> Non
     certificate = run(tmp_path, {**shared, **tls}, "--rules", str(rules))
     folder = run(tmp_path, shared, "--rules", "nowhere")
 
-    in_use = (1, f"ratelimit: cannot listen on 127.0.0.1:{port}: address already in use\n")
-    assert [(each.returncode, each.stderr) for each in ended] == [in_use] * 3
+    in_use = f"ratelimit: cannot listen on 127.0.0.1:{port}: address already in use"
+    assert [(each.returncode, each.stderr) for each in ended] == [
+        (1, f"{in_use} (HOST, PORT)\n"),
+        (1, f"{in_use} (DEBUG_HOST, DEBUG_PORT)\n"),
+        (1, f"{in_use} (GRPC_HOST, GRPC_PORT)\n"),
+    ]
     assert (certificate.returncode, certificate.stderr) == (
         1,
         "ratelimit: cannot read the certificate cert.pem: no such file or directory\n",
     )
     assert (folder.returncode, folder.stderr) == (
         1,
-        "ratelimit: there are no rules: nowhere does not exist (RULES_PATH, --rules)\n",
+        "ratelimit: there are no rules: nowhere does not exist; say where they are with --rules or RULES_PATH\n",
     )
 
 
