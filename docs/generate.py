@@ -1,4 +1,4 @@
-"""`python docs/generate.py`: write the settings' tables into docs/settings.md and README.md, between the markers."""
+"""`python docs/generate.py`: write the settings' tables into docs/settings.md, between the markers."""
 
 import sys
 from collections.abc import Iterable
@@ -7,14 +7,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ratelimit_service.settings import FLAGS, KNOBS, Knob, Section  # noqa: E402 - the path comes first
+from ratelimit_service.settings import KNOBS, Knob, Section  # noqa: E402 - the path comes first
 from ratelimit_service.settings.upstream import ALWAYS, WITHOUT_MEANING  # noqa: E402 - as above
 
 BEGIN, END = "<!-- settings:begin -->\n", "<!-- settings:end -->\n"
 
 
 def settings_table() -> str:
-    """Every setting by section, then upstream's variables that are none: for docs/settings.md."""
+    """Every setting by section, then upstream's variables that are none."""
     parts = [
         f"### {section}\n\n" + _table("variable | default | meaning | from", map(_row, _of(section)))
         for section in Section
@@ -29,17 +29,11 @@ def settings_table() -> str:
     return "\n".join(parts)
 
 
-def short_table() -> str:
-    """The settings that are flags of `ratelimit serve` too: for README.md."""
-    rows = (f"`{knob.variable}` | `{knob.flag}` | {_default(knob)} | {knob.meaning}" for knob in FLAGS)
-    return _table("variable | flag | default | meaning", rows)
-
-
 def filled(text: str, table: str) -> str:
-    """The text with the table between its markers; as it was, when it has none."""
+    """The text with the table between its markers."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table}\n{END}{after}" if begin and end else text
+    return f"{before}{begin}\n{table}\n{end}{after}"
 
 
 def _of(section: Section) -> Iterable[Knob]:
@@ -60,9 +54,6 @@ def _table(header: str, rows: Iterable[str]) -> str:
     return "".join(f"| {row} |\n" for row in (header, rule, *rows))
 
 
-TABLES = {ROOT / "docs" / "settings.md": settings_table, ROOT / "README.md": short_table}
-
 if __name__ == "__main__":
-    for path, table in TABLES.items():
-        if path.exists():
-            path.write_text(filled(path.read_text(encoding="utf-8"), table()), encoding="utf-8")
+    path = ROOT / "docs" / "settings.md"
+    path.write_text(filled(path.read_text(encoding="utf-8"), settings_table()), encoding="utf-8")
