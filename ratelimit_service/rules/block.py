@@ -1,18 +1,14 @@
 """A map of a rules file, read by the options that may stand in it."""
 
-import difflib
 from typing import Any
 
 from ratelimit_service.rules.nodes import Fields, Scalar
 from ratelimit_service.rules.options import BY_BLOCK, OPTIONS, Block
-from ratelimit_service.rules.report import Report, quoted
+from ratelimit_service.rules.report import Report, nearest, quoted
 
 _REQUIRED = {block: [option for option in options.values() if option.missing] for block, options in BY_BLOCK.items()}
 
 _KEYS = frozenset(option.key for option in OPTIONS)
-
-_LONGEST_HINT = 40
-"""Comparing for a hint takes the square of the length; no key is nearly as long."""
 
 
 def read_block(fields: Fields, block: Block, report: Report) -> dict[str, Any]:
@@ -55,11 +51,7 @@ def _stray(key: str, block: Block) -> str:
 
 def _meant(key: str, block: Block) -> str:
     """The known key that is nearest to an unknown one: of those that belong here, else of all; or none."""
-    if len(key) <= _LONGEST_HINT:
-        for keys in (BY_BLOCK[block], _KEYS):
-            if near := difflib.get_close_matches(key.lower(), keys, 1):
-                return str(near[0])
-    return ""
+    return nearest(key, BY_BLOCK[block]) or nearest(key, _KEYS)
 
 
 def _homes(key: str) -> str:

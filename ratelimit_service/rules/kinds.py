@@ -4,7 +4,6 @@
 same as absent.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,10 +11,7 @@ from typing import Any, NamedTuple
 
 from ratelimit_service.model import LONGEST_WINDOW, MAX_REQUESTS, Unit
 from ratelimit_service.rules.nodes import Fields, Items, Node, Scalar, kind_of
-from ratelimit_service.rules.report import Report, quoted
-
-_LONGEST_HINT = 40
-"""Comparing for a hint takes the square of the length; no word is nearly as long."""
+from ratelimit_service.rules.report import Report, nearest, quoted
 
 UNITS = {unit.name.lower(): unit for unit in sorted(Unit, key=lambda unit: unit.window)}
 
@@ -116,8 +112,8 @@ def window_problem(unit: Unit, times: int) -> str:
 
 
 def _hint(text: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(text[:_LONGEST_HINT].lower(), known, 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = nearest(text, known)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _read_map(node: Node, key: str, report: Report) -> Fields | None:

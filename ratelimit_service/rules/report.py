@@ -1,5 +1,7 @@
 """Gathers what is wrong with one rules file, so that all of it is told at once."""
 
+import difflib
+from collections.abc import Iterable
 from typing import NoReturn, Protocol
 
 from ratelimit_service.errors import Problem, RulesError
@@ -8,6 +10,8 @@ MOST_PROBLEMS = 1000
 """Per file. Nobody reads more, and a file made to be wrong in a million places must not fill the memory."""
 
 _LONGEST_QUOTE = 80
+_LONGEST_HINT = 40
+"""Comparing for a hint takes the square of the length; no key or word is nearly as long."""
 
 
 class Placed(Protocol):
@@ -44,6 +48,12 @@ class Report:
     def problems(self) -> tuple[Problem, ...]:
         """Everything so far, in the order of the file."""
         return tuple(sorted(self._problems, key=lambda problem: problem[1:3]))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that a misspelt one is most like; empty when it is like none."""
+    found = difflib.get_close_matches(word[:_LONGEST_HINT].lower(), known, 1)
+    return str(found[0]) if found else ""
 
 
 def quoted(text: str) -> str:
