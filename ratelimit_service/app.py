@@ -74,7 +74,7 @@ class App:
         self._watcher.reload()
 
     def abandon(self) -> None:
-        """The process is about to end without a stop."""
+        """Remove the files of unix sockets: the process is about to end without a stop."""
         for address in self.addresses:
             remove_socket(address)
 

@@ -40,7 +40,7 @@ class Limiter:
         self.unknown_domains = Tallies(OTHER, most_values)
         """Requests for domains without rules, counted in `total_hits`."""
         self.waits = Latency()
-        """How long requests waited for a store that takes its time."""
+        """How long requests waited for a store that does not answer at once."""
         self._charge = store.charge
         self._planner = Planner(self.overrides, self.unknown_domains, near_ratio=near_ratio, quota_mode=quota_mode)
         self._shadow_mode = shadow_mode
@@ -54,7 +54,7 @@ class Limiter:
     def book(self, book: RuleBook | None) -> None:
         self._book = book
         self.edition = object()
-        """Stands for the book, and keeps nothing of it alive: plans of an earlier edition must not be used."""
+        """Stands for the book without keeping it alive. A plan of an earlier edition must not be used."""
 
     def plan(self, request: Request) -> Plan:
         """What the request charges by the book of this edition; RpcError when there is none."""
@@ -63,7 +63,7 @@ class Limiter:
         return self._planner.plan(request, self._book, self.edition)
 
     def decide(self, plan: Plan) -> Verdict | None:
-        """Charge the plan and judge; None when the store takes its time: nothing is done then, and `ask` does it.
+        """Charge the plan and judge it. None when the store must be waited for: nothing is charged, and `ask` does it.
 
         The verdict and its decisions are the plan's own: they hold until the same plan is decided again.
         """

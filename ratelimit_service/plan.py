@@ -15,7 +15,7 @@ from ratelimit_service.verdict import Hit, Verdict, in_bundles
 UNLIMITED: Final = Decision(True, MAX_REQUESTS, 0, 0, 0)
 
 Aside = tuple[Tally, str, int]
-"""Which number of which tally grows by which cost, whatever the counters say."""
+"""A tally, the name of one of its numbers, and the cost by which that grows, whatever the counters say."""
 
 _BUNDLE_OF_REQUEST: Final = 1
 _FIRST_BUNDLE_OF_LIST: Final = 2
@@ -39,7 +39,7 @@ class Plan:
                 if hit.together or hit.beside:
                     self.joint = True
         self.charged = tuple(in_bundles(charged) if self.joint else charged)
-        """What the store decides: the hits with a counter, those beside them too."""
+        """The hits with a counter, those beside them too: what the store decides."""
         self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
         """One for each descriptor, or None where nothing limits it."""
         self.verdict = Verdict(True, self.hits)
@@ -124,10 +124,10 @@ def _hit(rule: Rule, entries: Entries, cost: int, *, quota: bool, together: int 
 
 
 def _join(hit: Hit, entries: Entries, index: int) -> None:
-    """Put the hits of the descriptor's other limits beside its first, and say which are charged together.
+    """Put the hits of the descriptor's other limits beside its first, and say which bundle they belong to.
 
-    What refuses nothing, a shadow rule or one quota of several, must not keep others from being charged: its limits are
-    charged together among themselves only.
+    A shadow rule, or one quota of several, refuses nothing by itself. So it must not keep others from being charged:
+    its limits are a bundle of their own.
     """
     rule = hit.rule
     if rule.together == REQUEST and rule.limit is not None and not rule.shadow and not hit.quota:

@@ -125,5 +125,5 @@ def _left(hit: Hit) -> int:
     return _LEAST if decision.retry_after == NEVER else -1 - decision.retry_after
 
 
-_LEAST = -(2**63)
+_LEAST = -(2**63)  # before every wait: what can never be allowed
 _together = attrgetter("together")

@@ -4,8 +4,9 @@ Laws, each held by a property test on every algorithm:
 
 1. `hit` reads nothing but its arguments and changes none of them.
 2. A state has an expiry: the moment from which it means the same as None. A store may forget it then, and not before.
-   A state is a tuple of integers that begins with its expiry, where many counters expire together and share that
-   integer; elsewhere bytes that begin with it, 64 bits in the machine's order: one small object in place of three.
+   A state is a tuple of integers or bytes, and begins with its expiry. It is a tuple where many counters expire
+   together and share that integer. Elsewhere it is bytes, with the expiry in 64 bits of the machine's order: one small
+   object in place of three.
 3. None is an untouched counter. A hit that leaves the counter untouched answers None.
 4. Cost 0 changes nothing. A cost below 0 gives back, is always allowed, and never goes past an untouched counter.
 5. Time that goes backwards never reopens room.

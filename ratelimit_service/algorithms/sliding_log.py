@@ -41,9 +41,9 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
         if newest > now:
             before = len(view)
             if view[-1] <= now:
-                # Most often it is one: that saves the search.
+                # Most often only one moment is too old: that saves the search.
                 before -= 1 if view[-2] > now else bisect_right(view[::-1], now)
-            end = newest if newest > end else end  # if the clock stepped back: moments stay in order
+            end = newest if newest > end else end  # the clock may have stepped back: moments stay in order
         else:
             state = None
     used = before + cost
@@ -73,6 +73,6 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
 
     retry = 0
     if not allowed:
-        # Only the newest so many may still be there.
+        # There is room when no more than the newest `most - cost` are left.
         retry = NEVER if cost > most else _MOMENT.unpack_from(state or b"", 8 * (most - cost))[0] - now
     return state, Decision(allowed, left if left > 0 else 0, over, 0 if state is None else newest - now, retry)

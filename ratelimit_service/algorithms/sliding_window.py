@@ -1,13 +1,13 @@
 """Sliding window, estimated: two fixed windows side by side, the older counted by the part that is still in view.
 
-A window's length looks back from now: it covers all that has passed of the current window of the calendar, and the rest
-of it lies in the previous one. Of that one only the count is known, so it is taken to have come evenly: with 15 seconds
-of a minute gone, three quarters of it still count. Whoever knows the edges can pass twice the limit within one
-window's length (all of it late in one window, and all again as that fades); for traffic that knows nothing of them the
-estimate is off by 0.3 / sqrt(requests a window), on average.
+One window's length back from now lie the begun window of the calendar and a part of the previous one. Of the previous
+one only the count is known, so its requests are taken to have come evenly: with 15 seconds of a minute gone, three
+quarters of them still count. Whoever knows the edges can pass twice the limit within one window's length (all of it
+late in one window, and all again as that fades). For traffic that knows nothing of them the estimate is off by
+0.3 / sqrt(requests a window), on average.
 
-State: the moment from which nothing is left of it, the count of the previous window, and that of the current one, which
-is never 0 and tells by that moment which window it is of. Hot path.
+State: the moment from which nothing of it counts, the count of the previous window, and that of the current one. The
+last is never 0, and the moment tells which window it is of. Hot path.
 """
 
 from struct import Struct
@@ -68,7 +68,7 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
 
 
 def _gone(end: int, current: int, window: int) -> int:
-    """When less than 1 of the count is in view, which is before its window is out of it."""
+    """When less than one request of the count is in view: shortly before all of its window is out of view."""
     return end + window - (window - 1) // current
 
 
@@ -83,7 +83,7 @@ def _state(end: int, previous: int, current: int, window: int, now: int) -> tupl
 
 
 def _room(end: int, previous: int, current: int, window: int, most: int) -> int:
-    """The first moment when the estimate is at most so much, if it is more now."""
+    """The first moment at which the estimate is at most `most`, if it is more now."""
     if current > most:
         end, previous, current = end + window, current, 0
     if previous <= most - current:

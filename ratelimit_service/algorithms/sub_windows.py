@@ -1,12 +1,12 @@
 """Sub-windows: the window cut into parts, each with its count; a part leaves the view only when all of it is too old.
 
-The part that is leaving is counted whole as long as any of it is in view, so there is one more than the window has.
-That is why no moment ever sees more than the limit in the window that lies before it, whatever comes when; an estimate
-of what is left of that part could not promise it. The price: after a burst, room comes back up to one part late. Where
-the parts do not divide the window, each is a fraction of a microsecond longer.
+The part that is leaving counts whole as long as any of it is in view, so one more part is kept than the window has.
+That is why the window before any moment never holds more than the limit, whatever comes when; an estimate of what is
+left of that part could not promise it. The price: after a burst, room comes back up to one part late. Where the parts
+do not divide the window, each is a fraction of a microsecond longer.
 
-State: the moment from which the newest count is too old, then the counts, the newest first, as far back as there are
-any. The newest is never 0, and that moment tells which part it is of. Hot path.
+State: the moment from which the newest count is too old, then the counts, the newest first; a part in which nothing
+came is 0. The newest is never 0, and the moment tells which part it is of. Hot path.
 """
 
 from functools import lru_cache
@@ -99,7 +99,7 @@ def _refund(counts: tuple[int, ...], cost: int, age: int) -> tuple[tuple[int, ..
 
 
 def _first_to_leave(counts: tuple[int, ...], excess: int) -> int:
-    """From which on the counts must have left, so that so many have."""
+    """The index from which on the counts must have left, so that `excess` of them have."""
     oldest = len(counts)
     while excess > 0:
         oldest -= 1

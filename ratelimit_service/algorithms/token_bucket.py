@@ -1,12 +1,14 @@
 """Token bucket: a bucket of tokens that refills without pause; a request takes as many as it costs, or is refused.
 
 Refilled at L tokens a window W, full at B (`burst`, by default L): after any rest B may come at once, and in the long
-run L a window. Kept as one moment (GCRA): the one at which the bucket is full again. What is missing is how far that
-lies ahead, a request moves it W/L further, and time does the refilling. A microsecond is not fine enough for W/L, so
-that moment has a fraction, in L-ths of a microsecond, and what is missing is counted in units of which a request has W
-and a microsecond has L: nothing is ever rounded.
+run L a window.
 
-State: the moment, rounded up, and the fraction of its last microsecond in L-ths; 0 for all of it. Hot path.
+All that is kept is the moment at which the bucket will be full again (GCRA). How far it lies ahead tells what is
+missing: a token costs W/L more, and time does the refilling. W/L need not be a whole number of microseconds, so
+everything is counted in L-ths of one: a token is W of them, a microsecond L. Nothing is ever rounded.
+
+State: the moment, rounded up to a microsecond, and how many L-ths of the last microsecond it reaches; 0 for all of
+them. Hot path.
 """
 
 from struct import Struct

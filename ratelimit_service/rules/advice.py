@@ -11,11 +11,10 @@ from ratelimit_service.rules.report import quoted
 from ratelimit_service.rules.rule import Rule
 
 _ANY_TEXT = "\0"
-"""Stands for a text that no literal of a pattern contains: YAML has no NUL. Only a `*` fits it, so a pattern fits
-another one with this in place of its `*` exactly when it fits all that the other fits."""
+"""Stands for a text that no literal of a pattern contains: YAML has no NUL. Only a `*` fits it. So one pattern fits all
+that another fits exactly when it fits the other with this in place of each `*`."""
 
-
-MOST_LOGGED = 5000
+LONGEST_LOG = 5000
 """Moments in one counter; 8 bytes each."""
 
 
@@ -28,7 +27,7 @@ def advise(book: RuleBook) -> list[Problem]:
 
 def _logs(rule: Rule) -> Iterator[Problem]:
     limit, place = rule.limit, rule.place
-    if rule.algorithm.name == "sliding_log" and limit is not None and limit.requests > MOST_LOGGED:
+    if rule.algorithm.name == "sliding_log" and limit is not None and limit.requests > LONGEST_LOG:
         message = (
             f"sliding_log remembers up to {limit.requests:,} moments in each counter; sub_windows lets no more through "
             "either, and remembers a few numbers"

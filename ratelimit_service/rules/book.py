@@ -19,7 +19,7 @@ class Wildcards:
     """
 
     def __init__(self, patterns: Iterable[tuple[str, "Node"]]) -> None:
-        shapes: dict[tuple[int, int], dict[tuple[str, str], list[tuple[int, int, list[str], Node]]]] = {}
+        shapes: dict[tuple[int, int], dict[tuple[str, str], list[_Pattern]]] = {}
         for order, (pattern, node) in enumerate(patterns):
             start, *middles, end = pattern.split("*")
             alike = shapes.setdefault((len(start), len(end)), {}).setdefault((start, end), [])
@@ -41,6 +41,10 @@ class Wildcards:
                     best, best_order = node, order
                     break
         return best
+
+
+_Pattern = tuple[int, int, list[str], "Node"]
+"""Its place among the patterns of the level, its characters besides `*`, what stands between two `*`, and its node."""
 
 
 def _fits(text: str, start: int, end: int, middles: list[str]) -> bool:
@@ -72,7 +76,10 @@ class Node:
 
 
 class RuleBook:
-    """Every domain with its tree; in those of `together` a limit sent with a request is charged with the others."""
+    """Every domain with its tree of nodes.
+
+    In the domains of `together`, a limit that comes with a request is charged together with the others.
+    """
 
     def __init__(self, domains: Mapping[str, Node], together: Collection[str] = ()) -> None:
         self.domains = domains

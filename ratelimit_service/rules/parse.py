@@ -37,8 +37,9 @@ def parse(
     """The rulebook of these files; without any, one that has no domains.
 
     With `merge_domains`, several files may have the same domain. From `near_ratio` of a limit on, a hit counts as near
-    it. Of each rule whose metrics have values of requests in their names, `most_values` are counted apart. Rules take
-    over the tallies of those of `previous` that have the same path. Raises RulesError with every problem of every file.
+    it. A rule whose metrics have values of requests in their names counts at most `most_values` of them apart. A rule
+    takes over the tallies of the one of `previous` that has the same path. Raises RulesError with every problem of
+    every file.
     """
     old = {rule.path: rule for rule in previous.rules} if previous is not None else {}
     domains: dict[str, _Domain] = {}
@@ -62,9 +63,9 @@ def parse(
 def _no_collections() -> Iterator[None]:
     """Keep the garbage collector from running: a load makes a million objects and not one cycle.
 
-    It would stop all threads a dozen times; and once more after the load, 15 ms for ten thousand rules, to find that
-    all the new objects are there to stay. Freezing and thawing makes them old without looking at any. Only who found
-    the collector running starts it again, so two loads at a time do no harm.
+    It would stop all threads a dozen times, and once more after the load, 15 ms for ten thousand rules, only to find
+    that all the new objects are there to stay. Freezing and thawing makes them old without looking at any. Only a load
+    that found the collector running starts it again, so two at a time do no harm.
     """
     running = gc.isenabled()
     gc.disable()

@@ -60,7 +60,7 @@ class Rule:
     together: int = ALONE
     """`ALONE`, `LIST` or `REQUEST`."""
     beside: tuple["Rule", ...] = ()
-    """The other limits of the same descriptor; the first of them has the others."""
+    """The other limits of the same descriptor; only its first rule has them."""
     on_store_failure: str = ""
     """What is answered without the store; empty for what the settings say."""
     span: Path = ()
@@ -133,16 +133,16 @@ def metric_path(rule: Rule, entries: Entries) -> Path:
 def counter_key(rule: Rule, entries: Entries) -> str:
     """The name of the counter that this rule and these entries share.
 
-    No two rules, and no two lists of entries under one rule, ever have the same: what separates the parts is escaped
-    inside them, a shared level's name (its pattern may stand twice at one level, below `a*` and `a`) is set off from a
-    value by `~`, and the end tells the way of counting, the window, and whatever else changes what a state means. How
-    many are allowed is not in it: raising a limit keeps its counters.
+    No two rules, and no two lists of entries under one rule, ever have the same. What separates the parts is escaped
+    inside them. A shared level's name is set off by `~` from what might be a value; it is the name and not the pattern,
+    which may stand twice at one level, below `a*` and `a`. The end tells the way of counting, the window, and whatever
+    else changes what a state means. How many are allowed is not in it: raising a limit keeps its counters.
     A very long name stands as its digest, so that a counter's size does not depend on what clients send.
     """
     key = rule.start
     if not rule.shares:
         for name, value in entries:
-            # Most have nothing to escape, and to find that out so takes 0.03 µs, and by translating 0.4.
+            # Most have nothing to escape: finding that out in this way takes 0.03 µs, translating 0.4.
             safe_name = name if name.isidentifier() else name.translate(_SEPARATORS)
             key += f"|{safe_name}={value if value.isalnum() else value.translate(_SEPARATORS)}"
     else:
@@ -164,7 +164,7 @@ def _ending(algorithm: str, limit: Limit, override: bool) -> str:
 
 
 def near_threshold(requests: int, ratio: float) -> int:
-    """How much of a limit may be used before it counts as near: upstream multiplies in 32-bit floats, so this does."""
+    """How much of a limit may be used before a hit counts as near it. In 32-bit floats, as upstream multiplies."""
     return int(_float32(_float32(requests) * _float32(ratio)))
 
 

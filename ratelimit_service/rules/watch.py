@@ -35,7 +35,7 @@ _MOST_LOGGED = 20
 class Watcher:
     """Keeps a book true to the files at `path`, and calls `publish` with each new one.
 
-    Once a book is loaded there is always one.
+    Once a book is loaded, there is always one.
     """
 
     def __init__(

@@ -4,9 +4,9 @@ Bounded and swept. The counters are cut into segments by their key's hash, each 
 growing one, nor sweeping one, nor finding the least recently used in one ever takes long: with a single dictionary of
 a million counters each of the three would stop all calls for tens of milliseconds.
 
-Law: in a segment that is three quarters full, what was used since it became so stands behind what was not, in the order
-of use. Before that no counter has to make way, and to move each to the end when it is hit would take a quarter of its
-memory more: dictionaries grow by what is put into them, whatever was taken out.
+Law: while a segment is three quarters full, a counter that is hit moves to its end, so in front stand those that were
+not hit since it became so. Before that a counter stays where it is: none has to make way yet, and moving would take a
+quarter more memory, since a dictionary grows by what is put into it, whatever was taken out.
 """
 
 from collections.abc import Mapping, Sequence
