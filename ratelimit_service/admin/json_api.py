@@ -31,9 +31,6 @@ _HTTP_STATUS: Final = {Status.INVALID_ARGUMENT: 400, Status.UNAVAILABLE: 503, St
 
 _T = TypeVar("_T")
 
-Answer = tuple[int, str]
-"""HTTP status and body."""
-
 
 class JsonApi:
     """Answers `POST /json` by the method."""
@@ -114,8 +111,8 @@ def _invalid(wrong: str) -> RpcError:
     return RpcError(Status.INVALID_ARGUMENT, f"the body is not a RateLimitRequest: {wrong}")
 
 
-def answer_text(answer: bytes) -> Answer:
-    """The answer as upstream writes it: proto3's JSON without spaces."""
+def answer_text(answer: bytes) -> tuple[int, str]:
+    """The answer's HTTP status, and its text as upstream writes it: proto3's JSON without spaces."""
     message = RateLimitResponse.FromString(answer)
     fields = json_format.MessageToDict(message)
     if message.HasField("dynamic_metadata"):
