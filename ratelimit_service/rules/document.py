@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ratelimit_service.rules.nodes import At, Field, Fields, Items, Node, Scalar, kind_of
+from ratelimit_service.rules.nodes import At, Field, Fields, Items, Scalar, YamlNode, kind_of
 from ratelimit_service.rules.report import Report, quoted
 from ratelimit_service.rules.scalar import Value, resolve
 from ratelimit_service.rules.source import Source
@@ -40,7 +40,7 @@ _BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _TAGS = "tag:yaml.org,2002:"
 
 
-def read_document(source: Source, report: Report) -> Node | None:
+def read_document(source: Source, report: Report) -> YamlNode | None:
     """The one document of the file, or None when there is none. Raises RulesError when it cannot be read to its end."""
     _check_text(source.text, report)
     return Composer(source.text, report).document()
@@ -96,7 +96,7 @@ class _Chunks:
 
 
 class _Anchor(NamedTuple):
-    node: Node | None
+    node: YamlNode | None
     """None while it is open: an alias to it would be a cycle."""
     size: int
 
@@ -111,9 +111,9 @@ class Composer:
         self._anchors: dict[str, _Anchor] = {}
         self._nodes = 0
 
-    def document(self) -> Node | None:
+    def document(self) -> YamlNode | None:
         """The first document; another one that is not empty is an error."""
-        root: Node | None = None
+        root: YamlNode | None = None
         documents = 0
         while True:
             match self._event():
@@ -140,7 +140,7 @@ class Composer:
             # Text that was checked before does not come here with libyaml; PyYAML's own parser trips over some escapes.
             self._report.stop(At(0, 0), f"is not valid YAML: {error}")
 
-    def _node(self, event: Any, depth: int) -> Node:
+    def _node(self, event: Any, depth: int) -> YamlNode:
         self._nodes += 1
         if self._nodes > MOST_NODES:
             self._report.stop(_at(event), f"the file has more than {MOST_NODES:,} nodes; split it")
@@ -148,7 +148,7 @@ class Composer:
             case yaml.AliasEvent():
                 return self._alias(event)
             case yaml.ScalarEvent():
-                node: Node = self._scalar(event)
+                node: YamlNode = self._scalar(event)
                 if event.anchor is not None:
                     self._anchors[event.anchor] = _Anchor(node, 1)
                 return node
@@ -162,7 +162,7 @@ class Composer:
             self._anchors[event.anchor] = _Anchor(node, self._nodes - before + 1)
         return node
 
-    def _alias(self, event: Any) -> Node:
+    def _alias(self, event: Any) -> YamlNode:
         anchor = self._anchors.get(event.anchor)
         if anchor is None:
             self._report.stop(_at(event), f"alias *{event.anchor} has no anchor &{event.anchor} before it")
@@ -211,7 +211,7 @@ class Composer:
 
     def _items(self, event: Any, depth: int) -> Items:
         self._check_tag(event, "seq")
-        items: list[Node] = []
+        items: list[YamlNode] = []
         while not isinstance(inner := self._event(), yaml.SequenceEndEvent):
             items.append(self._node(inner, depth + 1))
         return Items(event.start_mark.line + 1, event.start_mark.column + 1, items)
@@ -239,7 +239,7 @@ class Composer:
                     fields[key.text] = Field(key, value)
         return Fields(event.start_mark.line + 1, event.start_mark.column + 1, fields)
 
-    def _merge(self, value: Node, fields: dict[str, Field]) -> None:
+    def _merge(self, value: YamlNode, fields: dict[str, Field]) -> None:
         """Take in the fields of other maps: the first map of a list wins, and of a merge and a key the later one."""
         maps = value.items if isinstance(value, Items) else [value]
         for one in reversed(maps):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ratelimit_service.model import LONGEST_WINDOW, MAX_REQUESTS, Unit
-from ratelimit_service.rules.nodes import Fields, Items, Node, Scalar, kind_of
+from ratelimit_service.rules.nodes import Fields, Items, Scalar, YamlNode, kind_of
 from ratelimit_service.rules.report import Report, nearest, quoted
 
 UNITS = {unit.name.lower(): unit for unit in sorted(Unit, key=lambda unit: unit.window)}
@@ -19,7 +19,7 @@ UNITS = {unit.name.lower(): unit for unit in sorted(Unit, key=lambda unit: unit.
 class Kind(NamedTuple):
     """A type of value."""
 
-    read: Callable[[Node, str, Report], Any]
+    read: Callable[[YamlNode, str, Report], Any]
     schema: Mapping[str, Any]
 
 
@@ -42,7 +42,7 @@ class Excess(NamedTuple):
         return requests * self.number // 100 if self.percent else self.number
 
 
-def _read_text(node: Node, key: str, report: Report) -> str | None:
+def _read_text(node: YamlNode, key: str, report: Report) -> str | None:
     if not isinstance(node, Scalar):
         report.add(node, f"{key} must be text, not {kind_of(node)}")
     elif isinstance(node.value, float) or (isinstance(node.value, int) and not -(2**63) <= node.value < 2**63):
@@ -52,14 +52,14 @@ def _read_text(node: Node, key: str, report: Report) -> str | None:
     return None
 
 
-def _read_name(node: Node, key: str, report: Report) -> str | None:
+def _read_name(node: YamlNode, key: str, report: Report) -> str | None:
     text = _read_text(node, key, report)
     if text == "":
         report.add(node, f"{key} must not be empty")
     return text or None
 
 
-def _read_count(node: Node, key: str, report: Report, *, least: int, most: int, other: str) -> int | None:
+def _read_count(node: YamlNode, key: str, report: Report, *, least: int, most: int, other: str) -> int | None:
     value = node.value if isinstance(node, Scalar) else None
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
@@ -70,21 +70,21 @@ def _read_count(node: Node, key: str, report: Report, *, least: int, most: int, 
     return None
 
 
-def _read_flag(node: Node, key: str, report: Report) -> bool | None:
+def _read_flag(node: YamlNode, key: str, report: Report) -> bool | None:
     if isinstance(node, Scalar) and isinstance(node.value, bool):
         return node.value
     report.add(node, f"{key} must be true or false, not {kind_of(node)}")
     return None
 
 
-def _read_excess(node: Node, key: str, report: Report) -> Excess | None:
+def _read_excess(node: YamlNode, key: str, report: Report) -> Excess | None:
     if isinstance(node, Scalar) and isinstance(node.value, str) and (match := _PERCENT.fullmatch(node.value)):
         return Excess(int(match[1]), True)
     number = _read_count(node, key, report, least=0, most=MAX_REQUESTS, other=" or a share such as 10%")
     return None if number is None else Excess(number, False)
 
 
-def _read_unit(node: Node, key: str, report: Report) -> Span | None:
+def _read_unit(node: YamlNode, key: str, report: Report) -> Span | None:
     text = _read_text(node, key, report)
     if text is None:
         return None
@@ -116,14 +116,14 @@ def _hint(text: str, known: Iterable[str]) -> str:
     return f"; did you mean {near}?" if near else ""
 
 
-def _read_map(node: Node, key: str, report: Report) -> Fields | None:
+def _read_map(node: YamlNode, key: str, report: Report) -> Fields | None:
     if isinstance(node, Fields):
         return node
     report.add(node, f"{key} must be a map, not {kind_of(node)}")
     return None
 
 
-def _read_maps(node: Node, key: str, report: Report) -> list[Fields] | None:
+def _read_maps(node: YamlNode, key: str, report: Report) -> list[Fields] | None:
     if not isinstance(node, Items):
         report.add(node, f"{key} must be a list, not {kind_of(node)}")
         return None
@@ -133,12 +133,12 @@ def _read_maps(node: Node, key: str, report: Report) -> list[Fields] | None:
     return [item for item in node.items if isinstance(item, Fields)]
 
 
-def _read_json(node: Node, key: str, report: Report) -> dict[str, Any] | None:
+def _read_json(node: YamlNode, key: str, report: Report) -> dict[str, Any] | None:
     fields = _read_map(node, key, report)
     return None if fields is None else {name: _plain(field.value, key, report) for name, field in fields.fields.items()}
 
 
-def _plain(node: Node, key: str, report: Report) -> Any:
+def _plain(node: YamlNode, key: str, report: Report) -> Any:
     match node:
         case Items():
             return [_plain(item, key, report) for item in node.items]
@@ -161,7 +161,7 @@ _UNIT_PATTERN = "|".join(map(_any_case, UNITS))
 def count(least: int, most: int = MAX_REQUESTS) -> Kind:
     """A whole number between these two."""
 
-    def read(node: Node, key: str, report: Report) -> int | None:
+    def read(node: YamlNode, key: str, report: Report) -> int | None:
         return _read_count(node, key, report, least=least, most=most, other="")
 
     return Kind(read, {"type": ["integer", "null"], "minimum": least, "maximum": most})
@@ -171,7 +171,7 @@ def choice(names: Iterable[str]) -> Kind:
     """One of these words."""
     known = tuple(names)
 
-    def read(node: Node, key: str, report: Report) -> str | None:
+    def read(node: YamlNode, key: str, report: Report) -> str | None:
         text = _read_text(node, key, report)
         if text is None or text in known:
             return text

@@ -27,14 +27,14 @@ class Items(NamedTuple):
 
     line: int
     column: int
-    items: "list[Node]"
+    items: "list[YamlNode]"
 
 
 class Field(NamedTuple):
     """A key of a map and its value."""
 
     key: Scalar
-    value: "Node"
+    value: "YamlNode"
 
 
 class Fields(NamedTuple):
@@ -45,10 +45,10 @@ class Fields(NamedTuple):
     fields: dict[str, Field]
 
 
-Node = Scalar | Items | Fields
+YamlNode = Scalar | Items | Fields
 
 
-def kind_of(node: Node) -> str:
+def kind_of(node: YamlNode) -> str:
     """What the node is, in the words of a message."""
     match node:
         case Items():
@@ -65,7 +65,7 @@ def kind_of(node: Node) -> str:
             return f"the text {quoted(node.text)}"
 
 
-def dismantle(node: Node) -> None:
+def dismantle(node: YamlNode) -> None:
     """Take the tree apart, piece by piece. Freed as a whole, a large one would hold up all threads for 20 ms."""
     match node:
         case Items():
