@@ -72,7 +72,7 @@ def _check_meaning(block: Fields, algorithm: str, report: Report) -> None:
     for key in block.fields:
         if key in _OPTIONS and not _means(key, algorithm) and given(block, key):
             able = " and ".join(_OPTIONS[key].algorithms)
-            report.add(block.fields[key].key, f"{key} has no meaning for {algorithm}, but for {able}")
+            report.add(block.fields[key].key, f"{key} has no meaning for {algorithm}, only for {able}")
 
 
 def _window(block: Fields, options: Mapping[str, Any], at: Placed, report: Report) -> int | None:

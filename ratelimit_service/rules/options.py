@@ -50,7 +50,7 @@ class Option(NamedTuple):
 
 
 MOST_PARTS = 1000
-"""Of a window cut into parts: each is a number in the counter's state, and a hit adds them all up. With so many the
+"""Of a window cut into parts: each is a number in the counter's state, and a hit adds them all up. With a thousand the
 limit is kept to a thousandth of the window; more would cost and bring nothing."""
 
 OPTIONS = (

@@ -55,9 +55,11 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     host: Hosts = knob(
-        Section.LISTENING, EVERYWHERE, "Addresses of the HTTP port, between commas; `::` is IPv4 too.", flag=""
+        Section.LISTENING, EVERYWHERE, "Addresses of the HTTP port, separated by commas; `::` is IPv4 too.", flag=""
     )
-    port: Port = knob(Section.LISTENING, "8080", "HTTP: `/json`, `/healthcheck`, `/metrics`; 0 is any free.", flag="")
+    port: Port = knob(
+        Section.LISTENING, "8080", "HTTP: `/json`, `/healthcheck`, `/metrics`; 0 takes any free port.", flag=""
+    )
     debug_host: Hosts = knob(Section.LISTENING, EVERYWHERE, "Addresses of the debug port.", flag="")
     debug_port: Port = knob(Section.LISTENING, "6070", "HTTP for the operator: the pages and `/metrics`.", flag="")
     grpc_host: Hosts = knob(Section.LISTENING, EVERYWHERE, "Addresses of the gRPC port.", flag="")
@@ -181,7 +183,7 @@ class Settings(BaseSettings):
         NEW,
     )
     expiration_jitter_max_seconds: Annotated[int, reads(integer(0))] = knob(
-        Section.REDIS, "300", "Counters of fixed windows expire up to so many seconds after their window."
+        Section.REDIS, "300", "Counters of fixed windows expire at most this many seconds after their window."
     )
     local_cache_size_in_bytes: Annotated[int, reads(integer(0))] = knob(
         Section.REDIS,
@@ -215,7 +217,10 @@ class Settings(BaseSettings):
         flag="--backend",
     )
     memory_max_counters: Annotated[int, reads(integer(1))] = knob(
-        Section.COUNTING, "1000000", "Counters kept in memory, about so many; above it the least recently used go.", NEW
+        Section.COUNTING,
+        "1000000",
+        "About how many counters are kept in memory; above it the least recently used go.",
+        NEW,
     )
     near_limit_ratio: Annotated[float, reads(number(0, 1))] = knob(
         Section.COUNTING, "0.8", "Part of a limit above which a hit is counted as near it."

@@ -142,11 +142,11 @@ def test_of_a_share_that_is_no_whole_number_the_whole_part_counts() -> None:
             ),
         ),
         ("algorithm: [a]", "4:64: algorithm must be text, not a list"),
-        ("burst: 5", "4:53: burst has no meaning for fixed_window, but for token_bucket and leaky_bucket"),
-        ("parts: 5", "4:53: parts has no meaning for fixed_window, but for sub_windows"),
+        ("burst: 5", "4:53: burst has no meaning for fixed_window, only for token_bucket and leaky_bucket"),
+        ("parts: 5", "4:53: parts has no meaning for fixed_window, only for sub_windows"),
         (
             "anchor: calendar, algorithm: sliding_log",
-            "4:53: anchor has no meaning for sliding_log, but for fixed_window",
+            "4:53: anchor has no meaning for sliding_log, only for fixed_window",
         ),
         (
             "algorithm: token_bucket, burst: 0",
