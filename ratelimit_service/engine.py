@@ -53,10 +53,10 @@ class Engine:
     def publish(self, book: RuleBook) -> None:
         """Answer by these rules from now on."""
         self.limiter.book = book
-        # A book stays: the collector need not walk it again and again, 75 ms for ten thousand rules.
+        # The book stays. Frozen, it is not walked by the collector again and again: 75 ms for ten thousand rules.
         gc.freeze()
-        # Nor all counters, which make no cycles, 165 ms for a million: it looks at young objects as often as ever, and
-        # at old ones after 70 million new ones.
+        # Counters make no cycles, and to walk a million takes 165 ms. So the collector looks at young objects as often
+        # as ever, and at old ones only after 70 million new ones.
         gc.set_threshold(700, 10, 10_000)
         self.health.rules_loaded(bool(book.domains))
 

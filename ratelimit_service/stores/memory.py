@@ -24,7 +24,7 @@ SEGMENT = 1024
 """Counters in a full segment: about 0.2 ms to sweep."""
 
 _LOOKED_AT = 8
-"""Of the least recently used, to find one that has expired."""
+"""How many of those in front are looked at, to find one that has expired."""
 
 
 class MemoryStore:
