@@ -104,7 +104,7 @@ class Tally:
 
 
 class Tallies:
-    """Tallies by path, at most so many; whatever comes after is summed in one more, under `other`."""
+    """At most `most` tallies by path; whatever comes after is summed in one more, under `other`."""
 
     def __init__(self, other: Path, most: int) -> None:
         self._by_path: dict[Path, Tally] = {}

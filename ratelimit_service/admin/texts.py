@@ -20,7 +20,7 @@ def rules_text(rules: Sequence[Rule]) -> Iterator[str]:
 def _rule_line(rule: Rule) -> str:
     limit = rule.limit
     unit, requests = ("UNKNOWN", 0) if limit is None else (limit.unit.name, limit.requests)
-    # What upstream has not comes last, and only where it is used.
+    # What upstream lacks comes last, and only where it is used.
     times = 1 if limit is None else limit.window // limit.unit.window
     ours = "".join(
         f", {text}" for text in ([f"unit_multiplier: {times}"] if times > 1 else []) + counting_in_words(rule)

@@ -35,7 +35,7 @@ from typing import Any, Protocol
 from ratelimit_service.model import Decision, Limit
 
 State = Any
-"""A tuple of integers, or bytes. What is in it only the algorithm knows, but for its `expiry`."""
+"""A tuple of integers, or bytes. Only its algorithm knows what is in it, except for its `expiry`."""
 
 _MOMENT = Struct("q")
 

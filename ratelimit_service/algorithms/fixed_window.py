@@ -64,5 +64,5 @@ def _end(index: int, window: int) -> int:
 
 
 def _reset(state: State | None, limit: Limit, end: int, now: int) -> int:
-    """The calendar's window ends whether anything was charged or not; one that has not begun has no end."""
+    """A window of the calendar ends whether anything was charged or not; one yet to begin with a request has no end."""
     return 0 if state is None and limit.first_request else end - now

@@ -1,4 +1,4 @@
-"""`ratelimit counters`: what is in the counters in Redis, and a fresh allowance for those who shall have one."""
+"""`ratelimit counters`: what is in the counters in Redis, and a fresh allowance for whoever should have one."""
 
 import json
 import os
@@ -85,7 +85,7 @@ Examples:
     metavar="RULE",
     help="Only of this rule: its name in metrics and on the page, its place in the files, or its name there.",
 )
-@click.option("--limit", "most", type=click.IntRange(0), default=20, show_default=True, help="Show so many.")
+@click.option("--limit", "most", type=click.IntRange(0), default=20, show_default=True, help="How many to show.")
 @click.option("--reset", is_flag=True, help="Remove the counters, after asking: all begin anew.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print JSON.")

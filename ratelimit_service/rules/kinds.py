@@ -32,13 +32,13 @@ class Span(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """How much there may be above a limit: so many, or so many percent of it."""
+    """How much there may be above a limit: a number, or a percentage of the limit."""
 
     number: int
     percent: bool
 
     def of(self, requests: int) -> int:
-        """How many above a limit of `requests`; of a share the whole part."""
+        """How many above a limit of `requests`; a percentage is rounded down."""
         return requests * self.number // 100 if self.percent else self.number
 
 
@@ -105,7 +105,7 @@ def _read_unit(node: YamlNode, key: str, report: Report) -> Span | None:
 
 
 def window_problem(unit: Unit, times: int) -> str:
-    """What is wrong with a window of so many units; empty when nothing is."""
+    """What is wrong with a window of that many units; empty when nothing is."""
     if times < 1:
         return "is no length of time"
     return f"is longer than {LONGEST_WINDOW // Unit.YEAR.window} years" if times * unit.window > LONGEST_WINDOW else ""

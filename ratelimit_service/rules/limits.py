@@ -47,7 +47,7 @@ def read_limit(
     excess: Excess | None = chosen.get("exceed")
     limit = Limit(
         requests,
-        # Envoy hears of the window as so many of the largest unit that divides it.
+        # Envoy hears of the window as a multiple of the largest unit that divides it.
         next(unit for length, unit in _LARGEST_FIRST if window % length == 0),
         window,
         burst=chosen.get("burst", 0),
