@@ -10,12 +10,13 @@ BIN := .venv/bin
 LOCK := requirements-dev.lock
 PYTEST_ARGS ?= -n 2
 FUZZ_SECONDS ?= 900
+BENCH_ARGS ?=
 
 # PYTHON=/path/to/python3.12 chooses; otherwise the first that starts, is new enough and can make virtualenvs.
 PYTHON ?=
 USABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 
-.PHONY: help run test check format coverage fuzz proto lock clean
+.PHONY: help run test check format coverage fuzz bench proto lock clean
 
 help:  ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -48,6 +49,9 @@ coverage: .venv/.project  ## Run all tests in one process, and say which lines n
 fuzz: .venv/.project  ## Look for bytes that break the fast transport, FUZZ_SECONDS=900; what is found lies in .fuzz.
 	@fuzzer=$$($(BIN)/python -m tests.peers atheris); \
 	PYTHONPATH=$$fuzzer:. nice $(BIN)/python tests/fuzz/fuzz.py $(FUZZ_SECONDS)
+
+bench: .venv/.project  ## Load the service alone on a core, beside the real envoyproxy/ratelimit (BENCH_ARGS="--vary keys=1,1000").
+	@$(BIN)/python bench/service.py --upstream $(BENCH_ARGS)
 
 proto: .venv/.project  ## Generate ratelimit_service/api/generated from proto/.
 	$(BIN)/python proto/generate.py

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -63,6 +64,11 @@ def write(service: Service, count: int, requests: int) -> None:
         service.write_rules(text, name)
 
 
+def has_loaded(service: Service, times: int) -> bool:
+    """Its rules, so often."""
+    return service.log.count("rules loaded") >= times
+
+
 def main() -> None:
     """Prints the table."""
     options = argparse.ArgumentParser(description=__doc__)
@@ -84,15 +90,15 @@ def main() -> None:
             with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel:
                 ask = channel.unary_unary(ShouldRateLimit.path, bytes, bytes)
                 write(service, chosen.rules, 2)
-                service.wait_until(lambda: service.log.count("rules loaded") > 1, "the rules are loaded")
+                service.wait_until(partial(has_loaded, service, 2), "the rules are loaded")
 
                 changing: list[float] = []
                 spent = 0.0
                 for reload in range(chosen.reloads):
-                    loads = service.log.count("rules loaded")
+                    loaded = partial(has_loaded, service, service.log.count("rules loaded") + 1)
                     write(service, chosen.rules, 10 + reload)
                     started = time.perf_counter()
-                    changing += calls(ask, body, lambda before=loads: service.log.count("rules loaded") > before)
+                    changing += calls(ask, body, loaded)
                     spent += time.perf_counter() - started
                 end = time.perf_counter() + spent
                 quiet = calls(ask, body, lambda: time.perf_counter() > end)

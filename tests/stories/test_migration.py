@@ -8,17 +8,14 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests import peers
-from tests.ports import free_port
-from tests.processes import Process, ask, start_service
+from tests.processes import ask, start_service
 from tests.redis import Redis, start_redis
+from tests.upstream import start_upstream
 
 RULES = """
 domain: shop
@@ -55,29 +52,6 @@ class Pair(NamedTuple):
     per_second: Redis
 
 
-@contextmanager
-def start_upstream(folder: Path, rules: Path, environ: dict[str, str]) -> Iterator[int]:
-    """The real one; where it listens for HTTP."""
-    folder.mkdir()
-    port = free_port()
-    settings = {
-        "RUNTIME_ROOT": str(rules.parent),
-        "RUNTIME_SUBDIRECTORY": ".",
-        "RUNTIME_APPDIRECTORY": rules.name,
-        "RUNTIME_WATCH_ROOT": "false",
-        "HOST": "127.0.0.1",
-        "PORT": str(port),
-        "GRPC_HOST": "127.0.0.1",
-        "GRPC_PORT": str(free_port()),
-        "DEBUG_HOST": "127.0.0.1",
-        "DEBUG_PORT": str(free_port()),
-        "USE_STATSD": "false",
-    }
-    with Process([str(peers.upstream())], folder, settings | environ) as upstream:
-        upstream.wait_until(lambda: ask(port, "/healthcheck").status == 200, "upstream is healthy")
-        yield port
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("migration")
@@ -98,7 +72,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             start_upstream(folder / "theirs", rules, environ) as theirs,
             start_service(folder / "ours", rules, environ | new) as ours,
         ):
-            yield Pair((theirs, ours.http_port), redis, per_second)
+            yield Pair((theirs.http_port, ours.http_port), redis, per_second)
 
 
 def charge(port: int, cost: int, entries: Sequence[Sequence[str]]) -> dict[str, Any]:

@@ -1,0 +1,262 @@
+"""The whole service under load, alone on a core: `python bench/service.py [--upstream] [--vary keys=1000,1000000]`.
+
+Counters in memory and in Redis; beside them the real envoyproxy/ratelimit, or any service that listens already, as
+`--peer NAME=HOST:PORT` says (--show-rules tells what rules it needs). All take turns, round after round, and the median
+of the rounds counts: compare rows of one table only. Redis and the load have a core to themselves, where there are two.
+--vary tells how the cost grows: a table for each value, and with --picture FILE.svg a chart of them.
+"""
+
+import argparse
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from load import Load, Result, add_options, options_of
+from picture import draw
+
+from tests import peers
+from tests.processes import start_service
+from tests.redis import start_redis
+from tests.upstream import start_upstream
+
+SERVICE_CORE, LOAD_CORE = {0}, {1}
+WARM_UP = 5000
+"""Calls before any that count: connections, plans, counters."""
+
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What the services are like, beside what is asked of them."""
+
+    rules: int = 1
+    limit: int = 4_000_000_000
+    workers: int = 1
+
+
+class Running(NamedTuple):
+    """A service at work; the process ids of a peer are not known."""
+
+    name: str
+    address: str
+    pid: int = 0
+    redis_pid: int = 0
+
+
+class Round(NamedTuple):
+    """What one service has shown in one round; microseconds of processor time a call."""
+
+    calls_a_second: float
+    p50_ms: float
+    p99_ms: float
+    service_us: float
+    redis_us: float
+    refused: float
+    failed: float
+
+
+Shown = dict[str, dict[str, list[Round]]]
+"""By the value of what is varied, and by the service."""
+
+
+def rules_of(scenario: Scenario, load: Load) -> str:
+    """The file: what is asked for, after so many others."""
+    limit = f"rate_limit: {{unit: hour, requests_per_unit: {scenario.limit}}}"
+    lines = ["domain: bench", "descriptors:"]
+    lines += [f"  - {{key: other, value: v{number}, {limit}}}" for number in range(scenario.rules - 1)]
+    for descriptor in range(load.descriptors):
+        lines.append(f"  - key: user{descriptor}")
+        indent = "    "
+        for entry in range(1, load.entries):
+            lines += [f"{indent}descriptors:", f"{indent}  - key: also{entry}", f"{indent}    value: so"]
+            indent += "    "
+        lines.append(f"{indent}{limit}")
+    return "\n".join(lines) + "\n"
+
+
+def pin(pid: int, cores: set[int]) -> None:
+    """A process with all its threads, where there is more than one core."""
+    if (os.cpu_count() or 1) > 1:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), cores)
+
+
+def processor_seconds(pid: int) -> float:
+    """Of a process and its children, until now."""
+    if not pid:
+        return 0
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return (int(fields[11]) + int(fields[12])) * TICK + sum(processor_seconds(int(child)) for child in children)
+
+
+@contextmanager
+def started(scenario: Scenario, load: Load, *, upstream: bool) -> Iterator[list[Running]]:
+    """Our service with each store, and upstream's."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        rules = folder / "root" / "config"
+        rules.mkdir(parents=True)
+        (rules / "rules.yaml").write_text(rules_of(scenario, load))
+
+        def start_ours(name: str, environ: Mapping[str, str], redis_pid: int = 0) -> Running:
+            settings = {"STORE_DEADLINE": "1s", "WORKERS": str(scenario.workers)}
+            service = stack.enter_context(start_service(folder / name, rules, settings | dict(environ)))
+            return Running(name, f"127.0.0.1:{service.grpc_port}", service.pid, redis_pid)
+
+        def start_a_redis(name: str) -> tuple[int, dict[str, str]]:
+            redis = stack.enter_context(start_redis(folder / name))
+            pin(redis.pid, LOAD_CORE)
+            return redis.pid, {"REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": f"127.0.0.1:{redis.port}"}
+
+        running = []
+        if scenario.workers == 1:  # the memory store has no more
+            running.append(start_ours("memory", {"MEMORY_MAX_COUNTERS": "5000000"}))
+        redis_pid, environ = start_a_redis("our redis")
+        running.append(start_ours("redis", environ, redis_pid))
+        if upstream:
+            redis_pid, environ = start_a_redis("upstream's redis")
+            environ |= {"GOMAXPROCS": str(scenario.workers), "LOG_LEVEL": "error"}
+            theirs = stack.enter_context(start_upstream(folder / "upstream", rules, environ))
+            running.append(Running("envoyproxy", f"127.0.0.1:{theirs.grpc_port}", theirs.pid, redis_pid))
+        if scenario.workers == 1:
+            for service in running:
+                pin(service.pid, SERVICE_CORE)
+        yield running
+
+
+def measure(service: Running, load: Load) -> Round:
+    """One round, by a load in a process of its own."""
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in asdict(load).items()]
+    command = [sys.executable, str(Path(__file__).with_name("load.py")), service.address, "--json", *options]
+    before = [processor_seconds(pid) for pid in (service.pid, service.redis_pid)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as loading:
+        pin(loading.pid, LOAD_CORE)
+        told, _ = loading.communicate()
+    after = [processor_seconds(pid) for pid in (service.pid, service.redis_pid)]
+    if loading.returncode:
+        sys.exit(f"{service.name} at {service.address} cannot be asked")
+    result = Result(**json.loads(told))
+    if not result.calls:
+        sys.exit(f"{service.name} at {service.address} does not answer: {result.failures}")
+    for what, count in result.failures.items():
+        print(f"{service.name}: {count} calls failed: {what}", file=sys.stderr)
+    ours, of_redis = ((end - begin) / result.calls * 1e6 for begin, end in zip(before, after, strict=True))
+    failed = sum(result.failures.values())
+    return Round(result.a_second, result.p50, result.p99, ours, of_redis, result.refused, failed)
+
+
+def compare(running: Sequence[Running], load: Load, rounds: int) -> dict[str, list[Round]]:
+    """All rounds of each service, after one that does not count."""
+    shown: dict[str, list[Round]] = {service.name: [] for service in running}
+    for service in running:
+        measure(service, replace(load, calls=min(load.calls, WARM_UP)))
+    for _ in range(rounds):
+        for service in running:
+            shown[service.name].append(measure(service, load))
+    return shown
+
+
+def medians(rounds: Sequence[Round]) -> Round:
+    """Of each figure by itself."""
+    return Round(*(median(figures) for figures in zip(*rounds, strict=True)))
+
+
+def print_table(shown: Mapping[str, Sequence[Round]]) -> None:
+    """A row for each service, with the ratio to the last one."""
+    print(f"{'':12} {'calls/s':>9} {'× last':>6} {'p50 ms':>7} {'p99 ms':>7} {'µs/call':>8} {'in Redis':>8} refused")
+    of_last = medians(list(shown.values())[-1]).calls_a_second
+    for name, rounds in shown.items():
+        row = medians(rounds)
+        spent = "".join(f" {us:8.1f}" if us else f" {'':8}" for us in (row.service_us, row.redis_us))
+        print(
+            f"{name:12} {row.calls_a_second:9,.0f} {row.calls_a_second / of_last:6.2f} {row.p50_ms:7.2f} "
+            f"{row.p99_ms:7.2f}{spent} {row.refused:7,.0f}",
+            flush=True,
+        )
+
+
+def every_round(shown: Shown) -> list[dict[str, object]]:
+    """What --json writes."""
+    return [
+        {"varied": value, "service": name, **one._asdict()}
+        for value, services in shown.items()
+        for name, rounds in services.items()
+        for one in rounds
+    ]
+
+
+def varied(text: str, scenario: Scenario, load: Load) -> Iterator[tuple[str, Scenario, Load]]:
+    """What is measured for each value of `NAME=VALUE,VALUE`; once, as it is, for an empty text."""
+    name, _, values = text.partition("=")
+    if not name:
+        yield "", scenario, load
+    field = name.replace("-", "_")
+    for value in filter(None, values.split(",")):
+        if hasattr(scenario, field):
+            yield value, replace(scenario, **{field: int(value)}), load
+        elif hasattr(load, field):
+            yield value, scenario, replace(load, **{field: int(value)})
+        else:
+            sys.exit(f"nothing is called {name}; see --help")
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--vary", default="", metavar="NAME=VALUE,VALUE", help="any of the options below that follow")
+    parser.add_argument("--upstream", action="store_true", help="beside envoyproxy/ratelimit, which Go builds")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=HOST:PORT", help="beside one that listens")
+    parser.add_argument("--show-rules", action="store_true", help="print the rules that a peer needs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round there")
+    parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw calls a second over --vary")
+    add_options(parser, Scenario)
+    add_options(parser, Load)
+    chosen = parser.parse_args()
+    scenario, load = options_of(chosen, Scenario), options_of(chosen, Load)
+    if chosen.show_rules:
+        print(rules_of(scenario, load), end="")
+        return
+    if chosen.picture and not chosen.vary:
+        parser.error("--picture needs --vary")
+    if chosen.upstream:
+        try:
+            peers.find_upstream()
+        except peers.Missing as reason:
+            sys.exit(f"envoyproxy/ratelimit cannot be had: {reason}")
+    others = [Running(*peer.split("=", 1)) for peer in chosen.peer]
+    shown: Shown = {}
+    for value, of_value, with_load in varied(chosen.vary, scenario, load):
+        with redirect_stdout(io.StringIO()), started(of_value, with_load, upstream=chosen.upstream) as running:
+            shown[value] = compare([*running, *others], with_load, chosen.rounds)
+        if value:
+            print(f"{chosen.vary.partition('=')[0]} {value}")
+        print_table(shown[value])
+    if chosen.json:
+        of_all = {"machine": platform.platform(), "python": platform.python_version(), "vary": chosen.vary}
+        whole = {**of_all, **asdict(scenario), **asdict(load), "rounds": every_round(shown)}
+        chosen.json.write_text(json.dumps(whole, indent=2))
+    if chosen.picture:
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for value, services in shown.items():
+            for name, rounds in services.items():
+                lines.setdefault(name, []).append((float(value), medians(rounds).calls_a_second))
+        chosen.picture.write_text(draw(lines, chosen.vary.partition("=")[0], "calls a second"))
+
+
+if __name__ == "__main__":
+    main()
