@@ -8,9 +8,9 @@
       └── …
 
 **Connections.** Envoy opens few and keeps them, so a kernel that spreads them by chance leaves workers idle. The parent
-accepts, and hands each connection to the worker that has the fewest (`acceptor`, `door`). A connection waits in a
-socket between the two until the worker takes it; both ends of that socket are open in the parent, who can take back
-what was not taken. So a worker that hangs, or dies, has only those connections that it really took.
+accepts, and hands each connection to the worker that has the fewest (`acceptor`, `sharing`). A connection waits in a
+socket between the two until the worker takes it (`door`); both ends of that socket are open in the parent, who can take
+back what was not taken. So a worker that hangs (`lookout`), or dies, has only those connections that it really took.
 
 **Words.** Parent and worker talk over a second socket, in lines of JSON (`channel`). The parent sends settings, rules,
 questions of `/json`, and when to stop; the worker how many connections it has taken and lost, and once a second, at

@@ -6,8 +6,9 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
+from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.listen import Opened, remove_socket
-from ratelimit_service.workers.crew import Crew
+from ratelimit_service.workers.sharing import Sharing
 
 log = logging.getLogger(__name__)
 
@@ -19,16 +20,17 @@ _PAUSE_SECONDS: Final = 1.0
 
 
 class Acceptor:
-    """Hands all connections to the crew, and refuses those above the most there may be of all workers together."""
+    """Hands all connections on, and refuses those above the most there may be of all workers together."""
 
-    def __init__(self, crew: Crew, most: int) -> None:
-        self._crew = crew
+    def __init__(self, sharing: Sharing, most: int, refused: Counts) -> None:
+        self._sharing = sharing
         self._most = most
+        self._refused = refused
         self._opened: Sequence[Opened] = ()
         self._paused = False
         """It would accept, if there were room."""
         self._resuming: asyncio.TimerHandle | None = None
-        crew.wake = self._resume
+        sharing.wake = self._resume
 
     def listen(self, opened: Sequence[Opened]) -> None:
         """These are its sockets from now on; whoever comes waits."""
@@ -64,7 +66,7 @@ class Acceptor:
             loop.remove_reader(listening)
 
     def _resume(self) -> None:
-        if self._paused and self._resuming is None and self._crew.has_room:
+        if self._paused and self._resuming is None and self._sharing.has_room:
             self.accept()
 
     def _resume_late(self) -> None:
@@ -73,7 +75,7 @@ class Acceptor:
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_AT_ONCE):
-            if not self._crew.has_room:
+            if not self._sharing.has_room:
                 self._pause()
                 return
             try:
@@ -85,8 +87,8 @@ class Acceptor:
                 self._pause()
                 self._resuming = asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._resume_late)
                 return
-            if self._most and self._crew.open >= self._most:
+            if self._most and self._sharing.open >= self._most:
                 connection.close()
-                self._crew.sums.refused.turn_away(self._most)
+                self._refused.turn_away(self._most)
                 continue
-            self._crew.hand(connection)
+            self._sharing.hand(connection)

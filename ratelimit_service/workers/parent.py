@@ -31,7 +31,7 @@ class Parent:
         self._settings = settings
         self._crew = Crew(settings, count)
         self._watcher = watch_rules(settings, self._publish)
-        self._acceptor = Acceptor(self._crew, settings.grpc_max_connections)
+        self._acceptor = Acceptor(self._crew.sharing, settings.grpc_max_connections, self._crew.sums.refused)
         self._admin = AdminServer(
             self._crew.sums,
             _Method(self._crew),
@@ -108,4 +108,4 @@ class _Method:
 
     def call(self, body: bytes, reply: Reply) -> None:
         """Have a worker answer."""
-        self._crew.call(body, reply)
+        self._crew.sharing.call(body, reply)
