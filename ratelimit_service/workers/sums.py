@@ -78,7 +78,8 @@ class Sums:
         for path, value_path, numbers in piece:
             rule = self._rules.get(tuple(path))
             if rule is not None:
-                add_tally(rule.tally if rule.tallies is None else rule.tallies.of(tuple(value_path)), numbers)
+                by_value = rule.tallies if value_path else None  # the worker may have told by the rule of before
+                add_tally(rule.tally if by_value is None else by_value.of(tuple(value_path)), numbers)
 
     def add(self, summary: Mapping[str, Any]) -> None:
         """Count everything else that it has counted."""

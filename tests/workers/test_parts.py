@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.series import add_tally, take_tally
+from ratelimit_service.engine import parse_rules
+from ratelimit_service.rules.source import Source
+from ratelimit_service.series import STATS, add_tally, take_tally
 from ratelimit_service.settings import Settings, load_settings
 from ratelimit_service.tally import Tally
 from ratelimit_service.workers.channel import handed_over
 from ratelimit_service.workers.cpus import usable_cpus
 from ratelimit_service.workers.door import Door, taken
 from ratelimit_service.workers.post import Post
-from ratelimit_service.workers.sums import SharedStore
+from ratelimit_service.workers.sums import SharedStore, Sums
 
 
 def test_what_waits_at_a_door_is_taken_or_taken_back_never_both() -> None:
@@ -120,3 +122,21 @@ def test_the_store_is_as_the_worker_sees_it_that_sees_least_of_it() -> None:
     seen.append((store.healthy, store.counters))
 
     assert seen == [(False, 0), (True, 9), (False, 9)]
+
+
+def test_counts_from_before_a_reload_go_where_one_process_would_have_them() -> None:
+    """Meanwhile the rule tells values apart, or no longer does: the worker has yet to hear of it."""
+    rules = b"domain: shop\ndescriptors: [{key: user, DETAILED rate_limit: {unit: day, requests_per_unit: 9}}]\n"
+    settings, _ = load_settings({})
+    tallies = {}
+    for detailed in (b"", b"detailed_metric: true,"):
+        book = parse_rules(settings, [Source("shop.yaml", rules.replace(b"DETAILED", detailed))], None)
+        sums = Sums(settings, [])
+        sums.publish(book)
+        for value_path in ((), ("shop", "user_ada")):
+            sums.add_tallies([(("shop", "user"), value_path, [1] * len(STATS))])
+        (rule,) = book.rules
+        shown = rule.tallies.items() if rule.tallies is not None else [(rule.path, rule.tally)]
+        tallies[detailed] = {path: tally.total_hits for path, tally in shown}
+
+    assert tallies == {b"": {("shop", "user"): 2}, b"detailed_metric: true,": {("shop", "user_ada"): 1}}
