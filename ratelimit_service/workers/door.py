@@ -1,5 +1,6 @@
 """Where connections wait until their worker takes them: a socket pair, whose messages are a byte and a connection."""
 
+import os
 import socket
 from collections.abc import Iterator
 
@@ -25,8 +26,14 @@ class Door:
         return True
 
     def take_back(self) -> list[socket.socket]:
-        """All that wait."""
-        return [connection for connection in taken(self.inside) if connection is not None]
+        """All that wait, or as many as there are files for."""
+        connections = []
+        try:
+            for connection in taken(self.inside):
+                connections.append(connection)  # noqa: PERF402 - those before the error count
+        except OSError:
+            pass
+        return connections
 
     def close(self) -> None:
         """Nobody comes any more."""
@@ -34,13 +41,14 @@ class Door:
         self.inside.close()
 
 
-def taken(inside: socket.socket) -> Iterator[socket.socket | None]:
-    """Take what waits, one after the other; None is one that was lost, because this process may open no more files."""
+def taken(inside: socket.socket) -> Iterator[socket.socket]:
+    """Take what waits, one after the other; OSError when no more files may be opened: the others still wait."""
     while True:
+        os.close(os.dup(inside.fileno()))  # a connection that finds no free file is lost with its message
         try:
             message, files, _, _ = socket.recv_fds(inside, 1, 1)
         except BlockingIOError:
             return
         if not message:
             return
-        yield socket.socket(fileno=files[0]) if files else None
+        yield socket.socket(fileno=files[0])

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 REPORT_SECONDS: Final = 1.0
 """How often it tells what it has counted, asked or not: so much is lost when it is killed."""
 
+_PAUSE_SECONDS: Final = 1.0
+"""When files have run out: the parent gives what waits at the door to others in half that time."""
+
 
 def main(channel: int, door: int) -> int:
     """Work with these open files; the answer is the exit code."""
@@ -74,6 +77,8 @@ class Worker:
         self._told_to_stop = asyncio.Event()
         self._taken = 0
         self._lost = 0
+        self._out_of_files = False
+        self._resuming: asyncio.TimerHandle | None = None
         self._telling = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -86,11 +91,13 @@ class Worker:
         self._tasks = [asyncio.create_task(work) for work in (self._listen(), self._load(), self._report())]
         for task in self._tasks:
             task.add_done_callback(self._has_ended)
-        asyncio.get_running_loop().add_reader(self._door, self._take)
+        self._open_door()
         await self._told_to_stop.wait()
 
     async def stop(self) -> None:
         """Finish what is in flight, tell the last counts, and close."""
+        if self._resuming is not None:
+            self._resuming.cancel()
         asyncio.get_running_loop().remove_reader(self._door)
         self._door.close()
         await self._engine.stop()
@@ -163,15 +170,26 @@ class Worker:
         else:
             self._channel.send("answer", number, text_of(answer))
 
+    def _open_door(self) -> None:
+        asyncio.get_running_loop().add_reader(self._door, self._take)
+
     def _take(self) -> None:
-        """Whoever waits at the door."""
-        for connection in taken(self._door):
-            self._taken += 1
-            if connection is None:
-                self._lose()
-            else:
+        """Whoever waits at the door, while files may be opened."""
+        try:
+            for connection in taken(self._door):
+                if self._out_of_files:
+                    self._out_of_files = False
+                    log.info("connections can be taken again")
+                self._taken += 1
                 self._transport.adopt(connection, self._lose)
-            self._tell()
+                self._tell()
+        except OSError as error:
+            if not self._out_of_files:
+                self._out_of_files = True
+                log.warning("connections cannot be taken, and go to other workers: %s", error.strerror)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._door)
+            self._resuming = loop.call_later(_PAUSE_SECONDS, self._open_door)
 
     def _lose(self) -> None:
         self._lost += 1

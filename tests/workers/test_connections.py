@@ -1,6 +1,7 @@
 """Who gets which connection, and what becomes of it when a worker hangs or dies."""
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -131,3 +132,24 @@ def test_json_is_answered_by_a_worker(tmp_path: Path) -> None:
         assert http == [200] * 3
         assert left == 1_000_000 - 5
         assert crew.post("{}").status == 400
+
+
+def test_a_worker_that_may_open_no_more_files_loses_no_connection(tmp_path: Path) -> None:
+    """It has the fewest, so it would be given all that come; they go to the other."""
+    with start_crew(tmp_path, 2) as crew:
+        pid = crew.pids[1]
+        old = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        highest = max(int(file.name) for file in Path(f"/proc/{pid}/fd").iterdir())
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1, old[1]))
+        with callers(crew.service.grpc_port, 30) as thirty, Load(thirty) as load:  # each has had its answer
+            crew.service.wait_until(lambda: sum(crew.loads) == 30, "all are there")
+            loads = crew.loads
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, old)
+            with callers(crew.service.grpc_port, 30):
+                crew.service.wait_until(lambda: crew.loads[0] > loads[0], "it is given some again")
+            load.wait_for(20)
+
+        assert loads[0] < loads[1]
+        assert load.errors == [[]] * 30
+        assert "worker 1: connections cannot be taken, and go to other workers" in crew.service.log
+        assert "worker 1: connections can be taken again" in crew.service.log
