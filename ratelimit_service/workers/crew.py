@@ -95,14 +95,14 @@ class Crew:
                 post.send("stop")
             else:
                 post.kill()  # it has no connections yet
-        if self._looking is not None:
-            self._looking.cancel()
         if self._keeping:
             _, late = await asyncio.wait(self._keeping, timeout=self._drain_seconds + _STOP_SECONDS)
             if late:
                 log.error("%d workers do not end: they are killed", len(late))
                 self.kill()
                 await asyncio.wait(late)
+        if self._looking is not None:
+            self._looking.cancel()
         self.sharing.close()
 
     def kill(self) -> None:

@@ -19,7 +19,7 @@ from tests.processes import ask, eventually, start_service
 from tests.redis import start_redis
 from tests.stories.test_life import run
 from tests.transports.certificates import Issued, authority, expired, issue
-from tests.workers.crew import ASK, RULES, Load, callers, gone, start_crew
+from tests.workers.crew import ASK, RULES, SECONDS, Load, callers, gone, start_crew
 
 
 def test_each_worker_that_dies_soon_is_replaced_later_than_the_last(tmp_path: Path) -> None:
@@ -117,6 +117,16 @@ def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
         assert crew.service.wait() == 128 + signal.SIGINT
         assert not path.exists()
         eventually(lambda: all(map(gone, pids)), "the workers are gone")
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_for_good_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2, {"DRAIN_TIMEOUT": "1h"}) as crew:
+        os.kill(crew.pids[1], signal.SIGSTOP)
+        crew.service.send(signal.SIGTERM)
+
+        assert crew.service.wait(2 * SECONDS) == 0
+        assert "worker 1 has said nothing for 30 s: it is killed" in crew.service.log
 
 
 def test_no_setting_and_no_secret_stands_in_a_worker_s_environment(tmp_path: Path) -> None:
