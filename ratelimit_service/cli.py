@@ -1,5 +1,6 @@
 """The command line: `ratelimit VERB`. Each verb's work is in `commands/`."""
 
+import signal
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +24,9 @@ class Verbs(click.Group):
         """The verb's `command`; None makes click say that there is no such verb."""
         if cmd_name not in VERBS:
             return None
+        if cmd_name == "serve":
+            # To import it takes half a second, in which SIGHUP would end the process. The rules are yet to be loaded.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         command: click.Command = import_module(f"ratelimit_service.commands.{cmd_name}").command
         return command
 

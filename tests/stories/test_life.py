@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, ask, start_service
+from tests.processes import ROOT, Process, ask, start_service
 
 BOTH = pytest.mark.usefixtures("transport")
 """What is told on both transports; the rest has nothing to do with them."""
@@ -57,6 +57,22 @@ def test_sighup_loads_the_rules_though_nothing_changed(tmp_path: Path) -> None:
         service.send(signal.SIGHUP)
 
         service.wait_until(lambda: service.log.count("rules loaded") == 2, "the rules are loaded again")
+
+
+def test_sighup_while_it_starts_does_not_end_it(tmp_path: Path) -> None:
+    """As a service manager sends it that is told to start and, at once, to reload."""
+    (tmp_path / "rules.yaml").write_text(RULES)
+    hosts = dict.fromkeys(("HOST", "DEBUG_HOST", "GRPC_HOST"), "127.0.0.1")
+    ports = dict.fromkeys(("PORT", "DEBUG_PORT", "GRPC_PORT"), "0")
+    environ = {**hosts, **ports, "PYTHONPATH": str(ROOT), "DRAIN_SECONDS": "0"}
+    command = [sys.executable, "-m", "ratelimit_service", "serve", "--rules", str(tmp_path)]
+    with Process(command, tmp_path, environ) as process:
+        maps = Path(f"/proc/{process.pid}/maps")
+        process.wait_until(lambda: "pydantic_core" in maps.read_text(), "it loads what it is made of")
+        process.send(signal.SIGHUP)
+        process.wait_until(lambda: "listening for gRPC" in process.log, "it listens")
+
+        assert process.stop() == 0
 
 
 def test_bad_rules_at_the_start_are_told_and_it_serves_once_they_are_mended(tmp_path: Path) -> None:
