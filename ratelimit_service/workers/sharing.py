@@ -58,10 +58,10 @@ class Sharing:
                     post.send("release", post.load - part)
 
     def call(self, body: bytes, reply: Reply) -> None:
-        """Have the worker that has the fewest of them answer a call that came to the parent."""
+        """Have the worker that has the fewest of them, or of those the one that spoke last, answer a call of ours."""
         able = [post for post in self._posts if post.open_to_more]
         if able:
-            min(able, key=lambda post: post.calls).call(body, reply)
+            min(able, key=lambda post: (post.calls, -post.heard)).call(body, reply)
         else:
             reply(_NOBODY)
 

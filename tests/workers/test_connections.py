@@ -86,6 +86,20 @@ def test_a_worker_that_hangs_gets_no_connections_until_it_goes_on(tmp_path: Path
         assert crew.pids[1] == stopped
 
 
+def test_json_is_answered_by_the_worker_that_spoke_last(tmp_path: Path) -> None:
+    """Of those that have no such call; so nobody waits for one that hangs, long before that is certain."""
+    with start_crew(tmp_path, 2) as crew:
+        answers = []
+        for pid in crew.pids.values():
+            os.kill(pid, signal.SIGSTOP)
+            assert len(crew.pids) == 2, "the other one has told its counts"
+            answers += [crew.post(ASK).status for _ in range(3)]
+            os.kill(pid, signal.SIGCONT)
+
+        assert answers == [200] * 6
+        assert "has said nothing" not in crew.service.log
+
+
 @pytest.mark.slow
 def test_a_worker_that_hangs_for_good_is_replaced(tmp_path: Path) -> None:
     with start_crew(tmp_path, 2) as crew:
