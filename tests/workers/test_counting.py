@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import R
 from tests import peers
 from tests.processes import ROOT, ask
 from tests.stories import test_redis_story
-from tests.workers.crew import ASK, Load, callers, start_crew
+from tests.workers.crew import ASK, RULES, Caller, Load, callers, start_crew
 
 
 @pytest.mark.slow
@@ -79,17 +80,32 @@ def test_counts_go_on_across_a_reload(tmp_path: Path) -> None:
         assert crew.metric('ratelimit_service_rate_limit_total_hits{domain="shop",key1="other"}') == 0
 
 
-def test_without_redis_all_workers_together_let_their_instance_s_share_through(tmp_path: Path) -> None:
-    rules = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 40}}]\n"
-    environ = {"ON_STORE_FAILURE": "local", "INSTANCES": "2", "STORE_DEADLINE": "50ms"}
-    with start_crew(tmp_path, 2, environ, rules) as crew:
+@pytest.mark.parametrize(
+    ("limit", "instances", "workers", "share"),
+    [
+        (120, 1, 2, 120),
+        (120, 3, 2, 40),
+        (100, 1, 3, 102),  # 33 1/3 for each worker, rounded up
+    ],
+)
+def test_without_redis_all_workers_together_let_their_instance_s_share_through(
+    tmp_path: Path, limit: int, instances: int, workers: int, share: int
+) -> None:
+    rules = RULES.replace("1000000", str(limit))
+    environ = {"ON_STORE_FAILURE": "local", "INSTANCES": str(instances), "STORE_DEADLINE": "50ms"}
+    with start_crew(tmp_path, workers, environ, rules) as crew, ExitStack() as stack:
         crew.redis.kill()
         crew.service.wait_until(lambda: crew.metric('ratelimit_store_healthy{store="redis"}') == 0, "it is seen")
-        with callers(crew.service.grpc_port, 2) as two:
-            crew.wait_for_loads(1, 1)
-            codes = [caller.ask().overall_code for caller in two for _ in range(30)]
+        many = [Caller(crew.service.grpc_port) for _ in range(12)]
+        for caller in many:
+            stack.callback(caller.close)
+        codes = [caller.ask().overall_code for _ in range(15) for caller in many]
+        loads = crew.loads
+        counted = crew.metric('ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"}')
 
-    assert codes.count(RateLimitResponse.OK) == 40 // 2 - 2  # each caller has had an answer before
+    assert loads == [12 // workers] * workers
+    assert codes.count(RateLimitResponse.OK) == counted == share
+    assert set(codes[-12:]) == {RateLimitResponse.OVER_LIMIT}
 
 
 def test_health_of_the_parent_follows_that_of_the_workers(tmp_path: Path) -> None:
