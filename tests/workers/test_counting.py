@@ -1,14 +1,18 @@
 """What workers count together: against limits, and for those who look."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
 from tests import peers
@@ -66,6 +70,35 @@ def test_what_is_shown_are_sums_of_all_workers(tmp_path: Path) -> None:
         assert f"ratelimit.service.rate_limit.shop.user.within_limit: {asked}\n" in stats
         assert f"ratelimit_server.ShouldRateLimit.total_requests: {asked}\n" in stats
         assert "shop.user: unit=YEAR requests_per_unit=1000000" in ask(crew.service.debug_port, "/rlconfig").body
+
+
+def test_nothing_that_counts_up_ever_goes_back_or_vanishes(tmp_path: Path) -> None:
+    """While workers are killed one after the other, and the rules change."""
+    seen: list[dict[str, float]] = []
+    with start_crew(tmp_path, 3) as crew, callers(crew.service.grpc_port, 6) as six, Load(six) as load:
+        load.wait_for(20)
+        for number, pid in crew.pids.items():
+            os.kill(pid, signal.SIGKILL)
+            crew.service.write_rules(RULES.replace("1000000", f"{number}000000"))
+            while crew.pids.get(number, pid) == pid:
+                seen.append(counted(crew.service.metrics()))
+            load.wait_for(5)
+        seen.append(counted(crew.service.metrics()))
+
+    assert len(seen[0]) > 100
+    for before, after in pairwise(seen):
+        assert {series: after.get(series) for series, value in before.items() if after.get(series, -1) < value} == {}
+    assert seen[-1]["ratelimit_worker_deaths_total{}"] == 3
+
+
+def counted(metrics: str) -> dict[str, float]:
+    """Everything that is a counter, or a bucket, a sum or a count of a histogram."""
+    return {
+        f"{sample.name}{sample.labels}": sample.value
+        for family in text_string_to_metric_families(metrics)
+        for sample in family.samples
+        if family.type in {"counter", "histogram"}
+    }
 
 
 def test_counts_go_on_across_a_reload(tmp_path: Path) -> None:
