@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.workers.crew import ASK, SECONDS, Caller, Load, callers, start_crew
+from tests.workers.crew import ASK, Caller, Load, callers, start_crew
 
 
 def test_each_connection_goes_to_the_worker_with_the_fewest(tmp_path: Path) -> None:
@@ -98,17 +98,6 @@ def test_json_is_answered_by_the_worker_that_spoke_last(tmp_path: Path) -> None:
 
         assert answers == [200] * 6
         assert "has said nothing" not in crew.service.log
-
-
-@pytest.mark.slow
-def test_a_worker_that_hangs_for_good_is_replaced(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2) as crew:
-        hanging = crew.pids[1]
-        os.kill(hanging, signal.SIGSTOP)
-        told = "worker 1 has said nothing for 30 s: it is killed"
-        crew.service.wait_until(lambda: told in crew.service.log, "it is killed", 2 * SECONDS)
-
-        assert crew.wait_for_another(1, hanging) != hanging
 
 
 def test_while_all_workers_hang_connections_wait(tmp_path: Path) -> None:

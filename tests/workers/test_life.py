@@ -35,6 +35,26 @@ def test_each_worker_that_dies_soon_is_replaced_later_than_the_last(tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_a_worker_that_hangs_for_good_is_replaced_and_after_as_long_a_life_pauses_begin_anew(tmp_path: Path) -> None:
+    with start_crew(tmp_path, 2) as crew:
+        for _ in range(2):
+            pid = crew.pids[2]
+            os.kill(pid, signal.SIGKILL)
+            crew.wait_for_another(2, pid)
+        hanging, living = crew.pids[1], crew.pids[2]
+        os.kill(hanging, signal.SIGSTOP)
+        told = "worker 1 has said nothing for 30 s: it is killed"
+        crew.service.wait_until(lambda: told in crew.service.log, "it is killed", 2 * SECONDS)
+        crew.wait_for_another(1, hanging)
+        os.kill(living, signal.SIGKILL)
+        crew.wait_for_another(2, living)
+
+        pauses = re.findall(r"worker (\d) .* replaced in ([\d.]+) s", crew.service.log)
+
+    assert pauses == [("2", "0.1"), ("2", "0.2"), ("1", "0.1"), ("2", "0.1")]
+
+
+@pytest.mark.slow
 def test_a_worker_that_is_about_to_be_replaced_is_not_when_the_service_stops(tmp_path: Path) -> None:
     """A worker that starts says that the certificate has expired: so its starts can be counted."""
     own = issue(authority(tmp_path), "server", "IP:127.0.0.1")
