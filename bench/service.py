@@ -2,7 +2,8 @@
 
 Counters in memory and in Redis; beside them the real envoyproxy/ratelimit, or any service that listens already, as
 `--peer NAME=HOST:PORT` says (--show-rules tells what rules it needs). All take turns, round after round, and the median
-of the rounds counts: compare rows of one table only. Redis and the load have a core to themselves, where there are two.
+of the rounds counts: compare rows of one table only. The services have one core and Redis and the load another, where
+there are two: workers too, so that a call of theirs can be compared with one of a single process; --cores gives more.
 --vary tells how the cost grows: a table for each value, and with --picture FILE.svg a chart of them.
 """
 
@@ -31,7 +32,6 @@ from tests.processes import start_service
 from tests.redis import start_redis
 from tests.upstream import start_upstream
 
-SERVICE_CORE, LOAD_CORE = {0}, {1}
 WARM_UP = 5000
 """Calls before any that count: connections, plans, counters."""
 
@@ -54,6 +54,13 @@ class Running(NamedTuple):
     address: str
     pid: int = 0
     redis_pid: int = 0
+
+
+class Cores(NamedTuple):
+    """Who runs where."""
+
+    services: set[int]
+    load: set[int]
 
 
 class Round(NamedTuple):
@@ -88,10 +95,12 @@ def rules_of(scenario: Scenario, load: Load) -> str:
 
 
 def pin(pid: int, cores: set[int]) -> None:
-    """A process with all its threads, where there is more than one core."""
+    """A process with its threads and children, where there is more than one core."""
     if (os.cpu_count() or 1) > 1:
         for task in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setaffinity(int(task.name), cores)
+            for child in (task / "children").read_text().split():
+                pin(int(child), cores)
 
 
 def processor_seconds(pid: int) -> float:
@@ -104,7 +113,7 @@ def processor_seconds(pid: int) -> float:
 
 
 @contextmanager
-def started(scenario: Scenario, load: Load, *, upstream: bool) -> Iterator[list[Running]]:
+def started(scenario: Scenario, load: Load, cores: Cores, *, upstream: bool) -> Iterator[list[Running]]:
     """Our service with each store, and upstream's."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -119,7 +128,7 @@ def started(scenario: Scenario, load: Load, *, upstream: bool) -> Iterator[list[
 
         def start_a_redis(name: str) -> tuple[int, dict[str, str]]:
             redis = stack.enter_context(start_redis(folder / name))
-            pin(redis.pid, LOAD_CORE)
+            pin(redis.pid, cores.load)
             return redis.pid, {"REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": f"127.0.0.1:{redis.port}"}
 
         running = []
@@ -132,19 +141,18 @@ def started(scenario: Scenario, load: Load, *, upstream: bool) -> Iterator[list[
             environ |= {"GOMAXPROCS": str(scenario.workers), "LOG_LEVEL": "error"}
             theirs = stack.enter_context(start_upstream(folder / "upstream", rules, environ))
             running.append(Running("envoyproxy", f"127.0.0.1:{theirs.grpc_port}", theirs.pid, redis_pid))
-        if scenario.workers == 1:
-            for service in running:
-                pin(service.pid, SERVICE_CORE)
+        for service in running:
+            pin(service.pid, cores.services)
         yield running
 
 
-def measure(service: Running, load: Load) -> Round:
+def measure(service: Running, load: Load, cores: Cores) -> Round:
     """One round, by a load in a process of its own."""
     options = [f"--{name.replace('_', '-')}={value}" for name, value in asdict(load).items()]
     command = [sys.executable, str(Path(__file__).with_name("load.py")), service.address, "--json", *options]
     before = [processor_seconds(pid) for pid in (service.pid, service.redis_pid)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as loading:
-        pin(loading.pid, LOAD_CORE)
+        pin(loading.pid, cores.load)
         told, _ = loading.communicate()
     after = [processor_seconds(pid) for pid in (service.pid, service.redis_pid)]
     if loading.returncode:
@@ -159,14 +167,14 @@ def measure(service: Running, load: Load) -> Round:
     return Round(result.a_second, result.p50, result.p99, ours, of_redis, result.refused, failed)
 
 
-def compare(running: Sequence[Running], load: Load, rounds: int) -> dict[str, list[Round]]:
+def compare(running: Sequence[Running], load: Load, cores: Cores, rounds: int) -> dict[str, list[Round]]:
     """All rounds of each service, after one that does not count."""
     shown: dict[str, list[Round]] = {service.name: [] for service in running}
     for service in running:
-        measure(service, replace(load, calls=min(load.calls, WARM_UP)))
+        measure(service, replace(load, calls=min(load.calls, WARM_UP)), cores)
     for _ in range(rounds):
         for service in running:
-            shown[service.name].append(measure(service, load))
+            shown[service.name].append(measure(service, load, cores))
     return shown
 
 
@@ -221,6 +229,9 @@ def main() -> None:
     parser.add_argument("--vary", default="", metavar="NAME=VALUE,VALUE", help="any of the options below that follow")
     parser.add_argument("--upstream", action="store_true", help="beside envoyproxy/ratelimit, which Go builds")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=HOST:PORT", help="beside one that listens")
+    parser.add_argument(
+        "--cores", default="0/1", metavar="A,B/C,D", help="of the services / of Redis and the load; 0/1"
+    )
     parser.add_argument("--show-rules", action="store_true", help="print the rules that a peer needs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round there")
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw calls a second over --vary")
@@ -238,11 +249,12 @@ def main() -> None:
             peers.find_upstream()
         except peers.Missing as reason:
             sys.exit(f"envoyproxy/ratelimit cannot be had: {reason}")
+    cores = Cores(*({int(core) for core in of.split(",")} for of in chosen.cores.split("/")))
     others = [Running(*peer.split("=", 1)) for peer in chosen.peer]
     shown: Shown = {}
     for value, of_value, with_load in varied(chosen.vary, scenario, load):
-        with redirect_stdout(io.StringIO()), started(of_value, with_load, upstream=chosen.upstream) as running:
-            shown[value] = compare([*running, *others], with_load, chosen.rounds)
+        with redirect_stdout(io.StringIO()), started(of_value, with_load, cores, upstream=chosen.upstream) as running:
+            shown[value] = compare([*running, *others], with_load, cores, chosen.rounds)
         if value:
             print(f"{chosen.vary.partition('=')[0]} {value}")
         print_table(shown[value])
