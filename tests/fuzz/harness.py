@@ -230,6 +230,9 @@ class Driver:
         for number in tuple(calls.streams):
             if number in calls.streams and (room := min(MOST, MOST - client.windows[number])):
                 self._say(window(number, room))
+        while calls.flow.held_back:  # as much as is written in one turn has left
+            self.connection.go_on()
+            self._take()
         if not self.connection.closed:
             left = ((number, stream is None or stream.tail) for number, stream in calls.streams.items())
             answered = [number for number, over in left if over and number not in client.ended]
