@@ -36,6 +36,9 @@ class Client:
         self._begun: set[int] = set()
         self._settings = self._pings = 0
         self._announced = 0
+        self._tables: list[int] = []
+        """The header tables of its settings that are not acknowledged yet."""
+        self._must_shrink = False
         self._decoder = Decoder()
 
     def border(self, data: bytes) -> int:
@@ -71,6 +74,7 @@ class Client:
                 self.reset.add(number)
             case 4 if not flags & 1 and len(payload) % 6 == 0:
                 self._settings += 1
+                self._tables.append(4096)
                 for name, value in struct.iter_unpack(">HL", payload):
                     self._set(name, value)
             case 6 if not flags & 1:
@@ -89,6 +93,8 @@ class Client:
             self._shrunk += max(0, -change)
             for number in self.windows:
                 self.windows[number] += change
+        if name == 1:
+            self._tables[-1] = min(self._tables[-1], value)
         if name == 5:
             self._largest = value
             self._most = max(self._most, value)
@@ -121,6 +127,7 @@ class Client:
             case 4 if flags & 1:
                 self._settings -= 1
                 assert self._settings >= 0, "an acknowledgement of nothing"
+                self._must_shrink = self._must_shrink or self._tables.pop(0) < 4096
             case 4:
                 self._announced += 1
                 assert self._announced <= 2, "SETTINGS again and again"
@@ -143,6 +150,8 @@ class Client:
         ends = bool(flags & 1)
         if kind == HEADERS:
             assert flags & 4, "a block in pieces"
+            assert payload[0] & 0xE0 == 0x20 or not self._must_shrink, "the header table does not shrink"
+            self._must_shrink = False
             fields = dict(self._decoder.decode(payload, raw=True))
             if number not in self._begun:
                 assert fields[b":status"] in {b"200", b"405", b"415"}, fields

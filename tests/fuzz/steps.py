@@ -78,7 +78,7 @@ def _steps(case: bytes) -> Iterator[Step]:  # noqa: PLR0912 - a table
             case 5:
                 yield window(source.number(), _INCREMENTS[source.byte() & 7])
             case 6:
-                yield settings((5 if flag else 4, _INCREMENTS[source.byte() & 7]))
+                yield settings((1 if kind & 32 else 5 if flag else 4, _INCREMENTS[source.byte() & 7]))
             case 7:
                 yield frame(3, 0, source.number(), b"\0\0\0\x08")
             case 8:

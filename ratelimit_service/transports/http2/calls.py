@@ -133,7 +133,7 @@ class Calls:
     def _start(self, stream: Stream) -> None:
         if not stream.started:
             stream.started = True
-            self.flow.out.append(frame(HEADERS, END_HEADERS, stream.id, RESPONSE))
+            self.flow.write(frame(HEADERS, END_HEADERS, stream.id, RESPONSE))
 
     def finish(self, number: int, error: RpcError | None = None) -> None:
         """The end of a call: what was sent before goes out first."""
@@ -182,7 +182,7 @@ class Calls:
     def _refuse_http(self, stream: Stream) -> None:
         """A client that does not speak gRPC gets its status, and a line to read."""
         stream.started = True
-        self.flow.out.append(frame(HEADERS, END_HEADERS, stream.id, http_response(stream.head.http)))
+        self.flow.write(frame(HEADERS, END_HEADERS, stream.id, http_response(stream.head.http)))
         self.flow.put(stream, _EXPLANATION)
         stream.tail = frame(DATA, END_STREAM, stream.id)
         self.pump(stream)

@@ -8,10 +8,21 @@ bounded per stream and per connection.
 from collections import deque
 
 from ratelimit_service.errors import WireError
-from ratelimit_service.transports.http2.frames import DATA, FIRST_WINDOW, LARGEST, MOST_WINDOW, Code, pack_head
+from ratelimit_service.transports.http2.frames import (
+    DATA,
+    FIRST_WINDOW,
+    HEADERS,
+    LARGEST,
+    MOST_WINDOW,
+    Code,
+    frame,
+    number,
+    pack_head,
+)
 from ratelimit_service.transports.http2.headers import Head
 from ratelimit_service.transports.http2.limits import LEAST_PROGRESS, MOST_WRITTEN, STALL
 from ratelimit_service.transports.http2.messages import PREFIX_BYTES
+from ratelimit_service.transports.http2.responses import NO_TABLE
 from ratelimit_service.transports.http2.whole import MOST_AT_ONCE
 from ratelimit_service.transports.refusals import MESSAGE_BYTES
 
@@ -85,6 +96,7 @@ class Outflow:
         "now",
         "out",
         "queued",
+        "shrinking",
         "window",
         "written",
     )
@@ -111,11 +123,30 @@ class Outflow:
         """Streams whose answers wait; who waits longest comes first."""
         self.now = 0
         """The time, as somebody told it last."""
+        self.shrinking = False
+        """The client has no room for our header table, and the next block must say that we shrink it."""
 
     def congest(self, congested: bool) -> None:
         """Whether the socket takes no more for now."""
         self.congested = congested
-        self.at_once = -1 if congested else min(self._most_at_once, self.initial - PREFIX_BYTES)
+        self._reckon()
+
+    def _reckon(self) -> None:
+        at_once = min(self._most_at_once, self.initial - PREFIX_BYTES)
+        self.at_once = -1 if self.congested or self.shrinking else at_once
+
+    def shrink(self) -> None:
+        """The client allows a smaller header table than it did. We use none, but have to say so: RFC 7541, 4.2."""
+        self.shrinking = True
+        self._reckon()
+
+    def write(self, written: bytes) -> None:
+        """A frame that may be HEADERS."""
+        if self.shrinking and written[3] == HEADERS:
+            self.shrinking = False
+            self._reckon()
+            written = frame(HEADERS, written[4], number(written[5:9]), NO_TABLE + written[9:])
+        self.out.append(written)
 
     def put(self, stream: Stream, message: bytes) -> None:
         """Let a message wait for its turn."""
@@ -158,7 +189,7 @@ class Outflow:
         self.blocked.pop(stream.id, None)
         if stream.tail is None:
             return False
-        out.append(stream.tail)
+        self.write(stream.tail)
         return True
 
     def stalled(self, now: int) -> list[Stream]:
@@ -200,7 +231,7 @@ class Outflow:
         """The client changes the window of all streams: 6.9.2."""
         change = initial - self.initial
         self.initial = initial
-        self.congest(self.congested)
+        self._reckon()
         for stream in streams:
             stream.window += change
             if stream.window > MOST_WINDOW:

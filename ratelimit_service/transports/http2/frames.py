@@ -13,6 +13,8 @@ LARGEST: Final = 16_384
 MOST_WINDOW: Final = 2**31 - 1
 FIRST_WINDOW: Final = 65_535
 """Bytes that may be sent before anything is said about windows: 6.9.2."""
+FIRST_TABLE: Final = 4096
+"""Bytes of the header table of either side, before anything is said about it: 6.5.2."""
 
 DATA: Final = 0
 HEADERS: Final = 1
@@ -102,7 +104,10 @@ def number(payload: bytes) -> int:
 
 
 def read_settings(payload: bytes) -> dict[int, int]:
-    """What the peer announces, each value checked: 6.5.2."""
+    """What the peer announces, each value checked: 6.5.2.
+
+    The last one counts; of the header table's sizes the smallest, for that is what was shrunk to (RFC 7541, 4.2).
+    """
     if len(payload) % 6:
         raise WireError(Code.FRAME_SIZE_ERROR, f"SETTINGS has {len(payload)} bytes, not a multiple of 6 (6.5)")
     found: dict[int, int] = {}
@@ -113,7 +118,7 @@ def read_settings(payload: bytes) -> dict[int, int]:
             raise WireError(Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE is {value}, over 2^31-1 (6.5.2)")
         if name == MAX_FRAME_SIZE and not LARGEST <= value < 2**24:
             raise WireError(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE is {value}, not 2^14 to 2^24-1 (6.5.2)")
-        found[name] = value
+        found[name] = min(value, found.get(name, value)) if name == HEADER_TABLE_SIZE else value
     return found
 
 

@@ -7,7 +7,7 @@ from ratelimit_service.transports.http2 import frames, questions
 from ratelimit_service.transports.http2.block import Block
 from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.flow import Stream
-from ratelimit_service.transports.http2.frames import ACK, END_HEADERS, END_STREAM, MOST_WINDOW, Code
+from ratelimit_service.transports.http2.frames import ACK, END_HEADERS, END_STREAM, FIRST_TABLE, MOST_WINDOW, Code
 from ratelimit_service.transports.http2.headers import HeaderReader
 from ratelimit_service.transports.http2.limits import (
     MOST_IDLE_FRAMES,
@@ -246,6 +246,8 @@ class Peer:
         found, flow = frames.read_settings(payload), self.calls.flow
         flow.frame_size = min(found.get(frames.MAX_FRAME_SIZE, flow.frame_size), _LARGEST_SENT)
         self._out.append(frames.frame(frames.SETTINGS, ACK, 0))
+        if found.get(frames.HEADER_TABLE_SIZE, FIRST_TABLE) < FIRST_TABLE:
+            flow.shrink()
         if (initial := found.get(frames.INITIAL_WINDOW_SIZE)) is not None:
             flow.resize(initial, [stream for stream in self.calls.streams.values() if stream])
             self.calls.pump_all()

@@ -30,6 +30,9 @@ def _literal(name: bytes, value: bytes) -> bytes:
 
 _ASCII: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
+NO_TABLE: Final = b"\x20"
+"""What a block begins with from which on our table has no entries: RFC 7541, 6.3."""
+
 RESPONSE: Final = b"\x88\x0f\x10" + _string(b"application/grpc")
 """The block before an answer: `:status` 200, and `content-type` by its number in the static table, 31."""
 

@@ -89,6 +89,23 @@ def test_h2_gets_its_answers_and_its_blocks_are_looked_up_once_its_table_has_shr
     assert len(pair.server.peer.headers.cache) == 2
 
 
+@pytest.mark.parametrize("size", [0, 100, 4095])
+def test_a_client_that_wants_a_smaller_header_table_hears_that_ours_shrinks(size: int) -> None:
+    """RFC 7541, 4.2: it takes the next block for a broken one otherwise, though none of ours ever used the table."""
+    pair = Pair()
+    first = pair.ask(message(b"before"))
+    pair.exchange()
+    numbers = []
+    for _ in range(2):
+        pair.client.update_settings({h2.settings.SettingCodes.HEADER_TABLE_SIZE: size})
+        pair.exchange()
+        numbers += [pair.ask(path="/no/Such"), pair.ask(message(b"after"))]
+        pair.exchange()
+
+    assert [pair.bodies[number] for number in (first, *numbers)] == [message(b"before"), *2 * [b"", message(b"after")]]
+    assert pair.ended == {first, *numbers}
+
+
 @pytest.mark.parametrize(
     ("body", "more", "status", "text"),
     [

@@ -29,8 +29,9 @@ def test_h2spec_finds_nothing_wrong() -> None:
     assert "145 tests, 145 passed, 0 skipped, 0 failed" in report, report
 
 
-def test_h2load_loses_no_request(tmp_path: Path) -> None:
-    question = asked(tmp_path)
+@pytest.mark.parametrize("table", [4096, 0])
+def test_h2load_loses_no_request(tmp_path: Path, table: int) -> None:
+    question = [*asked(tmp_path), f"--header-table-size={table}"]
 
     async def story() -> str:
         async with serving(Http2Transport, [Echo()]) as (_, address):
