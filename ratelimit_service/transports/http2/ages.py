@@ -32,7 +32,9 @@ class Age:
     """What is known of one connection in time; all times are microseconds of a clock that does not go back."""
 
     __slots__ = (
+        "_finished",
         "_heard",
+        "_last",
         "_left",
         "_oldest",
         "_options",
@@ -48,6 +50,10 @@ class Age:
         self._oldest = now + oldest if oldest else 0
         self._options = options
         self._heard = self._used = self._progress = now
+        self._finished: int | None = None
+        """What the client had finished when it was looked at last."""
+        self._last = 0
+        """Its last stream then."""
         self._pinged: int | None = None
         self.leaving: int | None = None
         """When it was first told to go."""
@@ -74,9 +80,11 @@ class Age:
         options = self._options
         if heard:
             self._heard, self._pinged = now, None
-        if connection.calls.streams:
-            self._used = now
-        if connection.begun and not connection.unfinished:
+        last, finished = connection.peer.last, connection.finished
+        if connection.calls.streams or last != self._last:
+            self._used, self._last = now, last
+        before, self._finished = self._finished, finished
+        if (connection.begun and not connection.unfinished) or before not in {None, finished}:
             self._progress = now
         elif now - self._progress > options.preface_timeout:
             return Due.CLOSE_SLOW

@@ -71,6 +71,8 @@ class Connection:
         """Why we closed it, if the client is to blame."""
         self.begun = False
         """The client has said that it speaks HTTP/2."""
+        self.finished = 0
+        """Reads in which the client finished a frame, or a header block, that it had begun."""
         self._limits = limits
         self._largest_whole = min(limits.max_message_size, LARGEST - PREFIX_BYTES)
         self.peer = Peer(self.calls, HeaderReader(methods, limits.max_header_list_size, denial), limits)
@@ -97,7 +99,11 @@ class Connection:
             if calls.ready:
                 for stream in tuple(calls.ready.values()):
                     questions.read(calls, stream)
-            self._buffer = buffer[self._parse(buffer) :]
+            block = peer.block
+            read = self._parse(buffer)
+            self._buffer = buffer[read:]
+            if read and peer.settled and (block is None or peer.block is not block):
+                self.finished += 1
         except WireError as error:
             self.close(Code(error.code), error.message, error.bound)
         events = calls.events

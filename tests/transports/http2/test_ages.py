@@ -5,7 +5,7 @@ import pytest
 from ratelimit_service.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.transports.http2.ages import Age, Due
 from ratelimit_service.transports.options import GrpcOptions
-from tests.transports.http2.talk import HELLO, PREFACE, SETTINGS, Talk, frame, headers, question
+from tests.transports.http2.talk import HELLO, PREFACE, SETTINGS, Talk, block, frame, headers, question
 
 OPTIONS = GrpcOptions(
     keepalive_time=10 * MINUTE,
@@ -70,6 +70,30 @@ def test_a_client_that_finishes_each_frame_may_take_the_time_for_every_one() -> 
     assert set(due) == {None}
 
 
+def test_a_client_that_is_always_in_the_midst_of_something_is_not_slow() -> None:
+    """One that sends without a pause is, whenever it is looked at: of frames, or of header blocks."""
+    frames, blocks = Talk(HELLO, b"\0"), Talk(HELLO, frame(1, 0, 1, block()))
+    ages = Age(0, 0, OPTIONS), Age(0, 0, OPTIONS)
+    due = []
+    for second in range(25):
+        frames.say(b"\0\x08\x06\0\0\0\0\0" + b"12345678" + b"\0")
+        blocks.say(frame(9, 4, 2 * second + 1) + frame(1, 0, 2 * second + 3, block()))
+        for talk, age in zip((frames, blocks), ages, strict=True):
+            due.append(age.due(second * SECOND, talk.connection, heard=True, left=None))
+
+    assert set(due) == {None}
+
+
+def test_a_header_block_that_comes_frame_by_frame_is_one_thing_to_finish() -> None:
+    talk, age = Talk(HELLO, frame(1, 0, 1, b"\x83")), Age(0, 0, OPTIONS)
+    due = []
+    for second in (0, 4, 8, 12):
+        talk.say(frame(9, 0, 1, b"\x86"))
+        due.append(age.due(second * SECOND, talk.connection, heard=True, left=None))
+
+    assert due == [None, None, None, Due.CLOSE_SLOW]
+
+
 @pytest.mark.parametrize(
     ("left", "due"),
     [
@@ -113,6 +137,20 @@ def test_a_connection_without_calls_is_told_to_go_and_one_with_calls_is_not() ->
     assert age.due(MINUTE, idle.connection, heard=True, left=None) is None
     assert age.due(MINUTE + 1, idle.connection, heard=True, left=None) is Due.RETIRE_IDLE
     assert other.due(MINUTE + 1, busy.connection, heard=True, left=None) is None
+
+
+def test_a_connection_whose_calls_are_answered_at_once_is_not_idle() -> None:
+    """Nobody who looks now and then ever sees one of them."""
+    options = GrpcOptions(max_connection_idle=MINUTE, keepalive_time=0)
+    talk, age = Talk(HELLO, answer=True), Age(0, 0, options)
+    due = []
+    for minute in range(1, 5):
+        talk.say(question(2 * minute + 1))
+        assert not talk.connection.calls.streams
+        due.append(age.due(minute * MINUTE, talk.connection, heard=True, left=None))
+    due.append(age.due(5 * MINUTE + 1, talk.connection, heard=True, left=None))
+
+    assert due == [None, None, None, None, Due.RETIRE_IDLE]
 
 
 def test_a_client_that_runs_out_of_stream_numbers_is_asked_to_connect_anew() -> None:
