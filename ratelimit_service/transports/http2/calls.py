@@ -22,7 +22,7 @@ from ratelimit_service.transports.http2.frames import (
     rst_stream,
 )
 from ratelimit_service.transports.http2.headers import Head
-from ratelimit_service.transports.http2.limits import MOST_RESET, Bound, Limits
+from ratelimit_service.transports.http2.limits import MOST_RESET, OF_BLOCKED, OF_STREAMS, Bound, Limits
 from ratelimit_service.transports.http2.responses import OK, RESPONSE, http_response, trailers
 from ratelimit_service.transports.http2.whole import MOST_AT_ONCE, OK_HEAD, RESPONSE_HEAD, answer_of
 from ratelimit_service.transports.refusals import EXPIRED, MOST_UNREAD_BYTES, PAUSE_BYTES, UNREAD, too_large
@@ -53,6 +53,8 @@ class Calls:
         self._wake = wake
         self.limits = limits
         self.counts = counts
+        self.work = 0
+        """Microseconds that this read has taken so far, as `limits` reckons."""
         self.held = 0
         """Bytes of messages that are not read yet."""
 
@@ -219,9 +221,16 @@ class Calls:
             self.counts.refused[Bound.STALLED] += 1
             self.reset(stream.id, Code.CANCEL)
 
+    def resize(self, initial: int) -> None:
+        """The client changes the window of all streams: 6.9.2."""
+        self.work += len(self.streams) // OF_STREAMS
+        self.flow.resize(initial, [stream for stream in self.streams.values() if stream])
+        self.pump_all()
+
     def pump_all(self) -> None:
         """The connection has room again."""
         flow = self.flow
+        self.work += len(flow.blocked) // OF_BLOCKED
         for stream in tuple(flow.blocked.values()):
             if flow.window <= 0 or flow.congested or flow.held_back:
                 break

@@ -32,8 +32,9 @@ from ratelimit_service.transports.http2.frames import (
 from ratelimit_service.transports.http2.headers import HeaderReader
 from ratelimit_service.transports.http2.limits import (
     FRAMES_PER_QUESTION,
-    MOST_DECODED,
     MOST_IDLE_FRAMES,
+    MOST_WORK,
+    OF_FRAME,
     RECEIVE_WINDOW,
     Bound,
     Limits,
@@ -92,13 +93,15 @@ class Connection:
             return []
         buffer = self._buffer + data if self._buffer else data
         calls, peer = self.calls, self.peer
-        peer.decoded = 0
+        calls.work = 0
         try:
             if calls.flow.held_back:
                 self.go_on()
             if calls.ready:
                 for stream in tuple(calls.ready.values()):
                     questions.read(calls, stream)
+                    if calls.work >= MOST_WORK:
+                        break
             block = peer.block
             read = self._parse(buffer)
             self._buffer = buffer[read:]
@@ -116,7 +119,7 @@ class Connection:
     @property
     def more(self) -> bool:
         """It stopped to let others have their turn."""
-        return not self.closed and bool(self.calls.ready or self.peer.decoded >= MOST_DECODED)
+        return not self.closed and bool(self.calls.ready or self.calls.work >= MOST_WORK)
 
     @property
     def unfinished(self) -> bool:
@@ -205,7 +208,7 @@ class Connection:
         at = 0 if self.begun else self._greet(buffer)
         if not self.begun:
             return 0
-        end_of_buffer, peer = len(buffer), self.peer
+        end_of_buffer, peer, calls = len(buffer), self.peer, self.calls
         headers = peer.headers
         while end_of_buffer - at >= 9:
             if headers.usual is not None and peer.block is None and (after := self._questions(buffer, at)) > at:
@@ -222,7 +225,9 @@ class Connection:
                 break
             peer.take(kind, flags, number & MOST_WINDOW, buffer[at + 9 : end])
             at = end
-            if peer.decoded >= MOST_DECODED:
+            calls.work += OF_FRAME + headers.work
+            headers.work = 0
+            if calls.work >= MOST_WORK:
                 break
         return at
 

@@ -19,7 +19,7 @@ from ratelimit_service.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.errors import RpcError, Status, WireError
 from ratelimit_service.transports.http2.fields import cut
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.limits import Bound
+from ratelimit_service.transports.http2.limits import OF_BLOCK, OF_BLOCK_BYTES, OF_FIELD, Bound
 from ratelimit_service.transports.http2.whole import QUESTION_BYTES, question_in
 from ratelimit_service.transports.refusals import EXPIRED
 
@@ -94,6 +94,8 @@ class HeaderReader:
         self._heads: dict[bytes, Head] = {}
         # Of a list that is too large the rest must be decoded all the same, for the blocks to come: but not for ever.
         self._decoder = Decoder(2 * most_bytes)
+        self.work = 0
+        """Microseconds that decoding has taken, as `limits` reckons; who reads it sets it back."""
 
     def acknowledged(self) -> None:
         """The client knows that our header table has no entries: RFC 7541, 4.2 has it shrink its own.
@@ -129,6 +131,7 @@ class HeaderReader:
             return None
         wanted: list[bytes] = []
         size = regular = 0
+        most = self._most_bytes
         for field in fields:
             known = self._fields.get(field)
             if known is None:
@@ -140,6 +143,8 @@ class HeaderReader:
                 known = self._fields[field] = name, value
             name, value = known
             size += len(name) + len(value) + 32
+            if size > most:
+                return None
             if name in _PSEUDO:
                 if regular:
                     return None
@@ -148,8 +153,6 @@ class HeaderReader:
                 regular += 1
                 if name in _OF_CALL:
                     wanted.append(field)
-        if size > self._most_bytes:
-            return None
         key = b"".join(wanted)
         head = self._heads.get(key)
         if head is None:
@@ -187,13 +190,15 @@ class HeaderReader:
         if self._acknowledged and _GROWS.match(block):
             raise WireError(Code.COMPRESSION_ERROR, "the header table is larger than we announced (RFC 7541, 6.3)")
         try:
-            return list(self._decoder.decode(block, raw=True))
+            fields: list[tuple[bytes, bytes]] = list(self._decoder.decode(block, raw=True))
         except OversizedHeaderListError as error:
             # HPACK bomb (CVE-2016-6581): a few bytes that stand for megabytes.
             problem = "the header list is far too large"
             raise WireError(Code.ENHANCE_YOUR_CALM, problem, Bound.HEADER_BLOCK) from error
         except (HPACKError, IndexError) as error:
             raise WireError(Code.COMPRESSION_ERROR, "the header block cannot be decoded (4.3)") from error
+        self.work += OF_BLOCK + OF_FIELD * len(fields) + len(block) // OF_BLOCK_BYTES
+        return fields
 
     def _head(self, fields: list[tuple[bytes, bytes]]) -> Head:
         found: dict[bytes, bytes] = {}

@@ -11,7 +11,9 @@ from ratelimit_service.transports.http2.frames import ACK, END_HEADERS, END_STRE
 from ratelimit_service.transports.http2.headers import HeaderReader
 from ratelimit_service.transports.http2.limits import (
     MOST_IDLE_FRAMES,
+    OF_CALL,
     RECEIVE_WINDOW,
+    STREAMS_PER_IDLE_FRAME,
     Bound,
     Limits,
 )
@@ -38,7 +40,6 @@ class Peer:
         self.room = RECEIVE_WINDOW
         """Bytes of DATA that it may send."""
         self.budget = MOST_IDLE_FRAMES
-        self.decoded = 0
         self._acknowledged = 0
         """How many of our SETTINGS."""
         self._called = False
@@ -193,14 +194,12 @@ class Peer:
                 # 5.1.1 for a number that is smaller than another; 5.1 for one that was used.
                 code = Code.STREAM_CLOSED if number == self.last else Code.PROTOCOL_ERROR
                 raise WireError(code, "HEADERS is on a stream that is closed (5.1)", Bound.STREAM_NUMBERS)
-            self.decoded += 1
             self.headers.read_trailers(data)
             return
         if not number & 1:
             raise WireError(Code.PROTOCOL_ERROR, "the client opens a stream with an even number (5.1.1)")
         head = self.headers.cache.get(data)
         if head is None:
-            self.decoded += 1
             head = self.headers.read(data)
             if not (self._called or head.http):
                 self._called = True
@@ -217,6 +216,7 @@ class Peer:
             calls.reset(number, Code.REFUSED_STREAM)  # 5.1.2
         else:
             calls.counts.streams += 1
+            calls.work += OF_CALL
             calls.streams[number] = stream = Stream(number, head, calls.flow.initial)
             stream.ended = block.ended
             calls.begin(stream)
@@ -226,7 +226,6 @@ class Peer:
     def _trailers(self, block: Block, data: bytes) -> None:
         """8.1: a second block ends the stream."""
         calls, stream = self.calls, self.calls.streams[block.number]
-        self.decoded += 1
         problem = self.headers.read_trailers(data)
         if stream is None or stream.ended:
             calls.reset(block.number, Code.STREAM_CLOSED)
@@ -248,9 +247,11 @@ class Peer:
         self._out.append(frames.frame(frames.SETTINGS, ACK, 0))
         if found.get(frames.HEADER_TABLE_SIZE, FIRST_TABLE) < FIRST_TABLE:
             flow.shrink()
-        if (initial := found.get(frames.INITIAL_WINDOW_SIZE)) is not None:
-            flow.resize(initial, [stream for stream in self.calls.streams.values() if stream])
-            self.calls.pump_all()
+        initial, calls = found.get(frames.INITIAL_WINDOW_SIZE, flow.initial), self.calls
+        if initial == flow.initial:
+            return
+        self._spend(Bound.SETTINGS, len(calls.streams) // STREAMS_PER_IDLE_FRAME)
+        calls.resize(initial)
 
     def _window_update(self, number: int, payload: bytes) -> None:
         _sized(payload, 4)
@@ -258,8 +259,11 @@ class Peer:
         if not number:
             if not increment:
                 raise WireError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of 0 (6.9)")
-            calls.flow.grow(increment)
-            calls.pump_all()
+            flow, closed = calls.flow, calls.flow.window <= 0
+            flow.grow(increment)
+            if closed:  # otherwise nothing waited for this
+                self._spend(Bound.WINDOW_UPDATES, len(flow.blocked) // STREAMS_PER_IDLE_FRAME)
+                calls.pump_all()
             return
         self._not_idle(number)
         if number not in calls.streams:

@@ -6,7 +6,7 @@ from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.events import Kind
 from ratelimit_service.transports.http2.flow import Stream
 from ratelimit_service.transports.http2.frames import FIRST_WINDOW, window_update
-from ratelimit_service.transports.http2.limits import MOST_MESSAGES, Bound
+from ratelimit_service.transports.http2.limits import MOST_MESSAGES, OF_MESSAGE, Bound
 from ratelimit_service.transports.refusals import PAUSE_BYTES
 
 
@@ -75,6 +75,7 @@ def _read_stream(calls: Calls, stream: Stream) -> RpcError | None:
             return None
         if isinstance(message, RpcError):
             return message
+        calls.work += OF_MESSAGE
         calls.events.append((Kind.MESSAGE, number, stream.head, message))
     calls.ready[number] = stream
     return None

@@ -110,7 +110,7 @@ class Wire(asyncio.Protocol):
                     self._unanswered[last] = arrived, count
         else:
             self._write()
-        if (calls.ready or connection.peer.decoded) and connection.more and not self._held:
+        if (calls.ready or calls.work) and connection.more and not self._held:
             self._held = True
             self.transport.pause_reading()
             self._loop.call_soon(self._go_on)

@@ -238,17 +238,6 @@ def test_what_is_kept_is_bounded_whatever_comes() -> None:
     assert not talk.connection.calls.abandoned
 
 
-def test_new_blocks_are_decoded_in_turns() -> None:
-    """A read of 256 KiB of them would keep all other clients waiting."""
-    talk = Talk(HELLO)
-    sent = b"".join(headers(n, block(UNARY, (b"id", b"%d" % n))) + data(n, message(b"")) for n in range(1, 400, 2))
-    events = talk.connection.receive(sent)
-
-    assert len(events) == 63  # the question in the last block comes next
-    assert talk.connection.more
-    assert len(talk.say(b"")) == 200 - 63
-
-
 def test_a_stream_that_does_not_read_is_not_read_either() -> None:
     talk = Talk(HELLO, settings((4, 0)), headers(1, block(STREAM)))
     for _ in range(40):
