@@ -184,9 +184,13 @@ class Calls:
     def _refuse_http(self, stream: Stream) -> None:
         """A client that does not speak gRPC gets its status, and a line to read."""
         stream.started = True
-        self.flow.write(frame(HEADERS, END_HEADERS, stream.id, http_response(stream.head.http)))
-        self.flow.put(stream, _EXPLANATION)
-        stream.tail = frame(DATA, END_STREAM, stream.id)
+        block, number = http_response(stream.head.http), stream.id
+        if stream.head.bodiless:
+            stream.tail = frame(HEADERS, END_HEADERS | END_STREAM, number, block)
+        else:
+            self.flow.write(frame(HEADERS, END_HEADERS, number, block))
+            self.flow.put(stream, _EXPLANATION)
+            stream.tail = frame(DATA, END_STREAM, number)
         self.pump(stream)
 
     def pump(self, stream: Stream) -> None:

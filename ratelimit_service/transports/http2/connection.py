@@ -289,7 +289,7 @@ class Connection:
                 return 0  # it may become a line of HTTP/1
             if not _REQUEST_LINE.fullmatch(line):
                 raise WireError(Code.PROTOCOL_ERROR, "the client does not begin as HTTP/2 does (3.4)")
-            self._out[:] = [_HTTP1_ANSWER]
+            self._out[:] = [_HTTP1_ANSWER.removesuffix(_HTTP1) if line.startswith(b"HEAD ") else _HTTP1_ANSWER]
             self.error = Code.HTTP_1_1_REQUIRED, "the client speaks HTTP/1"
             self.lose()
         return 0

@@ -50,6 +50,8 @@ class Head(NamedTuple):
     """Why it cannot be a call."""
     http: bytes = b""
     """The status of HTTP for a client that does not speak gRPC."""
+    bodiless: bool = False
+    """Its answer may have no body: RFC 9110, 9.3.2."""
     malformed: str = ""
     """How it breaks RFC 9113, section 8."""
 
@@ -236,7 +238,7 @@ class HeaderReader:
         path = found[b":path"].decode("latin-1")
         # gRPC over HTTP/2, "Requests" and "Responses".
         if found[b":method"] != b"POST":
-            return Head(path, http=b"405")
+            return Head(path, http=b"405", bodiless=found[b":method"] == b"HEAD")
         if not _GRPC.fullmatch(found.get(b"content-type", b"")):
             return Head(path, http=b"415")
         if self._denial is not None:

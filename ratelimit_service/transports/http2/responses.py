@@ -50,5 +50,6 @@ def trailers(error: RpcError) -> bytes:
 
 
 def http_response(status: bytes) -> bytes:
-    """The block for a client that does not speak gRPC; a text follows."""
-    return b"\x08" + _string(status) + _literal(b"content-type", b"text/plain")
+    """The block for a client that does not speak gRPC; a text may follow."""
+    block = b"\x08" + _string(status) + _literal(b"content-type", b"text/plain")
+    return block + _literal(b"allow", b"POST") if status == b"405" else block  # RFC 9110, 15.5.6

@@ -64,6 +64,21 @@ def test_curl_calls_and_is_told_what_to_do_instead() -> None:
     assert "grpc-status: 0" in grpc
 
 
+def test_who_asks_for_the_head_only_gets_no_body() -> None:
+    """RFC 9110, 9.3.2; one that comes all the same is a PROTOCOL_ERROR to nghttp2."""
+
+    async def story() -> tuple[str, str]:
+        async with serving(Http2Transport, [Echo()]) as (_, address):
+            curl, url = [str(peers.curl()), "-sSI", "--max-time", "10"], f"http://{address}{Echo.path}"
+            return await output([*curl, "--http2-prior-knowledge", url]), await output([*curl, url])
+
+    http2, http1 = run(story())
+
+    assert http2 == "HTTP/2 405 \ncontent-type: text/plain\nallow: POST\n\n"
+    assert http1.startswith("HTTP/1.1 400 Bad Request")
+    assert http1.endswith("content-length: 35\n\n")
+
+
 def test_nghttp_sees_the_frames_of_a_call(tmp_path: Path) -> None:
     question = asked(tmp_path)
 
