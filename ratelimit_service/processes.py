@@ -1,10 +1,11 @@
 """CPU, memory and files of the service's processes as Prometheus reads them: of the only one, or of all together.
 
-They are read from the system, so nothing is lost with a worker that is killed.
+And how many files they may have. What is told is read from the system, so nothing is lost with a worker that is killed.
 """
 
 import resource
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -14,6 +15,24 @@ from ratelimit_service.exposition import Labels, head, line
 _CPU: Final = "process_cpu_seconds_total"
 _SUMMED: Final = {_CPU, "process_virtual_memory_bytes", "process_resident_memory_bytes", "process_open_fds"}
 """When this process started, and how many files one may open, are not summed."""
+
+
+_OTHER_FILES: Final = 100
+"""Of a process, besides its clients' connections: what it listens on, Redis, rules, those who read its metrics."""
+
+
+def allow_files(connections: int) -> str:
+    """Let this process, and those it starts, have all the files that the system lets it; or why they are too few.
+
+    What shells and containers begin with, often 1,024, is for the sake of select(2), which nobody here uses.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError):  # macOS has fewer than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    least = connections + _OTHER_FILES
+    if most == resource.RLIM_INFINITY or least <= most:
+        return ""
+    return f"{connections} connections take {least} files, and the process may have {most}: raise ulimit -Hn"
 
 
 class Worker(Protocol):

@@ -18,6 +18,7 @@ from ratelimit_service.app import App, grpc_addresses
 from ratelimit_service.engine import SWITCH_SECONDS
 from ratelimit_service.errors import ListenError, StartError
 from ratelimit_service.logs import start_logging
+from ratelimit_service.processes import allow_files
 from ratelimit_service.settings import AUTO, FLAGS, Settings, default_env_file, load_settings
 from ratelimit_service.workers.cpus import usable_cpus
 from ratelimit_service.workers.parent import Parent
@@ -64,6 +65,8 @@ def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
     start_logging(settings.log_level, settings.log_format)
     for warning in warnings:
         log.warning("%s", warning)
+    if problem := allow_files(settings.grpc_max_connections):
+        log.warning("GRPC_MAX_CONNECTIONS: %s", problem)
     sys.setswitchinterval(SWITCH_SECONDS)
     uvloop.run(_serve(settings, hints=hints))
 

@@ -1,8 +1,11 @@
 """`ratelimit serve`: what it says to whoever starts it by hand."""
 
 import re
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,3 +59,22 @@ def test_hints_of_several_workers_have_their_unix_socket(tmp_path: Path) -> None
 
     assert target == f"unix:{path}"
     assert answer.stdout.startswith("OK\n"), answer.stderr
+
+
+@contextmanager
+def files(soft: int) -> Iterator[None]:
+    """How many files programs may have that are started meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_it_takes_all_the_files_that_it_may_have(tmp_path: Path) -> None:
+    """Shells and containers begin with 1,024, often, and ten thousand connections are ten thousand files."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with files(512), start_service(tmp_path, RULES, {"GRPC_MAX_CONNECTIONS": str(hard)}) as service:
+        assert float(service.metrics().partition("\nprocess_max_fds ")[2].split()[0]) == hard
+        assert f"GRPC_MAX_CONNECTIONS: {hard} connections take {hard + 100} files" in service.log
