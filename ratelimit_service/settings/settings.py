@@ -104,7 +104,7 @@ class Settings(BaseSettings):
     grpc_preface_timeout: Annotated[int, reads(duration("100ms"))] = knob(
         Section.LISTENING,
         "10s",
-        "How long a gRPC client may take to begin, and to finish headers or a frame it began. `http2` only.",
+        "How long a gRPC client may take to begin; with `http2` also to finish headers or a frame it began.",
         NEW,
     )
     http_max_body_size: Bytes = knob(Section.LISTENING, "131072", "Bytes of the largest HTTP body.", NEW)

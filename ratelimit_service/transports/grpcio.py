@@ -252,6 +252,7 @@ def _channel_options(options: GrpcOptions) -> list[tuple[str, int]]:
         ("grpc.max_concurrent_streams", options.max_concurrent_streams),
         ("grpc.absolute_max_metadata_size", options.max_header_list_size),
         ("grpc.max_metadata_size", options.max_header_list_size),
+        ("grpc.server_handshake_timeout_ms", _milliseconds(options.preface_timeout)),
         ("grpc.max_connection_idle_ms", _milliseconds(options.max_connection_idle)),
         ("grpc.max_connection_age_ms", _milliseconds(options.max_connection_age)),
         ("grpc.max_connection_age_grace_ms", _milliseconds(options.max_connection_age_grace)),

@@ -38,5 +38,5 @@ class GrpcOptions:
     max_connection_memory: int = 16 * 1024 * 1024
     """Bytes of unread answers, and of unfinished questions, of one connection."""
     preface_timeout: int = 10 * SECOND
-    """How long a client may take to begin, TLS included, and to finish a frame or headers that it began."""
+    """How long a client may take to begin, TLS included; with http2 also to finish a frame or headers it began."""
     tls: Tls | None = None

@@ -3,16 +3,19 @@
 import asyncio
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ratelimit_service.address import Address, Tcp, Unix
+from ratelimit_service.clock import SECOND
 from ratelimit_service.errors import StartError
-from ratelimit_service.transports.options import GrpcOptions
+from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests.loops import run
 from tests.ports import free_port
-from tests.transports.methods import Echo, Later
+from tests.transports.certificates import Issued
+from tests.transports.methods import WAIT_SECONDS, Echo, Later
 from tests.transports.servers import LOCALHOST, OpenTransport, ask, connect, deaf, serving
 
 
@@ -172,6 +175,28 @@ def test_a_unix_socket_in_use_is_left_alone(transport: OpenTransport, tmp_path: 
             return str(refused.value).replace(address.path, "there"), await ask(channel, Echo(), b"alive")
 
     assert run(story()) == ("cannot listen on unix:there: address already in use", b"alive")
+
+
+@pytest.mark.parametrize("sent", [b"", b"P", b"\x16\x03\x01\x00\xc8\x01\x00"])
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
+def test_a_client_that_does_not_begin_is_sent_away(
+    transport: OpenTransport, server: Issued, secure: bool, sent: bytes
+) -> None:
+    """Slowloris: those who never say anything would hold their connections for ever."""
+
+    async def story() -> None:
+        tls = Tls(str(server.cert), str(server.key)) if secure else None
+        options = GrpcOptions(preface_timeout=SECOND // 5, tls=tls)
+        async with serving(transport, [Echo()], options=options) as (_, address):
+            assert isinstance(address, Tcp)
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(sent)
+            async with asyncio.timeout(WAIT_SECONDS):
+                with suppress(ConnectionResetError):
+                    await reader.read()  # to the end
+            writer.close()
+
+    run(story())
 
 
 def listens(port: int) -> bool:
