@@ -5,14 +5,19 @@ appendix A leaves.
 """
 
 import asyncio
+import os
 import ssl
-from contextlib import suppress
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Self
 
 from ratelimit_service.transports.options import Tls
 from ratelimit_service.transports.tls import Certificates
 
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+_ALERT: Final = "_alert"
+"""Under this name errors of handshakes carry it."""
 
 _PLAIN: Final = "the client does not speak TLS, and this port does"
 _WHY: Final = {
@@ -41,10 +46,11 @@ class Handshakes:
     async def shake(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> asyncio.Transport:
         """The transport above this one, once the client is through; an OSError when it does not come: see `why`."""
         loop, context, seconds = asyncio.get_running_loop(), self._newest(), self._seconds
-        async with asyncio.timeout(seconds):  # the loop's own timeout cannot be told from a client that goes away
-            secured = await loop.start_tls(
-                transport, protocol, context, server_side=True, ssl_handshake_timeout=2 * seconds
-            )
+        with _last_words_to(transport):
+            async with asyncio.timeout(seconds):  # the loop's own timeout cannot be told from a client that goes away
+                secured = await loop.start_tls(
+                    transport, protocol, context, server_side=True, ssl_handshake_timeout=2 * seconds
+                )
         assert secured is not None, "the protocol was not there"
         return secured
 
@@ -68,8 +74,51 @@ def why(error: BaseException) -> str | None:
     return None
 
 
+class _Handshake(ssl.SSLObject):
+    """Has its errors carry the alert that is to tell the client what they are (RFC 8446, 6.2)."""
+
+    _outgoing: ssl.MemoryBIO
+
+    @classmethod
+    def _create(cls, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **more: Any) -> Self:
+        made: Self = super()._create(incoming, outgoing, *args, **more)  # type: ignore[misc] # not in the stubs
+        made._outgoing = outgoing
+        return made
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            setattr(error, _ALERT, self._outgoing.read())
+            raise
+
+
+@contextmanager
+def _last_words_to(transport: asyncio.Transport) -> Iterator[None]:
+    """Sends the alert of a handshake that fails in it: asyncio's loop and uvloop's drop it with the connection.
+
+    By then the transport takes nothing more, and may have closed its socket: so there is another of it meanwhile.
+    """
+    try:
+        spare = os.dup(transport.get_extra_info("socket").fileno())
+    except OSError:  # the client is gone already, or there are no files left
+        yield
+        return
+    try:
+        yield
+    except ssl.SSLError as error:
+        with suppress(OSError):
+            os.write(spare, getattr(error, _ALERT, b""))
+        raise
+    finally:
+        os.close(spare)
+
+
 def _context(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = _Handshake
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(_CIPHERS)
