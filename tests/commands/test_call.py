@@ -21,8 +21,8 @@ descriptors:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with start_service(tmp_path_factory.mktemp("service"), RULES) as started:
+def service(tmp_path_factory: pytest.TempPathFactory, transport: str) -> Iterator[Service]:
+    with start_service(tmp_path_factory.mktemp("service"), RULES, {"TRANSPORT": transport}) as started:
         yield started
 
 

@@ -26,6 +26,7 @@ KINDS = {f"{name}{limit}:{cost}": most for name in ALGORITHMS for (limit, cost),
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("transport")
 def test_three_services_with_four_callers_each_admit_exactly_the_limit_while_slots_move(tmp_path: Path) -> None:
     with ExitStack() as stack:
         # Nodes of a busy machine must not take each other for dead.

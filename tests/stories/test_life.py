@@ -12,14 +12,12 @@ import pytest
 
 from tests.processes import ROOT, Process, ask, start_service
 
-BOTH = pytest.mark.usefixtures("transport")
-"""What is told on both transports; the rest has nothing to do with them."""
+pytestmark = pytest.mark.usefixtures("transport")
 
 RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 100}}]\n"
 ASK = '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}'
 
 
-@BOTH
 def test_sigterm_drains_and_the_exit_code_is_zero(tmp_path: Path) -> None:
     with start_service(tmp_path, RULES, {"DRAIN_SECONDS": "1"}) as service:
         service.send(signal.SIGTERM)
@@ -32,7 +30,6 @@ def test_sigterm_drains_and_the_exit_code_is_zero(tmp_path: Path) -> None:
         assert service.log.rstrip().endswith("stopped")
 
 
-@BOTH
 def test_sigint_ends_the_service_like_sigterm(tmp_path: Path) -> None:
     with start_service(tmp_path, RULES) as service:
         service.send(signal.SIGINT)
@@ -40,7 +37,6 @@ def test_sigint_ends_the_service_like_sigterm(tmp_path: Path) -> None:
         assert service.wait() == 0
 
 
-@BOTH
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     path = tmp_path / "grpc.sock"
     with start_service(tmp_path, RULES, {"DRAIN_SECONDS": "3600", "GRPC_UDS": str(path)}) as service:
@@ -125,7 +121,6 @@ def rules(tmp_path: Path) -> Path:
     return folder
 
 
-@BOTH
 @pytest.mark.parametrize("variable", ["PORT", "DEBUG_PORT", "GRPC_PORT"])
 def test_a_port_in_use_is_one_line_and_exit_code_1(tmp_path: Path, rules: Path, variable: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -160,7 +155,6 @@ def test_a_missing_rules_folder_is_one_line_and_exit_code_1(tmp_path: Path) -> N
     )
 
 
-@BOTH
 def test_an_unreadable_certificate_is_one_line_and_exit_code_1(tmp_path: Path, rules: Path) -> None:
     environ = {"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": "cert.pem", "GRPC_SERVER_TLS_KEY": "key.pem"}
     ended = run(tmp_path, environ, "--rules", str(rules))

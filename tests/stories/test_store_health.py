@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.peers import grpc_peers
 from tests.ports import free_port
 from tests.processes import ROOT, Service, ask, start_service
 from tests.redis import start_redis
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 100}}]\n"
 NEEDED = {"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION": "true"}
