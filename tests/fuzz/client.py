@@ -127,7 +127,7 @@ class Client:
             case 4 if flags & 1:
                 self._settings -= 1
                 assert self._settings >= 0, "an acknowledgement of nothing"
-                self._must_shrink = self._must_shrink or self._tables.pop(0) < 4096
+                self._must_shrink |= self._tables.pop(0) < 4096
             case 4:
                 self._announced += 1
                 assert self._announced <= 2, "SETTINGS again and again"

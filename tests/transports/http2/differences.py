@@ -48,6 +48,8 @@ _ASKED: Final = data(1, message(b""))
 _OPENED: Final = headers(1, block(Echo.path))
 _PART: Final = data(1, message(b"a"), end=False)
 _GRPC: Final = (b"content-type", b"application/grpc")
+_NOBODY: Final = block(Echo.path).replace(b"\x01\x01x", b"")
+_SCHEME: Final = block(Echo.path).replace(b"\x86", literal(b":scheme", b"unix"))
 _TEXT: Final = (b"content-type", b"text/plain")
 _WEB: Final = (b"content-type", b"application/grpc-web")
 
@@ -56,6 +58,9 @@ DIFFERENCES: Final = [
     Difference("padded DATA (6.1)", _OPENED + frame(0, 9, 1, b"\3" + message(b"") + b"\0\0\0"), OK, RESET),
     Difference("padded HEADERS (6.2)", frame(1, 0xC, 1, b"\3" + block(Echo.path) + b"\0\0\0") + _ASKED, OK, INTERNAL),
     Difference("no te", with_only(_GRPC), OK, RESET),
+    Difference("no :authority (8.3.1)", headers(1, _NOBODY) + _ASKED, OK, RESET),
+    Difference("a scheme of its own (8.3.1)", headers(1, _SCHEME) + _ASKED, OK, INTERNAL),
+    Difference("binary metadata that is not base64", with_fields((b"x-bin", b"!")), OK, INTERNAL),
     # Not gRPC: told so, where grpc's core is silent.
     Difference("GET", headers(1, b"\x20\x82\x84\x86", end=True), NOT_GRPC, RESET),
     Difference("no content-type", with_only((b"te", b"trailers")), NOT_GRPC, OK),
