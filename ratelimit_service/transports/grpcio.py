@@ -239,6 +239,8 @@ def _configuration(pems: Pems) -> grpc.ServerCertificateConfiguration:
 
 
 def _channel_options(options: GrpcOptions) -> list[tuple[str, int]]:
+    # What is not here: grpc.server.max_pending_requests, 1,000 calls that nobody has begun, and beyond that some are
+    # cancelled at random. With a million, a flood of them left 1 GB in half a minute, and others waited all that time.
     return [
         # Without this a second service on the same port would start, and get half of the connections.
         ("grpc.so_reuseport", 0),
