@@ -1,6 +1,7 @@
 """Clients of a whole transport: a healthy one, and those that speak in bytes of the test's own."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -78,10 +79,13 @@ async def healthy(address: Address, credentials: grpc.ChannelCredentials | None 
         assert await ask(channel, Echo(), b"after") == b"after"
 
 
-async def open_socket(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def open_socket(
+    address: Address, secure: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection of the attacker's."""
     assert isinstance(address, Tcp)
-    return await asyncio.open_connection(address.host, address.port)
+    name = "localhost" if secure else None
+    return await asyncio.open_connection(address.host, address.port, ssl=secure, server_hostname=name)
 
 
 async def frames_of(
@@ -105,9 +109,9 @@ async def read_frame(reader: asyncio.StreamReader) -> tuple[int, int, int, bytes
     return head[3], head[4], int.from_bytes(head[5:9], "big"), payload
 
 
-async def goaway_of(address: Address, attack: bytes) -> Code | None:
+async def goaway_of(address: Address, attack: bytes, secure: ssl.SSLContext | None = None) -> Code | None:
     """Why the attacker's connection was closed."""
-    reader, writer = await open_socket(address)
+    reader, writer = await open_socket(address, secure)
     writer.write(attack)
     code = None
     with suppress(ConnectionResetError):  # the rest of a flood that nobody reads

@@ -1,15 +1,20 @@
 """Floods: each ends its connection, with the code and under the label that it should have, and no other."""
 
+import ssl
+
 import pytest
 
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import Bound
+from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests.loops import run
+from tests.transports.certificates import Issued
 from tests.transports.http2.clients import goaway_of, healthy, house, told, until
 from tests.transports.http2.talk import HELLO, data, frame, headers, settings, window
 from tests.transports.http2.talk import block as block_of
 from tests.transports.http2.waste import ECHO, reset_after
 from tests.transports.methods import Echo
+from tests.transports.servers import trusting
 
 BOMB = b"\x40\1x\x7f\x81\x1e" + b"v" * 4000 + b"\xbe" * 16_000
 MALFORMED = block_of(Echo.path, (b"connection", b"close"))
@@ -70,3 +75,21 @@ def test_a_flood_ends_its_connection_with_the_right_code_and_no_other(name: str)
             return told_code, told(transport, "connections_ended_total", ended), refused
 
     assert run(story()) == (code, 1, 1)
+
+
+@pytest.mark.parametrize("name", ["rapid reset (CVE-2023-44487)", "PING (CVE-2019-9512)", "malformed calls"])
+def test_a_flood_through_tls_does_too(ca: Issued, server: Issued, name: str) -> None:
+    """There, what comes is read in records, and goes on to come for a while when nothing more is to be read."""
+    flood, code, bound = FLOODS[name]
+    secure = ssl.create_default_context(cafile=str(ca.cert))
+    secure.set_alpn_protocols(["h2"])
+
+    async def story() -> tuple[Code | None, int]:
+        options = GrpcOptions(tls=Tls(str(server.cert), str(server.key)))
+        async with house(options) as (transport, address), healthy(address, trusting(ca)):
+            told_code = await goaway_of(address, HELLO + flood, secure)
+            await until(lambda: told(transport, "connections") == 1)
+            assert bound
+            return told_code, told(transport, "refused_total", bound)
+
+    assert run(story()) == (code, 1)

@@ -1,10 +1,25 @@
 """Limits that end a stream, or send a client away who did nothing wrong; a healthy client calls all the while."""
 
+import pytest
+
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.limits import Bound
+from ratelimit_service.transports.http2.limits import MOST_CONTINUATIONS, Bound
 from tests.loops import run
 from tests.transports.http2.clients import frames_of, healthy, house, open_socket, told, until
-from tests.transports.http2.talk import HELLO, block, data, frame, headers, message, settings, window
+from tests.transports.http2.talk import (
+    HELLO,
+    UNARY,
+    block,
+    data,
+    frame,
+    headers,
+    literal,
+    message,
+    parse,
+    settings,
+    window,
+)
+from tests.transports.http2.talk import Talk as Conversation
 from tests.transports.http2.waste import ECHO
 from tests.transports.methods import Talk
 
@@ -62,3 +77,47 @@ def test_a_client_that_runs_out_of_stream_numbers_is_asked_to_connect_anew_and_l
     # The last one is the end.
     assert away == [b"\x7f\xff\xff\xff\0\0\0\0", *[(LATE + 2).to_bytes(4, "big") + b"\0\0\0\0"] * 2]
     assert left == 1
+
+
+def pieces(whole: bytes, count: int) -> bytes:
+    """A header block in so many frames of one byte, and one with the rest."""
+    parts = [whole[at : at + 1] for at in range(count)] + [whole[count:]]
+    kinds = [1] + [9] * count
+    return b"".join(
+        frame(kind, 4 if at == count else 0, 1, part) for at, (kind, part) in enumerate(zip(kinds, parts, strict=True))
+    )
+
+
+def of_size(size: int) -> bytes:
+    """The headers of a call, so many bytes as RFC 9113, 6.5.2 counts them."""
+    plain = {b":method": b"POST", b":scheme": b"http", b":authority": b"x", b":path": UNARY.encode()}
+    plain |= {b"content-type": b"application/grpc", b"te": b"trailers"}
+    left = size - sum(len(name) + len(value) + 32 for name, value in plain.items())
+    many = left // 100
+    return block() + literal(b"x", b"v" * 67) * (many - 1) + _long(left - 100 * (many - 1))
+
+
+def _long(size: int) -> bytes:
+    """A header of 100 to 199 bytes."""
+    length = size - 33
+    return b"\0\1x" + (bytes((length,)) if length < 127 else b"\x7f" + bytes((length - 127,))) + b"v" * length
+
+
+@pytest.mark.parametrize(
+    ("size", "outcome"),
+    [(16_384, "CALL"), (16_385, "refused"), (32_768, "refused"), (32_769, Code.ENHANCE_YOUR_CALM)],
+)
+def test_headers_of_the_most_bytes_are_a_call_and_of_one_more_are_none(size: int, outcome: str | Code) -> None:
+    talk, whole = Conversation(HELLO), of_size(size)
+    heard = talk.say(frame(1, 0, 1, whole[:16_000]) + frame(9, 4, 1, whole[16_000:]) + data(1, message(b"")))
+    refused = any(kind == 1 and b"grpc-status\x018" in payload for kind, _, _, payload in parse(talk.take()))
+
+    assert (heard[0][0] if heard else "refused" if refused else talk.error) == outcome
+
+
+@pytest.mark.parametrize(("more", "error"), [(0, None), (1, Code.ENHANCE_YOUR_CALM)])
+def test_headers_may_come_in_so_many_frames_and_no_more(more: int, error: Code | None) -> None:
+    talk = Conversation(HELLO, pieces(block(), MOST_CONTINUATIONS + more) + data(1, message(b"")))
+
+    assert talk.error is error
+    assert len(talk.heard) == (1 if error is None else 0)
