@@ -14,6 +14,9 @@ keep every other call waiting."""
 MOST_ENTRIES = 1000
 """In one descriptor; for the same reason."""
 
+MOST_IN_ALL = 10_000
+"""Entries in all descriptors of a request: those of the largest message would take 200 ms to be read."""
+
 
 _LONGEST_PLAIN = 1000
 """Bytes; too few for more descriptors or entries than there may be."""
@@ -88,10 +91,14 @@ def _decode_any(body: bytes) -> Request:
 
     hits_addend = message.hits_addend
     descriptors = []
+    total = 0
     for index, descriptor in enumerate(found):
         entries = descriptor.entries
         if len(entries) > MOST_ENTRIES:
             raise _invalid(f"descriptors[{index}] has {len(entries)} entries, the most is {MOST_ENTRIES}")
+        total += len(entries)
+        if total > MOST_IN_ALL:
+            raise _invalid(f"the request has more than {MOST_IN_ALL} entries in its descriptors")
         cost = own = None
         if descriptor.HasField("hits_addend"):
             cost = own = descriptor.hits_addend.value

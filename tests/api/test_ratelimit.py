@@ -67,6 +67,10 @@ UNITS = "SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), YEAR (6), WEEK (7
             encoded(descriptor(*[("user", "ada")] * 1001)),
             "descriptors[0] has 1001 entries, the most is 1000",
         ),
+        (
+            encoded(*[descriptor(*[("user", "ada")] * 1000)] * 10, descriptor(("user", "ada"))),
+            "the request has more than 10000 entries in its descriptors",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_request_is_said(body: bytes, message: str) -> None:
