@@ -22,9 +22,10 @@ from ratelimit_service.transports.http2.frames import (
     rst_stream,
 )
 from ratelimit_service.transports.http2.headers import Head
-from ratelimit_service.transports.http2.limits import MOST_RESET, OF_BLOCKED, OF_STREAMS, Bound, Limits
+from ratelimit_service.transports.http2.limits import MOST_RESET, Bound, Limits
 from ratelimit_service.transports.http2.responses import OK, RESPONSE, http_response, trailers
 from ratelimit_service.transports.http2.whole import MOST_AT_ONCE, OK_HEAD, RESPONSE_HEAD, answer_of
+from ratelimit_service.transports.http2.work import of_blocked, of_streams
 from ratelimit_service.transports.refusals import EXPIRED, MOST_UNREAD_BYTES, PAUSE_BYTES, UNREAD, too_large
 
 _WHOLE: Final = Head("", plain=True)
@@ -54,7 +55,7 @@ class Calls:
         self.limits = limits
         self.counts = counts
         self.work = 0
-        """Microseconds that this read has taken so far, as `limits` reckons."""
+        """Microseconds that this read has taken so far, as `work` reckons."""
         self.held = 0
         """Bytes of messages that are not read yet."""
 
@@ -227,14 +228,14 @@ class Calls:
 
     def resize(self, initial: int) -> None:
         """The client changes the window of all streams: 6.9.2."""
-        self.work += len(self.streams) // OF_STREAMS
+        self.work += of_streams(len(self.streams))
         self.flow.resize(initial, [stream for stream in self.streams.values() if stream])
         self.pump_all()
 
     def pump_all(self) -> None:
         """The connection has room again."""
         flow = self.flow
-        self.work += len(flow.blocked) // OF_BLOCKED
+        self.work += of_blocked(len(flow.blocked))
         for stream in tuple(flow.blocked.values()):
             if flow.window <= 0 or flow.congested or flow.held_back:
                 break

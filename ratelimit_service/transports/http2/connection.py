@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ratelimit_service.errors import RpcError, WireError
-from ratelimit_service.transports.http2 import frames, questions
+from ratelimit_service.transports.http2 import frames, questions, work
 from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.events import Event, Kind
@@ -33,8 +33,6 @@ from ratelimit_service.transports.http2.headers import HeaderReader
 from ratelimit_service.transports.http2.limits import (
     FRAMES_PER_QUESTION,
     MOST_IDLE_FRAMES,
-    MOST_WORK,
-    OF_FRAME,
     RECEIVE_WINDOW,
     Bound,
     Limits,
@@ -100,7 +98,7 @@ class Connection:
             if calls.ready:
                 for stream in tuple(calls.ready.values()):
                     questions.read(calls, stream)
-                    if calls.work >= MOST_WORK:
+                    if calls.work >= work.MOST:
                         break
             block = peer.block
             read = self._parse(buffer)
@@ -119,7 +117,7 @@ class Connection:
     @property
     def more(self) -> bool:
         """It stopped to let others have their turn."""
-        return not self.closed and bool(self.calls.ready or self.calls.work >= MOST_WORK)
+        return not self.closed and bool(self.calls.ready or self.calls.work >= work.MOST)
 
     @property
     def unfinished(self) -> bool:
@@ -213,6 +211,8 @@ class Connection:
         while end_of_buffer - at >= 9:
             if headers.usual is not None and peer.block is None and (after := self._questions(buffer, at)) > at:
                 at = after
+                if calls.work >= work.MOST:
+                    break
                 continue
             high, low, kind, flags, number = unpack_head(buffer, at)
             length = high << 8 | low
@@ -225,9 +225,9 @@ class Connection:
                 break
             peer.take(kind, flags, number & MOST_WINDOW, buffer[at + 9 : end])
             at = end
-            calls.work += OF_FRAME + headers.work
+            calls.work += work.OF_FRAME + headers.work
             headers.work = 0
-            if calls.work >= MOST_WORK:
+            if calls.work >= work.MOST:
                 break
         return at
 
@@ -239,11 +239,12 @@ class Connection:
         calls, peer, end_of_buffer = self.calls, self.peer, len(buffer)
         assert peer.headers.usual is not None
         block, head, first, unpack, empty = peer.headers.usual
+        start, stop = at, min(end_of_buffer, at + work.MOST_BYTES)
         events, streams = calls.events, calls.streams
         last, most_stream, room = peer.last, peer.most_stream, peer.room
         places = free = self._limits.max_concurrent_streams - len(streams) - len(calls.abandoned)
         largest = self._largest_whole
-        while end_of_buffer - at >= empty:
+        while stop - at >= empty:
             began, number, same_block, data, flags, same, compressed, size = unpack(buffer, at)
             after = at + empty + size
             if (
@@ -271,7 +272,9 @@ class Connection:
                 peer.make_room()
                 room = peer.room
         peer.last, peer.room = last, room
-        self._counts.streams += free - places
+        count = free - places
+        self._counts.streams += count
+        calls.work += work.of_questions(count, at - start - count * empty)
         return at
 
     def _greet(self, buffer: bytes) -> int:

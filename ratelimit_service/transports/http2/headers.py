@@ -19,8 +19,9 @@ from ratelimit_service.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.errors import RpcError, Status, WireError
 from ratelimit_service.transports.http2.fields import cut
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.limits import OF_BLOCK, OF_BLOCK_BYTES, OF_FIELD, Bound
+from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.http2.whole import QUESTION_BYTES, question_in
+from ratelimit_service.transports.http2.work import of_block
 from ratelimit_service.transports.refusals import EXPIRED
 
 MOST_CACHED: Final = 64
@@ -97,7 +98,7 @@ class HeaderReader:
         # Of a list that is too large the rest must be decoded all the same, for the blocks to come: but not for ever.
         self._decoder = Decoder(2 * most_bytes)
         self.work = 0
-        """Microseconds that decoding has taken, as `limits` reckons; who reads it sets it back."""
+        """Microseconds that decoding has taken, as `work` reckons; who reads it sets it back."""
 
     def acknowledged(self) -> None:
         """The client knows that our header table has no entries: RFC 7541, 4.2 has it shrink its own.
@@ -199,7 +200,7 @@ class HeaderReader:
             raise WireError(Code.ENHANCE_YOUR_CALM, problem, Bound.HEADER_BLOCK) from error
         except (HPACKError, IndexError) as error:
             raise WireError(Code.COMPRESSION_ERROR, "the header block cannot be decoded (4.3)") from error
-        self.work += OF_BLOCK + OF_FIELD * len(fields) + len(block) // OF_BLOCK_BYTES
+        self.work += of_block(len(fields), len(block))
         return fields
 
     def _head(self, fields: list[tuple[bytes, bytes]]) -> Head:

@@ -28,26 +28,6 @@ streams take half a millisecond to look through."""
 FRAMES_PER_SECOND: Final = 1_000
 """What time gives back."""
 
-MOST_WORK: Final = 4_000
-"""Microseconds, as reckoned below, that a read may take before other connections have their turn. In the 256 KiB of one
-there is room for 25,000 frames, for 60,000 fields that nobody has seen, or for 30,000 questions on streams; and each
-change of a window may move the answers of a thousand streams."""
-
-OF_FRAME: Final = 2
-"""That is no whole question as most are: those are bounded by how many there may be at once."""
-OF_CALL: Final = 4
-"""That does not come in one piece."""
-OF_BLOCK: Final = 8
-"""Of headers, when it must be decoded; and OF_FIELD for each of its fields, and one for every OF_BLOCK_BYTES."""
-OF_FIELD: Final = 5
-OF_BLOCK_BYTES: Final = 4
-OF_MESSAGE: Final = 10
-"""For each message of a stream, with its method's answer."""
-OF_STREAMS: Final = 16
-"""So many streams take one to have their windows changed."""
-OF_BLOCKED: Final = 3
-"""And so many whose answers wait, to be looked through for those that may leave."""
-
 MOST_RESET: Final = 1_000
 """Streams that we reset and whose last frames may still come: 5.1 has us ignore those. It is a bound on memory: of a
 stream that is older and forgotten, they are answered with another reset."""

@@ -3,7 +3,7 @@
 from typing import Final
 
 from ratelimit_service.errors import WireError
-from ratelimit_service.transports.http2 import frames, questions
+from ratelimit_service.transports.http2 import frames, questions, work
 from ratelimit_service.transports.http2.block import Block
 from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.flow import Stream
@@ -11,7 +11,6 @@ from ratelimit_service.transports.http2.frames import ACK, END_HEADERS, END_STRE
 from ratelimit_service.transports.http2.headers import HeaderReader
 from ratelimit_service.transports.http2.limits import (
     MOST_IDLE_FRAMES,
-    OF_CALL,
     RECEIVE_WINDOW,
     STREAMS_PER_IDLE_FRAME,
     Bound,
@@ -216,7 +215,7 @@ class Peer:
             calls.reset(number, Code.REFUSED_STREAM)  # 5.1.2
         else:
             calls.counts.streams += 1
-            calls.work += OF_CALL
+            calls.work += work.OF_CALL
             calls.streams[number] = stream = Stream(number, head, calls.flow.initial)
             stream.ended = block.ended
             calls.begin(stream)

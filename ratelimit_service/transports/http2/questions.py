@@ -6,7 +6,8 @@ from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.events import Kind
 from ratelimit_service.transports.http2.flow import Stream
 from ratelimit_service.transports.http2.frames import FIRST_WINDOW, window_update
-from ratelimit_service.transports.http2.limits import MOST_MESSAGES, OF_MESSAGE, Bound
+from ratelimit_service.transports.http2.limits import MOST_MESSAGES, Bound
+from ratelimit_service.transports.http2.work import of_message, of_questions
 from ratelimit_service.transports.refusals import PAUSE_BYTES
 
 
@@ -54,6 +55,7 @@ def _read_question(calls: Calls, stream: Stream) -> RpcError | None:
     if not isinstance(message, bytes):
         return message or messages.TRUNCATED
     stream.waiting = True
+    calls.work += of_questions(1, len(message))
     calls.events.append((Kind.CALL, stream.id, stream.head, message))
     return None
 
@@ -75,7 +77,7 @@ def _read_stream(calls: Calls, stream: Stream) -> RpcError | None:
             return None
         if isinstance(message, RpcError):
             return message
-        calls.work += OF_MESSAGE
+        calls.work += of_message(len(message))
         calls.events.append((Kind.MESSAGE, number, stream.head, message))
     calls.ready[number] = stream
     return None

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from ratelimit_service.transports.http2 import work
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, MOST_WORK, Bound
+from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, Bound
 from tests.transports.http2.talk import (
     HELLO,
     STREAM,
@@ -55,6 +56,11 @@ READS = {
         headers(1, block(STREAM)),
         filled(data(1, message(b"?" * 60_000)[:5], end=False), *25_000 * [data(1, b"?", end=False)]),
     ),
+    "long questions": (
+        10,
+        headers(1) + data(1, message(b"")),
+        filled(*(headers(n) + data(n, message(b"?" * 10_000)) for n in numbers(3))),
+    ),
     "new blocks": (10, b"", filled(*(headers(n, block(UNARY, (b"id", b"%d" % n)), end=True) for n in numbers()))),
     "new fields": (50, b"", filled(*(headers(n, block() + FIELDS + b"\0\2id\5%05d" % n, end=True) for n in numbers()))),
     "long strings": (10, b"", filled(*(headers(n, block() + b"\0\1x" + LONG, end=True) for n in numbers()))),
@@ -81,7 +87,7 @@ def test_a_read_that_takes_long_is_read_in_turns(name: str) -> None:
         talk.connection.refill(MOST_IDLE_FRAMES)
         talk.connection.receive(rest)
         turns, rest = turns + 1, b""
-        assert talk.connection.calls.work < 3 * MOST_WORK
+        assert talk.connection.calls.work < 3 * work.MOST
 
     assert turns >= least
     assert talk.error is None
@@ -126,5 +132,5 @@ def test_room_that_no_answer_waits_for_moves_none() -> None:
     talk = waiting(1)
     talk.say(window(0, 1) * 500, settings((4, 0)) * 500)
 
-    assert talk.connection.calls.work < MOST_WORK
+    assert talk.connection.calls.work < work.MOST
     assert talk.error is None
