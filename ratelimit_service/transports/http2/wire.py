@@ -18,6 +18,7 @@ from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import LINGER_SECONDS
 from ratelimit_service.transports.http2.stream_call import StreamCall
+from ratelimit_service.transports.http2.work import MOST
 from ratelimit_service.transports.refusals import INTERNAL, STOPPING
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Wire(asyncio.Protocol):
                     self._unanswered[last] = arrived, count
         else:
             self._write()
-        if (calls.ready or calls.work) and connection.more and not self._held:
+        if (calls.ready or calls.work >= MOST) and connection.more and not self._held:
             self._held = True
             self.transport.pause_reading()
             self._loop.call_soon(self._go_on)
