@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -98,9 +98,10 @@ def pin(pid: int, cores: set[int]) -> None:
     """A process with its threads and children, where there is more than one core."""
     if (os.cpu_count() or 1) > 1:
         for task in Path(f"/proc/{pid}/task").iterdir():
-            os.sched_setaffinity(int(task.name), cores)
-            for child in (task / "children").read_text().split():
-                pin(int(child), cores)
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+                os.sched_setaffinity(int(task.name), cores)
+                for child in (task / "children").read_text().split():
+                    pin(int(child), cores)
 
 
 def processor_seconds(pid: int) -> float:
