@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ratelimit_service.errors import StartError
 from tests.admin.conftest import RULES
 from tests.admin.service import Service, ask, running
+from tests.ports import free_port
 
 ADA = {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}
 
@@ -170,16 +171,16 @@ def test_the_page_lets_nothing_in_from_elsewhere(service: Service) -> None:
 
 
 def test_a_port_that_is_taken_is_said_and_nothing_is_listened_on(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
-        port, free_port = taken.getsockname()[1], free.getsockname()[1]
-        free.close()
-        service = Service(tmp_path, port=str(free_port), debug_port=str(port))
+    free = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        service = Service(tmp_path, port=str(free), debug_port=str(port))
 
         with pytest.raises(StartError) as raised:
             asyncio.run(service.server.start())
 
     assert str(raised.value) == f"cannot listen on 127.0.0.1:{port}: address already in use"
-    socket.create_server(("127.0.0.1", free_port)).close()
+    socket.create_server(("127.0.0.1", free)).close()
 
 
 def test_a_name_that_is_no_host_is_said(tmp_path: Path) -> None:

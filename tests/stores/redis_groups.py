@@ -1,6 +1,5 @@
 """Several real Redises that know each other: a primary with replicas and sentinels, and a cluster."""
 
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -217,19 +216,8 @@ def start_cluster(folder: Path, replicas: int = 0, *more: str, secured: Secured 
 @contextmanager
 def _cluster_node(folder: Path, options: tuple[str, ...], secured: Secured | None) -> Iterator[Redis]:
     """Its bus listens on the port 10,000 higher."""
-    port = free_port()
-    while not _is_free(port + 10_000):
-        port = free_port()
+    port = free_port(besides=10_000)
     if secured:
         options += ("--port", "0", "--tls-port", str(port), *secured.as_server)
     with start_redis(folder, *options, port=port) as redis:
         yield redis
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as listener:
-        try:
-            listener.bind(("127.0.0.1", port))
-        except (OSError, OverflowError):
-            return False
-        return True
