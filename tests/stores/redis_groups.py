@@ -3,7 +3,6 @@
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +14,13 @@ from tests.transports.certificates import Issued, authority, issue
 
 _AT_ONCE = ("--repl-diskless-sync-delay", "0")
 """A replica is sent the data when it asks; by default others are waited for, five seconds."""
+
+_CALM, _ALERT = 60_000, 1_500
+"""Milliseconds without a word after which others believe that one is dead. Those of a busy machine must not take each
+other for dead that only wait for their turn, so they are alert only once one is.
+
+Of a primary that has died, a replica is chosen that had lost it no longer ago than ten times that.
+"""
 
 
 def ask(port: int, *words: str) -> str:
@@ -40,7 +46,7 @@ class Watched:
     def __init__(self, redises: list[Redis], sentinels: list[int], password: str) -> None:
         self.redises = redises
         self.sentinels = sentinels
-        self._password = password
+        self._login = ("-a", password, "--no-auth-warning") if password else ()
 
     @property
     def url(self) -> str:
@@ -50,9 +56,36 @@ class Watched:
     @property
     def primary(self) -> Redis:
         """The one that the first sentinel believes in."""
-        login = ("-a", self._password, "--no-auth-warning") if self._password else ()
-        port = ask(self.sentinels[0], *login, "SENTINEL", "get-master-addr-by-name", "shop").split("\n")[1]
+        port = self.ask(self.sentinels[0], "get-master-addr-by-name", "shop").split("\n")[1]
         return next(redis for redis in self.redises if redis.port == int(port))
+
+    def ask(self, sentinel: int, *words: str) -> str:
+        """What the sentinel on that port answers."""
+        return ask(sentinel, *self._login, "SENTINEL", *words)
+
+    @contextmanager
+    def alert(self) -> Iterator[None]:
+        """They notice soon that the primary has died, and choose another one."""
+        self._set_patience(_ALERT)
+        yield
+        self._set_patience(_CALM)
+
+    def _set_patience(self, milliseconds: int) -> None:
+        for sentinel in self.sentinels:
+            self.ask(sentinel, "SET", "shop", "down-after-milliseconds", str(milliseconds))
+
+    def know_each_other(self) -> bool:
+        """All of them know all the others, and the replicas: before that they cannot agree on a failover."""
+        expected = {"num-other-sentinels": len(self.sentinels) - 1, "num-slaves": len(self.redises) - 1}
+        for sentinel in self.sentinels:
+            try:
+                words = self.ask(sentinel, "MASTER", "shop").split("\n")
+            except subprocess.CalledProcessError:
+                return False
+            told = dict(zip(words[::2], words[1::2], strict=True))
+            if any(int(told[name]) != number for name, number in expected.items()):
+                return False
+        return True
 
 
 @contextmanager
@@ -67,33 +100,23 @@ def start_sentinels(folder: Path, replicas: int = 2, *, password: str = "") -> I
         eventually(
             lambda: primary.cli("INFO", "replication").count("state=online") == replicas, "the replicas are there"
         )
-        ports = []
-        for number in range(3):
-            port = free_port()
-            at = folder / f"sentinel{number}"
-            at.mkdir()
-            (at / "sentinel.conf").write_text(
-                f"port {port}\nbind 127.0.0.1\ndir {at}\n"
-                f"sentinel monitor shop 127.0.0.1 {primary.port} 2\n"
-                "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 3000\n"
-                + (f"requirepass {password}\nsentinel sentinel-pass {password}\n" if password else "")
-            )
-            command = [str(peers.redis_server()), str(at / "sentinel.conf"), "--sentinel"]
-            sentinel = stack.enter_context(Process(command, at, {}))
-            login = ("-a", password, "--no-auth-warning") if password else ()
-
-            knows = partial(_knows, port, replicas, login)
-            sentinel.wait_until(knows, "the sentinel knows the replicas")
-            ports.append(port)
-        yield Watched(redises, ports, password)
+        ports = [free_port() for _ in range(3)]
+        sentinels = [stack.enter_context(_sentinel(folder, port, primary.port, password)) for port in ports]
+        watched = Watched(redises, ports, password)
+        sentinels[-1].wait_until(watched.know_each_other, "the sentinels know each other")
+        yield watched
 
 
-def _knows(port: int, replicas: int, login: tuple[str, ...]) -> bool:
-    try:
-        words = ask(port, *login, "SENTINEL", "master", "shop").split("\n")
-    except subprocess.CalledProcessError:
-        return False
-    return "num-slaves" in words and words[words.index("num-slaves") + 1] == str(replicas)
+def _sentinel(folder: Path, port: int, primary: int, password: str) -> Process:
+    at = folder / f"sentinel{port}"
+    at.mkdir()
+    (at / "sentinel.conf").write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {at}\n"
+        f"sentinel monitor shop 127.0.0.1 {primary} 2\n"
+        f"sentinel down-after-milliseconds shop {_CALM}\nsentinel failover-timeout shop 3000\n"
+        + (f"requirepass {password}\nsentinel sentinel-pass {password}\n" if password else "")
+    )
+    return Process([str(peers.redis_server()), str(at / "sentinel.conf"), "--sentinel"], at, {})
 
 
 class Nodes:
@@ -117,6 +140,18 @@ class Nodes:
                     port = int(address.split("@")[0].rpartition(":")[2])
                     return next(redis for redis in self.redises if redis.port == port)
         raise AssertionError(f"nobody has slot {slot}")
+
+    @contextmanager
+    def alert(self) -> Iterator[None]:
+        """They notice soon that one of them has died, and its replica follows it."""
+        self._set_patience(_ALERT)
+        yield
+        self._set_patience(_CALM)
+
+    def _set_patience(self, milliseconds: int) -> None:
+        for redis in self.redises:
+            if redis.running:
+                redis.cli("CONFIG", "SET", "cluster-node-timeout", str(milliseconds))
 
 
 class Secured(NamedTuple):
@@ -190,7 +225,8 @@ def start_cluster(folder: Path, replicas: int = 0, *more: str, secured: Secured 
     with ExitStack() as stack:
         redises = []
         for number in range(count):
-            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", *_AT_ONCE, *more)
+            patience = ("--cluster-node-timeout", str(_CALM), "--cluster-replica-validity-factor", "0")
+            options = ("--cluster-enabled", "yes", *patience, *_AT_ONCE, *more)
             redises.append(stack.enter_context(_cluster_node(folder / str(number), options, secured)))
         addresses = [f"127.0.0.1:{redis.port}" for redis in redises]
         ask(

@@ -44,7 +44,7 @@ def test_counters_are_spread_over_all_nodes_and_a_request_may_have_some_on_each(
 
 def test_hits_that_come_before_the_nodes_are_known_wait_for_them(nodes: Nodes) -> None:
     async def story() -> None:
-        async with opened(nodes.url, wait=False, REDIS_TYPE="CLUSTER", STORE_DEADLINE="1s") as store:
+        async with opened(nodes.url, wait=False, REDIS_TYPE="CLUSTER", STORE_DEADLINE="10s") as store:
             answers = await asyncio.gather(*(charge(store, hit_of(rule(), f"early{number}")) for number in range(20)))
 
             assert all(answer.allowed for answer in answers)
@@ -84,7 +84,7 @@ def test_slots_are_those_of_redis(nodes: Nodes) -> None:
 
 def test_a_slot_that_moves_is_followed_and_nobody_sees_it(nodes: Nodes) -> None:
     async def story() -> None:
-        async with opened(nodes.url, REDIS_TYPE="cluster", STORE_DEADLINE="1s") as store:
+        async with opened(nodes.url, REDIS_TYPE="cluster", STORE_DEADLINE="10s") as store:
             limited = rule(100)
             hit = hit_of(limited, "moving")
             assert (await charge(store, hit)).allowed
@@ -107,7 +107,7 @@ def test_what_is_charged_together_waits_for_the_end_of_a_move(nodes: Nodes) -> N
     """Redis answers TRYAGAIN while one of its keys has gone and another has not."""
 
     async def story() -> None:
-        async with opened(nodes.url, REDIS_TYPE="cluster", CACHE_KEY_PREFIX="{wait}") as store:
+        async with opened(nodes.url, REDIS_TYPE="cluster", CACHE_KEY_PREFIX="{wait}", STORE_DEADLINE="10s") as store:
             limited = rule(100)
             await charge(store, hit_of(limited, "a"), hit_of(limited, "b"))
             move = Move(nodes, slot_of("wait"))
@@ -127,7 +127,7 @@ def test_what_is_charged_together_waits_for_the_end_of_a_move(nodes: Nodes) -> N
 
 def test_a_move_that_does_not_end_leaves_only_those_without_an_answer_whose_keys_it_parts(nodes: Nodes) -> None:
     async def story() -> None:
-        async with opened(nodes.url, REDIS_TYPE="cluster", CACHE_KEY_PREFIX="{part}", STORE_DEADLINE="500ms") as store:
+        async with opened(nodes.url, REDIS_TYPE="cluster", CACHE_KEY_PREFIX="{part}", STORE_DEADLINE="2s") as store:
             limited = rule(100)
             await charge(store, hit_of(limited, "a"), hit_of(limited, "b"))
             move = Move(nodes, slot_of("part"))
@@ -174,7 +174,8 @@ def test_when_a_node_dies_its_replica_is_used_and_the_others_work_meanwhile(tmp_
                 for key in keys:
                     answer = await charge(store, hit_of(limited, key))
                     assert (answer.error is not None) == (key in lost)
-                await until(lambda: store.healthy, "the replica has taken over", 20)
+                with nodes.alert():
+                    await until(lambda: store.healthy, "the replica has taken over")
                 for key in keys:
                     answer = await charge(store, hit_of(limited, key))
                     assert answer.hits[0].decision.remaining == (8 if key in lost else 7)

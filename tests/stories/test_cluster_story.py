@@ -29,8 +29,7 @@ KINDS = {f"{name}{limit}:{cost}": most for name in ALGORITHMS for (limit, cost),
 @pytest.mark.usefixtures("transport")
 def test_three_services_with_four_callers_each_admit_exactly_the_limit_while_slots_move(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        # Nodes of a busy machine must not take each other for dead.
-        nodes = stack.enter_context(start_cluster(tmp_path / "cluster", 0, "--cluster-node-timeout", "30000"))
+        nodes = stack.enter_context(start_cluster(tmp_path / "cluster"))
         environ = {"REDIS_URL": nodes.url, "REDIS_TYPE": "cluster", "STORE_DEADLINE": "10s"}
         services = [stack.enter_context(start_service(tmp_path / str(n), RULES, environ)) for n in range(3)]
         callers = stack.enter_context(call([service.grpc_port for service in services] * 4, 45, [*KINDS]))
