@@ -20,8 +20,6 @@ from tests.envoy.proxy import (
 )
 from tests.processes import Service, eventually, start_service
 
-pytestmark = pytest.mark.usefixtures("transport")
-
 RULES: Final = """
 domain: rl
 descriptors:
@@ -58,10 +56,11 @@ _CHOSEN: Final = "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata:chosen
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The service as those scripts start it."""
+def service(tmp_path_factory: pytest.TempPathFactory, transport: str) -> Iterator[Service]:
+    """The service as those scripts start it, one for each transport: the limits are used up afterwards."""
     rules = RULES + QUOTAS.lstrip("\n") + "\n"
-    with start_service(tmp_path_factory.mktemp("service"), rules, {"RESPONSE_DYNAMIC_METADATA": "true"}) as service:
+    environ = {"TRANSPORT": transport, "RESPONSE_DYNAMIC_METADATA": "true"}
+    with start_service(tmp_path_factory.mktemp("service"), rules, environ) as service:
         yield service
 
 
