@@ -16,6 +16,7 @@ import yaml
 from ratelimit_service.rules.files import read_sources
 from ratelimit_service.rules.parse import parse
 from tests import peers
+from tests.clocks import stay_within
 from tests.deploy.known import longest_stop, understood
 from tests.envoy.proxy import Envoy, abstract_socket, start_envoy
 from tests.processes import ROOT, Service, ask, start_service
@@ -45,6 +46,8 @@ def native(text: str) -> str:
         ("address: 0.0.0.0, port_value: 9901", "address: 127.0.0.1, port_value: 0", 1),
         ("address: ratelimit, port_value: 8081", "address: 127.0.0.1, port_value: GRPC_PORT", 1),
         ("timeout: 0.1s", "timeout: 10s", 1),
+        ("timeout: 0.25s", "timeout: 10s", 1),
+        ("timeout: 1s", "timeout: 10s", 2),
     ):
         assert text.count(old) == times, old
         text = text.replace(old, new)
@@ -165,17 +168,23 @@ def test_a_client_is_limited_by_its_address(envoy: Envoy) -> None:
 
 def test_a_user_is_limited_and_so_are_exports(envoy: Envoy) -> None:
     """Three descriptors of one request."""
+    stay_within(3600)
+
     assert envoy.statuses(3, "/users/export", x_user="ada") == [200, 200, 429]
     assert envoy.statuses(3, "/users", x_user="ada") == [200, 200, 429]
 
 
 def test_tokens_are_charged_as_the_request_says(envoy: Envoy) -> None:
     """A hundred a day."""
+    stay_within(86_400)
+
     assert envoy.statuses(3, "/tokens", x_tokens="40") == [200, 200, 429]
 
 
 def test_a_tenant_has_the_limit_that_envoy_brings_along(envoy: Envoy) -> None:
     """Three, not the rules' one."""
+    stay_within(3600)
+
     assert envoy.statuses(4, "/tenant") == [200, 200, 200, 429]
 
 

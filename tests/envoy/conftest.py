@@ -8,31 +8,31 @@ import pytest
 from tests.envoy.proxy import Envoy, bootstrap, by, http_filter, route, start_envoy
 from tests.processes import Service, start_service
 
-# By the day: no window ends while the tests run, but at midnight UTC.
+# By the year: no window ends while the tests run, as one by the day would at midnight UTC.
 RULES: Final = """
 domain: shop
 descriptors:
   - key: user
-    rate_limit: {unit: day, requests_per_unit: 3}
+    rate_limit: {unit: year, requests_per_unit: 3}
     descriptors:
-      - {key: page, value: checkout, rate_limit: {unit: day, requests_per_unit: 1}}
+      - {key: page, value: checkout, rate_limit: {unit: year, requests_per_unit: 1}}
       - {key: page, value: blog}
-  - {key: closed, rate_limit: {unit: day, requests_per_unit: 0}}
-  - {key: trial, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
-  - {key: file, value: "each/*", rate_limit: {unit: day, requests_per_unit: 1}}
-  - {key: file, value: "all/*.pdf", share_threshold: true, rate_limit: {unit: day, requests_per_unit: 1}}
-  - {key: tokens, rate_limit: {unit: day, requests_per_unit: 10}}
-  - {key: tenant, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: closed, rate_limit: {unit: year, requests_per_unit: 0}}
+  - {key: trial, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: file, value: "each/*", rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: file, value: "all/*.pdf", share_threshold: true, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: tokens, rate_limit: {unit: year, requests_per_unit: 10}}
+  - {key: tenant, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: vip, rate_limit: {unlimited: true}}
-  - {key: guest, rate_limit: {unit: day, requests_per_unit: 1, name: guests}}
-  - {key: member, rate_limit: {unit: day, requests_per_unit: 3, replaces: [{name: guests}]}}
+  - {key: guest, rate_limit: {unit: year, requests_per_unit: 1, name: guests}}
+  - {key: member, rate_limit: {unit: year, requests_per_unit: 3, replaces: [{name: guests}]}}
   - key: small
     quota_mode: true
-    rate_limit: {unit: day, requests_per_unit: 1}
+    rate_limit: {unit: year, requests_per_unit: 1}
     metadata: {bucket: small, colour: {light: grey}}
   - key: large
     quota_mode: true
-    rate_limit: {unit: day, requests_per_unit: 2}
+    rate_limit: {unit: year, requests_per_unit: 2}
     metadata: {bucket: large, colour: {dark: black}}
 """
 
@@ -62,7 +62,7 @@ def envoy(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     tenant_limit = http_filter(
         "tenant_limit",
         "filters.http.set_metadata.v3.Config",
-        {"metadata": [{"metadata_namespace": "tenant", "value": {"limit": {"requests_per_unit": 2, "unit": "DAY"}}}]},
+        {"metadata": [{"metadata_namespace": "tenant", "value": {"limit": {"requests_per_unit": 2, "unit": "YEAR"}}}]},
         disabled=True,
     )
     with_tenant_limit = {

@@ -27,29 +27,29 @@ def test_a_refusal_says_that_it_is_one(envoy: Envoy) -> None:
 
 
 def test_the_service_s_headers_are_on_the_response(envoy: Envoy) -> None:
-    """Passed or refused; the reset is at the end of the day."""
+    """Passed or refused; the reset is at the end of the year."""
     replies = [envoy.get("/user", x_user="header") for _ in range(4)]
 
     assert [reply.headers["ratelimit-limit"] for reply in replies] == ["3"] * 4
     assert [reply.headers["ratelimit-remaining"] for reply in replies] == ["2", "1", "0", "0"]
-    assert all(0 < int(reply.headers["ratelimit-reset"]) <= 86_400 for reply in replies)
+    assert all(0 < int(reply.headers["ratelimit-reset"]) <= 31_536_000 for reply in replies)
 
 
 def test_envoy_makes_its_own_headers_of_the_answer(envoy: Envoy) -> None:
     """DRAFT_VERSION_03 has the window of each limit, which Envoy takes from the unit."""
     replies = [envoy.get("/user", x_user="draft") for _ in range(4)]
 
-    assert [reply.headers["x-ratelimit-limit"] for reply in replies] == ["3, 3;w=86400"] * 4
+    assert [reply.headers["x-ratelimit-limit"] for reply in replies] == ["3, 3;w=31536000"] * 4
     assert [reply.headers["x-ratelimit-remaining"] for reply in replies] == ["2", "1", "0", "0"]
-    assert all(0 < int(reply.headers["x-ratelimit-reset"]) <= 86_400 for reply in replies)
+    assert all(0 < int(reply.headers["x-ratelimit-reset"]) <= 31_536_000 for reply in replies)
 
 
 def test_the_tightest_of_several_limits_is_in_the_headers(envoy: Envoy) -> None:
-    """A user has 3 a day, and 1 at the checkout."""
+    """A user has 3 a year, and 1 at the checkout."""
     headers = envoy.get("/both", x_user="tight", x_page="checkout").headers
 
     assert (headers["ratelimit-limit"], headers["ratelimit-remaining"]) == ("1", "0")
-    assert headers["x-ratelimit-limit"] == "1, 3;w=86400, 1;w=86400"
+    assert headers["x-ratelimit-limit"] == "1, 3;w=31536000, 1;w=31536000"
 
 
 def test_a_shadow_rule_never_refuses(envoy: Envoy, service: Service) -> None:
@@ -105,7 +105,7 @@ def test_a_cost_of_nothing_only_looks(envoy: Envoy) -> None:
 
 
 def test_a_limit_that_envoy_brings_along_wins_over_the_rules(envoy: Envoy) -> None:
-    """Two a day by the route's metadata; a route without has the rules' one a day."""
+    """Two a year by the route's metadata; a route without has the rules' one a year."""
     replies = [envoy.get("/acme", x_user="override") for _ in range(3)]
 
     assert [reply.status for reply in replies] == [200, 200, 429]
@@ -134,7 +134,7 @@ def test_a_limit_can_replace_another_in_a_request(envoy: Envoy) -> None:
 
 
 def test_a_request_is_refused_when_all_its_quotas_are_used_up(envoy: Envoy) -> None:
-    """One and two a day: the third is refused."""
+    """One and two a year: the third is refused."""
     assert envoy.statuses(3, "/quota", x_user="quota") == [200, 200, 429]
 
 

@@ -19,8 +19,8 @@ HEADERS: Final = {"LIMIT_RESPONSE_HEADERS_ENABLED": "true"}
 
 
 def rules(limit: int) -> str:
-    """One rule, of so many a day."""
-    return f"domain: shop\ndescriptors: [{{key: user, rate_limit: {{unit: day, requests_per_unit: {limit}}}}}]\n"
+    """One rule, of so many a year."""
+    return f"domain: shop\ndescriptors: [{{key: user, rate_limit: {{unit: year, requests_per_unit: {limit}}}}}]\n"
 
 
 def test_a_reload_under_load_fails_no_request(tmp_path: Path) -> None:

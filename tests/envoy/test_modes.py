@@ -14,8 +14,8 @@ pytestmark = pytest.mark.usefixtures("transport")
 RULES: Final = """
 domain: shop
 descriptors:
-  - {key: user, rate_limit: {unit: day, requests_per_unit: 1}}
-  - {key: page, rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: page, rate_limit: {unit: year, requests_per_unit: 2}}
 """
 USER: Final = by(("user", "x-user"))
 PAGE: Final = by(("page", "x-page"))

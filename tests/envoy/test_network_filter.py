@@ -11,11 +11,14 @@ from tests.processes import start_service
 
 pytestmark = pytest.mark.usefixtures("transport")
 
-RULES: Final = "domain: shop\ndescriptors: [{key: port, value: front, rate_limit: {unit: day, requests_per_unit: 2}}]\n"
+RULES: Final = """
+domain: shop
+descriptors: [{key: port, value: front, rate_limit: {unit: year, requests_per_unit: 2}}]
+"""
 
 
 def test_connections_above_a_limit_are_closed(tmp_path: Path) -> None:
-    """The third of two a day."""
+    """The third of two a year."""
     with start_service(tmp_path / "service", RULES) as service:
         configuration = bootstrap([service.grpc_port], [])
         limit = {

@@ -12,7 +12,7 @@ from tests.envoy.proxy import Envoy, bootstrap, by, route, start_envoy
 from tests.processes import Service, start_service
 from tests.transports.certificates import Issued, authority, issue
 
-RULES: Final = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1000000}}]\n"
+RULES: Final = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1000000}}]\n"
 HEADERS: Final = {"LIMIT_RESPONSE_HEADERS_ENABLED": "true"}
 _TLS: Final = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"
 

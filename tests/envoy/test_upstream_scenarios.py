@@ -1,4 +1,4 @@
-"""The scenarios of envoyproxy/ratelimit's integration scripts, with limits by the day so that nothing has to wait."""
+"""The scenarios of envoyproxy/ratelimit's integration scripts, with limits by the year so that nothing has to wait."""
 
 import re
 from collections.abc import Iterator
@@ -23,30 +23,32 @@ from tests.processes import Service, eventually, start_service
 RULES: Final = """
 domain: rl
 descriptors:
-  - {key: kind, value: account, rate_limit: {unit: day, requests_per_unit: 4, replaces: [{name: rare}, {name: fake}]}}
+  - {key: kind, value: account, rate_limit: {unit: year, requests_per_unit: 4, replaces: [{name: rare}, {name: fake}]}}
   - key: source_cluster
     value: proxy
     descriptors:
-      - {key: destination_cluster, value: rare, rate_limit: {unit: day, requests_per_unit: 2, replaces: [{name: rare}]}}
+      - key: destination_cluster
+        value: rare
+        rate_limit: {unit: year, requests_per_unit: 2, replaces: [{name: rare}]}
       - key: destination_cluster
         value: override
-        rate_limit: {unit: day, requests_per_unit: 2, replaces: [{name: banned}]}
-      - {key: destination_cluster, value: fake, rate_limit: {unit: day, requests_per_unit: 2, name: fake}}
-      - {key: destination_cluster, value: echo, rate_limit: {unit: day, requests_per_unit: 1}}
+        rate_limit: {unit: year, requests_per_unit: 2, replaces: [{name: banned}]}
+      - {key: destination_cluster, value: fake, rate_limit: {unit: year, requests_per_unit: 2, name: fake}}
+      - {key: destination_cluster, value: echo, rate_limit: {unit: year, requests_per_unit: 1}}
   - key: foo
     descriptors:
-      - {key: bar, value: rare, rate_limit: {unit: day, requests_per_unit: 1, name: rare}}
-      - {key: bar, value: banned, rate_limit: {unit: day, requests_per_unit: 0, name: banned}}
-      - {key: baz, value: bright, rate_limit: {unit: day, requests_per_unit: 3}}
-      - {key: baz, value: shady, rate_limit: {unit: day, requests_per_unit: 3}, shadow_mode: true}
-  - {key: any, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 2}}
+      - {key: bar, value: rare, rate_limit: {unit: year, requests_per_unit: 1, name: rare}}
+      - {key: bar, value: banned, rate_limit: {unit: year, requests_per_unit: 0, name: banned}}
+      - {key: baz, value: bright, rate_limit: {unit: year, requests_per_unit: 3}}
+      - {key: baz, value: shady, rate_limit: {unit: year, requests_per_unit: 3}, shadow_mode: true}
+  - {key: any, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 2}}
 """
 QUOTAS: Final = "".join(
     f"""
   - key: {key}
     value: {name}
     quota_mode: true
-    rate_limit: {{unit: day, requests_per_unit: {limit}}}
+    rate_limit: {{unit: year, requests_per_unit: {limit}}}
     metadata: {{chosen: {{name: {name}}}}}"""
     for key in ("passing", "service", "chosen")
     for name, limit in (("first", 1), ("second", 2))
