@@ -51,7 +51,13 @@ def test_hints_have_no_call_that_tls_would_refuse(tmp_path: Path) -> None:
 def test_hints_of_several_workers_have_their_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "grpc.sock"
     with start_redis(tmp_path / "redis") as redis:
-        environ = {"GRPC_UDS": str(path), "WORKERS": "2", "REDIS_URL": f"127.0.0.1:{redis.port}", "TRANSPORT": "http2"}
+        environ = {
+            "GRPC_UDS": str(path),
+            "WORKERS": "2",
+            "REDIS_URL": f"127.0.0.1:{redis.port}",
+            "STORE_DEADLINE": "10s",
+            "TRANSPORT": "http2",
+        }
         with start_service(tmp_path / "service", RULES, environ, ["--hints"]) as service:
             [target, *_] = hints(service)
             command = [sys.executable, "-m", "ratelimit_service", "call", target, "shop", "login=ada"]

@@ -22,7 +22,7 @@ from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit
 from tests.redis import Redis
 
-NOISE: Final = 2.0
+NOISE: Final = 20.0
 """Seconds that a busy machine may add to a deadline: it is a promise about Redis, not about the machine."""
 
 
@@ -66,7 +66,7 @@ async def charge(store: RedisStore, *hits: Hit) -> Answered:
     return Answered(list(hits), error, monotonic() - began)
 
 
-async def until(true: Callable[[], bool], what: str, seconds: float = 20) -> None:
+async def until(true: Callable[[], bool], what: str, seconds: float = 60) -> None:
     """Waits until it is."""
     deadline = monotonic() + seconds
     while not true():
@@ -80,7 +80,7 @@ async def opened(url: object, *, wait: bool = True, **settings: str) -> AsyncIte
 
     Its deadline is generous unless it is given: a busy machine must not look like a server that is away.
     """
-    read, _ = load_settings({"REDIS_URL": str(url), "STORE_DEADLINE": "1s", **settings})
+    read, _ = load_settings({"REDIS_URL": str(url), "STORE_DEADLINE": "5s", **settings})
     store = open_store(read)
     assert isinstance(store, RedisStore)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from ratelimit_service.errors import StoreError
 from ratelimit_service.stores.redis.store import RedisStore
 from tests.ports import free_port
 from tests.redis import Redis, debugging, start_redis
@@ -80,9 +81,9 @@ def test_a_black_hole_keeps_nobody_beyond_the_deadline_and_then_is_not_asked(red
             assert max(answer.seconds for answer in answers) < DEADLINE + NOISE
 
             await until(lambda: not store.healthy, "the breaker opened")
-            at_once = await charge(store, hit_of(rule()))
-            assert at_once.error
-            assert at_once.seconds < NOISE
+            at_once: list[StoreError | None] = []
+            store.hit([hit_of(rule())], at_once.append)
+            assert [str(error) for error in at_once] == ["no answer from the store: no answer in time"]
 
             redis.send(signal.SIGCONT)
             await until(lambda: store.healthy, "found again")
@@ -112,7 +113,7 @@ def test_a_slow_server_keeps_nobody_beyond_the_deadline_and_is_used_again_when_i
             Proxy(redis.port) as proxy,
             opened(f"127.0.0.1:{proxy.port}", STORE_DEADLINE=f"{DEADLINE}s") as store,
         ):
-            proxy.delay = 5 * DEADLINE
+            proxy.delay = 2 * NOISE
             took = await flood(store, 1.5, 5)
 
             assert max(took) < DEADLINE + NOISE
@@ -127,7 +128,7 @@ def test_a_slow_server_keeps_nobody_beyond_the_deadline_and_is_used_again_when_i
 
 def test_a_short_pause_of_the_server_loses_no_connection(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
-        async with opened(f"127.0.0.1:{redis.port}", STORE_DEADLINE="2s") as store:
+        async with opened(f"127.0.0.1:{redis.port}", STORE_DEADLINE="10s") as store:
             pause = asyncio.create_task(asyncio.to_thread(redis.cli, "DEBUG", "SLEEP", "0.1"))
             await asyncio.sleep(0.02)
 
@@ -154,7 +155,7 @@ def test_a_late_answer_is_dropped(redis: Redis) -> None:
             assert not denied.allowed
             await until(lambda: store.healthy, "still well")
             # It was charged all the same: that is said in docs/redis.md.
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while (await charge(store, hit_of(one, cost=0))).hits[0].decision.remaining != 9:  # noqa: ASYNC110  # Redis tells nobody
                     await asyncio.sleep(0.01)
 
@@ -177,7 +178,7 @@ def test_a_cut_connection_costs_only_what_was_under_way(redis: Redis, caplog: py
 
 def test_a_half_open_connection_is_noticed_without_traffic(redis: Redis) -> None:
     async def story() -> None:
-        async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
+        async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}", STORE_DEADLINE="1s") as store:
             proxy.mute()
             await until(lambda: not store.healthy, "noticed")
             proxy.mute(mute=False)
@@ -350,8 +351,8 @@ def test_two_services_that_count_locally_admit_the_limit_and_one_rounding_each(r
     async def story() -> None:
         address = f"127.0.0.1:{redis.port}"
         async with (
-            opened(address, ON_STORE_FAILURE="local", INSTANCES="2") as one,
-            opened(address, ON_STORE_FAILURE="local", INSTANCES="2") as other,
+            opened(address, ON_STORE_FAILURE="local", INSTANCES="2", STORE_DEADLINE="1s") as one,
+            opened(address, ON_STORE_FAILURE="local", INSTANCES="2", STORE_DEADLINE="1s") as other,
         ):
             redis.send(signal.SIGSTOP)
             limited = rule(7)
@@ -369,7 +370,7 @@ def test_two_services_that_count_locally_admit_the_limit_and_one_rounding_each(r
 
 def test_a_server_that_is_loading_its_data_is_waited_for(tmp_path: Path) -> None:
     async def story() -> None:
-        slowly = ("--key-load-delay", "100", "--loading-process-events-interval-bytes", "1024")
+        slowly = ("--key-load-delay", "2000", "--loading-process-events-interval-bytes", "1024")
         with start_redis(tmp_path, *debugging()) as redis:
             redis.cli("DEBUG", "POPULATE", "20000")
             redis.cli("SAVE")
@@ -379,6 +380,7 @@ def test_a_server_that_is_loading_its_data_is_waited_for(tmp_path: Path) -> None
             async with opened(f"127.0.0.1:{port}", wait=False) as store:
                 assert (await charge(store, hit_of(rule()))).error
                 assert store.errors == {"loading": 1}
+                redis.cli("CONFIG", "SET", "key-load-delay", "0")
                 await until(lambda: store.healthy, "loaded")
                 assert (await charge(store, hit_of(rule()))).allowed
 

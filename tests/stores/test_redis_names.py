@@ -127,12 +127,8 @@ def test_other_algorithms_keep_our_names_and_a_request_may_have_both(redis: Redi
             assert answer.allowed
 
     run(story())
-    names = sorted(redis.cli("KEYS", "both:*").split("\n"))
-    assert [name.partition("_")[0] for name in names] == [
-        "both:rl1|probe",
-        "both:rl1|shop|user=ada|token",
-        "both:shop",
-    ]
+    names = sorted(redis.cli("KEYS", "both:*shop*").split("\n"))
+    assert [name.partition("_")[0] for name in names] == ["both:rl1|shop|user=ada|token", "both:shop"]
 
 
 def test_names_begin_with_the_prefix_and_a_version(redis: Redis) -> None:
