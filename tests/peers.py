@@ -243,7 +243,7 @@ def find_valkey() -> Path:
 def find_libfaketime() -> Path:
     """See `libfaketime`. Where a library lies depends on the machine's kind: the command beside it knows."""
     faketime = system_program("faketime", "faketime")
-    loaded = subprocess.run([faketime, "0", "env"], stdout=subprocess.PIPE, text=True, check=True, timeout=30).stdout
+    loaded = subprocess.run([faketime, "0", "env"], stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
     return Path(next(line for line in loaded.splitlines() if line.startswith("LD_PRELOAD=")).rpartition("=")[2])
 
 

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple, Self
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
-START_SECONDS: Final = 30
-STOP_SECONDS: Final = 30
+START_SECONDS: Final = 60
+STOP_SECONDS: Final = 60
 _LOOK_SECONDS: Final = 0.02
 
 _LISTENING: Final = re.compile(r"listening for ([\w ]+) on [^\n\"]*:(\d+)\b")

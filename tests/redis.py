@@ -42,7 +42,7 @@ class Redis(Process):
     def cli(self, *words: str) -> str:
         """What redis-cli answers, without the newline at its end."""
         command = [str(peers.redis_cli()), "-s", str(self.socket), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.rstrip("\n")
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.rstrip("\n")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.store import Store
 from tests.clocks import Clock
 
-START_SECONDS = 10
+START_SECONDS = 60
 
 
 class Reply(NamedTuple):

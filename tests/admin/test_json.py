@@ -17,7 +17,7 @@ from ratelimit_service.errors import RpcError, StoreError
 from ratelimit_service.stores.store import Done
 from ratelimit_service.verdict import Hit
 from tests.admin.conftest import RULES
-from tests.admin.service import Service, ask, running
+from tests.admin.service import START_SECONDS, Service, ask, running
 
 ADA = {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}
 
@@ -222,12 +222,12 @@ def test_a_call_in_flight_is_finished_when_the_service_stops(tmp_path: Path) -> 
     with running(tmp_path, RULES, store=StandIn(keep)) as service:
         caller = threading.Thread(target=lambda: replies.append(service.post(ADA)))
         caller.start()
-        assert arrived.wait(10)
+        assert arrived.wait(START_SECONDS)
         stopping = threading.Thread(target=service.stop)
         stopping.start()
         service.loop.call_soon_threadsafe(asked[0], StoreError("too late"))
-        stopping.join(10)
-        caller.join(10)
+        stopping.join(START_SECONDS)
+        caller.join(START_SECONDS)
 
     assert [reply.status for reply in replies] == [503]
     assert [reply.text for reply in replies] == ["too late\n"]

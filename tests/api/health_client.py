@@ -16,13 +16,13 @@ def main(address: str, verb: str, name: str) -> None:
     try:
         match verb:
             case "check":
-                tell(health.Check(request, timeout=10).status)
+                tell(health.Check(request, timeout=60).status)
             case "list":
-                for known, answer in sorted(health.List(health_pb2.HealthListRequest(), timeout=10).statuses.items()):
+                for known, answer in sorted(health.List(health_pb2.HealthListRequest(), timeout=60).statuses.items()):
                     print(repr(known), end=" ")
                     tell(answer.status)
             case "watch":
-                for answer in health.Watch(request, timeout=30):
+                for answer in health.Watch(request, timeout=300):
                     tell(answer.status)
     except grpc.RpcError as error:
         print(error.code().name, error.details(), flush=True)

@@ -17,7 +17,7 @@ def main(address: str, symbol: str) -> None:
         reflection_pb2.ServerReflectionRequest(list_services=""),
         reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol),
     ]
-    services, files = stub.ServerReflectionInfo(iter(requests), timeout=10)
+    services, files = stub.ServerReflectionInfo(iter(requests), timeout=60)
     print(*(service.name for service in services.list_services_response.service))
     found = files.file_descriptor_response.file_descriptor_proto
     print(*(FileDescriptorProto.FromString(file).name for file in found))

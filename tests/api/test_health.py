@@ -34,7 +34,7 @@ SERVING = b"\x08\x01"
 NOT_SERVING = b"\x08\x02"
 SERVICE_UNKNOWN = b"\x08\x03"
 
-WAIT_SECONDS = 30
+WAIT_SECONDS = 60
 
 _T = TypeVar("_T")
 

@@ -229,7 +229,7 @@ async def output(program: str | Path, *arguments: str | Path, path: Path | None 
     """What a program prints."""
     environment = os.environ | {"PYTHONPATH": str(path or "")}
     process = await create_subprocess_exec(program, *arguments, stdout=PIPE, stderr=PIPE, env=environment)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
     return out.decode()

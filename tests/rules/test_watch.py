@@ -15,6 +15,9 @@ from ratelimit_service.rules.watch import Watcher
 
 Story = Callable[["Watched"], Awaitable[None]]
 
+SECONDS = 60
+"""Until a story gives up waiting."""
+
 
 def rules(requests: int, domain: str = "shop") -> str:
     return f"domain: {domain}\ndescriptors: [{{key: user, rate_limit: {{unit: day, requests_per_unit: {requests}}}}}]\n"
@@ -37,12 +40,12 @@ class Watched:
 
     async def limits(self) -> dict[str, int]:
         """Of the next book: the limit of each domain."""
-        book = await asyncio.wait_for(self.books.get(), 10)
+        book = await asyncio.wait_for(self.books.get(), SECONDS)
         return {rule.domain: rule.limit.requests for rule in book.rules if rule.limit is not None}
 
     async def refusal(self, failures: int) -> str:
         """What was wrong, once so many loads have failed."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SECONDS):
             while self.watcher.failures < failures:  # noqa: ASYNC110  # a refusal is told to nobody
                 await asyncio.sleep(0.001)
         return "\n".join(map(str, self.watcher.problems)).replace(str(self.folder), "…")
@@ -227,10 +230,10 @@ def test_a_book_that_was_asked_for_is_loaded_though_nothing_changed(folder: Path
 
 def test_tallies_outlive_a_reload(folder: Path) -> None:
     async def story(watched: Watched) -> None:
-        before = await asyncio.wait_for(watched.books.get(), 10)
+        before = await asyncio.wait_for(watched.books.get(), SECONDS)
         before.rules[0].tally.total_hits = 7
         watched.write(rules(2))
-        after = await asyncio.wait_for(watched.books.get(), 10)
+        after = await asyncio.wait_for(watched.books.get(), SECONDS)
         assert after.rules[0].tally.total_hits == 7
 
     play(folder, story)

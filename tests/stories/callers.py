@@ -49,6 +49,8 @@ def call(ports: Sequence[int], calls: int, kinds: Sequence[str]) -> Iterator[Cal
             for port in ports
         ]
         for process in processes:
+            stack.callback(process.kill)
+        for process in processes:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
         for process in processes:
@@ -56,5 +58,3 @@ def call(ports: Sequence[int], calls: int, kinds: Sequence[str]) -> Iterator[Cal
             process.stdin.write("go\n")
             process.stdin.flush()
         yield Callers(processes)
-        for process in processes:
-            process.kill()

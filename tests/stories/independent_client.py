@@ -53,4 +53,4 @@ def plain(answer: RateLimitResponse) -> Any:
 
 with grpc.insecure_channel(sys.argv[1]) as channel:
     stub = RateLimitServiceStub(channel)
-    print(json.dumps({name: plain(stub.ShouldRateLimit(request, timeout=10)) for name, request in REQUESTS.items()}))
+    print(json.dumps({name: plain(stub.ShouldRateLimit(request, timeout=60)) for name, request in REQUESTS.items()}))

@@ -22,7 +22,7 @@ def main(port: str, calls: str, *kinds: str) -> None:
             request_serializer=rls_pb2.RateLimitRequest.SerializeToString,
             response_deserializer=rls_pb2.RateLimitResponse.FromString,
         )
-        grpc.channel_ready_future(channel).result(timeout=30)
+        grpc.channel_ready_future(channel).result(timeout=60)
         print("ready", flush=True)
         sys.stdin.readline()
         allowed = {}
@@ -30,7 +30,7 @@ def main(port: str, calls: str, *kinds: str) -> None:
             key, _, cost = kind.partition(":")
             request = rls_pb2.RateLimitRequest(domain="shop", hits_addend=int(cost))
             request.descriptors.add().entries.add(key=key, value=cost)
-            answers = pool.map(lambda _, request=request: ask(request, timeout=30), range(int(calls)))
+            answers = pool.map(lambda _, request=request: ask(request, timeout=60), range(int(calls)))
             allowed[kind] = sum(answer.overall_code == rls_pb2.RateLimitResponse.OK for answer in answers)
         print(json.dumps(allowed), flush=True)
 

@@ -27,7 +27,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, transport: str) -> Iterato
 def ask(service: Service) -> Iterator[Ask]:
     with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel:
         method = channel.unary_unary(ShouldRateLimit.path, bytes, bytes)
-        yield lambda body: method(body, timeout=10)
+        yield lambda body: method(body, timeout=60)
 
 
 def request(value: str = "ada", **fields: object) -> RateLimitRequest:

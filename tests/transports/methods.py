@@ -6,7 +6,7 @@ from collections.abc import Callable
 from ratelimit_service.api.method import Receiver, Reply, Stream
 from ratelimit_service.errors import RpcError, Status
 
-WAIT_SECONDS = 10
+WAIT_SECONDS = 60
 """Until a test gives up waiting for what must come."""
 
 

@@ -162,8 +162,9 @@ def test_a_call_ends_at_its_deadline(transport: OpenTransport) -> None:
     async def story() -> tuple[grpc.StatusCode, bytes]:
         later = Later()
         async with serving(transport, [later, Echo()]) as (_, address), connect(address) as channel:
+            await ask(channel, Echo(), b"")  # it is connected, so that the next call arrives before its deadline
             try:
-                await ask(channel, later, b"", seconds=0.05)
+                await ask(channel, later, b"", seconds=1)
             except grpc.aio.AioRpcError as error:
                 (await later.asked())(b"too late")
                 return error.code(), await ask(channel, Echo(), b"well")

@@ -132,8 +132,9 @@ def test_a_client_that_vanishes_closes_the_receiver_once(
 def test_a_stream_ends_at_its_deadline(transport: OpenTransport) -> None:
     async def story() -> tuple[grpc.StatusCode, bool]:
         method = Talk(nothing)
-        async with serving(transport, [], [method]) as (_, address), connect(address) as channel:
-            call = talk(channel, method, seconds=0.1)
+        async with serving(transport, [Echo()], [method]) as (_, address), connect(address) as channel:
+            await ask(channel, Echo(), b"")  # it is connected, so that the stream is opened before its deadline
+            call = talk(channel, method, seconds=1)
             conversation = await method.opened()
             code = await call.code()
             return code, "closed" in await conversation.ended()

@@ -20,7 +20,7 @@ QUESTION.descriptors.add().entries.add(key="user", value="ada")
 
 ASK: Final = '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}'
 
-SECONDS: Final = 30
+SECONDS: Final = 60
 
 
 class Crew(NamedTuple):
