@@ -57,6 +57,10 @@ class Crew(NamedTuple):
         """Until the workers have so many connections."""
         self.service.wait_until(lambda: self.loads == sorted(loads), f"connections are {sorted(loads)}")
 
+    def wait_for_metric(self, line: str, value: float) -> None:
+        """Until the series has this value: what a scrape tells of a worker that is busy may be half a second old."""
+        self.service.wait_until(lambda: self.metric(line) == value, f"{line} is {value}")
+
     def metric(self, line: str) -> float:
         """The value of the series that stands like this in the metrics."""
         values = [text.rpartition(" ")[2] for text in self.service.metrics().splitlines() if text.startswith(line)]
