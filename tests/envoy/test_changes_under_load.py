@@ -81,7 +81,7 @@ def test_sighup_loads_the_rules_at_once(tmp_path: Path) -> None:
 
 def test_a_drain_under_load_fails_no_request(tmp_path: Path) -> None:
     """One of two instances is told to stop: Envoy hears of it in time, and the other one answers everything."""
-    environ = {"DRAIN_SECONDS": "1.5"}
+    environ = {"DRAIN_SECONDS": "8"}
     with (
         start_service(tmp_path / "leaving", rules(1_000_000), {**HEADERS, **environ}) as leaving,
         start_service(tmp_path / "staying", rules(2_000_000), {**HEADERS, **environ}) as staying,
@@ -114,7 +114,7 @@ def test_a_rolling_restart_under_load_fails_no_request(tmp_path: Path) -> None:
     Envoy puts together what happens to a cluster within a second of the last change (update_merge_window), so it acts
     on the second drain that much later than on the first: a drain of one second is too short, and was seen to be.
     """
-    environ = {"DRAIN_SECONDS": "2.5"}
+    environ = {"DRAIN_SECONDS": "8"}
     with (
         start_service(tmp_path / "a", rules(1_000_000), environ) as one,
         start_service(tmp_path / "b", rules(1_000_000), environ) as other,

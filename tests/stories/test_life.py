@@ -19,7 +19,7 @@ ASK = '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": 
 
 
 def test_sigterm_drains_and_the_exit_code_is_zero(tmp_path: Path) -> None:
-    with start_service(tmp_path, RULES, {"DRAIN_SECONDS": "1"}) as service:
+    with start_service(tmp_path, RULES, {"DRAIN_SECONDS": "5"}) as service:
         service.send(signal.SIGTERM)
         service.wait_until(lambda: not service.healthy, "health says no while the ports are open")
         answer = ask(service.http_port, "/json", method="POST", body=ASK)

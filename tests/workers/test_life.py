@@ -88,7 +88,7 @@ def test_when_the_parent_is_killed_the_workers_finish_and_go(tmp_path: Path) -> 
 
 
 def test_sigterm_to_every_process_drains_as_sigterm_to_the_parent(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2, {"DRAIN_SECONDS": "1"}) as crew:
+    with start_crew(tmp_path, 2, {"DRAIN_SECONDS": "5"}) as crew:
         pids = crew.pids.values()
         for pid in (*pids, crew.service.pid):
             os.kill(pid, signal.SIGTERM)
@@ -271,7 +271,7 @@ def test_a_line_of_a_worker_says_which_and_start_up_is_told_once(tmp_path: Path)
 
 def test_envoy_notices_neither_a_killed_worker_of_others_nor_a_drain(tmp_path: Path) -> None:
     """Of two instances one has workers; it is told to stop while requests go on, and none may fail."""
-    environ = {"DRAIN_SECONDS": "1.5"}
+    environ = {"DRAIN_SECONDS": "8"}
     with start_crew(tmp_path / "leaving", 2, environ) as leaving, start_crew(tmp_path / "staying", 2) as staying:
         ports = {leaving.service.grpc_port, staying.service.grpc_port}
         configuration = bootstrap(
