@@ -7,6 +7,7 @@ the log of the process when that is over.
 import http.client
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 START_SECONDS: Final = 60
 STOP_SECONDS: Final = 60
 _LOOK_SECONDS: Final = 0.02
+
+_UNTIL_WE_END: Final = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+"""Begins a command that must not outlive tests that are killed themselves; it becomes what it starts."""
 
 _LISTENING: Final = re.compile(r"listening for ([\w ]+) on [^\n\"]*:(\d+)\b")
 
@@ -68,7 +72,7 @@ class Process:
         self._log = folder / log
         with self._log.open("wb") as log_file:
             self._popen = subprocess.Popen(
-                command,
+                (*_UNTIL_WE_END, *command),
                 cwd=folder,
                 env={"PATH": os.environ["PATH"], **environ},  # nothing of what the tests themselves were started with
                 stdin=subprocess.DEVNULL,

@@ -1,9 +1,11 @@
 """A service of several workers on a real Redis, and clients of grpcio's, each with a connection of its own."""
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -28,6 +30,13 @@ class Crew(NamedTuple):
 
     service: Service
     redis: Redis
+    stopped: set[int]
+    """Processes that would not notice when the others are gone."""
+
+    def stop(self, pid: int) -> None:
+        """Have it hang."""
+        self.stopped.add(pid)
+        os.kill(pid, signal.SIGSTOP)
 
     @property
     def status(self) -> Any:
@@ -81,7 +90,13 @@ def start_crew(
             "STORE_DEADLINE": "10s",
         }
         with start_service(folder / "service", rules, own | dict(environ or {})) as service:
-            yield Crew(service, redis)
+            stopped: set[int] = set()
+            try:
+                yield Crew(service, redis, stopped)
+            finally:
+                for pid in stopped:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
 
 
 class Caller:

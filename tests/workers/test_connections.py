@@ -76,7 +76,7 @@ def test_a_new_worker_gets_its_share_of_the_connections_and_no_call_is_lost_by_i
 def test_a_worker_that_hangs_gets_no_connections_until_it_goes_on(tmp_path: Path) -> None:
     with start_crew(tmp_path, 2) as crew:
         stopped = crew.pids[1]
-        os.kill(stopped, signal.SIGSTOP)
+        crew.stop(stopped)
         with callers(crew.service.grpc_port, 6):  # each has had its answer
             crew.wait_for_loads(0, 6)
             crew.service.wait_until(lambda: "worker 1 has said nothing" in crew.service.log, "it is told")
@@ -93,7 +93,7 @@ def test_json_is_answered_by_the_worker_that_spoke_last(tmp_path: Path) -> None:
     with start_crew(tmp_path, 2) as crew:
         answers = []
         for pid in crew.pids.values():
-            os.kill(pid, signal.SIGSTOP)
+            crew.stop(pid)
             assert len(crew.pids) == 2, "the other one has told its counts"
             answers += [crew.post(ASK).status for _ in range(3)]
             os.kill(pid, signal.SIGCONT)
@@ -106,7 +106,7 @@ def test_while_all_workers_hang_connections_wait(tmp_path: Path) -> None:
     with start_crew(tmp_path, 2) as crew:
         pids = crew.pids.values()
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            crew.stop(pid)
         caller = Caller(crew.service.grpc_port)
         with Load([caller]) as load:
             # One of them dies with the connection at its door; it is none of its own, and is not lost.
