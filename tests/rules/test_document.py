@@ -155,7 +155,7 @@ def test_no_bytes_within_the_bound_take_long(text: bytes) -> None:
     with pytest.raises(RulesError):
         parse([Source("a.yaml", text)])
 
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 60  # two on a machine of today; what is quadratic takes hours
 
 
 @pytest.mark.parametrize(
