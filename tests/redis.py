@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Final
 
@@ -33,11 +34,17 @@ class Redis(Process):
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.port = port
-        self.socket = folder / f"redis-{port}.sock"
+        # Not in pytest's folder: the path of a socket has room for 107 bytes, and that of a test is longer some day.
+        self._short = TemporaryDirectory(prefix="redis-")
+        self.socket = Path(self._short.name, "s")
         """A unix socket that it listens on too."""
         listen = ("--port", str(port), "--unixsocket", str(self.socket), "--dir", str(folder))
         command = [str(program or peers.redis_server()), *listen, *_QUIET, *options]
         super().__init__(command, folder, environ, f"redis-{port}.log")
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        self._short.cleanup()
 
     def cli(self, *words: str) -> str:
         """What redis-cli answers, without the newline at its end."""
