@@ -27,7 +27,8 @@ from tests.processes import ROOT, Service
 FOLDERS: Final = ("/src", "/wheels", "/build", "/opt/ratelimit")
 """Where the build stage works; each is below a temporary folder here."""
 NOBODY: Final = 65532
-BUILD_SECONDS: Final = 300
+BUILD_SECONDS: Final = 900
+"""Most of it is spent on the package index: one download took five minutes on a busy machine."""
 OFFLINE: Final = ("NewConnectionError", "Temporary failure in name resolution", "ConnectTimeoutError")
 RULES: Final = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
 
