@@ -258,7 +258,9 @@ def test_rules_of_one_second_are_looked_for_where_they_are(redis: Redis, tmp_pat
                 assert [b.counters[0].rule async for b in counters.find("shop", [second])] == [second]
                 assert "cmdstat_scan" not in redis.cli("INFO", "commandstats")
                 batches = await counters.of("shop", (("k", "x"),), of.rules)
-                assert [seen.used for b in batches for _, seen in await counters.contents(b) if seen] == [5000] * 2
+                used = [seen.used or 0 for b in batches for _, seen in await counters.contents(b) if seen]
+                assert used == [used[0], 5000]
+                assert 4000 < used[0] <= 5000, "one a second comes back"
                 assert [await counters.reset(b) async for b in counters.find("shop", [second])] == [1]
                 assert [b.counters[0].rule async for b in counters.find("shop")] == [year]
                 await counters.announce()
