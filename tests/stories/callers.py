@@ -28,7 +28,7 @@ class Callers:
         """How many calls of each kind were, in the end."""
         total: Counter[str] = Counter()
         for process in self._processes:
-            total.update(json.loads(process.communicate(timeout=120)[0]))
+            total.update(json.loads(process.communicate(timeout=300)[0]))
         return total
 
 

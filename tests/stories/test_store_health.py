@@ -36,8 +36,10 @@ def _said_to(service: Service, verb: str) -> "subprocess.Popen[str]":
 def watching(service: Service) -> Iterator["subprocess.Popen[str]"]:
     """A client that is told of each change, a line each."""
     with _said_to(service, "watch") as client:
-        yield client
-        client.kill()
+        try:
+            yield client
+        finally:
+            client.kill()
 
 
 def test_health_follows_redis_where_that_is_asked_for(tmp_path: Path) -> None:

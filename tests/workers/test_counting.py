@@ -24,7 +24,7 @@ from tests.workers.crew import ASK, RULES, Caller, Load, callers, start_crew
 @pytest.mark.slow
 def test_several_workers_admit_exactly_the_limit(tmp_path: Path) -> None:
     kinds = ("few:1", "many:3", "bucket:7", "log:1")
-    with start_crew(tmp_path, 3, rules=test_redis_story.RULES) as crew:
+    with start_crew(tmp_path, 3, rules=test_redis_story.RULES) as crew, ExitStack() as stack:
         script = Path(test_redis_story.__file__).with_name("redis_caller.py")
         started = [
             subprocess.Popen(
@@ -37,6 +37,9 @@ def test_several_workers_admit_exactly_the_limit(tmp_path: Path) -> None:
             for _ in range(6)
         ]
         for caller in started:
+            stack.enter_context(caller)
+            stack.callback(caller.kill)
+        for caller in started:
             assert caller.stdout is not None
             assert caller.stdout.readline() == "ready\n"
         crew.wait_for_loads(2, 2, 2)
@@ -46,7 +49,7 @@ def test_several_workers_admit_exactly_the_limit(tmp_path: Path) -> None:
             caller.stdin.flush()
         allowed: Counter[str] = Counter()
         for caller in started:
-            allowed.update(json.loads(caller.communicate(timeout=120)[0]))
+            allowed.update(json.loads(caller.communicate(timeout=300)[0]))
 
     assert allowed == {"few:1": 7, "many:3": 333, "bucket:7": 71, "log:1": 100}
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -103,24 +104,20 @@ def test_sigterm_to_every_process_drains_as_sigterm_to_the_parent(tmp_path: Path
 
 def test_all_workers_say_that_they_drain(tmp_path: Path) -> None:
     client = Path(__file__).parents[1] / "api" / "health_client.py"
-    with start_crew(tmp_path, 2, {"DRAIN_SECONDS": "3600"}) as crew:
-        watching = [
-            subprocess.Popen(
-                [sys.executable, str(client), f"127.0.0.1:{crew.service.grpc_port}", "watch", ""],
-                env={"PYTHONPATH": str(peers.grpc_peers())},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for _ in range(2)
-        ]
-        outputs = [each.stdout for each in watching if each.stdout is not None]
+    with start_crew(tmp_path, 2, {"DRAIN_SECONDS": "3600"}) as crew, ExitStack() as stack:
+        outputs = []
+        for _ in range(2):
+            command = [sys.executable, str(client), f"127.0.0.1:{crew.service.grpc_port}", "watch", ""]
+            environ = {"PYTHONPATH": str(peers.grpc_peers())}
+            watching = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+            stack.enter_context(watching)
+            stack.callback(watching.kill)
+            assert watching.stdout is not None
+            outputs.append(watching.stdout)
         before = [output.readline() for output in outputs]
         loads = crew.loads
         crew.service.send(signal.SIGTERM)
         after = [output.readline() for output in outputs]
-        for each in watching:
-            each.kill()
-            each.communicate()
 
     assert loads == [1, 1]
     assert (before, after) == (["SERVING\n"] * 2, ["NOT_SERVING\n"] * 2)
