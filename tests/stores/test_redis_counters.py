@@ -11,7 +11,7 @@ import redis as redis_py
 import uvloop
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
-from ratelimit_service.clock import MINUTE, SECOND
+from ratelimit_service.clock import HOUR, MINUTE
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
@@ -77,16 +77,17 @@ async def found(counters: Counters, domain: str = "shop", *rules: Rule) -> list[
     return sorted([counter.descriptor async for batch in counters.find(domain, rules) for counter in batch.counters])
 
 
+# By the hour: a key expires by Redis's own clock, after 40 seconds at the soonest, while the test's stands still.
 LIMITS = {
-    "fixed_window": [Limit(9, Unit.MINUTE, MINUTE), Limit(9, Unit.MINUTE, MINUTE, first_request=True, exceed=2)],
-    "sliding_window": [Limit(9, Unit.MINUTE, MINUTE, count_refused=False), Limit(300, Unit.MINUTE, MINUTE)],
+    "fixed_window": [Limit(9, Unit.HOUR, HOUR), Limit(9, Unit.HOUR, HOUR, first_request=True, exceed=2)],
+    "sliding_window": [Limit(9, Unit.HOUR, HOUR, count_refused=False), Limit(300, Unit.HOUR, HOUR)],
     "sub_windows": [
-        Limit(9, Unit.MINUTE, MINUTE, parts=3, count_refused=False),
-        Limit(70_000, Unit.MINUTE, MINUTE, exceed=7),
+        Limit(9, Unit.HOUR, HOUR, parts=3, count_refused=False),
+        Limit(70_000, Unit.HOUR, HOUR, exceed=7),
     ],
-    "sliding_log": [Limit(9, Unit.MINUTE, MINUTE, count_refused=False), Limit(60, Unit.MINUTE, MINUTE, exceed=3)],
-    "token_bucket": [Limit(7, Unit.MINUTE, MINUTE, burst=12), Limit(9, Unit.MINUTE, MINUTE, count_refused=False)],
-    "leaky_bucket": [Limit(7, Unit.MINUTE, MINUTE, burst=3, exceed=1)],
+    "sliding_log": [Limit(9, Unit.HOUR, HOUR, count_refused=False), Limit(60, Unit.HOUR, HOUR, exceed=3)],
+    "token_bucket": [Limit(7, Unit.HOUR, HOUR, burst=12), Limit(9, Unit.HOUR, HOUR, count_refused=False)],
+    "leaky_bucket": [Limit(7, Unit.HOUR, HOUR, burst=3, exceed=1)],
 }
 
 
@@ -107,7 +108,7 @@ def test_what_is_read_is_what_a_call_would_be_told(redis: Redis, algorithm: str)
                 rule = Rule("shop", (), limit, open_algorithm(algorithm))
                 capacity = limit.burst or limit.requests
                 for _ in range(60):
-                    clock.advance(chance.choice((0, 1, SECOND // 3, 7 * SECOND, 45 * SECOND)))
+                    clock.advance(chance.choice((0, 1, MINUTE // 3, 7 * MINUTE, 45 * MINUTE)))
                     cost = chance.choice((1, 1, 2, 3, capacity // 2, -1))
                     await charge(store, hit_of(rule, f"{algorithm}{number}", cost))
                     told = (await charge(store, hit_of(rule, f"{algorithm}{number}", 0))).hits[0]
