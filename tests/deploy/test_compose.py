@@ -45,9 +45,9 @@ def native(text: str) -> str:
         ("address: 0.0.0.0, port_value: 8888", "address: 127.0.0.1, port_value: 0", 1),
         ("address: 0.0.0.0, port_value: 9901", "address: 127.0.0.1, port_value: 0", 1),
         ("address: ratelimit, port_value: 8081", "address: 127.0.0.1, port_value: GRPC_PORT", 1),
-        ("timeout: 0.1s", "timeout: 10s", 1),
-        ("timeout: 0.25s", "timeout: 10s", 1),
-        ("timeout: 1s", "timeout: 10s", 2),
+        ("timeout: 0.1s", "timeout: 60s", 1),
+        ("timeout: 0.25s", "timeout: 60s", 1),
+        ("timeout: 1s", "timeout: 60s", 2),
     ):
         assert text.count(old) == times, old
         text = text.replace(old, new)

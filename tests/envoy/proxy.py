@@ -22,13 +22,13 @@ _HTTP: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 HEALTH_CHECK: Final[Json] = {
     "interval": "0.1s",
     "no_traffic_interval": "0.1s",
-    "timeout": "5s",
+    "timeout": "30s",
     "healthy_threshold": 1,
     "unhealthy_threshold": 1,
     "grpc_health_check": {"service_name": "ratelimit"},
 }
 """Ten times a second, by the name that upstream uses."""
-_TIMEOUT: Final = "10s"
+_TIMEOUT: Final = "60s"
 """For the service's answer. Long: on a busy machine these tests are about answers, not about time."""
 
 
@@ -202,7 +202,7 @@ def cluster(
     """Instances that are asked in turn."""
     made: Json = {
         "name": name,
-        "connect_timeout": "5s",
+        "connect_timeout": "30s",
         "load_assignment": {"cluster_name": name, "endpoints": list(endpoints)},
         "health_checks": list(health_checks),
         # Without this, Envoy asks unhealthy instances too when they are many.

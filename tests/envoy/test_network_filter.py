@@ -25,7 +25,7 @@ def test_connections_above_a_limit_are_closed(tmp_path: Path) -> None:
             "stat_prefix": "front",
             "domain": "shop",
             "descriptors": [{"entries": [{"key": "port", "value": "front"}]}],
-            "timeout": "10s",
+            "timeout": "60s",
             "failure_mode_deny": True,
             "rate_limit_service": {
                 "transport_api_version": "V3",
