@@ -43,7 +43,7 @@ def test_a_worker_that_hangs_for_good_is_replaced_and_after_as_long_a_life_pause
             os.kill(pid, signal.SIGKILL)
             crew.wait_for_another(2, pid)
         hanging, living = crew.pids[1], crew.pids[2]
-        os.kill(hanging, signal.SIGSTOP)
+        crew.stop(hanging)
         told = "worker 1 has said nothing for 30 s: it is killed"
         crew.service.wait_until(lambda: told in crew.service.log, "it is killed", 2 * SECONDS)
         crew.wait_for_another(1, hanging)
@@ -139,7 +139,7 @@ def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_worker_that_hangs_for_good_does_not_hold_up_the_end(tmp_path: Path) -> None:
     with start_crew(tmp_path, 2, {"DRAIN_TIMEOUT": "1h"}) as crew:
-        os.kill(crew.pids[1], signal.SIGSTOP)
+        crew.stop(crew.pids[1])
         crew.service.send(signal.SIGTERM)
 
         assert crew.service.wait(2 * SECONDS) == 0
