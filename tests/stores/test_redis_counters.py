@@ -238,6 +238,7 @@ def test_rules_of_one_second_are_looked_for_where_they_are(redis: Redis, tmp_pat
         domain: shop
         descriptors:
           - key: k
+            charge: each
             rate_limits:
               - {unit: second, requests_per_unit: 1, algorithm: token_bucket, burst: 100000}
               - {unit: year, requests_per_unit: 9000}

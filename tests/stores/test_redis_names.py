@@ -14,8 +14,10 @@ from ratelimit_service.rules.rule import Level, Rule, counter_key
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit
+from tests.books import book
 from tests.clocks import Clock
 from tests.redis import Redis, start_redis
+from tests.stores.charging import Charge, charge_all, descriptor
 from tests.stores.redis_stores import charge, hit_of, opened, rule
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
@@ -205,3 +207,25 @@ def test_rules_of_one_second_may_have_a_redis_of_their_own(redis: Redis, tmp_pat
         run(story())
     names = redis.cli("KEYS", "per:rl1|shop*").split("\n")
     assert len(names) == 2
+
+
+IN_ONE_STEP = """
+    domain: shop
+    descriptors:
+      - key: user
+        rate_limits:
+          - {unit: second, requests_per_unit: 1, algorithm: sub_windows}
+          - {unit: year, requests_per_unit: 1000}
+"""
+
+
+def test_what_is_charged_together_has_one_redis_also_where_there_is_one_for_rules_of_one_second(
+    redis: Redis, tmp_path: Path
+) -> None:
+    crowd = Charge("shop", descriptor("user=ada"), 2)
+    with start_redis(tmp_path) as fast:
+        settings = {"REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": f"127.0.0.1:{fast.port}"}
+        hits = asyncio.run(charge_all(book(IN_ONE_STEP), f"127.0.0.1:{redis.port}", [crowd] * 3, **settings))
+
+    assert [hit.decision.allowed for hit in hits] == [False] * 3
+    assert [year.decision.remaining for hit in hits for year in hit.beside] == [1000] * 3

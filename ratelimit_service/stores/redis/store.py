@@ -33,7 +33,7 @@ there unread: they are read first."""
 
 
 class RedisStore:
-    """Counters in the servers of `main`, those of one-second windows in `per_second` if there is such a Redis.
+    """Counters in the servers of `main`, those of `is_per_second` rules in `per_second` if there is such a Redis.
 
     `upstream` is the script for the rules that count under upstream's names, if any shall.
     """

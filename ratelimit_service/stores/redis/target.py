@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.clock import SECOND
 from ratelimit_service.errors import StartError
-from ratelimit_service.rules.rule import Rule
+from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.choices import RedisType
 from ratelimit_service.settings.redis_url import Servers, read_auth, read_servers
@@ -41,8 +41,11 @@ def is_clustered(*targets: Target | None) -> bool:
 
 
 def is_per_second(rule: Rule) -> bool:
-    """Its counters are in the Redis of rules per second, if there is such a one."""
-    return rule.limit is not None and rule.limit.window == SECOND
+    """Its counters are in the Redis of rules per second, if there is such a one.
+
+    Not those of a limit that is charged together with others: all or none needs one step, and that needs one Redis.
+    """
+    return rule.limit is not None and rule.limit.window == SECOND and rule.together == ALONE
 
 
 @dataclass(frozen=True, slots=True)
