@@ -11,6 +11,7 @@ import uvloop
 
 from ratelimit_service.rules.rule import LIST, REQUEST
 from ratelimit_service.stores.redis.keys import cluster_key, slot_of
+from ratelimit_service.stores.redis.lane import COMMAND, MOST_HITS
 from tests.redis import Redis
 from tests.stores.redis_groups import Move, Nodes, have_the_same, start_cluster
 from tests.stores.redis_stores import charge, hit_of, opened, rule, until
@@ -48,6 +49,19 @@ def test_hits_that_come_before_the_nodes_are_known_wait_for_them(nodes: Nodes) -
             answers = await asyncio.gather(*(charge(store, hit_of(rule(), f"early{number}")) for number in range(20)))
 
             assert all(answer.allowed for answer in answers)
+
+    run(story())
+
+
+def test_a_crowd_of_slots_is_sent_to_a_node_bit_by_bit(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with opened(nodes.url, REDIS_TYPE="cluster", STORE_DEADLINE="10s") as store:
+            answer = asyncio.ensure_future(charge(store, *(hit_of(rule(), f"crowd{number}") for number in range(3000))))
+            await until(lambda: any(lane._calls and lane._calls.parts for lane in store.lanes), "a call is under way")
+            most = max(lane._calls.parts for lane in store.lanes if lane._calls)
+
+            assert most <= MOST_HITS / (1 + COMMAND)
+            assert (await answer).allowed
 
     run(story())
 
