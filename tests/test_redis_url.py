@@ -20,6 +20,8 @@ from ratelimit_service.settings.redis_url import Servers, masked, read_auth, rea
         ("/run/redis.sock", "", Servers((Unix("/run/redis.sock"),))),
         ("redis.sock", "unix", Servers((Unix("redis.sock"),))),
         ("unix:///run/redis.sock", "", Servers((Unix("/run/redis.sock"),))),
+        ("unix://:p%40ss@/run/redis.sock", "", Servers((Unix("/run/redis.sock"),), password="p@ss")),
+        ("unix://ada:a:b@redis.sock", "unix", Servers((Unix("redis.sock"),), user="ada", password="a:b")),
         ("redis://redis:6380/2", "tcp", Servers((Tcp("redis", 6380),), database=2)),
         ("redis://:p%40ss@redis", "", Servers((Tcp("redis", 6379),), user="", password="p@ss")),
         ("rediss://ada:a:b@redis:1/", "", Servers((Tcp("redis", 1),), user="ada", password="a:b", tls=True)),
@@ -58,6 +60,11 @@ def test_some_nodes_of_a_cluster(text: str, nodes: list[Address]) -> None:
         (":6379", RedisType.SINGLE),
         ("redis://redis:6379/x", RedisType.SINGLE),
         ("redis://redis:6379?db=1", RedisType.SINGLE),
+        ("unix:///run/redis.sock?password=hunter2", RedisType.SINGLE),
+        ("/run/redis.sock?password=hunter2", RedisType.SINGLE),
+        ("/run/hunter2@redis.sock", RedisType.SINGLE),
+        ("unix://", RedisType.SINGLE),
+        ("hunter2@mymaster,one:26379", RedisType.SENTINEL),
         ("mymaster", RedisType.SENTINEL),
         ("one:26379,two:26379", RedisType.SENTINEL),
         ("mymaster,", RedisType.SENTINEL),
@@ -91,4 +98,7 @@ def test_a_password_may_have_a_user() -> None:
 def test_a_url_is_shown_without_its_password() -> None:
     assert masked("redis://user:p@ss@redis:6379") == "redis://***@redis:6379"
     assert masked("user:pass@redis:6379") == "***@redis:6379"
+    assert masked("redis:6379?password=hunter2") == "redis:6379?***"
+    assert masked("redis://user:pass@redis:6379?db=1") == "redis://***@redis:6379?***"
+    assert masked("redis://redis?password=hun@ter2") == "redis://***@***"
     assert masked("redis:6379") == "redis:6379"

@@ -7,7 +7,7 @@
     cluster     node1:6379,node2:6379
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import unquote
 
@@ -36,7 +36,7 @@ def read_servers(text: str, kind: RedisType, socket_type: str) -> Servers:
     match kind:
         case RedisType.SENTINEL:
             master, *sentinels = (part.strip() for part in text.split(","))
-            if not sentinels or not master or ":" in master:
+            if not sentinels or not master or set(master) & set(":@"):
                 raise ValueError("is not a master's name and its sentinels such as mymaster,host:26379,host:26379")
             return Servers(tuple(_tcp(sentinel) for sentinel in sentinels), master)
         case RedisType.CLUSTER:
@@ -48,7 +48,7 @@ def read_servers(text: str, kind: RedisType, socket_type: str) -> Servers:
             return Servers(addresses, "", first.user, first.password, 0, first.tls)
         case _:
             if socket_type == "unix" and "://" not in text:
-                return Servers((Unix(text),))
+                return _read_path(text)
             return _read_url(text)
 
 
@@ -59,22 +59,25 @@ def read_auth(text: str) -> tuple[str, str]:
 
 
 def masked(text: str) -> str:
-    """The text with stars where a URL may have user and password."""
-    before, at, after = text.rpartition("@")
-    if not at:
-        return text
+    """The text with stars where a URL may have user and password: before an `@`, and in a query."""
+    before, at, place = text.rpartition("@")
     scheme, slashes, _ = before.partition("://")
-    return f"{scheme}{slashes}***@{after}" if slashes else f"***@{after}"
+    start = f"{scheme}{slashes}***@" if slashes else "***@" if at else ""
+    place, question, _ = place.partition("?")
+    if "?" in before:  # of a login or of a query, which may have an @ too
+        return f"{start}***"
+    return f"{start}{place}?***" if question else start + place
 
 
 def _read_url(text: str) -> Servers:
     scheme, slashes, rest = text.partition("://")
     if not slashes:
         if text.startswith("/"):
-            return Servers((Unix(text),))
+            return _read_path(text)
         return Servers((_tcp(text),))
     if scheme == "unix":
-        return Servers((Unix(rest),))
+        login, _, path = rest.rpartition("@")
+        return _with_login(_read_path(path), login)
     if scheme not in {"redis", "rediss"}:
         raise ValueError("is not a URL such as redis://, rediss:// or unix://")
     login, _, place = rest.rpartition("@")
@@ -82,12 +85,20 @@ def _read_url(text: str) -> Servers:
     host, _, database = place.partition("/")
     if query or (database and not database.isdecimal()):
         raise ValueError("is not a URL such as redis://user:password@host:6379/1")
-    user, password = ("", "")
-    if login:
-        user, _, password = (unquote(part) for part in login.partition(":"))
-        if not password:
-            user, password = "", user
-    return Servers((_tcp(host),), "", user, password, int(database or 0), scheme == "rediss")
+    return _with_login(Servers((_tcp(host),), database=int(database or 0), tls=scheme == "rediss"), login)
+
+
+def _with_login(servers: Servers, login: str) -> Servers:
+    """With what stands before the `@` of a URL."""
+    user, _, password = (unquote(part) for part in login.partition(":"))
+    return replace(servers, user=user, password=password) if password else replace(servers, password=user)
+
+
+def _read_path(path: str) -> Servers:
+    # A path is told in log lines: one that may have a password in it is none.
+    if not path or "?" in path or "@" in path[1:]:
+        raise ValueError("is not the path of a socket such as /run/redis.sock; the password stands in REDIS_AUTH")
+    return Servers((Unix(path),))
 
 
 def _tcp(text: str) -> Tcp:
