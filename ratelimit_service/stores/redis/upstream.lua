@@ -7,6 +7,8 @@
 --
 -- Returns the moment, and of each hit what was counted before it.
 
+local CEILING = 2^52  -- as in fixed_window.lua
+
 local reply = {ARGV[1]}
 for i = 1, #KEYS do
   local key = KEYS[i]
@@ -14,8 +16,8 @@ for i = 1, #KEYS do
   local limit = tonumber(ARGV[4 * i - 1])
   -- What is no count is none of upstream's, and written over by the next charge: names of others may be like these.
   local found = redis.pcall('GET', key)
-  local counted = type(found) == 'string' and #found < 16 and string.find(found, '^%-?%d+$')
-  local before = counted and tonumber(found) or 0
+  local counted = type(found) == 'string' and #found < 19 and string.find(found, '^%-?%d+$')
+  local before = counted and math.min(tonumber(found), CEILING) or 0
   if found and not counted and cost > 0 then
     redis.call('DEL', key)
   end
@@ -26,7 +28,9 @@ for i = 1, #KEYS do
       redis.call('DEL', key)
     end
   elseif cost > 0 and (ARGV[4 * i + 1] == '1' or before + cost <= limit) then
-    redis.call('INCRBY', key, cost)
+    if before + cost <= CEILING then
+      redis.call('INCRBY', key, cost)
+    end
     redis.call('EXPIRE', key, ARGV[4 * i])
   end
   reply[i + 1] = before
