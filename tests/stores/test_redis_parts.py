@@ -5,9 +5,14 @@ import ssl
 
 import hiredis
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ratelimit_service.clock import SECOND
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.clock import MINUTE, SECOND
 from ratelimit_service.errors import StoreError
+from ratelimit_service.model import Limit, Unit
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.breaker import MOST_FAILURES, Breaker
 from ratelimit_service.stores.redis.checks import warnings
 from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
@@ -158,6 +163,32 @@ def test_a_share_is_rounded_up(requests: int, instances: int, share: int) -> Non
     assert limit is not None
 
     assert share_of(limit, instances).requests == share
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 20), st.integers(1, 9))
+def test_all_shares_together_are_the_limit_and_less_than_one_more_for_each(
+    requests: int, burst: int, exceed: int, instances: int
+) -> None:
+    limit = Limit(requests, Unit.MINUTE, MINUTE, burst=burst, exceed=exceed)
+    share = share_of(limit, instances)
+
+    for most, part in (
+        (requests, share.requests),
+        ((burst or requests), (share.burst or share.requests)),
+        ((burst or requests) + exceed, (share.burst or share.requests) + share.exceed),
+    ):
+        assert most <= part * instances < most + instances
+
+
+def test_local_tells_what_is_left_of_the_share_and_not_of_what_may_exceed_it() -> None:
+    policy = Policy("local", 2, 1000, Clock())
+    soft = Rule("shop", (), Limit(10, Unit.MINUTE, MINUTE, exceed=4), open_algorithm("fixed_window"))
+    hits = [hit_of(soft) for _ in range(8)]
+    for hit in hits:
+        policy.answer([hit], "why")
+
+    assert [hit.decision.allowed for hit in hits] == [True] * 7 + [False]
+    assert [hit.remaining for hit in hits] == [4, 3, 2, 1, 0, 0, 0, 0]
 
 
 def test_local_counts_with_the_share_of_the_limit() -> None:

@@ -68,6 +68,8 @@ class Policy:
         self._local.hit(shares, _nothing)
         for hit, share in zip(hits, shares, strict=True):
             hit.decision = share.decision
+            # What may exceed the limit is promised to nobody, and `Hit.remaining` takes off the whole of it.
+            hit.decision.remaining += _exceed(hit.rule) - _exceed(share.rule)
 
     def _share(self, rule: Rule) -> Rule:
         share = self._shares.get(rule)
@@ -80,13 +82,25 @@ class Policy:
 
 
 def share_of(limit: Limit, instances: int) -> Limit:
-    """One instance's part of a limit, rounded up: with less, a limit of 1 would let nothing through anywhere."""
+    """One instance's part of a limit, rounded up: with less, a limit of 1 would let nothing through anywhere.
+
+    Rounded once: the limit, and what may exceed it, are together less than one more than their share.
+    """
+    most = limit.burst or limit.requests
     return replace(
         limit,
-        requests=-(-limit.requests // instances),
-        burst=-(-limit.burst // instances),
-        exceed=-(-limit.exceed // instances),
+        requests=_part(limit.requests, instances),
+        burst=_part(limit.burst, instances),
+        exceed=_part(most + limit.exceed, instances) - _part(most, instances),
     )
+
+
+def _part(number: int, instances: int) -> int:
+    return -(-number // instances)
+
+
+def _exceed(rule: Rule) -> int:
+    return 0 if rule.limit is None else rule.limit.exceed
 
 
 def _nothing(_: StoreError | None) -> None:
