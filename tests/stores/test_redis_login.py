@@ -9,9 +9,11 @@ import pytest
 import uvloop
 
 from tests.ports import free_port
+from tests.redis import Redis as Plain
 from tests.redis import start_redis
 from tests.stores.redis_groups import secure, start_cluster
-from tests.stores.redis_stores import charge, hit_of, opened, rule
+from tests.stores.redis_stores import charge, hit_of, opened, rule, until
+from tests.transports.certificates import expired
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
@@ -66,6 +68,30 @@ def test_a_client_without_a_certificate_is_not_let_in(secured: Redis) -> None:
         assert await cause(f"rediss://localhost:{secured.port}", environ) in {"tls", "reset"}
 
     run(story())
+
+
+def test_an_expired_certificate_is_told_and_a_fresh_one_is_trusted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificates = secure(tmp_path, "DNS:localhost")
+    fresh, old = certificates.server.cert, expired(certificates.authority, certificates.server)
+    port = free_port()
+    options = ("--tls-port", str(port), *certificates.as_server, "--tls-cert-file", str(old))
+    settings = {**certificates.settings, "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION": "true"}  # the old one has no name
+
+    async def story(redis: Plain) -> None:
+        async with opened(f"rediss://localhost:{port}", wait=False, STORE_DEADLINE="5s", **settings) as store:
+            assert (await charge(store, hit_of(rule()))).error
+
+            redis.cli("CONFIG", "SET", "tls-cert-file", str(fresh))
+            await until(lambda: store.healthy, "the fresh certificate is trusted")
+
+    with start_redis(tmp_path / "redis", *options) as redis:
+        run(story(redis))
+    assert caplog.messages[0] == (
+        f"store lost: Redis at localhost:{port}: no TLS connection: check REDIS_TLS and its certificates "
+        "(certificate has expired); meanwhile answering by policy, error"
+    )
 
 
 @pytest.mark.parametrize(

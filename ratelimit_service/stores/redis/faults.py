@@ -104,6 +104,8 @@ def fault_of_exception(error: BaseException) -> Fault:
             return error
         case TimeoutError():
             return Fault("timeout")
+        case ssl.SSLCertVerificationError():
+            return Fault("tls", _one_line(error.verify_message))
         case ssl.SSLError():
             return Fault("tls", _one_line(getattr(error, "reason", None) or str(error)))
         case ConnectionRefusedError():
