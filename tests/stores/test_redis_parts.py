@@ -150,6 +150,22 @@ def test_one_error_is_the_requests() -> None:
     assert str(error) == "no answer from the store: it rains"
 
 
+def test_open_allows_what_an_untouched_counter_does() -> None:
+    blocked = Rule("shop", (), Limit(0, Unit.MINUTE, MINUTE, burst=5), open_algorithm("token_bucket"))
+    hits = [
+        hit_of(rule(10), cost=10),
+        hit_of(rule(10), cost=11),
+        hit_of(rule(0)),
+        hit_of(blocked),
+        hit_of(rule(0), cost=0),
+    ]
+    for _ in range(2):
+        Policy("open", 1, 1000, Clock()).answer(hits, "why")
+
+        assert [hit.decision.allowed for hit in hits] == [True, False, False, False, True]
+        assert [hit.decision.remaining for hit in hits] == [0, 0, 0, 0, 0]
+
+
 def test_closed_lets_looks_and_refunds_pass() -> None:
     hits = [hit_of(rule(), cost=0), hit_of(rule(), cost=-1)]
     Policy("closed", 1, 1000, Clock()).answer(hits, "why")

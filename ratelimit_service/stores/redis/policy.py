@@ -1,7 +1,8 @@
 """What is answered when the store cannot: by the rule's policy, or else by the service's.
 
-`error` says so to the caller, `open` allows, `closed` denies, and `local` counts in this process with this instance's
-share of the limit: all instances together let through at most the limit, and less than one more for each of them.
+`error` says so to the caller, `open` allows what an untouched counter does, `closed` denies, and `local` counts in this
+process with this instance's share of the limit: all instances together let through at most the limit, and less than one
+more for each of them.
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ class Policy:
         self.name = name
         self._instances = instances
         self._local = MemoryStore(most_counters, clock)
+        self._clock = clock
         self._shares: dict[Rule, Rule] = {}
 
     def answer(self, hits: Sequence[Hit], why: str) -> StoreError | None:
@@ -38,7 +40,8 @@ class Policy:
         for hit in hits:
             match self._of(hit.rule):
                 case "open":
-                    hit.decision = Decision(True, max(0, hit.rule.room - max(0, hit.cost)), 0, 0, 0)
+                    # So a limit of 0, which blocks, goes on blocking.
+                    _, hit.decision = hit.rule.algorithm.hit(None, _limit(hit.rule), hit.cost, self._clock())
                 case "closed":
                     hit.decision = (
                         Decision(False, 0, hit.cost, _TRY_AGAIN, _TRY_AGAIN)
@@ -69,15 +72,14 @@ class Policy:
         for hit, share in zip(hits, shares, strict=True):
             hit.decision = share.decision
             # What may exceed the limit is promised to nobody, and `Hit.remaining` takes off the whole of it.
-            hit.decision.remaining += _exceed(hit.rule) - _exceed(share.rule)
+            hit.decision.remaining += _limit(hit.rule).exceed - _limit(share.rule).exceed
 
     def _share(self, rule: Rule) -> Rule:
         share = self._shares.get(rule)
         if share is None:
             if len(self._shares) >= _MOST_SHARES:
                 self._shares.clear()
-            assert rule.limit is not None, "an unlimited rule has no counter"
-            share = self._shares[rule] = replace(rule, limit=share_of(rule.limit, self._instances))
+            share = self._shares[rule] = replace(rule, limit=share_of(_limit(rule), self._instances))
         return share
 
 
@@ -99,8 +101,9 @@ def _part(number: int, instances: int) -> int:
     return -(-number // instances)
 
 
-def _exceed(rule: Rule) -> int:
-    return 0 if rule.limit is None else rule.limit.exceed
+def _limit(rule: Rule) -> Limit:
+    assert rule.limit is not None, "an unlimited rule has no counter"
+    return rule.limit
 
 
 def _nothing(_: StoreError | None) -> None:
