@@ -64,10 +64,28 @@ def test_names_are_those_that_upstreams_own_tests_pin(hit: Hit, seconds: int, na
 def test_only_fixed_windows_of_the_calendar_are_upstreams() -> None:
     first = Rule("shop", (), Limit(1, Unit.MINUTE, Unit.MINUTE.window, first_request=True), rule().algorithm)
 
+    double = Rule("shop", (), Limit(1, Unit.MINUTE, 2 * Unit.MINUTE.window), rule().algorithm)
+
     assert is_upstreams(rule())
+    assert not is_upstreams(double)
     assert not is_upstreams(rule(algorithm="token_bucket"))
     assert not is_upstreams(rule(together=1))
     assert not is_upstreams(first)
+
+
+def test_no_two_limits_of_a_descriptor_share_a_counter_of_upstreams() -> None:
+    """In its first minute an hour starts when the minute does, and that is all that upstream's names tell."""
+    limits = book("""
+        domain: shop
+        descriptors:
+          - key: user
+            charge: each
+            rate_limits:
+              - {unit: minute, requests_per_unit: 10}
+              - {unit: hour, requests_per_unit: 100}
+        """)
+
+    assert [is_upstreams(rule) for rule in limits.rules] == [False, False]
 
 
 def test_a_counter_that_upstream_has_begun_goes_on_and_stays_readable_for_it(redis: Redis) -> None:

@@ -69,14 +69,19 @@ class UpstreamScript:
 
 
 def is_upstreams(rule: Rule) -> bool:
-    """The rule counts as upstream does: in windows of the calendar, each limit for itself."""
+    """The rule counts as upstream does: in windows of the calendar, one unit long, a single limit for itself.
+
+    The name tells when the window starts, and not how long it is: several limits of a descriptor would share a counter
+    whenever their windows start at one moment, such as a minute's and the hour's.
+    """
     limit = rule.limit
     return (
         limit is not None
         and rule.algorithm.name == "fixed_window"
         and not limit.first_request
         and rule.together == ALONE
-        and limit.window % SECOND == 0
+        and not rule.span
+        and limit.window == limit.unit.window
     )
 
 
