@@ -192,9 +192,9 @@ def secure(folder: Path, name: str) -> Secured:
 class Move:
     """A slot on its way from the node that has it to another one; it begins when this is made."""
 
-    def __init__(self, nodes: Nodes, slot: int) -> None:
+    def __init__(self, nodes: Nodes, slot: int, to: Redis | None = None) -> None:
         self.source = nodes.with_slot(slot)
-        self.target = next(redis for redis in nodes.redises if redis is not self.source)
+        self.target = to or next(redis for redis in nodes.redises if redis is not self.source)
         self._nodes = nodes
         self._slot = str(slot)
         source, target = (redis.cli("CLUSTER", "MYID") for redis in (self.source, self.target))
@@ -247,6 +247,23 @@ def start_cluster(folder: Path, replicas: int = 0, *more: str, secured: Secured 
                 "the replicas are there",
             )
         yield Nodes(redises)
+
+
+@contextmanager
+def start_fourth(folder: Path, nodes: Nodes) -> Iterator[Redis]:
+    """One more node that has no slots yet."""
+    first = nodes.redises[0]
+    with _cluster_node(folder, ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000"), None) as node:
+        node.cli("CLUSTER", "MEET", "127.0.0.1", str(first.port))
+        own = node.cli("CLUSTER", "MYID")
+        eventually(
+            lambda: (
+                all(own in redis.cli("CLUSTER", "NODES") for redis in nodes.redises)
+                and "cluster_state:ok" in node.cli("CLUSTER", "INFO")
+            ),
+            "the node has joined",
+        )
+        yield node
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from ratelimit_service.rules.rule import LIST, REQUEST
 from ratelimit_service.stores.redis.keys import cluster_key, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND, MOST_HITS
 from tests.redis import Redis
-from tests.stores.redis_groups import Move, Nodes, have_the_same, start_cluster
+from tests.stores.redis_groups import Move, Nodes, have_the_same, start_cluster, start_fourth
 from tests.stores.redis_stores import charge, hit_of, opened, rule, until
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
@@ -115,6 +115,44 @@ def test_a_slot_that_moves_is_followed_and_nobody_sees_it(nodes: Nodes) -> None:
             assert store.healthy
 
     run(story())
+
+
+def test_a_slot_that_moves_to_a_node_without_the_script_is_followed(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with opened(nodes.url, REDIS_TYPE="cluster") as store:
+            limited = rule(100)
+            hit = hit_of(limited, "flushed")
+            assert (await charge(store, hit)).allowed
+            move = Move(nodes, slot_of(store._script.key(hit)))
+            move.take(*move.keys())
+            move.target.cli("SCRIPT", "FLUSH")
+
+            assert (await charge(store, hit_of(limited, "flushed"))).hits[0].decision.remaining == 98
+            move.end()
+            assert store.errors == {}
+
+    run(story())
+
+
+def test_a_slot_that_moves_to_a_new_node_is_followed(tmp_path: Path) -> None:
+    """Nobody has heard of the node: it has no slot before the move has ended."""
+
+    async def story(nodes: Nodes, fourth: Redis) -> None:
+        async with opened(nodes.url, REDIS_TYPE="cluster") as store:
+            limited = rule(100)
+            hit = hit_of(limited, "new")
+            assert (await charge(store, hit)).allowed
+            move = Move(nodes, slot_of(store._script.key(hit)), fourth)
+            move.take(*move.keys())
+            crowd = await asyncio.gather(*(charge(store, hit_of(limited, "new")) for _ in range(9)))
+
+            assert sorted(answer.hits[0].decision.remaining for answer in crowd) == list(range(90, 99))
+            move.end()
+            assert (await charge(store, hit_of(limited, "new"))).hits[0].decision.remaining == 89
+            assert store.errors == {}
+
+    with start_cluster(tmp_path) as nodes, start_fourth(tmp_path / "fourth", nodes) as fourth:
+        run(story(nodes, fourth))
 
 
 def test_what_is_charged_together_waits_for_the_end_of_a_move(nodes: Nodes) -> None:

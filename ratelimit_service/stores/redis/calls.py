@@ -79,8 +79,7 @@ class Calls:
 
     def adopt(self, order: Order, *, asking: bool) -> None:
         """One with an order that another node has turned away."""
-        if asking:
-            self.link.call(("ASKING",), _ignore)
+        order.asking = asking
         self.send((order,))
 
     def ping(self) -> None:
@@ -103,6 +102,8 @@ class Calls:
     def _order(self, call: _Call, order: Order, command: Sequence[str | int]) -> None:
         order.tries += 1
         self._orders[order] = call
+        if order.asking:
+            self.link.call(("ASKING",), _ignore)
         self.link.call(command, lambda reply: self._reply(order, reply))
 
     def _reply(self, order: Order, reply: Any) -> None:

@@ -116,7 +116,10 @@ class Cluster:
         if lane.adopt(order, asking=asking):
             return True
         if asking:
-            return False
+            # A new node, that is not in the map before it has a whole slot: by the next look there is a way to it.
+            lane.start()
+            source = self._slots[order.group.slot]
+            return source is not None and source.try_again(order)
         for part in order.parts:
             lane.put(part)
         return True

@@ -111,7 +111,10 @@ class Lane:
         return True
 
     def try_again(self, order: Order) -> bool:
-        """Its keys lie at both ends of a move. Those of one request may not; if they do, it comes again."""
+        """Its keys lie at both ends of a move, or at the one that is not known yet; those of one request may not.
+
+        If they do, it comes again.
+        """
         if len(order.parts) > 1:
             return all(self.adopt(Order(order.group, [part]), asking=False) for part in order.parts)
         pause = self._deadline / _MOVING

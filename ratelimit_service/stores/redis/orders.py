@@ -61,7 +61,7 @@ class Part(NamedTuple):
 class Order:
     """One command under way, and whose hits are in it."""
 
-    __slots__ = ("arguments", "group", "parts", "runs", "tries")
+    __slots__ = ("arguments", "asking", "group", "parts", "runs", "tries")
 
     def __init__(self, group: Group, parts: Sequence[Part]) -> None:
         self.group = group
@@ -69,6 +69,8 @@ class Order:
         keys, arguments, self.runs = group.script.encode([part.hits for part in parts])
         self.arguments = (len(keys), *keys, *arguments)
         self.tries = 0
+        self.asking = False
+        """It goes to a node of a Cluster that does not have its slot yet, and each time has to say so before."""
 
     def by_name(self) -> tuple[str | int, ...]:
         """The command, for a server that has the script."""
