@@ -1,0 +1,196 @@
+"""Whatever the rules and the requests are, a limiter answers and counts the same with every store.
+
+The rules are drawn from all options, in any combination. Windows are years, so that no time passes in them; those of a
+second let nothing through, so that it does not matter when they end.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+import uvloop
+from hypothesis import settings
+
+from ratelimit_service.algorithms import NAMES
+from ratelimit_service.errors import RpcError, RulesError
+from ratelimit_service.limiter import Limiter
+from ratelimit_service.model import MAX_REQUESTS, NEVER, Descriptor, Limit, Request, Unit
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.stores.redis.store import RedisStore
+from ratelimit_service.stores.store import Store
+from ratelimit_service.tally import Tally
+from ratelimit_service.verdict import Hit, Verdict
+from tests.books import book
+from tests.redis import Redis, start_redis
+from tests.stores.redis_groups import start_cluster
+from tests.stores.redis_stores import opened
+
+BOOKS = settings().max_examples // 2
+REQUESTS = 40
+
+KEYS = ["user", "a_b", "x|y", "ö"]
+VALUES = ["ada", "adam", "", "z|", "{q}", "%"]
+PATTERNS = [None, None, "ada", "ad*", "*"]
+
+
+def a_limit(random: Random, taken: set[tuple[str, str]]) -> dict[str, Any]:
+    while True:
+        algorithm, unit = random.choice(NAMES), random.choice(["second", "year", "2 years", "50 years"])
+        if (algorithm, unit) not in taken:
+            break
+    taken.add((algorithm, unit))
+    limit: dict[str, Any] = {
+        "unit": unit,
+        "requests_per_unit": random.choice([0, 1, 2, 3, 5, 8]),
+        "algorithm": algorithm,
+    }
+    if unit == "second":
+        return {**limit, "requests_per_unit": 0}
+    options: dict[str, Sequence[Any]] = {
+        "burst": [1, 2, 4] if algorithm in {"token_bucket", "leaky_bucket"} and limit["requests_per_unit"] else [],
+        "parts": [2, 7, 60] if algorithm == "sub_windows" else [],
+        "anchor": ["first_request"] if algorithm == "fixed_window" else [],
+        "count_refused": [True, False],
+        "exceed": [1, 2, "50%"],
+        "name": ["a", "b"],
+        "replaces": [[{"name": "c"}], [{"name": "a"}], [{"name": "b"}, {"name": "c"}]],
+    }
+    return limit | {key: random.choice(values) for key, values in options.items() if values and random.random() < 0.3}
+
+
+def some_descriptors(random: Random, deeper: bool) -> list[dict[str, Any]]:
+    found = []
+    for key in random.sample(KEYS, random.randint(1, len(KEYS))):
+        descriptor: dict[str, Any] = {"key": key, "value": random.choice(PATTERNS)}
+        taken: set[tuple[str, str]] = set()
+        match random.randrange(5):
+            case 0:
+                descriptor["rate_limits"] = [a_limit(random, taken) for _ in range(random.randint(1, 3))]
+            case 1:
+                descriptor["rate_limit"] = random.choice([{"unlimited": True}, None])
+            case _:
+                descriptor["rate_limit"] = a_limit(random, taken)
+        for flag in ("shadow_mode", "quota_mode", "detailed_metric"):
+            descriptor[flag] = random.random() < 0.2
+        descriptor["share_threshold"] = "*" in (descriptor["value"] or "") and random.random() < 0.5
+        descriptor["charge"] = random.choice([None, "each", "together"])
+        if deeper:
+            descriptor["descriptors"] = some_descriptors(random, False)
+        found.append(descriptor)
+    return found
+
+
+def a_file(random: Random) -> str:
+    """A rules file in which nothing is wrong."""
+    while True:
+        domain, charge = random.choice(["shop", "a|b=c~", "{ü}"]), random.choice([None, "each", "together"])
+        file = json.dumps({"domain": domain, "charge": charge, "descriptors": some_descriptors(random, True)})
+        try:
+            book(file)
+        except RulesError:
+            continue
+        return file
+
+
+def a_request(random: Random, domain: str, overrides: bool) -> Request:
+    descriptors = []
+    for _ in range(random.choice([1, 1, 2, 3, 5])):
+        entries = tuple((random.choice(KEYS), random.choice(VALUES)) for _ in range(random.choice([1, 1, 2])))
+        cost = random.choice([1, 1, 1, 1, 2, 3, 0, -1, -2, 5, MAX_REQUESTS])
+        override = Limit(random.choice([0, 1, 4]), Unit.YEAR, Unit.YEAR.window) if random.random() < 0.1 else None
+        descriptors.append(Descriptor(entries, cost, override=override if overrides else None))
+    return Request(domain, [*descriptors, *random.choice([[], [], [], descriptors[:1]])])
+
+
+class Service:
+    """A limiter with these rules."""
+
+    def __init__(self, store: Store, rules: RuleBook, **modes: bool) -> None:
+        self._limiter = Limiter(store, **modes)
+        self._limiter.book = rules
+
+    async def ask(self, request: Request) -> Any:
+        """What is answered, without the times."""
+        plan = self._limiter.plan(request)
+        if not plan.charged:
+            return seen(self._limiter.decide(plan))
+        answer: asyncio.Future[Verdict | RpcError] = asyncio.get_running_loop().create_future()
+        self._limiter.ask(plan, answer.set_result)
+        return seen(await answer)
+
+    def counted(self) -> Mapping[Any, Sequence[int]]:
+        """All numbers of all tallies."""
+        book = self._limiter.book
+        assert book is not None
+        return {
+            (rule.path, path): [getattr(tally, number) for number in Tally.__slots__]
+            for rule in book.rules
+            for path, tally in (rule.tallies.items() if rule.tallies else [((), rule.tally)])
+        }
+
+
+def seen(verdict: Verdict | RpcError | None) -> Any:
+    assert isinstance(verdict, Verdict), verdict
+    return verdict.allowed, [hit and (*_seen(hit), [_seen(each) for each in hit.beside]) for hit in verdict.hits]
+
+
+def _seen(hit: Hit) -> tuple[Any, ...]:
+    decision = hit.decision
+    never = decision.retry_after == NEVER
+    return hit.rule.path, hit.over, hit.spared, hit.remaining, decision.allowed, decision.over, never
+
+
+class Kind(NamedTuple):
+    """A way to have Redis."""
+
+    url: str
+    environ: dict[str, str]
+    servers: Sequence[Redis]
+
+
+@contextmanager
+def started(folder: Path, kind: str) -> Iterator[Kind]:
+    if kind == "cluster":
+        with start_cluster(folder) as nodes:
+            yield Kind(nodes.url, {"REDIS_TYPE": "cluster"}, nodes.redises)
+        return
+    with start_redis(folder / "main") as main, start_redis(folder / "second") as second:
+        environ: dict[str, dict[str, str]] = {
+            "single": {},
+            "two servers": {"REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": str(second.socket)},
+            "upstream's names": {"KEY_FORMAT": "envoyproxy"},
+        }
+        yield Kind(str(main.socket), environ[kind], [main, second])
+
+
+async def agree(store: RedisStore, seed: int, overrides: bool) -> None:
+    random = Random(seed)  # noqa: S311 - the seed tells the rules and the requests
+    file = a_file(random)
+    modes = {mode: random.random() < 0.1 for mode in ("shadow_mode", "quota_mode")}
+    in_memory, in_redis = (Service(of, book(file), **modes) for of in (MemoryStore(10_000), store))
+    for _ in range(REQUESTS):
+        request = a_request(random, json.loads(file)["domain"], overrides)
+
+        assert await in_redis.ask(request) == await in_memory.ask(request), (seed, file, request)
+    assert in_redis.counted() == in_memory.counted(), (seed, file)
+
+
+@pytest.mark.parametrize("kind", ["single", "two servers", "upstream's names", "cluster"])
+def test_every_store_answers_and_counts_alike(tmp_path: Path, kind: str) -> None:
+    async def story(of: Kind) -> None:
+        # Nothing is remembered: what is told of a remembered refusal is what was told then.
+        async with opened(of.url, wait=True, STORE_DEADLINE="20s", REFUSED_MAX_COUNTERS="0", **of.environ) as store:
+            for seed in range(BOOKS):
+                for server in of.servers:
+                    server.cli("FLUSHALL")
+                # Under upstream's names an override may have the counter of a rule.
+                await agree(store, seed, overrides=kind != "upstream's names")
+
+    with started(tmp_path, kind) as of:
+        uvloop.run(story(of))
