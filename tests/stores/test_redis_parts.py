@@ -246,6 +246,19 @@ def test_who_is_answered_leaves_unless_someone_before_them_waits() -> None:
     assert len(room) == 1
 
 
+def test_a_request_whose_parts_fail_is_one_error() -> None:
+    room = WaitingRoom(Policy("open", 1, 10, Clock()))
+    told: list[object] = []
+    waiting = Waiting([hit_of(rule(), key) for key in ("ada", "eve")], told.append, 1.0)
+    waiting.left = 2
+    room.enter(waiting)
+    room.fail(waiting, waiting.hits[:1], Fault("reset"))
+    room.fail(waiting, waiting.hits[1:], Fault("timeout"))
+
+    assert told == [None]
+    assert room.errors == {"reset": 1}
+
+
 def test_nobody_is_answered_twice() -> None:
     room = WaitingRoom(Policy("open", 1, 10, Clock()))
     told: list[object] = []

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 class Waiting:
     """A request; its hits travel in `left` parts, to one server each."""
 
-    __slots__ = ("answered", "deadline", "done", "error", "hits", "left")
+    __slots__ = ("answered", "deadline", "done", "error", "failed", "hits", "left")
 
     def __init__(self, hits: Sequence[Hit], done: Done, deadline: float) -> None:
         self.hits = hits
@@ -30,6 +30,8 @@ class Waiting:
         """Seconds of the monotonic clock."""
         self.left = 0
         self.answered = False
+        self.failed = False
+        """Some part of it was decided by policy."""
         self.error: StoreError | None = None
 
     def settle(self) -> None:
@@ -52,7 +54,7 @@ class WaitingRoom:
 
     def __init__(self, policy: Policy) -> None:
         self.errors: dict[str, int] = {}
-        """Requests, or the parts of them on one server, that were answered by policy, by cause."""
+        """Requests of which some part was answered by policy, by the first cause."""
         self._policy = policy
         self._queue: deque[Waiting] = deque()
         self.enter: Final = self._queue.append
@@ -66,7 +68,9 @@ class WaitingRoom:
         if waiting.answered:
             return
         cause = fault.cause
-        self.errors[cause] = self.errors.get(cause, 0) + 1
+        if not waiting.failed:
+            waiting.failed = True
+            self.errors[cause] = self.errors.get(cause, 0) + 1
         error = self._policy.answer(hits, CAUSES[cause].words)
         waiting.error = waiting.error or error
         waiting.settle()
