@@ -74,6 +74,17 @@ def a_limit(random: Random, algorithm: Algorithm) -> Limit:
             return limit
 
 
+def reloaded(random: Random, rule: Rule) -> Rule:
+    """The rule after a reload that has changed its limit, but not what its counters mean."""
+    before = rule.limit
+    assert before is not None
+    while True:
+        other = a_limit(random, rule.algorithm)
+        limit = replace(other, window=before.window, parts=before.parts, first_request=before.first_request)
+        if problem_of(rule.algorithm, limit) is None:
+            return Rule("shop", (), limit, rule.algorithm)
+
+
 def problem_of(algorithm: Algorithm, limit: Limit) -> Any:
     return getattr(algorithm, "problem", lambda _: None)(limit)
 
@@ -86,11 +97,13 @@ def a_cost(random: Random, limit: Limit) -> int:
 
 
 def a_history(random: Random) -> list[tuple[int, Batch]]:
-    """Batches of requests on a few counters, with their moments; the clock steps back now and then."""
-    rules = []
+    """Batches of requests on a few counters; now and then a limit is changed, and the clock steps back."""
+    books: list[list[Rule]] = [[], []]
     for _ in range(3):
         algorithm = open_algorithm(random.choice(NAMES))
-        rules.append(Rule("shop", (), a_limit(random, algorithm), algorithm))
+        books[0].append(Rule("shop", (), a_limit(random, algorithm), algorithm))
+        books[1].append(reloaded(random, books[0][-1]))
+    rules = books[0]
     window = max(each.limit.window for each in rules[:1] if each.limit)
     now = random.choice([1, 1_790_000_000_123_456])
     history = []
@@ -99,6 +112,8 @@ def a_history(random: Random) -> list[tuple[int, Batch]]:
             [0, 1, window // 7, window // 3, window // 2, window, -window // 5, random.randint(0, 2 * window)]
         )
         now = max(1, now + step)
+        if random.random() < 0.1:
+            rules = random.choice(books)
         batch = []
         for _ in range(random.randint(1, 3)):
             hits = []

@@ -274,3 +274,28 @@ def test_one_pattern_below_two_keys_makes_two_counters() -> None:
         keys.add(counter_key(rule, entries))
 
     assert keys == {"d|a~a_x*|fixed_window/86400000000", "d|a~a*_x*|fixed_window/86400000000"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "goes_on"),
+    [
+        ("{unit: hour, requests_per_unit: 5}", True),
+        ("{unit: hour, requests_per_unit: 10, exceed: 2, count_refused: false, name: other}", True),
+        ('{unit: "60 minutes", requests_per_unit: 10}', True),
+        ("{unit: day, requests_per_unit: 10}", False),
+        ("{unit: hour, requests_per_unit: 10, anchor: first_request}", False),
+        ("{unit: hour, requests_per_unit: 10, algorithm: sub_windows}", False),
+        ("{unit: hour, requests_per_unit: 10, algorithm: sliding_window}", False),
+    ],
+)
+def test_a_rule_that_is_changed_keeps_its_counters_where_they_mean_the_same(changed: str, goes_on: bool) -> None:
+    keys = set()
+    for limit in ("{unit: hour, requests_per_unit: 10}", changed):
+        rule = book(f"{{domain: shop, descriptors: [{{key: user, rate_limit: {limit}}}]}}").match("shop", USER)
+        assert rule is not None
+        keys.add(counter_key(rule, USER))
+
+    assert (len(keys) == 1) is goes_on
+
+
+USER = (("user", "ada"),)
