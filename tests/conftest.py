@@ -1,7 +1,6 @@
 """What every test shares: how hard Hypothesis tries (`HYPOTHESIS_PROFILE=nightly` for harder), and both transports."""
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -13,9 +12,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(scope="session", params=["http2", "grpcio"])
-def transport(request: pytest.FixtureRequest) -> Iterator[str]:
+def transport(request: pytest.FixtureRequest) -> str:
     """What carries gRPC in services that are started meanwhile: a story that uses it is told on both."""
     name: str = request.param
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRANSPORT", name)
-        yield name
+    return name
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the fixtures of any scope: what `start_service` has a test's services use, or else the default."""
+    chosen = item.callspec.params.get("transport") if hasattr(item, "callspec") else None
+    os.environ["TRANSPORT"] = chosen if isinstance(chosen, str) else "http2"

@@ -219,7 +219,7 @@ def start_service(
         "RULES_POLL_INTERVAL": "50ms",
         "DRAIN_SECONDS": "0",
         "PYTHONPATH": str(ROOT),
-        "TRANSPORT": os.environ.get("TRANSPORT", "http2"),  # as the fixture `transport` has it
+        "TRANSPORT": os.environ.get("TRANSPORT", "http2"),  # which tests/conftest.py sets for each test
     }
     command = [sys.executable, "-m", "ratelimit_service", "serve", *flags]
     with Service(command, folder, defaults | dict(environ or {})) as service:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.processes import ROOT, Service, start_service
 from tests.redis import start_redis
-from tests.transports.certificates import authority
+from tests.transports.certificates import authority, issue
 
 RULES = "domain: shop\ndescriptors: [{key: login, rate_limit: {unit: year, requests_per_unit: 5}}]\n"
 
@@ -38,7 +38,7 @@ def test_hints_have_the_ports_that_were_got(listening: str, host: str, tmp_path:
 
 
 def test_hints_have_no_call_that_tls_would_refuse(tmp_path: Path) -> None:
-    issued = authority(tmp_path)
+    issued = issue(authority(tmp_path), "server", "DNS:localhost")
     environ = {
         "GRPC_SERVER_USE_TLS": "true",
         "GRPC_SERVER_TLS_CERT": str(issued.cert),

@@ -135,8 +135,8 @@ def test_without_redis_all_workers_together_let_their_instance_s_share_through(
         many = [Caller(crew.service.grpc_port) for _ in range(12)]
         for caller in many:
             stack.callback(caller.close)
-        crew.wait_for_loads(*[12 // workers] * workers)
         codes = [caller.ask().overall_code for _ in range(15) for caller in many]
+        crew.wait_for_loads(*[12 // workers] * workers)
         crew.wait_for_metric('ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"}', share)
 
     assert codes.count(RateLimitResponse.OK) == share
