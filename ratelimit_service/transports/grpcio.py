@@ -127,10 +127,10 @@ class GrpcioTransport:
             self._taken += 1
             self._unary_calls += 1
             try:
-                method.call(body, call.reply)
+                take_back = method.call(body, call.reply)
                 answer = call.answer
                 if answer is None:
-                    answer = await call.wait()
+                    answer = await call.wait(take_back)
             except Exception:
                 log.exception("%s failed", method.path)
                 answer = INTERNAL
@@ -218,7 +218,8 @@ def _listen(server: grpc.aio.Server, address: Address, certificates: Certificate
             port = server.add_secure_port(target, _credentials(certificates))
     except RuntimeError as error:
         ensure_free(address)
-        raise StartError(f"cannot listen on {address}: grpc cannot bind it") from error
+        trouble = "cannot bind it" if certificates is None else "cannot bind it, or does not take the certificate"
+        raise StartError(f"cannot listen on {address}: grpc {trouble}") from error
     return Tcp(address.host, port) if isinstance(address, Tcp) else address
 
 
