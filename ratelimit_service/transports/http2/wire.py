@@ -212,8 +212,9 @@ class Wire(asyncio.Protocol):
             self._closing = self._loop.call_later(LINGER_SECONDS, self.transport.abort)
             if self.transport.can_write_eof():
                 self.transport.write_eof()
-            else:
+            elif self.connection.error is None:
                 self.transport.close()
+            # Else TLS, which cannot be half closed: who goes on sending would be cut off before it reads the reason.
             self._finish_events()
 
     def _finish_events(self) -> None:
