@@ -87,7 +87,7 @@ def method(rulebook: RuleBook) -> tuple[ShouldRateLimit, Limiter]:
     return ShouldRateLimit(limiter, Answer()), limiter
 
 
-def asking(tested: ShouldRateLimit) -> Callable[[bytes], None]:
+def asking(tested: ShouldRateLimit) -> Callable[[bytes], object]:
     """A call whose answer nobody reads."""
     return lambda body: tested.call(body, ignore)
 

@@ -8,7 +8,7 @@ from ratelimit_service.latency import Latency
 from ratelimit_service.model import Request
 from ratelimit_service.plan import Plan, Planner
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.stores.store import Store
+from ratelimit_service.stores.store import Store, TakeBack
 from ratelimit_service.tally import OTHER, Tallies, Totals
 from ratelimit_service.verdict import Verdict, spare, tightest_of
 
@@ -74,8 +74,8 @@ class Limiter:
             self._charge(charged)
         return self._judge(plan)
 
-    def ask(self, plan: Plan, judged: Judged) -> None:
-        """Charge the plan; when the store has answered, `judged` is called once."""
+    def ask(self, plan: Plan, judged: Judged) -> TakeBack | None:
+        """Charge the plan; when the store has answered, `judged` is called once, unless all is taken back before."""
         asked = plan.again()
         began = perf_counter_ns()
 
@@ -87,7 +87,7 @@ class Limiter:
                 self.totals.store_errors += 1
                 judged(RpcError(Status.UNAVAILABLE, str(error)))
 
-        self.store.hit(asked.charged, done)
+        return self.store.hit(asked.charged, done)
 
     def _judge(self, plan: Plan) -> Verdict:
         """Count every decision, and sum them up."""

@@ -11,6 +11,10 @@ from ratelimit_service.errors import RpcError
 
 Reply = Callable[[bytes | RpcError], None]
 
+TakeBack = Callable[[], bool]
+"""Ends a call that nobody waits for any more as if it had never been: nothing is charged, and `reply` is not called.
+False when it is too late for that, and `reply` is called as ever."""
+
 
 class Method(Protocol):
     """One question, one answer."""
@@ -19,8 +23,11 @@ class Method(Protocol):
     def path(self) -> str:
         """As in the `:path` header: `/package.Service/Method`."""
 
-    def call(self, body: bytes, reply: Reply) -> None:
-        """Answer the message in `body`: `reply` is called once, with the answer's bytes or with why there is none."""
+    def call(self, body: bytes, reply: Reply) -> TakeBack | None:
+        """Answer the message in `body`: `reply` is called once, with the answer's bytes or with why there is none.
+
+        Nothing is returned when it has been called, or cannot be prevented.
+        """
 
 
 class Stream(Protocol):

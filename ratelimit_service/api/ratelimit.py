@@ -6,7 +6,7 @@ from functools import partial
 from time import perf_counter_ns
 
 from ratelimit_service.api.answer import Answer
-from ratelimit_service.api.method import Reply
+from ratelimit_service.api.method import Reply, TakeBack
 from ratelimit_service.api.request import decode
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.latency import Latency
@@ -37,7 +37,7 @@ class ShouldRateLimit:
         self._seen: set[int] = set()
         """Hashes of requests that came, lately, at least once."""
 
-    def call(self, body: bytes, reply: Reply) -> None:
+    def call(self, body: bytes, reply: Reply) -> TakeBack | None:
         """Answer the request in `body`."""
         started = perf_counter_ns()
         self.calls += 1
@@ -49,17 +49,17 @@ class ShouldRateLimit:
             except RpcError as error:
                 limiter.totals.service_errors += 1
                 self._finish(body, reply, started, error)
-                return
+                return None
         verdict = limiter.decide(plan)
         if verdict is None:
-            limiter.ask(plan, partial(self._finish, body, reply, started))
-            return
+            return limiter.ask(plan, partial(self._finish, body, reply, started))
         answer = self._encode(verdict, body)
         # Decisions end with their call. Kept in the plan they would wander through the memory: 15 % of the call.
         for hit in plan.charged:
             del hit.decision
         reply(answer)
         self.latency.observe(perf_counter_ns() - started)
+        return None
 
     def _plan(self, body: bytes) -> Plan:
         """A new plan, which takes twice as long as all the rest; remembered if the same bytes came before.

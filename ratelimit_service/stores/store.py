@@ -8,6 +8,9 @@ from ratelimit_service.verdict import Hit
 
 Done = Callable[[StoreError | None], None]
 
+TakeBack = Callable[[], bool]
+"""Has hits that are not on their way neither charged nor decided, and says so; False when it is too late for that."""
+
 
 class StoreStatus(Protocol):
     """What a store tells of itself; of one that several processes share, all of them together."""
@@ -40,7 +43,7 @@ class Store(StoreStatus, Protocol):
     def charge(self) -> Callable[[Sequence[Hit]], None] | None:
         """Does what `hit` does and has done it when it returns; None in a store that has to wait for others."""
 
-    def hit(self, hits: Sequence[Hit], done: Done) -> None:
+    def hit(self, hits: Sequence[Hit], done: Done) -> TakeBack | None:
         """Charge all hits of one request, write a decision on each, then call `done` once, now or later.
 
         Hits that stand one after the other with the same `together`, other than 0, are a bundle, charged all or none.
@@ -48,7 +51,8 @@ class Store(StoreStatus, Protocol):
         the denied ones keep their decision, and are charged only where their limit counts refused hits; the others are
         looked at, with cost 0, and that is their decision.
 
-        With an error, `done` says that some hit has no decision.
+        With an error, `done` says that some hit has no decision. What is returned takes back hits
+        that wait, if they do.
         """
 
     def sweep(self) -> None:

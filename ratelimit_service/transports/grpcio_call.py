@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from ratelimit_service.api.method import Receiver
+from ratelimit_service.api.method import Receiver, TakeBack
 from ratelimit_service.errors import RpcError
 from ratelimit_service.transports.refusals import (
     INTERNAL,
@@ -56,10 +56,15 @@ class UnaryCall:
         elif not self._waiting.done():
             self._waiting.set_result(answer)
 
-    async def wait(self) -> bytes | RpcError:
-        """The answer that is still to come."""
+    async def wait(self, take_back: TakeBack | None) -> bytes | RpcError:
+        """The answer that is still to come; a call that is cancelled meanwhile, as by its deadline, is taken back."""
         self._waiting = asyncio.get_running_loop().create_future()
-        return await self._waiting
+        try:
+            return await self._waiting
+        except asyncio.CancelledError:
+            if take_back is not None:
+                take_back()
+            raise
 
 
 class StreamCall:

@@ -3,10 +3,16 @@
 import signal
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
+from grpc import StatusCode
 
-from tests.processes import Service, ask, start_service
+from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
+from ratelimit_service.api.ratelimit import ShouldRateLimit
+from tests.processes import START_SECONDS, Service, ask, start_service
 from tests.redis import start_redis
 from tests.stories.callers import call
 
@@ -82,6 +88,40 @@ def test_it_starts_without_redis_answers_by_policy_and_says_so(tmp_path: Path) -
         # New rules need no Redis.
         service.write_rules(RULES.replace("few", "fewer"))
         service.wait_until(lambda: service.log.count("rules loaded") == 2, "the rules are loaded again")
+
+
+def test_a_call_whose_deadline_passes_before_it_is_sent_is_not_charged(tmp_path: Path) -> None:
+    """Two calls are under way to a Redis that hangs, so those that follow wait."""
+    with ExitStack() as stack:
+        redis = stack.enter_context(start_redis(tmp_path / "redis"))
+        environ = {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "1m"}
+        service = stack.enter_context(start_service(tmp_path / "service", RULES, environ))
+        channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}"))
+        begin: Any = channel.unary_unary(ShouldRateLimit.path, RateLimitRequest.SerializeToString, None)
+        calls = []
+
+        def ask_for(user: str, seconds: float = START_SECONDS) -> None:
+            descriptor = RateLimitDescriptor(entries=[RateLimitDescriptor.Entry(key="few", value=user)])
+            calls.append(begin.future(RateLimitRequest(domain="shop", descriptors=[descriptor]), timeout=seconds))
+            taken = f'ratelimit_service_total_requests{{grpc_method="ShouldRateLimit"}} {len(calls)}\n'
+            service.wait_until(lambda: taken in service.metrics(), "the call is taken")
+
+        redis.send(signal.SIGSTOP)
+        ask_for("on its way, first")
+        ask_for("on its way, second", 1)
+        ask_for("waits")
+        ask_for("waits too short", 1)
+        codes = [calls[number].code() for number in (1, 3)]
+        redis.send(signal.SIGCONT)
+        codes += [calls[number].code() for number in (0, 2)]
+        counters = redis.cli("KEYS", "*")
+
+    assert codes == [StatusCode.DEADLINE_EXCEEDED, StatusCode.DEADLINE_EXCEEDED, StatusCode.OK, StatusCode.OK]
+    assert [user for user in ("first", "second", "waits", "too short") if user in counters] == [
+        "first",
+        "second",
+        "waits",
+    ]
 
 
 def test_it_stops_in_time_while_redis_hangs(tmp_path: Path) -> None:

@@ -185,6 +185,7 @@ class Lane:
         for part in queue:
             taken += 1
             if not part.waiting.answered:
+                part.waiting.sent = True
                 parts.append(part)
                 hits += len(part.hits)
                 if part.group not in groups:

@@ -21,7 +21,7 @@ from ratelimit_service.stores.redis.servers import Servers
 from ratelimit_service.stores.redis.target import is_per_second
 from ratelimit_service.stores.redis.upstream import is_upstreams
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
-from ratelimit_service.stores.store import Done
+from ratelimit_service.stores.store import Done, TakeBack
 from ratelimit_service.verdict import Hit
 
 _COARSE: Final = 0.001
@@ -90,7 +90,7 @@ class RedisStore:
         """The ways to all servers."""
         return [lane for servers in self._all for lane in servers.lanes]
 
-    def hit(self, hits: Sequence[Hit], done: Done) -> None:
+    def hit(self, hits: Sequence[Hit], done: Done) -> TakeBack | None:
         """Send the hits; `done` is called when the last is decided, or after the deadline."""
         now = monotonic()
         refusals = self._refusals
@@ -98,7 +98,7 @@ class RedisStore:
             left = refusals.answer(hits, now)
             if not left:
                 done(None)
-                return
+                return None
             hits = left
         deadline = now + self._deadline
         waiting = Waiting(hits, done, deadline)
@@ -109,6 +109,7 @@ class RedisStore:
             self._main.put(waiting, hits, self._script)
         else:
             self._put_by_kind(waiting, hits)
+        return None if waiting.answered else waiting.take_back
 
     def sweep(self) -> None:
         """Look after the servers; the first time, begin to look for them."""

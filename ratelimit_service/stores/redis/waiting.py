@@ -1,7 +1,7 @@
 """Requests that wait for their hits to be decided. Pure. Hot path.
 
-Law: each is answered exactly once: by its last decision, or when its time is over by policy, whichever comes first.
-What comes later is dropped.
+Law: each that is not taken back is answered exactly once: by its last decision, or when its time is over by policy,
+whichever comes first. What comes later is dropped.
 """
 
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 class Waiting:
     """A request; its hits travel in `left` parts, to one server each."""
 
-    __slots__ = ("answered", "deadline", "done", "error", "failed", "hits", "left")
+    __slots__ = ("answered", "deadline", "done", "error", "failed", "hits", "left", "sent")
 
     def __init__(self, hits: Sequence[Hit], done: Done, deadline: float) -> None:
         self.hits = hits
@@ -30,6 +30,8 @@ class Waiting:
         """Seconds of the monotonic clock."""
         self.left = 0
         self.answered = False
+        self.sent = False
+        """Some part of it is on its way, or was."""
         self.failed = False
         """Some part of it was decided by policy."""
         self.error: StoreError | None = None
@@ -39,6 +41,13 @@ class Waiting:
         self.left -= 1
         if self.left <= 0 and not self.answered:
             self.answer()
+
+    def take_back(self) -> bool:
+        """As TakeBack says: as long as no part of it is sent, or decided."""
+        if self.sent or self.failed or self.answered:
+            return False
+        self.answered = True
+        return True
 
     def answer(self) -> None:
         """Now. Whatever the caller does with it harms no other request of the batch."""

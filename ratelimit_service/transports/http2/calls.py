@@ -1,11 +1,13 @@
 """The calls of one connection: which there are, what they were asked, and how their answers leave. Hot path.
 
-A stream that was reset while its method is at work leaves its place only when the method answers: `abandoned`.
+A stream that is over while its method is at work is `abandoned`, and leaves its place only when the method answers; but
+for one whose method can be told to leave off.
 """
 
 from collections.abc import Callable
 from typing import Final
 
+from ratelimit_service.api.method import TakeBack
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2 import messages
 from ratelimit_service.transports.http2.counts import Counts
@@ -39,6 +41,8 @@ class Calls:
         self.streams: dict[int, Stream | None] = {}
         """Those that are open; None when the question came whole and there is nothing to know but that it waits."""
         self.abandoned: set[int] = set()
+        self.take_backs: dict[int, TakeBack] = {}
+        """Of calls whose methods are at work, and would leave off."""
         self.events: list[Event] = []
         self.flow = Outflow(min(limits.max_message_size, MOST_AT_ONCE))
         self.ready: dict[int, Stream] = {}
@@ -66,6 +70,8 @@ class Calls:
 
     def reply(self, number: int, answer: bytes | RpcError) -> None:
         """The answer of a method that answers once; the first counts."""
+        if self.take_backs:
+            self.take_backs.pop(number, None)
         flow = self.flow
         if answer.__class__ is bytes and self.streams.get(number, flow) is None:
             size = len(answer)
@@ -258,7 +264,7 @@ class Calls:
             if stream is None:
                 del self.streams[number]
                 self.timed.pop(number, None)
-                self.abandoned.add(number)
+                self._abandon(number)
             else:
                 self.remove(stream)
 
@@ -267,13 +273,19 @@ class Calls:
         del self.streams[stream.id]
         self.timed.pop(stream.id, None)
         if stream.waiting:
-            self.abandoned.add(stream.id)
+            self._abandon(stream.id)
         self.flow.forget(stream)
         self.lingering.pop(stream.id, None)
         self.ready.pop(stream.id, None)
         self._release(stream)
         if stream.head.streaming:
             self.events.append((Kind.CLOSE, stream.id, stream.head, b""))
+
+    def _abandon(self, number: int) -> None:
+        """Nobody waits for the answer of its method."""
+        take_back = self.take_backs.pop(number, None)
+        if take_back is None or not take_back():
+            self.abandoned.add(number)
 
     def touch(self) -> None:
         """There is something to take."""

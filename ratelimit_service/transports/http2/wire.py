@@ -130,7 +130,9 @@ class Wire(asyncio.Protocol):
                     abandoned.discard(number)
                     continue
                 try:
-                    call(body, partial(reply, number))  # type: ignore[possibly-undefined] # no head is None: the first is new
+                    take_back = call(body, partial(reply, number))  # type: ignore[possibly-undefined] # no head is None: the first is new
+                    if take_back is not None:
+                        calls.take_backs[number] = take_back
                 except Exception:
                     log.exception("%s failed", head.path)
                     reply(number, INTERNAL)
