@@ -112,6 +112,7 @@ def test_a_call_whose_deadline_passes_before_it_is_sent_is_not_charged(tmp_path:
         ask_for("waits")
         ask_for("waits too short", 1)
         codes = [calls[number].code() for number in (1, 3)]
+        service.wait_until(lambda: "\nratelimit_grpc_streams 2\n" in service.metrics(), "the service knows it too")
         redis.send(signal.SIGCONT)
         codes += [calls[number].code() for number in (0, 2)]
         counters = redis.cli("KEYS", "*")
