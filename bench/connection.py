@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import deque
+from struct import Struct
 from typing import Protocol, cast
 
 import hpack
@@ -17,6 +18,9 @@ NO_TABLE = (1).to_bytes(2, "big") + (0).to_bytes(4, "big")
 """The other side's header table is empty, so equal headers are equal bytes."""
 
 WINDOW = 1 << 30
+
+_HEAD = Struct(">HBBBL").unpack_from
+"""Of a frame: its size, as high and low part; kind, flags, stream."""
 
 
 class Run(Protocol):
@@ -97,12 +101,20 @@ class Connection(asyncio.Protocol):
     def data_received(self, received: bytes) -> None:
         """Frames, whole and in part."""
         read, at = self._rest + received, 0
-        while len(read) - at >= 9:
-            end = at + 9 + int.from_bytes(read[at : at + 3], "big")
-            if end > len(read):
+        length, known = len(read), self._statuses
+        while length - at >= 9:
+            high, low, kind, flags, number = _HEAD(read, at)
+            end = at + 9 + (high << 8 | low)
+            if end > length:
                 break
-            self._take(read[at + 3], read[at + 4], int.from_bytes(read[at + 5 : at + 9], "big"), read[at + 9 : end])
+            payload = read[at + 9 : end]
             at = end
+            # Almost all are headers seen before.
+            status = known.get(payload) if kind == HEADERS and not flags & (PADDED | PRIORITY) else None
+            if status is None:
+                self._take(kind, flags, number, payload)
+            elif flags & END:
+                self._end(number, status)
         self._rest = read[at:]
         if self._unacknowledged > WINDOW // 2:
             self._transport.write(frame(WINDOW_UPDATE, 0, 0, self._unacknowledged.to_bytes(4, "big")))
