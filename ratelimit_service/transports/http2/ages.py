@@ -84,8 +84,8 @@ class Age:
         if connection.calls.streams or last != self._last:
             self._used, self._last = now, last
         before, self._finished = self._finished, finished
-        if (connection.begun and not connection.unfinished) or before not in {None, finished}:
-            self._progress = now
+        if (connection.begun and not connection.unfinished) or before not in {None, finished} or left is not None:
+            self._progress = now  # while the socket takes no more, nothing is read that the client may have finished
         elif now - self._progress > options.preface_timeout:
             return Due.CLOSE_SLOW
         if left is None:

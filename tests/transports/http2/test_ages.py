@@ -110,6 +110,14 @@ def test_a_socket_that_takes_nothing_is_cut(left: list[tuple[int, int | None]], 
     assert [age.due(at * SECOND, talk.connection, heard=True, left=count) for at, count in left] == due
 
 
+def test_a_client_is_not_slow_to_finish_what_is_not_read_while_the_socket_takes_nothing() -> None:
+    talk, age = Talk(HELLO, question(1)[:-1]), Age(0, 0, OPTIONS)
+    due = [age.due(at * SECOND, talk.connection, heard=False, left=5_000) for at in (1, 12, 50)]
+    due += [age.due(at * SECOND, talk.connection, heard=False, left=None) for at in (51, 59, 61)]
+
+    assert due == [None, None, None, None, None, Due.CLOSE_SLOW]
+
+
 def test_an_old_connection_is_told_to_go_then_that_it_must_then_its_calls_are_cut() -> None:
     talk, age = Talk(HELLO, question(1)), Age(0, HOUR, OPTIONS)
     due = [age.due(HOUR, talk.connection, heard=True, left=None)]
