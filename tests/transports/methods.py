@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from ratelimit_service.api.method import Receiver, Reply, Stream
+from ratelimit_service.api.method import Receiver, Reply, Stream, TakeBack
 from ratelimit_service.errors import RpcError, Status
 
 WAIT_SECONDS = 60
@@ -55,12 +55,14 @@ class Later:
 
     path = "/tests.Methods/Later"
 
-    def __init__(self) -> None:
+    def __init__(self, take_back: TakeBack | None = None) -> None:
         self.replies: asyncio.Queue[Reply] = asyncio.Queue()
+        self._take_back = take_back
 
-    def call(self, _body: bytes, reply: Reply) -> None:
+    def call(self, _body: bytes, reply: Reply) -> TakeBack | None:
         """Keep the reply for the test."""
         self.replies.put_nowait(reply)
+        return self._take_back
 
     async def asked(self) -> Reply:
         """The reply of the next call."""

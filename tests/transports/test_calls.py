@@ -115,6 +115,40 @@ def test_a_reply_to_a_cancelled_call_is_dropped(transport: OpenTransport, caplog
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
+@pytest.mark.parametrize("why", ["it is cancelled", "its deadline"])
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_call_that_ends_before_its_answer_is_taken_back_once(transport: OpenTransport, why: str, taken: bool) -> None:
+    asked = []
+
+    def take_back() -> bool:
+        asked.append(taken)
+        return taken
+
+    async def story() -> bytes:
+        later = Later(take_back)
+        async with serving(transport, [later, Echo()]) as (_, address), connect(address) as channel:
+            await ask(channel, Echo(), b"")  # it is connected, so that the next call arrives before its deadline
+            call = asyncio.create_task(ask(channel, later, b"", seconds=1 if why == "its deadline" else WAIT_SECONDS))
+            reply = await later.asked()
+            if why == "its deadline":
+                await asyncio.wait([call])
+                assert isinstance(call.exception(), grpc.aio.AioRpcError)
+            else:
+                call.cancel()
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not asked:  # noqa: ASYNC110 - what is waited for has no event
+                    await asyncio.sleep(0.005)
+            if not taken:
+                reply(b"too late")
+            call = asyncio.create_task(ask(channel, later, b""))
+            (await later.asked())(b"in time")
+            assert await call == b"in time"
+        return b"well"
+
+    assert run(story()) == b"well"
+    assert asked == [taken]
+
+
 def test_a_client_that_vanishes_with_calls_in_flight_harms_nobody(
     transport: OpenTransport, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,15 +1,18 @@
 """Floods: each ends its connection, with the code and under the label that it should have, and no other."""
 
+import asyncio
 import ssl
+from collections.abc import Callable
 
 import pytest
+import uvloop
 
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests.loops import run
 from tests.transports.certificates import Issued
-from tests.transports.http2.clients import goaway_of, healthy, house, told, until
+from tests.transports.http2.clients import goaway_of, healthy, house, open_socket, told, until
 from tests.transports.http2.talk import HELLO, data, frame, headers, settings, window
 from tests.transports.http2.talk import block as block_of
 from tests.transports.http2.waste import ECHO, reset_after
@@ -93,3 +96,23 @@ def test_a_flood_through_tls_does_too(ca: Issued, server: Issued, name: str) -> 
             return told_code, told(transport, "refused_total", bound)
 
     assert run(story()) == (code, 1)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_client_that_stays_when_it_was_told_why_it_is_ended_is_cut_through_tls_too(
+    ca: Issued, server: Issued, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """TLS cannot be half closed: nothing but our own patience ends it."""
+    secure = ssl.create_default_context(cafile=str(ca.cert))
+    secure.set_alpn_protocols(["h2"])
+
+    async def story() -> int:
+        async with house(GrpcOptions(tls=Tls(str(server.cert), str(server.key)))) as (transport, address):
+            _, writer = await open_socket(address, secure)
+            writer.write(HELLO + frame(5, 4, 1, b"\0\0\0\2"))  # PUSH_PROMISE
+            await until(lambda: told(transport, "connections_ended_total", "protocol_error") == 1)
+            writer.close()
+            return told(transport, "connections")
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(story()) == 0

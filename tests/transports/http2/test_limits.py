@@ -4,6 +4,7 @@ import pytest
 
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import MOST_CONTINUATIONS, Bound
+from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
 from tests.transports.http2.clients import frames_of, healthy, house, open_socket, told, until
 from tests.transports.http2.talk import (
@@ -21,7 +22,7 @@ from tests.transports.http2.talk import (
 )
 from tests.transports.http2.talk import Talk as Conversation
 from tests.transports.http2.waste import ECHO
-from tests.transports.methods import Talk
+from tests.transports.methods import Later, Talk
 
 LATE = 2**31 - 999_999
 """The first stream of the last million."""
@@ -46,6 +47,36 @@ def test_a_stream_that_sends_more_than_its_window_is_reset_and_no_other() -> Non
             return resets, answered, told(transport, "refused_total", Bound.RECEIVE_WINDOW)
 
     assert run(story()) == ([(3, 0, 1, Code.FLOW_CONTROL_ERROR.to_bytes(4, "big"))], True, 1)
+
+
+@pytest.mark.parametrize(("taken", "refused"), [(True, 0), (False, 1)], ids=["taken back", "at work"])
+def test_a_call_that_is_reset_leaves_its_place_when_nothing_works_on_it(taken: bool, refused: int) -> None:
+    def call(number: int) -> bytes:
+        return headers(number, block(Later.path)) + data(number, message(b""))
+
+    async def story() -> tuple[int, list[int], list[int]]:
+        later = Later(lambda: taken)
+        async with house(GrpcOptions(max_concurrent_streams=1), later=later) as (transport, address):
+            reader, writer = await open_socket(address)
+            writer.write(HELLO + call(1))
+            reply = await later.asked()
+            writer.write(frame(3, 0, 1, Code.CANCEL.to_bytes(4, "big")) + call(3))
+            if not taken:
+                assert [each async for each in frames_of(reader, until=lambda kind: kind == 3)][-1][2] == 3
+                reply(b"nobody hears it")
+                writer.write(call(5))
+            (await later.asked())(b"")
+            answered = [
+                number async for kind, _, number, _ in frames_of(reader, until=lambda kind: not kind) if not kind
+            ]
+            assert transport._server is not None
+            (wire,) = transport._server._wires
+            calls = wire.connection.calls
+            kept = [*calls.streams, *calls.abandoned, *calls.take_backs]
+            writer.close()
+            return told(transport, "refused_total", Bound.STREAMS), answered, kept
+
+    assert run(story()) == (refused, [3 + 2 * refused], [])
 
 
 def test_a_client_that_runs_out_of_stream_numbers_is_asked_to_connect_anew_and_loses_no_call() -> None:
