@@ -2,8 +2,8 @@
 
 Laws: whatever bytes come, and however they are cut, they are calls, or refusals of single streams, or one error that
 ends the connection, with the code that RFC 9113 names; the numbers in parentheses are its sections. A call is given
-out once, and answered once. A client has at most so many calls as we announced, counting those that it reset and that
-nobody has answered yet: resetting is no way to ask for more (CVE-2023-44487, and CVE-2025-8671, where we reset).
+out once, and answered once or taken back. A client has at most so many calls as we announced, counting those that were
+reset while something works on them: that is no way to ask for more (CVE-2023-44487, and CVE-2025-8671, where we reset).
 
 A question that comes whole, in a block that was seen before, makes no object but its event; its stream is None until it
 is answered. What comes in pieces has a Stream.
