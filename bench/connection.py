@@ -63,6 +63,8 @@ class Connection(asyncio.Protocol):
         self._room = 65_535
         self._unacknowledged = 0
         self._rest = b""
+        self._last = False
+        """No more calls become due."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say how much may be sent here at once, and begin."""
@@ -74,15 +76,20 @@ class Connection(asyncio.Protocol):
 
     def call_at(self, moment: float) -> None:
         """A call is due."""
+        if self.over.done():
+            self._run.fail("lost: closed before it was due")
+            return
         self._due.append(moment)
         self._begin()
 
     def finish(self) -> None:
-        """No more calls: close when the last one is answered."""
-        if not self._began:
-            self._transport.close()
+        """No more calls become due: close when the last one is answered."""
+        self._last = True
+        self._begin()
 
     def _begin(self) -> None:
+        if self.over.done():
+            return
         out = []
         while self._due and self._run.left and len(self._began) < self._most and self._room > 0:
             message = self._run.next()
@@ -95,8 +102,8 @@ class Connection(asyncio.Protocol):
         if out:
             headers_size = len(self._headers).to_bytes(3, "big")
             self._transport.write(headers_size + headers_size.join(out))
-        if not self._run.left:
-            self.finish()
+        if not self._began and (not self._run.left or (self._last and not self._due)):
+            self._transport.close()
 
     def data_received(self, received: bytes) -> None:
         """Frames, whole and in part."""
@@ -158,9 +165,10 @@ class Connection(asyncio.Protocol):
             self._due.append(now)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Calls that were not answered have failed."""
-        if self._began:
-            self._run.fail(f"lost: {error or 'closed'}", len(self._began))
+        """Calls that were not answered have failed, and those that were due here."""
+        lost = len(self._began) + (0 if self._closed_loop else len(self._due))
+        if lost:
+            self._run.fail(f"lost: {error or 'closed'}", lost)
         self.over.set_result(None)
 
 

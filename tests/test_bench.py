@@ -1,6 +1,7 @@
 """The benchmarks run, and what they count is true: what they time is for people to read."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tests.processes import ROOT, start_service
 
 RULES = "domain: bench\ndescriptors: [{key: user0, rate_limit: {unit: year, requests_per_unit: 5}}]\n"
+ANSWERED = r'total_hits\{[^}]*"user0"\} [1-9]'
 
 
 def bench(program: str, *options: str) -> str:
@@ -37,6 +39,19 @@ def test_a_load_tells_of_calls_that_fail(tmp_path: Path) -> None:
         told = bench("load.py", f"127.0.0.1:{service.grpc_port}", "--json", "--calls=100", "--descriptors=0")
 
     assert json.loads(told)["failures"] == {"status 3": 100}
+
+
+def test_a_load_at_a_rate_tells_of_every_call_whose_connection_is_lost(tmp_path: Path) -> None:
+    with start_service(tmp_path, RULES) as service:
+        command = [sys.executable, str(ROOT / "bench" / "load.py"), f"127.0.0.1:{service.grpc_port}", "--json"]
+        with subprocess.Popen([*command, "--rate=500", "--calls=2000"], stdout=subprocess.PIPE, text=True) as load:
+            service.wait_until(lambda: re.search(ANSWERED, service.metrics()) is not None, "calls have come")
+            service.kill()
+            told, _ = load.communicate(timeout=120)
+
+    result = json.loads(told)
+    assert 0 < result["calls"] < 2000
+    assert result["calls"] + sum(result["failures"].values()) == 2000
 
 
 def test_services_are_compared_while_one_thing_varies(tmp_path: Path) -> None:
