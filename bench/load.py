@@ -160,15 +160,18 @@ async def _keep_pace(load: Load, connections: Sequence[Connection]) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, fields: type) -> None:
-    """An option for each field of a dataclass of numbers."""
+    """An option for each number of a dataclass."""
     for field in dataclasses.fields(fields):
+        if not isinstance(field.default, int):
+            continue
         name = f"--{field.name.replace('_', '-')}"
         parser.add_argument(name, type=int, default=field.default, metavar="N", help="default: %(default)s")
 
 
 def options_of(chosen: argparse.Namespace, fields: type[T]) -> T:
     """What was chosen of them."""
-    return fields(**{field.name: getattr(chosen, field.name) for field in dataclasses.fields(fields)})  # type: ignore[arg-type]
+    names = [field.name for field in dataclasses.fields(fields) if hasattr(chosen, field.name)]  # type: ignore[arg-type]
+    return fields(**{name: getattr(chosen, name) for name in names})
 
 
 def main() -> None:

@@ -45,6 +45,8 @@ class Scenario:
     rules: int = 1
     limit: int = 4_000_000_000
     workers: int = 1
+    settings: Sequence[tuple[str, str]] = ()
+    """Of our service, beside those of the benchmark."""
 
 
 class Running(NamedTuple):
@@ -123,7 +125,8 @@ def started(scenario: Scenario, load: Load, cores: Cores, *, upstream: bool) -> 
         (rules / "rules.yaml").write_text(rules_of(scenario, load))
 
         def start_ours(name: str, environ: Mapping[str, str], redis_pid: int = 0) -> Running:
-            settings = {"STORE_DEADLINE": "1s", "WORKERS": str(scenario.workers)}
+            settings = {"STORE_DEADLINE": "1s", "RULES_POLL_INTERVAL": "1s", "WORKERS": str(scenario.workers)}
+            settings |= dict(scenario.settings)
             service = stack.enter_context(start_service(folder / name, rules, settings | dict(environ)))
             return Running(name, f"127.0.0.1:{service.grpc_port}", service.pid, redis_pid)
 
@@ -216,7 +219,7 @@ def varied(text: str, scenario: Scenario, load: Load) -> Iterator[tuple[str, Sce
     field = name.replace("-", "_")
     for value in filter(None, values.split(",")):
         if hasattr(scenario, field):
-            yield value, replace(scenario, **{field: int(value)}), load
+            yield value, replace(scenario, **{field: int(value)}), load  # type: ignore[arg-type]
         elif hasattr(load, field):
             yield value, scenario, replace(load, **{field: int(value)})
         else:
@@ -233,13 +236,15 @@ def main() -> None:
     parser.add_argument(
         "--cores", default="0/1", metavar="A,B/C,D", help="of the services / of Redis and the load; 0/1"
     )
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of our service")
     parser.add_argument("--show-rules", action="store_true", help="print the rules that a peer needs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round there")
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw calls a second over --vary")
     add_options(parser, Scenario)
     add_options(parser, Load)
     chosen = parser.parse_args()
-    scenario, load = options_of(chosen, Scenario), options_of(chosen, Load)
+    settings = [tuple(setting.split("=", 1)) for setting in chosen.set]
+    scenario, load = replace(options_of(chosen, Scenario), settings=settings), options_of(chosen, Load)
     if chosen.show_rules:
         print(rules_of(scenario, load), end="")
         return
