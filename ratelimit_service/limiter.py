@@ -68,10 +68,8 @@ class Limiter:
         The verdict and its decisions are the plan's own: they hold until the same plan is decided again.
         """
         charged = plan.charged
-        if charged:
-            if self._charge is None:
-                return None
-            self._charge(charged)
+        if charged and (self._charge is None or not self._charge(charged)):
+            return None
         return self._judge(plan)
 
     def ask(self, plan: Plan, judged: Judged) -> TakeBack | None:

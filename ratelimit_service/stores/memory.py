@@ -52,7 +52,7 @@ class MemoryStore:
         self.charge(hits)
         done(None)
 
-    def charge(self, hits: Sequence[Hit]) -> None:
+    def charge(self, hits: Sequence[Hit]) -> bool:
         """Charge all hits, one after the other, at one moment."""
         now = self._clock()
         segments = self._segments
@@ -61,7 +61,7 @@ class MemoryStore:
         for hit in hits:
             if hit.together:
                 self._charge_bundles(hits[hits.index(hit) :], now)
-                return
+                return True
             key = hit.key
             rule = hit.rule
             segment = segments[hash(key) & mask]
@@ -70,6 +70,7 @@ class MemoryStore:
                 self._keep(segment, key, state, now)
             else:
                 segment[key] = state
+        return True
 
     def _charge_bundles(self, hits: Sequence[Hit], now: int) -> None:
         """The same, with bundles among them."""

@@ -40,8 +40,8 @@ class Store(StoreStatus, Protocol):
     """Where counters live."""
 
     @property
-    def charge(self) -> Callable[[Sequence[Hit]], None] | None:
-        """Does what `hit` does and has done it when it returns; None in a store that has to wait for others."""
+    def charge(self) -> Callable[[Sequence[Hit]], bool] | None:
+        """Does what `hit` does at once, and says so, or does nothing. None in a store that always waits for others."""
 
     def hit(self, hits: Sequence[Hit], done: Done) -> TakeBack | None:
         """Charge all hits of one request, write a decision on each, then call `done` once, now or later.
@@ -51,8 +51,7 @@ class Store(StoreStatus, Protocol):
         the denied ones keep their decision, and are charged only where their limit counts refused hits; the others are
         looked at, with cost 0, and that is their decision.
 
-        With an error, `done` says that some hit has no decision. What is returned takes back hits
-        that wait, if they do.
+        With an error, `done` says that some hit has no decision. What is returned takes back those that wait.
         """
 
     def sweep(self) -> None:

@@ -58,6 +58,26 @@ def test_a_flood_of_refusals_costs_no_call(redis: Redis) -> None:
     run(story())
 
 
+def test_a_single_refusal_is_known_at_once_and_all_else_is_left_untouched(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            assert store.charge is not None
+            unknown = hit_of(LOG, "at once")
+            assert not store.charge([unknown])
+            last = [(await charge(store, hit_of(LOG, "at once"))).hits[0] for _ in range(4)][-1]
+            known, cheaper, refund = (hit_of(LOG, "at once", cost=cost) for cost in (1, 0, -1))
+
+            assert store.charge([known])
+            assert (known.decision.allowed, known.tally.over_limit_with_local_cache) == (False, 1)
+            assert last.decision.retry_after - MINUTE < known.decision.retry_after <= last.decision.retry_after
+            assert not store.charge([known, unknown])
+            assert not store.charge([cheaper])
+            assert not store.charge([refund])
+            assert not any(hasattr(hit, "decision") for hit in (unknown, cheaper, refund))
+
+    run(story())
+
+
 def test_a_refund_is_seen_at_once(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:

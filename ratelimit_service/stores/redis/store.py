@@ -39,7 +39,6 @@ class RedisStore:
     """
 
     name = "redis"
-    charge = None
     evicted = 0
     """Redis never forgets a counter that is alive, if its maxmemory-policy is as it should be."""
 
@@ -62,6 +61,7 @@ class RedisStore:
         self._room = room
         self._checks = checks
         self._refusals = refusals
+        self.charge = None if refusals is None else self._refuse
         self._deadline = deadline
         self._per_second = per_second
         self._upstream = upstream
@@ -132,6 +132,12 @@ class RedisStore:
         for servers in self._all:
             await servers.close()
         self._room.clear(Fault("stopping"))
+
+    def _refuse(self, hits: Sequence[Hit]) -> bool:
+        """Decide a single hit that is known to be refused: a flood of those pays for nothing else."""
+        refusals = self._refusals
+        assert refusals is not None
+        return len(hits) == 1 and hits[0].key in refusals.known and not refusals.answer(hits, monotonic())
 
     def _put_by_kind(self, waiting: Waiting, hits: Sequence[Hit]) -> None:
         """The same, when not all hits go to the same servers by the same script; their order stays within each."""
