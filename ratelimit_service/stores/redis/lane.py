@@ -14,7 +14,7 @@ from typing import Any, Final
 from ratelimit_service.stores.redis.calls import UNFIT, Calls, Learn, Redirect
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.link import Link
-from ratelimit_service.stores.redis.orders import Group, Order, Part, in_orders
+from ratelimit_service.stores.redis.orders import Group, Order, Part
 from ratelimit_service.stores.redis.outage import Outage
 from ratelimit_service.stores.redis.seeker import Seeker
 from ratelimit_service.stores.redis.waiting import WaitingRoom
@@ -174,31 +174,31 @@ class Lane:
             self._send()
 
     def _send(self) -> None:
-        """One call for what waits, a command for each group in it."""
+        """One call for what waits, a command for each group in it; the parts of a group stay in order of arrival."""
         self._scheduled = False
         calls, queue = self._calls, self._queue
         if calls is None or not queue or len(calls.under_way) >= MOST_IN_FLIGHT:
             return
-        parts: list[Part] = []
+        groups: dict[Group, list[Part]] = {}
         taken = hits = 0
-        groups: set[Group] = set()
         for part in queue:
             taken += 1
             if not part.waiting.answered:
                 part.waiting.sent = True
-                parts.append(part)
-                hits += len(part.hits)
-                if part.group not in groups:
-                    groups.add(part.group)
+                members = groups.get(part.group)
+                if members is None:
+                    members = groups[part.group] = []
                     hits += COMMAND
+                members.append(part)
+                hits += len(part.hits)
                 if hits >= MOST_HITS:
                     break
         if taken == len(queue):
             self._queue = []
         else:
             del queue[:taken]
-        if parts:
-            calls.send(in_orders(parts))
+        if groups:
+            calls.send([Order(group, parts) for group, parts in groups.items()])
 
     def _count(self, reply: Any) -> None:
         if isinstance(reply, int):

@@ -83,11 +83,3 @@ class Order:
     def decode(self, reply: Any) -> Sequence[Hit]:
         """Write the decisions on the hits; says which are refused, or have given back."""
         return self.group.script.decode(reply, self.runs)
-
-
-def in_orders(parts: Sequence[Part]) -> list[Order]:
-    """An order for each group among them; the parts of a group stay in order of arrival."""
-    groups: dict[Group, list[Part]] = {}
-    for part in parts:
-        groups.setdefault(part.group, []).append(part)
-    return [Order(group, members) for group, members in groups.items()]
