@@ -1,6 +1,7 @@
 """Several real Redises that know each other: a primary with replicas and sentinels, and a cluster."""
 
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -40,7 +41,21 @@ def _replication(redis: Redis) -> Mapping[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
-class Watched:
+class _Alertable(ABC):
+    """Servers that look after each other."""
+
+    @contextmanager
+    def alert(self) -> Iterator[None]:
+        """They notice soon that one of them has died, and put another in its place."""
+        self._set_patience(_ALERT)
+        yield
+        self._set_patience(_CALM)
+
+    @abstractmethod
+    def _set_patience(self, milliseconds: int) -> None: ...
+
+
+class Watched(_Alertable):
     """A primary, its replicas, and the sentinels that watch them."""
 
     def __init__(self, redises: list[Redis], sentinels: list[int], password: str) -> None:
@@ -62,13 +77,6 @@ class Watched:
     def ask(self, sentinel: int, *words: str) -> str:
         """What the sentinel on that port answers."""
         return ask(sentinel, *self._login, "SENTINEL", *words)
-
-    @contextmanager
-    def alert(self) -> Iterator[None]:
-        """They notice soon that the primary has died, and choose another one."""
-        self._set_patience(_ALERT)
-        yield
-        self._set_patience(_CALM)
 
     def _set_patience(self, milliseconds: int) -> None:
         for sentinel in self.sentinels:
@@ -119,7 +127,7 @@ def _sentinel(folder: Path, port: int, primary: int, password: str) -> Process:
     return Process([str(peers.redis_server()), str(at / "sentinel.conf"), "--sentinel"], at, {})
 
 
-class Nodes:
+class Nodes(_Alertable):
     """A cluster."""
 
     def __init__(self, redises: list[Redis]) -> None:
@@ -140,13 +148,6 @@ class Nodes:
                     port = int(address.split("@")[0].rpartition(":")[2])
                     return next(redis for redis in self.redises if redis.port == port)
         raise AssertionError(f"nobody has slot {slot}")
-
-    @contextmanager
-    def alert(self) -> Iterator[None]:
-        """They notice soon that one of them has died, and its replica follows it."""
-        self._set_patience(_ALERT)
-        yield
-        self._set_patience(_CALM)
 
     def _set_patience(self, milliseconds: int) -> None:
         for redis in self.redises:
