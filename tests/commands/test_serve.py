@@ -37,14 +37,13 @@ def test_hints_have_the_ports_that_were_got(listening: str, host: str, tmp_path:
         ]
 
 
+def with_tls(folder: Path) -> dict[str, str]:
+    """The settings of a service that speaks TLS."""
+    return issue(authority(folder), "server", "DNS:localhost").environ
+
+
 def test_hints_have_no_call_that_tls_would_refuse(tmp_path: Path) -> None:
-    issued = issue(authority(tmp_path), "server", "DNS:localhost")
-    environ = {
-        "GRPC_SERVER_USE_TLS": "true",
-        "GRPC_SERVER_TLS_CERT": str(issued.cert),
-        "GRPC_SERVER_TLS_KEY": str(issued.key),
-    }
-    with start_service(tmp_path, RULES, environ, ["--hints"]) as service:
+    with start_service(tmp_path, RULES, with_tls(tmp_path), ["--hints"]) as service:
         assert hints(service) == [f"127.0.0.1:{service.http_port}/json", f"http://127.0.0.1:{service.debug_port}/"]
 
 
@@ -87,13 +86,8 @@ def test_it_takes_all_the_files_that_it_may_have(tmp_path: Path) -> None:
 
 
 def test_handshakes_of_tls_take_twice_as_many_files(tmp_path: Path) -> None:
-    server = issue(authority(tmp_path), "server", "DNS:localhost")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    tls = {
-        "GRPC_SERVER_USE_TLS": "true",
-        "GRPC_SERVER_TLS_CERT": str(server.cert),
-        "GRPC_SERVER_TLS_KEY": str(server.key),
-    }
     half = hard // 2
-    with start_service(tmp_path, RULES, {"GRPC_MAX_CONNECTIONS": str(half), **tls}) as service:
+    environ = {"GRPC_MAX_CONNECTIONS": str(half), **with_tls(tmp_path)}
+    with start_service(tmp_path, RULES, environ) as service:
         assert f"GRPC_MAX_CONNECTIONS: {half} connections take {2 * half + 100} files" in service.log

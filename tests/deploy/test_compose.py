@@ -223,12 +223,7 @@ def test_alerts_are_about_metrics_that_exist(tmp_path: Path) -> None:
 
 def own_tls(folder: Path) -> dict[str, str]:
     """What compose leaves out: TLS on the gRPC port."""
-    own = issue(authority(folder), "server", "DNS:localhost")
-    return {
-        "GRPC_SERVER_USE_TLS": "true",
-        "GRPC_SERVER_TLS_CERT": str(own.cert),
-        "GRPC_SERVER_TLS_KEY": str(own.key),
-    }
+    return issue(authority(folder), "server", "DNS:localhost").environ
 
 
 def seconds(text: str) -> float:

@@ -11,6 +11,15 @@ class Issued(NamedTuple):
     cert: Path
     key: Path
 
+    @property
+    def environ(self) -> dict[str, str]:
+        """The settings of a service that shows it."""
+        return {
+            "GRPC_SERVER_USE_TLS": "true",
+            "GRPC_SERVER_TLS_CERT": str(self.cert),
+            "GRPC_SERVER_TLS_KEY": str(self.key),
+        }
+
 
 def authority(folder: Path, name: str = "ca") -> Issued:
     """One that signs others."""

@@ -60,12 +60,7 @@ def test_a_worker_that_is_about_to_be_replaced_is_not_when_the_service_stops(tmp
     """A worker that starts says that the certificate has expired: so its starts can be counted."""
     own = issue(authority(tmp_path), "server", "IP:127.0.0.1")
     cert = expired(Issued(tmp_path / "ca.pem", tmp_path / "ca.key"), own)
-    environ = {
-        "GRPC_SERVER_USE_TLS": "true",
-        "GRPC_SERVER_TLS_CERT": str(cert),
-        "GRPC_SERVER_TLS_KEY": str(own.key),
-    }
-    with start_crew(tmp_path, 2, environ) as crew:
+    with start_crew(tmp_path, 2, Issued(cert, own.key).environ) as crew:
         pid = crew.pids[2]
         os.kill(pid, signal.SIGKILL)
         for _ in range(5):

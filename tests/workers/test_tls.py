@@ -19,12 +19,7 @@ OURS = "IP:127.0.0.1"
 
 def environ(own: Issued, client_ca: Path | None = None) -> dict[str, str]:
     """Settings for these certificates."""
-    return {
-        "GRPC_SERVER_USE_TLS": "true",
-        "GRPC_SERVER_TLS_CERT": str(own.cert),
-        "GRPC_SERVER_TLS_KEY": str(own.key),
-        "GRPC_CLIENT_TLS_CACERT": str(client_ca or ""),
-    }
+    return {**own.environ, "GRPC_CLIENT_TLS_CACERT": str(client_ca or "")}
 
 
 def credentials(signer: Issued, own: Issued | None = None) -> grpc.ChannelCredentials:
