@@ -25,6 +25,9 @@ descriptors:
   - {key: many, rate_limit: {unit: year, requests_per_unit: 1000}}
   - {key: bucket, rate_limit: {unit: year, requests_per_unit: 500, algorithm: token_bucket}}
   - {key: log, rate_limit: {unit: year, requests_per_unit: 100, algorithm: sliding_log}}
+  - {key: estimate, rate_limit: {unit: year, requests_per_unit: 100, algorithm: sliding_window}}
+  - {key: parts, rate_limit: {unit: year, requests_per_unit: 200, algorithm: sub_windows}}
+  - {key: leak, rate_limit: {unit: year, requests_per_unit: 300, algorithm: leaky_bucket}}
 """
 
 ASK = '{"domain": "shop", "descriptors": [{"entries": [{"key": "few", "value": "ada"}]}]}'
@@ -37,7 +40,10 @@ def status(service: Service) -> int:
 
 @pytest.mark.slow
 def test_three_services_with_four_callers_each_admit_exactly_the_limit(tmp_path: Path) -> None:
-    kinds = ("few:1", "many:1", "many:3", "bucket:1", "bucket:7", "log:1", "log:3")
+    kinds = (
+        *("few:1", "many:1", "many:3", "bucket:1", "bucket:7", "log:1", "log:3"),
+        *("estimate:1", "estimate:3", "parts:1", "parts:7", "leak:1", "leak:7"),
+    )
     with ExitStack() as stack:
         redis = stack.enter_context(start_redis(tmp_path / "redis"))
         environ = {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "10s"}
@@ -53,6 +59,12 @@ def test_three_services_with_four_callers_each_admit_exactly_the_limit(tmp_path:
         "bucket:7": 71,
         "log:1": 100,
         "log:3": 33,
+        "estimate:1": 100,
+        "estimate:3": 33,
+        "parts:1": 200,
+        "parts:7": 28,
+        "leak:1": 300,
+        "leak:7": 42,
     }
 
 
