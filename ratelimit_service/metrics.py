@@ -6,6 +6,7 @@ fraction of a millisecond, between which the caller lets other work run: ten tho
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import add
 from typing import Final, Protocol
 
 from ratelimit_service import __version__
@@ -15,8 +16,18 @@ from ratelimit_service.figures import Figure
 from ratelimit_service.latency import Latency
 from ratelimit_service.processes import Processes, Workers
 from ratelimit_service.rules.watch import Watcher
-from ratelimit_service.series import BLOCK, STATS, Counted, sums, upstream_text
-from ratelimit_service.tally import Path
+from ratelimit_service.rules.words import window_in_words
+from ratelimit_service.series import (
+    BLOCK,
+    NUMBERS,
+    STATS,
+    Counted,
+    domain_numbers,
+    sums,
+    tallies_of,
+    upstream_text,
+)
+from ratelimit_service.tally import OUTCOMES, POLICY_ANSWERS, Path
 
 
 class Calls(Protocol):
@@ -68,6 +79,12 @@ _OWN_LABELS: Final = frozenset(
         "limit",
         "by",
         "worker",
+        "outcome",
+        "policy",
+        "name",
+        "place",
+        "algorithm",
+        "window",
     }
 )
 
@@ -101,6 +118,8 @@ class Metrics:
     def exposition(self) -> Iterator[str]:
         """All metrics but the process's own, as text in blocks."""
         yield from self._rules()
+        yield from self._limits()
+        yield from self._domains()
         yield from self._unknown_domains()
         yield from self._service()
         yield self._gauges()
@@ -120,17 +139,69 @@ class Metrics:
 
     def _rules(self) -> Iterator[str]:
         found = yield from sums(self._counted, self._path_labels)
-        for index, (stat, meaning) in enumerate(STATS):
-            name = f"ratelimit_service_rate_limit_{stat}"
+        for index, (stat, meaning, ours) in enumerate(STATS):
+            name = f"ratelimit_service_rate_limit_{stat}{'_total' if ours else ''}"
             yield head(name, "counter", meaning)
-            block = []
-            for labels, (numbers, shown) in found.items():
-                if numbers[index] or stat in shown:
-                    block.append(line(name, labels, numbers[index]))
-                if len(block) >= BLOCK:
-                    yield "".join(block)
-                    block.clear()
-            yield "".join(block)
+            yield from _in_blocks(
+                line(name, labels, numbers[index])
+                for labels, (numbers, shown) in found.items()
+                if numbers[index] or stat in shown
+            )
+        name = "ratelimit_rule_policy_answers_total"
+        yield head(name, "counter", "Cost of hits answered without the store, by the rule's policy.")
+        for number, policy, outcome in POLICY_ANSWERS:
+            index = NUMBERS.index(number)
+            more = label_text((("policy", policy), ("outcome", outcome)))
+            yield from _in_blocks(
+                line(name, f"{labels},{more}", numbers[index])
+                for labels, (numbers, _) in found.items()
+                if numbers[index]
+            )
+
+    def _limits(self) -> Iterator[str]:
+        """What dashboards join with the counters of rules: one series of each for one set of labels."""
+        limits: dict[str, str] = {}
+        about: dict[str, str] = {}
+        name, info = "ratelimit_rule_limit", "ratelimit_rule_info"
+        for rule in () if self._counted.book is None else self._counted.book.rules:
+            limit = rule.limit
+            more = label_text(
+                (
+                    ("name", rule.name),
+                    ("place", "" if rule.place is None else f"{rule.place.path}:{rule.place.line}"),
+                    ("algorithm", "" if limit is None else rule.algorithm.name),
+                    ("window", "" if limit is None else window_in_words(limit)),
+                )
+            )
+            for path, _ in tallies_of(rule):
+                labels = self._path_labels(path)
+                if labels not in about:
+                    about[labels] = line(info, f"{labels},{more}", 1)
+                    if limit is not None:
+                        limits[labels] = line(name, labels, limit.requests)
+            if len(about) % BLOCK == 0:
+                yield ""
+        yield head(name, "gauge", "Requests that the limit of the rule allows in one window.")
+        yield from _in_blocks(limits.values())
+        yield head(info, "gauge", "1; the labels tell what the rule is, to be joined with its counters.")
+        yield from _in_blocks(about.values())
+
+    def _domains(self) -> Iterator[str]:
+        found: dict[str, tuple[int, ...]] = {}
+        for count, (domain, tally) in enumerate(self._counted.domains.items()):
+            if count % BLOCK == 0:
+                yield ""
+            labels = self._labels(("domain", upstream_text(domain)))
+            numbers = domain_numbers(tally)
+            found[labels] = tuple(map(add, numbers, found[labels])) if labels in found else numbers
+        name = "ratelimit_requests_total"
+        yield head(name, "counter", "Requests by domain and outcome; other is what is asked without a domain's rules.")
+        for index, outcome in enumerate(OUTCOMES):
+            more = label_text((("outcome", outcome),))
+            yield from _in_blocks(line(name, f"{labels},{more}", numbers[index]) for labels, numbers in found.items())
+        name = "ratelimit_unmatched_descriptors_total"
+        yield head(name, "counter", "Descriptors that no rule of their domain fits: they are not limited.")
+        yield from _in_blocks(line(name, labels, numbers[-1]) for labels, numbers in found.items())
 
     def _path_labels(self, path: Path) -> str:
         levels = [upstream_text(level) for level in path]
@@ -145,9 +216,7 @@ class Metrics:
         for path, tally in self._counted.unknown_domains.items():
             labels = self._path_labels(path)
             found[labels] = found.get(labels, 0) + tally.total_hits
-        lines = [line(name, labels, number) for labels, number in found.items()]
-        for start in range(0, len(lines), BLOCK):
-            yield "".join(lines[start : start + BLOCK])
+        yield from _in_blocks(line(name, labels, number) for labels, number in found.items())
 
     def _service(self) -> Iterator[str]:
         totals, watcher = self._counted.totals, self._watcher
@@ -256,6 +325,17 @@ class Metrics:
                 ("ratelimit_build_info", "gauge", 1, build, "1; the labels tell what runs."),
             )
         )
+
+
+def _in_blocks(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, joined to texts that take a fraction of a millisecond each."""
+    block = []
+    for each in lines:
+        block.append(each)
+        if len(block) >= BLOCK:
+            yield "".join(block)
+            block.clear()
+    yield "".join(block)
 
 
 def method_name(method: Calls) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from ratelimit_service.clock import DAY, HOUR, MINUTE, SECOND
 
@@ -96,6 +97,15 @@ class Decision:
     """Microseconds until the counter is as if untouched."""
     retry_after: int
     """Microseconds until the same hit would be allowed if nobody else came: 0 when it is, `NEVER` when it cannot be."""
+
+
+class ByPolicy(NamedTuple):
+    """Why a hit was answered without its store, and by which policy."""
+
+    policy: str
+    """`error`, `open`, `closed` or `local`."""
+    reason: str
+    """What was wrong with the store, in words."""
 
 
 NEVER = -1

@@ -9,13 +9,13 @@ from typing import Final
 from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Rule, counter_key, near_threshold, tally_of
-from ratelimit_service.tally import Tallies, Tally
+from ratelimit_service.tally import DomainTallies, DomainTally, Tallies, Tally
 from ratelimit_service.verdict import Hit, Verdict, in_bundles
 
 UNLIMITED: Final = Decision(True, MAX_REQUESTS, 0, 0, 0)
 
-Aside = tuple[Tally, str, int]
-"""A tally, the name of one of its numbers, and the cost by which that grows, whatever the counters say."""
+Aside = tuple[Tally | DomainTally, str, int]
+"""A tally, the name of one of its numbers, and by how much that grows, whatever the counters say."""
 
 _BUNDLE_OF_REQUEST: Final = 1
 _FIRST_BUNDLE_OF_LIST: Final = 2
@@ -24,11 +24,15 @@ _FIRST_BUNDLE_OF_LIST: Final = 2
 class Plan:
     """The hits of a request, and the verdict that they add up to once the store has decided them."""
 
-    __slots__ = ("aside", "charged", "edition", "hits", "joint", "verdict")
+    __slots__ = ("aside", "charged", "domain", "edition", "hits", "joint", "verdict")
 
-    def __init__(self, hits: Sequence[Hit | None], aside: Sequence[Aside], edition: object) -> None:
+    def __init__(
+        self, hits: Sequence[Hit | None], domain: DomainTally, aside: Sequence[Aside], edition: object
+    ) -> None:
         self.edition = edition
         """Of the book that it was made by."""
+        self.domain = domain
+        """Where the outcome of the request is counted."""
         self.aside = aside
         charged: list[Hit] = []
         self.joint = False
@@ -48,9 +52,10 @@ class Plan:
         """The same with hits of its own: others may be on their way to the store."""
         if self.hits is not self.charged:
             hits = [hit.again() if hit is not None and hit.key else hit for hit in self.hits]
-            return Plan(hits, self.aside, self.edition)
+            return Plan(hits, self.domain, self.aside, self.edition)
         plan = Plan.__new__(Plan)
         plan.edition = self.edition
+        plan.domain = self.domain
         plan.aside = self.aside
         plan.joint = False
         plan.charged = charged = tuple([hit.again() for hit in self.charged])
@@ -60,20 +65,32 @@ class Plan:
 
 
 class Planner:
-    """Makes plans. The limits that come with requests, and the domains that no book knows, have tallies here."""
+    """Makes plans. What no rule of a book counts has a tally here."""
 
-    def __init__(self, overrides: Tallies, unknown_domains: Tallies, *, near_ratio: float, quota_mode: bool) -> None:
+    def __init__(
+        self,
+        *,
+        domains: DomainTallies,
+        overrides: Tallies,
+        unknown_domains: Tallies,
+        unmatched: Tallies,
+        near_ratio: float,
+        quota_mode: bool,
+    ) -> None:
+        self._domains = domains
         self._overrides = overrides
         self._unknown_domains = unknown_domains
+        self._unmatched = unmatched
         self._near_ratio = near_ratio
         self._quota_mode = quota_mode
 
     def plan(self, request: Request, book: RuleBook, edition: object) -> Plan:
         """The plan for a request by this edition of the book."""
         domain = request.domain
+        tally = self._domains.of(domain)
         if domain not in book.domains:
             nothing = [None] * len(request.descriptors)
-            return Plan(nothing, [(self._unknown_domains.of((domain,)), "total_hits", 1)], edition)
+            return Plan(nothing, tally, [(self._unknown_domains.of((domain,)), "total_hits", 1)], edition)
         hits: list[Hit | None] = []
         aside: list[Aside] = []
         unlimited = False
@@ -82,6 +99,9 @@ class Planner:
             rule = self._rule(book, domain, descriptor)
             if rule is None:
                 hits.append(None)
+                if not book.exempts(domain, descriptor.entries):
+                    shape = (domain, *(key for key, _ in descriptor.entries))
+                    aside += ((tally, "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1))
                 continue
             hit = _hit(rule, descriptor.entries, descriptor.cost, quota=rule.quota or self._quota_mode)
             if rule.limit is None:
@@ -97,7 +117,7 @@ class Planner:
             hits = [_unless_replaced(hit, replaced, aside) for hit in hits]
         if unlimited:
             aside += [(hit.tally, "unlimited", abs(hit.cost)) for hit in hits if hit is not None and not hit.key]
-        return Plan(hits, aside, edition)
+        return Plan(hits, tally, aside, edition)
 
     def _rule(self, book: RuleBook, domain: str, descriptor: Descriptor) -> Rule | None:
         """The limit that came with the descriptor, or else that of the book."""

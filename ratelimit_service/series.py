@@ -4,7 +4,7 @@ Summing ten thousand of them takes long, so the sums are made by a generator, wh
 """
 
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from operator import add, attrgetter
 from typing import Final, NamedTuple, Protocol
 
@@ -12,7 +12,7 @@ from ratelimit_service.latency import Latency
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.store import StoreStatus
-from ratelimit_service.tally import Path, Tallies, Tally, Totals
+from ratelimit_service.tally import OUTCOMES, POLICY_ANSWERS, DomainTallies, DomainTally, Path, Tallies, Tally, Totals
 
 BLOCK = 100
 """Series worked on at a time: a tenth of a millisecond."""
@@ -34,6 +34,14 @@ class Counted(Protocol):
         """Requests for domains without rules, counted in `total_hits`."""
 
     @property
+    def unmatched(self) -> Tallies:
+        """Descriptors that no rule fits, by domain and keys, counted in `total_hits`."""
+
+    @property
+    def domains(self) -> DomainTallies:
+        """Requests by domain and outcome."""
+
+    @property
     def totals(self) -> Totals:
         """Of the service as a whole."""
 
@@ -47,10 +55,12 @@ class Counted(Protocol):
 
 
 class Stat(NamedTuple):
-    """One number of a tally."""
+    """One number of a tally that is a metric of its own."""
 
     name: str
     meaning: str
+    ours: bool = False
+    """Upstream has no such counter, so its name in Prometheus ends as a counter's should."""
 
 
 STATS: Final = (
@@ -60,29 +70,54 @@ STATS: Final = (
     Stat("near_limit", "Cost within the limit and above NEAR_LIMIT_RATIO of it."),
     Stat("within_limit", "Cost of hits that fitted whole."),
     Stat("shadow_mode", "Cost above the limit of a rule in shadow mode, which let it pass."),
-    Stat("exceeded", "Cost above the limit that exceed let through."),
-    Stat("spared", "Cost not charged, because a limit that is charged together with this one refused."),
-    Stat("unlimited", "Cost asked of a rule without a limit."),
-    Stat("replaced", "Cost not charged, because another rule replaces this one."),
+    Stat("exceeded", "Cost above the limit that exceed let through.", ours=True),
+    Stat("spared", "Cost not charged, because a limit that is charged together with this one refused.", ours=True),
+    Stat("unlimited", "Cost asked of a rule without a limit.", ours=True),
+    Stat("replaced", "Cost not charged, because another rule replaces this one.", ours=True),
     Stat("total_negative_hits", "Cost given back."),
 )
-_numbers: Callable[[Tally], tuple[int, ...]] = attrgetter(*(stat.name for stat in STATS))
+NUMBERS: Final = (*(stat.name for stat in STATS), *(answer.number for answer in POLICY_ANSWERS))
+"""Every number of a tally."""
+
+_numbers: Callable[[Tally], tuple[int, ...]] = attrgetter(*NUMBERS)
+
+DOMAIN_NUMBERS: Final = (*OUTCOMES, "unmatched")
+"""Every number of a DomainTally."""
+
+domain_numbers: Callable[[DomainTally], tuple[int, ...]] = attrgetter(*DOMAIN_NUMBERS)
 
 
 def take_tally(tally: Tally) -> tuple[int, ...] | None:
-    """All that was counted, in the order of STATS, for another to add, or None; here it begins anew."""
-    numbers = _numbers(tally)
-    if not any(numbers):
-        return None
-    add_tally(tally, [-number for number in numbers])
-    return numbers
+    """All that was counted, in the order of NUMBERS, for another to add, or None; here it begins anew."""
+    return _take(tally, NUMBERS, _numbers(tally))
 
 
 def add_tally(tally: Tally, numbers: Sequence[int]) -> None:
     """Count what was taken from another."""
-    for stat, number in zip(STATS, numbers, strict=True):
+    _add(tally, NUMBERS, numbers)
+
+
+def take_domain(tally: DomainTally) -> tuple[int, ...] | None:
+    """As `take_tally`, in the order of DOMAIN_NUMBERS."""
+    return _take(tally, DOMAIN_NUMBERS, domain_numbers(tally))
+
+
+def add_domain(tally: DomainTally, numbers: Sequence[int]) -> None:
+    """Count what was taken from another."""
+    _add(tally, DOMAIN_NUMBERS, numbers)
+
+
+def _take(tally: Tally | DomainTally, names: Sequence[str], numbers: tuple[int, ...]) -> tuple[int, ...] | None:
+    if not any(numbers):
+        return None
+    _add(tally, names, [-number for number in numbers])
+    return numbers
+
+
+def _add(tally: Tally | DomainTally, names: Sequence[str], numbers: Sequence[int]) -> None:
+    for name, number in zip(names, numbers, strict=True):
         if number:
-            setattr(tally, stat.name, getattr(tally, stat.name) + number)
+            tally.add(name, number)
 
 
 _LIMITED = frozenset({"total_hits", "over_limit", "near_limit", "within_limit"})
@@ -110,13 +145,15 @@ def sums(counted: Counted, write: Callable[[Path], str]) -> Generator[str, None,
 def _tallies(counted: Counted) -> Iterator[tuple[Path, Tally, frozenset[str]]]:
     for rule in () if counted.book is None else counted.book.rules:
         shown = _shown(rule)
-        if rule.tallies is None:
-            yield rule.path, rule.tally, shown
-        else:
-            for path, tally in rule.tallies.items():
-                yield path, tally, shown
+        for path, tally in tallies_of(rule):
+            yield path, tally, shown
     for path, tally in counted.overrides.items():
         yield path, tally, _LIMITED
+
+
+def tallies_of(rule: Rule) -> Iterable[tuple[Path, Tally]]:
+    """The tally of a rule by its path; of a rule that counts values apart, each value's."""
+    return ((rule.path, rule.tally),) if rule.tallies is None else rule.tallies.items()
 
 
 def _shown(rule: Rule) -> frozenset[str]:

@@ -4,8 +4,9 @@ A tally outlives a reload: a new book takes over the tallies of the old one by t
 upstream's, so that its dashboards go on telling the truth.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from ratelimit_service.model import Decision
 
@@ -31,10 +32,33 @@ class Scale:
     """The limit, and what may exceed it."""
 
 
+class PolicyAnswer(NamedTuple):
+    """One way in which a policy answers a hit without the store."""
+
+    number: str
+    """The number of a Tally that counts it."""
+    policy: str
+    outcome: str
+    """`allowed`, `refused` or `failed`."""
+
+
+POLICY_ANSWERS: Final = (
+    PolicyAnswer("error_failed", "error", "failed"),
+    PolicyAnswer("open_allowed", "open", "allowed"),
+    PolicyAnswer("open_refused", "open", "refused"),
+    PolicyAnswer("closed_allowed", "closed", "allowed"),
+    PolicyAnswer("closed_refused", "closed", "refused"),
+    PolicyAnswer("local_allowed", "local", "allowed"),
+    PolicyAnswer("local_refused", "local", "refused"),
+)
+"""`open` refuses where the limit is 0 or the cost above the limit; `closed` allows a look, which costs 0."""
+
+
 class Tally:
     """Counts of cost, not of calls, except where said otherwise."""
 
     __slots__ = (
+        *(answer.number for answer in POLICY_ANSWERS),
         "exceeded",
         "near_limit",
         "over_limit",
@@ -66,6 +90,14 @@ class Tally:
         self.replaced = 0
         """What another rule of the same request took over."""
         self.total_negative_hits = 0
+        # What was answered without the store is in none of the numbers above.
+        self.error_failed = 0
+        self.open_allowed = 0
+        self.open_refused = 0
+        self.closed_allowed = 0
+        self.closed_refused = 0
+        self.local_allowed = 0
+        self.local_refused = 0
 
     def count(self, cost: int, decision: Decision, scale: Scale, shadow: bool) -> None:
         """Add one decision on a counter with that scale."""
@@ -101,6 +133,59 @@ class Tally:
         if cost > 0:
             self.total_hits += cost
             self.spared += cost
+
+    def count_by_policy(self, cost: int, policy: str, outcome: str) -> None:
+        """Add a hit that the policy answered without the store."""
+        if cost > 0:
+            self.add(f"{policy}_{outcome}", cost)
+
+
+OUTCOMES: Final = ("allowed", "refused", "shadow", "by_policy", "failed")
+"""What becomes of requests, as a DomainTally counts them."""
+
+
+class DomainTally:
+    """Counts of requests for one domain by their outcome, and of descriptors that no rule fits."""
+
+    __slots__ = (*OUTCOMES, "unmatched")
+
+    def __init__(self) -> None:
+        self.allowed = 0
+        self.refused = 0
+        self.shadow = 0
+        """Allowed because a rule, or the service, is in shadow mode; refused without it."""
+        self.by_policy = 0
+        """Answered, allowed or refused, with some counter's store out of reach."""
+        self.failed = 0
+        """Ended with an error in place of an answer."""
+        self.unmatched = 0
+        """Descriptors, not requests."""
+
+    def add(self, number: str, count: int) -> None:
+        """Add to the number of that name."""
+        setattr(self, number, getattr(self, number) + count)
+
+
+class DomainTallies:
+    """A DomainTally for each domain that has rules, or had; one for all other domains, under `other`."""
+
+    def __init__(self) -> None:
+        self.other = DomainTally()
+        self._by_domain = {OTHER[0]: self.other}
+
+    def know(self, domains: Iterable[str]) -> None:
+        """Begin to count these domains apart."""
+        for domain in domains:
+            if domain not in self._by_domain:
+                self._by_domain[domain] = DomainTally()
+
+    def of(self, domain: str) -> DomainTally:
+        """The tally that requests for the domain are counted in."""
+        return self._by_domain.get(domain, self.other)
+
+    def items(self) -> Iterator[tuple[str, DomainTally]]:
+        """Every domain with its tally."""
+        return iter(tuple(self._by_domain.items()))
 
 
 class Tallies:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from ratelimit_service.model import NEVER, Decision
+from ratelimit_service.model import NEVER, ByPolicy, Decision
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.tally import Tally
 
@@ -12,7 +12,7 @@ from ratelimit_service.tally import Tally
 class Hit:
     """A charge against one counter. The store that decides it writes `decision`."""
 
-    __slots__ = ("beside", "cost", "decision", "key", "quota", "rule", "spared", "tally", "together")
+    __slots__ = ("beside", "by_policy", "cost", "decision", "key", "quota", "rule", "spared", "tally", "together")
 
     decision: Decision
 
@@ -30,6 +30,8 @@ class Hit:
         """The hits of the other limits of the same descriptor."""
         self.spared = False
         """Its limit had room, and it was not charged, because another one that is charged together with it refused."""
+        self.by_policy: ByPolicy | None = None
+        """How it was answered without the store."""
 
     def again(self) -> "Hit":
         """The same charge once more, undecided."""
@@ -42,6 +44,7 @@ class Hit:
         hit.together = self.together
         hit.beside = [each.again() for each in self.beside] if self.beside else ()
         hit.spared = False
+        hit.by_policy = None
         return hit
 
     @property

@@ -137,9 +137,12 @@ def labelled(**labels: str) -> frozenset[tuple[str, str]]:
     return frozenset(labels.items())
 
 
-def rule_series(parts: Parts, stat: str) -> dict[frozenset[tuple[str, str]], float]:
-    name = f"ratelimit_service_rate_limit_{stat}"
+def series_of(parts: Parts, name: str) -> dict[frozenset[tuple[str, str]], float]:
     return {labels: value for (of, labels), value in parts.series().items() if of == name}
+
+
+def rule_series(parts: Parts, stat: str) -> dict[frozenset[tuple[str, str]], float]:
+    return series_of(parts, f"ratelimit_service_rate_limit_{stat}")
 
 
 def test_a_rule_has_upstreams_names_and_labels_with_the_levels_below_the_second_in_key3() -> None:
@@ -177,7 +180,7 @@ def test_what_is_rare_is_a_series_once_it_has_happened() -> None:
 
     assert before == {}
     assert rule_series(parts, "total_negative_hits") == {labelled(domain="shop", key1="user"): 2}
-    assert rule_series(parts, "unlimited") == {labelled(domain="shop", key1="vip"): 4}
+    assert rule_series(parts, "unlimited_total") == {labelled(domain="shop", key1="vip"): 4}
     assert labelled(domain="shop", key1="vip") not in rule_series(parts, "total_hits")
 
 
@@ -193,7 +196,7 @@ def test_a_replaced_hit_is_counted_at_the_rule_it_would_have_met() -> None:
     both = [Descriptor((("user", "ada"),)), Descriptor((("vip", "ada"),))]
     check(parts.limiter, Request("shop", both))
 
-    assert rule_series(parts, "replaced") == {labelled(domain="shop", key1="user"): 1}
+    assert rule_series(parts, "replaced_total") == {labelled(domain="shop", key1="user"): 1}
 
 
 def test_limits_of_a_list_are_rules_named_by_their_window() -> None:
@@ -212,9 +215,103 @@ def test_limits_of_a_list_are_rules_named_by_their_window() -> None:
     day = labelled(domain="shop", key1="user", key2="per_day")
     assert rule_series(parts, "total_hits") == {second: 3, day: 3}
     assert rule_series(parts, "within_limit") == {second: 1, day: 2}
-    assert rule_series(parts, "exceeded") == {second: 1}
+    assert rule_series(parts, "exceeded_total") == {second: 1}
     assert rule_series(parts, "over_limit") == {second: 1, day: 0}
-    assert rule_series(parts, "spared") == {second: 0, day: 1}
+    assert rule_series(parts, "spared_total") == {second: 0, day: 1}
+
+
+def test_the_limit_and_the_place_of_a_rule_can_be_joined_with_its_counters() -> None:
+    parts = Parts("""
+        domain: shop
+        descriptors:
+          - key: user
+            rate_limit: {unit: minute, requests_per_unit: 10, name: each, algorithm: token_bucket}
+          - key: path
+            value_to_metric: true
+            rate_limits:
+              - {unit: second, requests_per_unit: 1}
+              - {unit: 5 minutes, requests_per_unit: 100}
+          - key: vip
+            rate_limit: {unlimited: true}
+    """)
+    parts.ask(("path", "/a"))
+
+    user, vip = {"domain": "shop", "key1": "user"}, {"domain": "shop", "key1": "vip"}
+    second, minutes = ({"domain": "shop", "key1": "path_/a", "key2": f"per_{span}"} for span in ("second", "5_minutes"))
+    assert series_of(parts, "ratelimit_rule_limit") == {
+        labelled(**user): 10,
+        labelled(**second): 1,
+        labelled(**minutes): 100,
+    }
+    assert series_of(parts, "ratelimit_rule_info").keys() == {
+        labelled(**user, name="each", place="1.yaml:5", algorithm="token_bucket", window="minute"),
+        labelled(**second, place="1.yaml:9", algorithm="fixed_window", window="second"),
+        labelled(**minutes, place="1.yaml:10", algorithm="fixed_window", window="5 minutes"),
+        labelled(**vip, place="1.yaml:12"),
+    }
+    assert series_of(parts, "ratelimit_rule_limit").keys() <= rule_series(parts, "total_hits").keys()
+
+
+def test_rules_that_come_out_under_the_same_labels_have_one_limit() -> None:
+    parts = Parts("""
+        domain: shop
+        descriptors:
+          - key: "a:b"
+            rate_limit: {unit: minute, requests_per_unit: 10}
+          - key: a_b
+            rate_limit: {unit: minute, requests_per_unit: 20}
+    """)
+
+    assert series_of(parts, "ratelimit_rule_limit") == {labelled(domain="shop", key1="a_b"): 10}
+    assert len(series_of(parts, "ratelimit_rule_info")) == 1
+
+
+def test_requests_are_counted_by_domain_and_outcome_from_the_start() -> None:
+    parts = Parts()
+    before = series_of(parts, "ratelimit_requests_total")
+    parts.ask(("user", "ada"), cost=11)
+    parts.ask(("nobody", "x"), domain="elsewhere")
+
+    after = series_of(parts, "ratelimit_requests_total")
+    assert set(before.values()) == {0}
+    assert {labels: value for labels, value in after.items() if value} == {
+        labelled(domain="shop", outcome="refused"): 1,
+        labelled(domain="other", outcome="allowed"): 1,
+    }
+    assert before.keys() == after.keys()
+
+
+def test_descriptors_that_no_rule_fits_are_counted_by_domain() -> None:
+    parts = Parts()
+    parts.ask(("nobody", "x"))
+
+    assert series_of(parts, "ratelimit_unmatched_descriptors_total") == {
+        labelled(domain="shop"): 1,
+        labelled(domain="other"): 0,
+    }
+
+
+def test_domains_that_come_out_under_the_same_label_are_one_series() -> None:
+    parts = Parts()
+    parts.limiter.domains.know(["a:b", "a_b"])
+    parts.limiter.domains.of("a:b").unmatched = 1
+    parts.limiter.domains.of("a_b").unmatched = 2
+
+    assert series_of(parts, "ratelimit_unmatched_descriptors_total")[labelled(domain="a_b")] == 3
+
+
+def test_answers_by_policy_are_series_of_their_own() -> None:
+    parts = Parts(labels=(("env", "test"),))
+    rule = next(iter(parts.limiter.book.rules if parts.limiter.book is not None else ()))
+    rule.tally.count_by_policy(3, "open", "allowed")
+    rule.tally.count_by_policy(2, "error", "failed")
+
+    here = {"domain": "shop", "key1": "user", "env": "test"}
+    assert series_of(parts, "ratelimit_rule_policy_answers_total") == {
+        labelled(**here, policy="open", outcome="allowed"): 3,
+        labelled(**here, policy="error", outcome="failed"): 2,
+    }
+    assert rule_series(parts, "total_hits")[labelled(**here)] == 0
 
 
 def test_values_of_requests_are_capped_and_the_rest_is_summed_as_other() -> None:

@@ -38,7 +38,7 @@ def stats_text(counted: Counted, methods: Sequence[Calls], watcher: Watcher) -> 
         yield "".join(
             [
                 f"{_RATE_LIMIT}.{key}.{stat.name}: {number}\n"
-                for stat, number in zip(STATS, numbers, strict=True)
+                for stat, number in zip(STATS, numbers[: len(STATS)], strict=True)
                 if number or stat.name in shown
             ]
         )

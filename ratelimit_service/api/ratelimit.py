@@ -48,6 +48,7 @@ class ShouldRateLimit:
                 plan = self._plan(body)
             except RpcError as error:
                 limiter.totals.service_errors += 1
+                limiter.domains.other.failed += 1
                 self._finish(body, reply, started, error)
                 return None
         verdict = limiter.decide(plan)

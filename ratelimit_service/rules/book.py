@@ -108,6 +108,26 @@ class RuleBook:
             node = child
         return node.rule
 
+    def walk(self, domain: str, entries: Entries) -> tuple[Node, int]:
+        """The last node that the entries lead to in a domain of the book, and how many of them lead there."""
+        node = self.domains[domain]
+        for count, (key, value) in enumerate(entries):
+            composite = f"{key}_{value}"
+            child = node.children.get(composite)
+            if child is None and node.wildcards is not None:
+                child = node.wildcards.find(composite)
+            if child is None:
+                child = node.children.get(key)
+            if child is None:
+                return node, count
+            node = child
+        return node, len(entries)
+
+    def exempts(self, domain: str, entries: Entries) -> bool:
+        """Whether a descriptor of the file stands for these entries, and says neither a limit nor what may follow."""
+        node, count = self.walk(domain, entries)
+        return count == len(entries) > 0 and node.rule is None and not node.children
+
 
 def let_go(books: list[RuleBook]) -> None:
     """Empty the list, freeing the books in it piece by piece.

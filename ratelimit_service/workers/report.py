@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ratelimit_service.engine import Engine
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.series import BLOCK, take_tally
+from ratelimit_service.series import BLOCK, take_domain, take_tally
 from ratelimit_service.tally import Path, Tallies, Totals
 from ratelimit_service.workers.figures import packed
 
 Numbers = tuple[Path, Path, Sequence[int]]
-"""A rule's path; that of one of its values, if it tells them apart; and what was counted, in the order of STATS."""
+"""A rule's path; that of one of its values, if it tells them apart; and what was counted, in the order of NUMBERS."""
 
 
 class Reporter:
@@ -48,6 +48,8 @@ class Reporter:
             "totals": totals,
             "overrides": _taken(limiter.overrides),
             "unknown_domains": _taken(limiter.unknown_domains),
+            "unmatched": _taken(limiter.unmatched),
+            "domains": [(name, numbers) for name, tally in limiter.domains.items() if (numbers := take_domain(tally))],
         }
         send("report", number, summary)
 

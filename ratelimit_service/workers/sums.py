@@ -8,9 +8,9 @@ from ratelimit_service.figures import Figure
 from ratelimit_service.latency import Latency
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.series import add_tally
+from ratelimit_service.series import add_domain, add_tally
 from ratelimit_service.settings import Settings
-from ratelimit_service.tally import OTHER, Path, Tallies, Totals
+from ratelimit_service.tally import OTHER, DomainTallies, Path, Tallies, Totals
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.workers.figures import lasting, summed
 from ratelimit_service.workers.post import Post
@@ -50,6 +50,8 @@ class Sums:
         self.totals = Totals()
         self.overrides = Tallies(OTHER, settings.metrics_max_values)
         self.unknown_domains = Tallies(OTHER, settings.metrics_max_values)
+        self.unmatched = Tallies(OTHER, settings.metrics_max_values)
+        self.domains = DomainTallies()
         self.waits = Latency()
         self.calls = 0
         self.latency = Latency()
@@ -62,6 +64,7 @@ class Sums:
     def publish(self, book: RuleBook) -> None:
         """Show these rules from now on; their tallies are in them."""
         self.book = book
+        self.domains.know(book.domains)
         self._rules = {rule.path: rule for rule in book.rules}
 
     def figures(self) -> Sequence[Figure]:
@@ -92,6 +95,9 @@ class Sums:
         for tallies, more in (
             (self.overrides, summary["overrides"]),
             (self.unknown_domains, summary["unknown_domains"]),
+            (self.unmatched, summary["unmatched"]),
         ):
             for path, numbers in more:
                 add_tally(tallies.of(tuple(path)), numbers)
+        for domain, numbers in summary["domains"]:
+            add_domain(self.domains.of(domain), numbers)

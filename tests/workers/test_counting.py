@@ -67,6 +67,7 @@ def test_what_is_shown_are_sums_of_all_workers(tmp_path: Path) -> None:
         assert crew.metric(f"ratelimit_service_response_time_seconds_count{labels}") == asked
         assert crew.metric('ratelimit_store_answer_seconds_count{store="redis"}') == asked
         assert crew.metric('ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"}') == asked
+        assert crew.metric('ratelimit_requests_total{domain="shop",outcome="allowed"}') == asked
         assert crew.metric("ratelimit_grpc_connections ") == 6
         assert crew.status["rules"][0]["within"] == asked
         stats = ask(crew.service.debug_port, "/stats").body
@@ -137,7 +138,8 @@ def test_without_redis_all_workers_together_let_their_instance_s_share_through(
             stack.callback(caller.close)
         codes = [caller.ask().overall_code for _ in range(15) for caller in many]
         crew.wait_for_loads(*[12 // workers] * workers)
-        crew.wait_for_metric('ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"}', share)
+        allowed = '{domain="shop",key1="user",policy="local",outcome="allowed"}'
+        crew.wait_for_metric(f"ratelimit_rule_policy_answers_total{allowed}", share)
 
     assert codes.count(RateLimitResponse.OK) == share
     assert set(codes[-12:]) == {RateLimitResponse.OVER_LIMIT}

@@ -8,7 +8,7 @@ import pytest
 
 from ratelimit_service.engine import parse_rules
 from ratelimit_service.rules.source import Source
-from ratelimit_service.series import STATS, add_tally, take_tally
+from ratelimit_service.series import NUMBERS, add_tally, take_tally
 from ratelimit_service.settings import Settings, load_settings
 from ratelimit_service.tally import Tally
 from ratelimit_service.workers.channel import handed_over
@@ -134,7 +134,7 @@ def test_counts_from_before_a_reload_go_where_one_process_would_have_them() -> N
         sums = Sums(settings, [])
         sums.publish(book)
         for value_path in ((), ("shop", "user_ada")):
-            sums.add_tallies([(("shop", "user"), value_path, [1] * len(STATS))])
+            sums.add_tallies([(("shop", "user"), value_path, [1] * len(NUMBERS))])
         (rule,) = book.rules
         shown = rule.tallies.items() if rule.tallies is not None else [(rule.path, rule.tally)]
         tallies[detailed] = {path: tally.total_hits for path, tally in shown}

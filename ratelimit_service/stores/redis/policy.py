@@ -11,7 +11,7 @@ from typing import Final
 
 from ratelimit_service.clock import SECOND, Clock, system_clock
 from ratelimit_service.errors import StoreError
-from ratelimit_service.model import Decision, Limit
+from ratelimit_service.model import ByPolicy, Decision, Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.verdict import Hit
@@ -34,11 +34,13 @@ class Policy:
         self._shares: dict[Rule, Rule] = {}
 
     def answer(self, hits: Sequence[Hit], why: str) -> StoreError | None:
-        """Write a decision on each hit; or the error that the request ends with."""
+        """Write a decision and the policy on each hit; or return the error that the request ends with."""
         error: StoreError | None = None
         local: list[Hit] = []
         for hit in hits:
-            match self._of(hit.rule):
+            policy = self._of(hit.rule)
+            hit.by_policy = ByPolicy(policy, why)
+            match policy:
                 case "open":
                     # So a limit of 0, which blocks, goes on blocking.
                     _, hit.decision = hit.rule.algorithm.hit(None, _limit(hit.rule), hit.cost, self._clock())
