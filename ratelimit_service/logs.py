@@ -5,6 +5,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+_PACKAGE = __name__.partition(".")[0]
 _LEVELS = {
     "trace": logging.DEBUG,
     "debug": logging.DEBUG,
@@ -17,10 +18,15 @@ _LEVELS = {
 
 
 def start_logging(level: str, form: str, *, worker: int = 0) -> None:
-    """Send all lines from `level` up to standard error, as `text` or as `json`; those of a worker say which it is."""
+    """Send log lines from `level` up to standard error, as `text` or as `json`; a worker's lines carry its number.
+
+    `level` is for the lines of this package. Those of libraries are written from warning up.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json(worker) if form == "json" else _Text(worker))
-    logging.basicConfig(level=_LEVELS[level], handlers=[handler], force=True)
+    # Below warning, hpack logs every header of every call, credentials among them.
+    logging.basicConfig(level=max(_LEVELS[level], logging.WARNING), handlers=[handler], force=True)
+    logging.getLogger(_PACKAGE).setLevel(_LEVELS[level])
     # A line for each HTTP request is what metrics are for.
     logging.getLogger("aiohttp.access").setLevel(logging.CRITICAL)
 

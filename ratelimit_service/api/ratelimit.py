@@ -6,6 +6,7 @@ from functools import partial
 from time import perf_counter_ns
 
 from ratelimit_service.api.answer import Answer
+from ratelimit_service.api.decisions import log_failure, with_decisions_logged
 from ratelimit_service.api.method import Reply, TakeBack
 from ratelimit_service.api.request import decode
 from ratelimit_service.errors import RpcError, Status
@@ -32,7 +33,7 @@ class ShouldRateLimit:
         self.calls = 0
         self.latency = Latency()
         self._limiter = limiter
-        self._encode = answer.encode
+        self._encode = with_decisions_logged(answer.encode, limiter)
         self._plans: OrderedDict[bytes, Plan] = OrderedDict()
         self._seen: set[int] = set()
         """Hashes of requests that came, lately, at least once."""
@@ -82,7 +83,11 @@ class ShouldRateLimit:
 
     def _finish(self, body: bytes, reply: Reply, started: int, verdict: Verdict | RpcError) -> None:
         try:
-            answer = verdict if isinstance(verdict, RpcError) else self._encode(verdict, body)
+            if isinstance(verdict, RpcError):
+                log_failure(body, verdict)
+                answer: bytes | RpcError = verdict
+            else:
+                answer = self._encode(verdict, body)
         except Exception:
             log.exception("an answer could not be encoded")
             answer = RpcError(Status.INTERNAL, "the answer could not be encoded")

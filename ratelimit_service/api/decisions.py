@@ -1,0 +1,93 @@
+"""The debug log of decisions: one line for each descriptor, with the rule, the answer, and what is left.
+
+What clients send is shortened and escaped. Headers of calls are never known here.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+
+from ratelimit_service.api.request import decode
+from ratelimit_service.clock import SECOND
+from ratelimit_service.errors import RpcError
+from ratelimit_service.limiter import Limiter
+from ratelimit_service.model import NEVER, Request
+from ratelimit_service.rules.report import quoted
+from ratelimit_service.rules.rule import Entries, Rule
+from ratelimit_service.rules.unmatched import why_unmatched
+from ratelimit_service.rules.words import window_in_words
+from ratelimit_service.verdict import Hit, Verdict
+
+log = logging.getLogger(__name__)
+
+Encode = Callable[[Verdict, bytes], bytes]
+"""Makes the bytes of an answer, of the verdict and the bytes of the request."""
+
+
+def with_decisions_logged(encode: Encode, limiter: Limiter) -> Encode:
+    """The same function when the log has no debug lines; otherwise one that also logs the verdict's decisions."""
+    if not log.isEnabledFor(logging.DEBUG):
+        return encode
+
+    def encode_and_log(verdict: Verdict, body: bytes) -> bytes:
+        for text in _decisions(verdict, decode(body), limiter):
+            log.debug("decision: %s", text)
+        return encode(verdict, body)
+
+    return encode_and_log
+
+
+def log_failure(body: bytes, error: RpcError) -> None:
+    """Log a request that ends with an error in place of an answer."""
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    try:
+        request = decode(body)
+    except RpcError:
+        asked = f"{len(body)} bytes"
+    else:
+        descriptors = " + ".join(_entries(descriptor.entries) for descriptor in request.descriptors)
+        asked = f"{quoted(request.domain)} {descriptors}"
+    log.debug("no decision: %s: %s, %s", asked, error.status.name, error.message)
+
+
+def _decisions(verdict: Verdict, request: Request, limiter: Limiter) -> Iterator[str]:
+    for descriptor, hit in zip(request.descriptors, verdict.hits, strict=True):
+        asked = f"{quoted(request.domain)} {_entries(descriptor.entries)}"
+        yield f"{asked}: {_unlimited(limiter, request.domain, descriptor.entries) if hit is None else _decision(hit)}"
+
+
+def _unlimited(limiter: Limiter, domain: str, entries: Entries) -> str:
+    book = limiter.book
+    rule = None if book is None else book.match(domain, entries)
+    if rule is not None:
+        return f"OK, {_place(rule)} is replaced by another one of the request"
+    return f"OK, no rule: {'none are loaded' if book is None else why_unmatched(book, domain, entries)}"
+
+
+def _decision(hit: Hit) -> str:
+    rule, limit = hit.rule, hit.rule.limit
+    if limit is None:
+        return f"OK, unlimited, by {_place(rule)}"
+    decision = hit.decision
+    parts = [
+        "OVER_LIMIT" if hit.over else "OK",
+        f"{hit.remaining} of {limit.requests} per {window_in_words(limit)} left",
+    ]
+    if not decision.allowed:
+        if rule.shadow:
+            parts.append("over the limit in shadow mode")
+        if decision.retry_after != NEVER:
+            parts.append(f"allowed again in {-(-decision.retry_after // SECOND)} s")
+    if hit.spared:
+        parts.append("not charged, because a limit charged together with it refuses")
+    if hit.by_policy is not None:
+        parts.append(f"without the store by policy {hit.by_policy.policy} ({hit.by_policy.reason})")
+    return f"{', '.join(parts)}, by {_place(rule)}"
+
+
+def _place(rule: Rule) -> str:
+    return "the limit sent with the request" if rule.place is None else f"the rule at {rule.place}"
+
+
+def _entries(entries: Entries) -> str:
+    return " ".join(f"{quoted(key)[1:-1]}={quoted(value)}" for key, value in entries)
