@@ -11,7 +11,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from ratelimit_service.api.request import decode
 from ratelimit_service.clock import SECOND
-from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit, Request
+from ratelimit_service.model import MAX_REQUESTS, NEVER, Descriptor, Limit, Request
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.verdict import Hit, Verdict
 
@@ -102,13 +102,14 @@ class Answer:
             remaining = decision.remaining
             if limit.exceed:
                 remaining = hit.remaining
-            seconds = -(-decision.reset_after // SECOND)
+            ok = decision.allowed or rule.shadow
             # Bytes of a table: 0.1 µs for each number less than writing them.
-            status = (
-                start[decision.allowed or rule.shadow]
-                + (_REMAINING[remaining] if remaining < _MOST_READY else _remaining(remaining))
-                + (_RESET[seconds] if seconds < _MOST_READY else _reset(seconds))
-            )
+            status = start[ok] + (_REMAINING[remaining] if remaining < _MOST_READY else _remaining(remaining))
+            if ok or limit.requests:
+                # Envoy makes a refused request's Retry-After of it.
+                wait = decision.reset_after if ok or decision.retry_after == NEVER else decision.retry_after
+                seconds = -(-wait // SECOND)
+                status += _RESET[seconds] if seconds < _MOST_READY else _reset(seconds)
             size = len(status)
             parts += (_STATUS_OF[size] if size < _MOST_READY else bytes((_STATUS,)) + varint(size), status)
         if self._headers is not None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.api.answer import Answer, HeaderNames, dynamic_metadata, varint
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
-from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Limit, Request, Unit
+from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Limit, Request, Unit
 from ratelimit_service.plan import UNLIMITED
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.tally import Tally
@@ -24,7 +25,10 @@ limits = st.builds(
     st.sampled_from([*Unit]),
     st.integers(1, 100),
 )
-decisions = st.builds(Decision, st.booleans(), counts, counts, st.integers(0, 2**52), st.just(0))
+waits = st.integers(1, 2**52)
+decisions = st.builds(Decision, st.just(True), counts, counts, waits, st.just(0)) | st.builds(
+    Decision, st.just(False), counts, counts, waits, st.just(NEVER) | waits
+)
 
 
 def hit(rule: Rule, decision: Decision, *, quota: bool = False) -> Hit:
@@ -78,7 +82,12 @@ def expected(verdict: Verdict, headers: HeaderNames | None) -> RateLimitResponse
         if limit.window != limit.unit.window:
             status.current_limit.unit_multiplier.value = limit.window // limit.unit.window
         status.limit_remaining = found.decision.remaining
-        status.duration_until_reset.seconds = -(-found.decision.reset_after // 1_000_000)
+        if not found.over or found.decision.retry_after == NEVER:
+            status.duration_until_reset.seconds = -(-found.decision.reset_after // 1_000_000)
+        else:
+            status.duration_until_reset.seconds = -(-found.decision.retry_after // 1_000_000)
+        if found.over and not limit.requests:
+            status.ClearField("duration_until_reset")
     tightest = verdict.tightest()
     if headers is not None and tightest is not None:
         assert tightest.rule.limit is not None
@@ -131,6 +140,34 @@ def test_what_may_exceed_a_limit_is_promised_to_nobody() -> None:
 
     assert [status.limit_remaining for status in message.statuses] == [10, 1, 0, 0]
     assert message.response_headers_to_add[1].value == "0"
+
+
+@pytest.mark.parametrize(
+    ("decision", "seconds"),
+    [
+        (Decision(False, 0, 1, 10_000_000, 900_000), 1),
+        (Decision(False, 0, 1, 10_000_000, NEVER), 10),
+        (Decision(True, 3, 0, 10_000_000, 0), 10),
+    ],
+)
+def test_a_refused_hit_is_told_when_it_would_be_allowed_and_an_allowed_one_when_all_is_back(
+    decision: Decision, seconds: int
+) -> None:
+    verdict = Verdict(decision.allowed, [hit(rule(Limit(10, Unit.MINUTE, Unit.MINUTE.window)), decision)])
+
+    message = RateLimitResponse.FromString(Answer(headers=NAMES).encode(verdict, b""))
+
+    assert message.statuses[0].duration_until_reset.seconds == seconds
+    assert message.response_headers_to_add[2].value == "10"
+
+
+def test_a_limit_of_0_tells_no_time() -> None:
+    decision = Decision(False, 0, 1, 10_000_000, NEVER)
+    verdict = Verdict(False, [hit(rule(Limit(0, Unit.MINUTE, Unit.MINUTE.window)), decision)])
+
+    message = RateLimitResponse.FromString(Answer().encode(verdict, b""))
+
+    assert not message.statuses[0].HasField("duration_until_reset")
 
 
 def test_a_window_of_several_units_is_answered_as_so_many_of_them() -> None:
