@@ -82,6 +82,8 @@ class Request:
     descriptors: Sequence[Descriptor]
     hits_addend: int = 0
     """As it was sent; it is in the cost of each descriptor that has none of its own."""
+    explain: bool = False
+    """The caller asks for the reasons of the answer."""
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from typing import Final
 from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Rule, counter_key, near_threshold, tally_of
+from ratelimit_service.rules.unmatched import why_unlimited
 from ratelimit_service.tally import DomainTallies, DomainTally, Tallies, Tally
 from ratelimit_service.verdict import Hit, Verdict, in_bundles
 
@@ -27,7 +28,12 @@ class Plan:
     __slots__ = ("aside", "charged", "domain", "edition", "hits", "joint", "verdict")
 
     def __init__(
-        self, hits: Sequence[Hit | None], domain: DomainTally, aside: Sequence[Aside], edition: object
+        self,
+        hits: Sequence[Hit | None],
+        domain: DomainTally,
+        aside: Sequence[Aside],
+        edition: object,
+        unmatched: Sequence[str] | None = None,
     ) -> None:
         self.edition = edition
         """Of the book that it was made by."""
@@ -46,13 +52,13 @@ class Plan:
         """The hits with a counter, those beside them too: what the store decides."""
         self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
         """One for each descriptor, or None where nothing limits it."""
-        self.verdict = Verdict(True, self.hits)
+        self.verdict = Verdict(True, self.hits, unmatched)
 
     def again(self) -> "Plan":
         """The same with hits of its own: others may be on their way to the store."""
         if self.hits is not self.charged:
             hits = [hit.again() if hit is not None and hit.key else hit for hit in self.hits]
-            return Plan(hits, self.domain, self.aside, self.edition)
+            return Plan(hits, self.domain, self.aside, self.edition, self.verdict.unmatched)
         plan = Plan.__new__(Plan)
         plan.edition = self.edition
         plan.domain = self.domain
@@ -60,7 +66,7 @@ class Plan:
         plan.joint = False
         plan.charged = charged = tuple([hit.again() for hit in self.charged])
         plan.hits = charged
-        plan.verdict = Verdict(True, charged)
+        plan.verdict = Verdict(True, charged, self.verdict.unmatched)
         return plan
 
 
@@ -88,11 +94,12 @@ class Planner:
         """The plan for a request by this edition of the book."""
         domain = request.domain
         tally = self._domains.of(domain)
-        if domain not in book.domains:
-            nothing = [None] * len(request.descriptors)
-            return Plan(nothing, tally, [(self._unknown_domains.of((domain,)), "total_hits", 1)], edition)
-        hits: list[Hit | None] = []
         aside: list[Aside] = []
+        if domain not in book.domains:
+            nothing: list[Hit | None] = [None] * len(request.descriptors)
+            aside.append((self._unknown_domains.of((domain,)), "total_hits", 1))
+            return Plan(nothing, tally, aside, edition, _unmatched(request, nothing, book))
+        hits: list[Hit | None] = []
         unlimited = False
         replaced: frozenset[str] = frozenset()
         for descriptor in request.descriptors:
@@ -117,7 +124,7 @@ class Planner:
             hits = [_unless_replaced(hit, replaced, aside) for hit in hits]
         if unlimited:
             aside += [(hit.tally, "unlimited", abs(hit.cost)) for hit in hits if hit is not None and not hit.key]
-        return Plan(hits, tally, aside, edition)
+        return Plan(hits, tally, aside, edition, _unmatched(request, hits, book))
 
     def _rule(self, book: RuleBook, domain: str, descriptor: Descriptor) -> Rule | None:
         """The limit that came with the descriptor, or else that of the book."""
@@ -132,6 +139,16 @@ class Planner:
             tally=self._overrides.of(path),
             together=REQUEST if domain in book.together else ALONE,
         )
+
+
+def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook) -> Sequence[str] | None:
+    """For each descriptor why nothing limits it, empty where something does; None unless the request asks for it."""
+    if not request.explain:
+        return None
+    return [
+        "" if hit is not None else why_unlimited(book, request.domain, descriptor.entries)
+        for hit, descriptor in zip(hits, request.descriptors, strict=True)
+    ]
 
 
 def _hit(rule: Rule, entries: Entries, cost: int, *, quota: bool, together: int = 0) -> Hit:

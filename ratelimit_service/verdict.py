@@ -65,12 +65,14 @@ class Hit:
 class Verdict:
     """The answer for a request."""
 
-    __slots__ = ("allowed", "hits")
+    __slots__ = ("allowed", "hits", "unmatched")
 
-    def __init__(self, allowed: bool, hits: Sequence[Hit | None]) -> None:
+    def __init__(self, allowed: bool, hits: Sequence[Hit | None], unmatched: Sequence[str] | None = None) -> None:
         self.allowed = allowed
         self.hits = hits
         """One for each descriptor, in order; None where no rule applied."""
+        self.unmatched = unmatched
+        """For each descriptor why no rule applied, in words, where the caller asks for it."""
 
     def passes(self) -> bool:
         """Whether the hits allow it: no limit is over, and of several quotas not all are."""

@@ -5,13 +5,14 @@ The body becomes the bytes of a gRPC call and the answer's bytes become JSON, so
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
 from google.protobuf import json_format
 
+from ratelimit_service.api.explanation import EXPLAIN, explanation_in
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.method import Method
 from ratelimit_service.errors import RpcError, Status
@@ -60,8 +61,8 @@ class JsonApi:
             return refusal(_HTTP_STATUS.get(error.status, 500), error.message)
         except TimeoutError:
             return refusal(503, f"the store did not answer within {_ANSWER_SECONDS} s")
-        status, text = await self._convert(answer_text, answer)
-        return web.Response(status=status, text=text, content_type="application/json")
+        status, headers, text = await self._convert(http_answer, answer)
+        return web.Response(status=status, headers=headers, text=text, content_type="application/json")
 
     def close(self) -> None:
         """Let the thread end."""
@@ -102,7 +103,7 @@ def request_bytes(body: bytes) -> bytes:
     except (json_format.ParseError, ValueError, RecursionError) as error:
         raise _invalid(" ".join(str(error).split())) from error
     encoded: bytes = message.SerializeToString()
-    return encoded
+    return encoded + EXPLAIN
 
 
 def _invalid(wrong: str) -> RpcError:
@@ -111,14 +112,33 @@ def _invalid(wrong: str) -> RpcError:
     return RpcError(Status.INVALID_ARGUMENT, f"the body is not a RateLimitRequest: {wrong}")
 
 
-def answer_text(answer: bytes) -> tuple[int, str]:
-    """The answer's HTTP status, and its text as upstream writes it: proto3's JSON without spaces."""
+def http_answer(answer: bytes) -> tuple[int, Mapping[str, str], str]:
+    """The answer's HTTP status, its headers, and its text as upstream writes it: proto3's JSON without spaces."""
     message = RateLimitResponse.FromString(answer)
     fields = json_format.MessageToDict(message)
     if message.HasField("dynamic_metadata"):
         fields["dynamicMetadata"] = _plain(fields["dynamicMetadata"])
-    status = 429 if message.overall_code == RateLimitResponse.OVER_LIMIT else 200
-    return status, json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+    status, headers = 200, dict[str, str]()
+    if message.overall_code == RateLimitResponse.OVER_LIMIT:
+        status = 429
+        headers |= _retry_after(message)
+    # Several descriptors may have had several policies.
+    policies = {
+        f"{descriptor.policy} ({descriptor.reason})": None
+        for descriptor in explanation_in(answer).descriptors
+        if descriptor.policy
+    }
+    if policies:
+        headers["X-RateLimit-By-Policy"] = ", ".join(policies)
+    return status, headers, json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+
+def _retry_after(message: RateLimitResponse) -> Mapping[str, str]:
+    """When all that refused would allow it; nothing where some limit, such as 0, never will."""
+    refused = [status for status in message.statuses if status.code == RateLimitResponse.OVER_LIMIT]
+    if not all(status.HasField("duration_until_reset") for status in refused):
+        return {}
+    return {"Retry-After": str(max(status.duration_until_reset.seconds for status in refused))}
 
 
 def _plain(value: Any) -> Any:

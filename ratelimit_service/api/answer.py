@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.struct_pb2 import Struct
 
+from ratelimit_service.api.explanation import explanation
 from ratelimit_service.api.request import decode
 from ratelimit_service.clock import SECOND
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Descriptor, Limit, Request
@@ -120,6 +121,8 @@ class Answer:
             parts.append(
                 _field(_DYNAMIC_METADATA, dynamic_metadata(verdict, decode(body)).SerializeToString(deterministic=True))
             )
+        if verdict.unmatched is not None:
+            parts.append(explanation(verdict.hits, verdict.unmatched))
         return b"".join(parts)
 
     def _start(self, rule: Rule, limit: Limit) -> tuple[bytes, bytes]:

@@ -13,7 +13,7 @@ from ratelimit_service.limiter import Limiter
 from ratelimit_service.model import NEVER, Request
 from ratelimit_service.rules.report import quoted
 from ratelimit_service.rules.rule import Entries, Rule
-from ratelimit_service.rules.unmatched import why_unmatched
+from ratelimit_service.rules.unmatched import why_unlimited
 from ratelimit_service.rules.words import window_in_words
 from ratelimit_service.verdict import Hit, Verdict
 
@@ -53,15 +53,10 @@ def log_failure(body: bytes, error: RpcError) -> None:
 def _decisions(verdict: Verdict, request: Request, limiter: Limiter) -> Iterator[str]:
     for descriptor, hit in zip(request.descriptors, verdict.hits, strict=True):
         asked = f"{quoted(request.domain)} {_entries(descriptor.entries)}"
-        yield f"{asked}: {_unlimited(limiter, request.domain, descriptor.entries) if hit is None else _decision(hit)}"
-
-
-def _unlimited(limiter: Limiter, domain: str, entries: Entries) -> str:
-    book = limiter.book
-    rule = None if book is None else book.match(domain, entries)
-    if rule is not None:
-        return f"OK, {_place(rule)} is replaced by another one of the request"
-    return f"OK, no rule: {'none are loaded' if book is None else why_unmatched(book, domain, entries)}"
+        if hit is not None:
+            yield f"{asked}: {_decision(hit)}"
+        elif limiter.book is not None:
+            yield f"{asked}: OK, no rule: {why_unlimited(limiter.book, request.domain, descriptor.entries)}"
 
 
 def _decision(hit: Hit) -> str:

@@ -2,6 +2,7 @@
 
 from google.protobuf.message import DecodeError
 
+from ratelimit_service.api.explanation import asks_to_explain
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
 from ratelimit_service.errors import RpcError, Status
@@ -116,7 +117,7 @@ def _decode_any(body: bytes) -> Request:
                 _override(descriptor.limit, index) if descriptor.HasField("limit") else None,
             )
         )
-    return Request(domain, descriptors, hits_addend)
+    return Request(domain, descriptors, hits_addend, asks_to_explain(body))
 
 
 def _override(sent: RateLimitDescriptor.RateLimitOverride, index: int) -> Limit:

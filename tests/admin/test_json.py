@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.admin.json_api import answer_text, request_bytes
+from ratelimit_service.admin.json_api import http_answer, request_bytes
 from ratelimit_service.api.answer import Answer, HeaderNames
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.errors import RpcError, StoreError
@@ -44,6 +44,27 @@ def test_a_refused_request_is_answered_429_with_the_same_json(service: Service) 
         '{"overallCode":"OVER_LIMIT","statuses":[{"code":"OVER_LIMIT","currentLimit":{"requestsPerUnit":3,'
         '"unit":"MINUTE"},"durationUntilReset":"60s"}]}'
     )
+
+
+def test_a_refused_request_has_a_retry_after_when_all_that_refuse_would_allow_it(tmp_path: Path) -> None:
+    rules = """\
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: minute, requests_per_unit: 60, algorithm: token_bucket, burst: 1}}
+  - {key: path, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: blocked, rate_limit: {unit: hour, requests_per_unit: 0}}
+"""
+    user, path, blocked = ({"entries": [{"key": key, "value": "x"}]} for key in ("user", "path", "blocked"))
+
+    def told(service: Service, *descriptors: Any) -> tuple[int, str | None]:
+        reply = service.post({"domain": "shop", "descriptors": descriptors})
+        return reply.status, reply.headers["Retry-After"]
+
+    with running(tmp_path, rules) as service:
+        assert told(service, user, path) == (200, None)
+        assert told(service, user) == (429, "1")
+        assert told(service, user, path) == (429, "3600")
+        assert told(service, user, blocked) == (429, None)
 
 
 def test_names_are_understood_as_in_the_proto_file_too(service: Service) -> None:
@@ -137,8 +158,9 @@ def test_large_numbers_of_the_answer_are_numbers() -> None:
     message = RateLimitResponse(overall_code=RateLimitResponse.OK)
     message.statuses.add(code=RateLimitResponse.OK, limit_remaining=4294967295)
 
-    assert answer_text(message.SerializeToString()) == (
+    assert http_answer(message.SerializeToString()) == (
         200,
+        {},
         '{"overallCode":"OK","statuses":[{"code":"OK","limitRemaining":4294967295}]}',
     )
 

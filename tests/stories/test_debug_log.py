@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -53,10 +54,8 @@ def call(service: Service, *bodies: bytes, metadata: Sequence[tuple[str, str]] =
     with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel:
         method = channel.unary_unary(ShouldRateLimit.path)
         for number, body in enumerate(bodies):
-            try:
+            with suppress(grpc.RpcError):
                 method(body, timeout=60, metadata=(*metadata, ("x-request-id", str(number))))
-            except grpc.RpcError:
-                pass
 
 
 def decisions(service: Service) -> list[str]:
@@ -97,7 +96,7 @@ def test_every_descriptor_has_a_line_that_tells_the_rule_and_the_answer(tmp_path
         f'"shop" user="ada": OVER_LIMIT, 0 of 1 per year left, allowed again in SECONDS s, by the rule at {place}:4:5',
         f'"shop" watched="x": OK, 0 of 0 per year left, over the limit in shadow mode, by the rule at {place}:11:5',
         f'"shop" user="line\\nbreak{"x" * 69}…": OK, 0 of 1 per year left, by the rule at {place}:4:5',
-        f'"shop" gone="x": OK, the rule at {place}:16:5 is replaced by another one of the request',
+        f'"shop" gone="x": OK, no rule: another limit of the request replaces the rule at {place}:16:5',
         f'"shop" instead="x": OK, 4 of 5 per year left, by the rule at {place}:18:5',
     ]
 
@@ -116,12 +115,18 @@ def test_a_descriptor_without_a_rule_has_a_line_that_tells_where_the_walk_ended(
 
     assert decisions(service) == [
         '"shop" login="ada": OK, no rule: entry 1 of 1, login="ada", fits nothing below domain "shop"',
-        f'"shop" user="ada" path="/x": OK, no rule: entry 2 of 2, path="/x", fits nothing below the descriptor at'
-        f" {place}:3:5: the rule there ends 1 entry earlier",
-        f'"shop" plan="free": OK, no rule: the descriptor at {place}:5:5 has no limit, and the rules below it need'
-        " further entries",
-        f'"shop" plan="free" verb="GET": OK, no rule: entry 2 of 2, verb="GET", fits nothing below the descriptor at'
-        f" {place}:5:5",
+        (
+            f'"shop" user="ada" path="/x": OK, no rule: entry 2 of 2, path="/x", fits nothing below the descriptor at'
+            f" {place}:3:5: the rule there ends 1 entry earlier"
+        ),
+        (
+            f'"shop" plan="free": OK, no rule: the descriptor at {place}:5:5 has no limit, and the rules below it need'
+            " further entries"
+        ),
+        (
+            '"shop" plan="free" verb="GET": OK, no rule: entry 2 of 2, verb="GET", fits nothing below the descriptor'
+            f" at {place}:5:5"
+        ),
         '"shopp" user="ada": OK, no rule: domain "shopp" has no rules',
     ]
 
@@ -136,8 +141,10 @@ def test_a_decision_without_the_store_tells_the_policy_and_what_is_wrong(tmp_pat
 
     *answered, refused = decisions(service)
     assert answered == [
-        '"shop" user="ada": OK, 0 of 1 per year left, without the store by policy open (connection refused), by the'
-        f" rule at {place}:4:5",
+        (
+            '"shop" user="ada": OK, 0 of 1 per year left, without the store by policy open (connection refused), by the'
+            f" rule at {place}:4:5"
+        ),
         '"shop" plan="free" path="/a": UNAVAILABLE, no answer from the store: connection refused',
     ]
     assert refused.startswith("1 bytes: INVALID_ARGUMENT, the message is not a RateLimitRequest: ")
