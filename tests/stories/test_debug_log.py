@@ -52,7 +52,7 @@ def request(*descriptors: Sequence[tuple[str, str]], domain: str = "shop") -> by
 def call(service: Service, *bodies: bytes, metadata: Sequence[tuple[str, str]] = ()) -> None:
     """One call after the other; one that fails is as good as another."""
     with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel:
-        method = channel.unary_unary(ShouldRateLimit.path)
+        method = channel.unary_unary(ShouldRateLimit.path, request_serializer=None, response_deserializer=None)
         for number, body in enumerate(bodies):
             with suppress(grpc.RpcError):
                 method(body, timeout=60, metadata=(*metadata, ("x-request-id", str(number))))
