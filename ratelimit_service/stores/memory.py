@@ -17,7 +17,7 @@ from types import MappingProxyType
 from ratelimit_service.algorithms import State, expiry
 from ratelimit_service.clock import Clock, system_clock
 from ratelimit_service.model import Decision, Limit
-from ratelimit_service.stores.store import Done
+from ratelimit_service.stores.store import Done, Lost
 from ratelimit_service.verdict import Hit
 
 SEGMENT = 1024
@@ -33,6 +33,7 @@ class MemoryStore:
     name = "memory"
     healthy = True
     errors: Mapping[str, int] = MappingProxyType({})
+    lost: Sequence[Lost] = ()
 
     def __init__(self, most: int, clock: Clock = system_clock) -> None:
         count = 1

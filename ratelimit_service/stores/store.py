@@ -1,7 +1,7 @@
 """The contract of a store: it keeps counters, charges hits against them, and owns the clock it does that by."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ratelimit_service.errors import StoreError
 from ratelimit_service.verdict import Hit
@@ -10,6 +10,21 @@ Done = Callable[[StoreError | None], None]
 
 TakeBack = Callable[[], bool]
 """Has hits that are not on their way neither charged nor decided, and says so; False when it is too late for that."""
+
+
+class Lost(NamedTuple):
+    """A server that cannot decide hits now."""
+
+    server: str
+    """Its name in the log."""
+    cause: str
+    """As in the metric of errors."""
+    words: str
+    """What is wrong with it, and what to do if it does not pass by itself."""
+    since: float
+    """Seconds since the epoch."""
+    policy: str
+    """What is answered meanwhile, where a rule does not say otherwise."""
 
 
 class StoreStatus(Protocol):
@@ -34,6 +49,10 @@ class StoreStatus(Protocol):
     @property
     def errors(self) -> Mapping[str, int]:
         """Requests that it could not decide, by cause."""
+
+    @property
+    def lost(self) -> Sequence[Lost]:
+        """Each server that cannot decide hits now; empty when all is well."""
 
 
 class Store(StoreStatus, Protocol):

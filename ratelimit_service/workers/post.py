@@ -14,6 +14,7 @@ from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.figures import Figure
 from ratelimit_service.settings import KNOBS
+from ratelimit_service.stores.store import Lost
 from ratelimit_service.workers.channel import Channel, Message, bytes_of, text_of
 from ratelimit_service.workers.door import Door
 from ratelimit_service.workers.figures import unpacked
@@ -51,6 +52,8 @@ class Post:
         self.healthy = False
         """What it says of its store."""
         self.counters = 0
+        self.lost: Sequence[Lost] = ()
+        """Servers that it says cannot decide hits now."""
         self.figures: Sequence[Figure] = ()
         """What it told last of its transport."""
         self.reported = 0
@@ -193,6 +196,7 @@ class Post:
                 self.serving, self.healthy, self.counters = (
                     summary[name] for name in ("serving", "healthy", "counters")
                 )
+                self.lost = [Lost(*lost) for lost in summary["lost"]]
                 self.figures = unpacked(summary["figures"])
             case ["ready"]:
                 self.ready = True

@@ -40,6 +40,7 @@ class Reporter:
             "serving": engine.health.serving,
             "healthy": store.healthy,
             "counters": store.counters,
+            "lost": store.lost,
             "errors": self._since("errors", store.errors),
             "figures": packed(connections.figures()) if connections is not None else [],
             "calls": calls,

@@ -10,6 +10,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.series import add_domain, add_tally
 from ratelimit_service.settings import Settings
+from ratelimit_service.stores.store import Lost
 from ratelimit_service.tally import OTHER, DomainTallies, Path, Tallies, Totals
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.workers.figures import lasting, summed
@@ -39,6 +40,16 @@ class SharedStore:
     def counters(self) -> int:
         """All of them count the same ones, at times a few seconds apart."""
         return max((post.counters for post in self._posts if post.ready), default=0)
+
+    @property
+    def lost(self) -> Sequence[Lost]:
+        """Each server that some worker cannot use, as the worker sees it that lost it first."""
+        found: dict[str, Lost] = {}
+        for lost in (lost for post in self._posts if post.ready for lost in post.lost):
+            first = found.get(lost.server)
+            if first is None or lost.since < first.since:
+                found[lost.server] = lost
+        return tuple(found.values())
 
 
 class Sums:

@@ -14,7 +14,7 @@ from ratelimit_service.admin.json_api import http_answer, request_bytes
 from ratelimit_service.api.answer import Answer, HeaderNames
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.errors import RpcError, StoreError
-from ratelimit_service.stores.store import Done
+from ratelimit_service.stores.store import Done, Lost
 from ratelimit_service.verdict import Hit
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, ask, running
@@ -209,6 +209,7 @@ class StandIn:
     healthy = False
     counters = 0
     evicted = 0
+    lost: Sequence[Lost] = ()
 
     def __init__(self, then: Callable[[Done], object]) -> None:
         self.then = then

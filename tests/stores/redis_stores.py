@@ -17,7 +17,7 @@ from ratelimit_service.settings import load_settings
 from ratelimit_service.stores import open_store
 from ratelimit_service.stores.redis.open import open_redis
 from ratelimit_service.stores.redis.store import RedisStore
-from ratelimit_service.stores.store import Done, Store
+from ratelimit_service.stores.store import Done, Lost, Store
 from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit
 from tests.redis import Redis
@@ -215,6 +215,7 @@ class Asked:
     charge = None
     healthy = True
     evicted = 0
+    lost: Sequence[Lost] = ()
 
     def __init__(self, store: RedisStore, loop: asyncio.AbstractEventLoop, redis: Redis) -> None:
         self.errors = store.errors

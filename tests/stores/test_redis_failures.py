@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import uvloop
 
 from ratelimit_service.errors import StoreError
 from ratelimit_service.stores.redis.store import RedisStore
+from ratelimit_service.stores.store import Lost
 from tests.ports import free_port
 from tests.redis import Redis, debugging, start_redis
 from tests.stores.redis_stores import NOISE, Proxy, charge, hit_of, opened, rule, until
@@ -58,13 +60,18 @@ def test_not_there_at_start_it_answers_by_policy_and_connects_when_it_comes(
             assert second.allowed
             assert not store.healthy
             assert store.errors == {"refused": 2}
+            (lost,) = store.lost
+            assert lost._replace(since=0) == Lost(f"127.0.0.1:{port}", "refused", "connection refused", 0, "open")
+            assert before <= lost.since <= time.time()
 
             with start_redis(tmp_path, port=port):
                 await until(lambda: store.healthy, "found")
 
                 assert (await charge(store, hit_of(rule(1)))).allowed
                 assert not (await charge(store, hit_of(rule(1)))).allowed
+                assert not store.lost
 
+    before = time.time()
     run(story())
     lost, regained = lines(caplog)[:2]
     assert lost == (f"store lost: Redis at 127.0.0.1:{port}: connection refused; meanwhile answering by policy, open")

@@ -10,6 +10,7 @@ from ratelimit_service.engine import parse_rules
 from ratelimit_service.rules.source import Source
 from ratelimit_service.series import NUMBERS, add_tally, take_tally
 from ratelimit_service.settings import Settings, load_settings
+from ratelimit_service.stores.store import Lost
 from ratelimit_service.tally import Tally
 from ratelimit_service.workers.channel import handed_over
 from ratelimit_service.workers.cpus import usable_cpus
@@ -122,6 +123,20 @@ def test_the_store_is_as_the_worker_sees_it_that_sees_least_of_it() -> None:
     seen.append((store.healthy, store.counters))
 
     assert seen == [(False, 0), (True, 9), (False, 9)]
+
+
+def test_a_server_that_several_workers_have_lost_is_one_since_the_first_of_them() -> None:
+    posts = [Post(number) for number in (1, 2, 3)]
+    store = SharedStore("redis", posts)
+    first = Lost("redis:6379", "reset", "connection lost", 100.0, "open")
+    other = Lost("redis:6380", "refused", "connection refused", 300.0, "open")
+    posts[0].lost = [Lost("redis:6379", "refused", "connection refused", 200.0, "open"), other]
+    posts[1].lost = [first]
+    posts[2].lost = [Lost("redis:6381", "refused", "connection refused", 50.0, "open")]
+
+    assert store.lost == ()
+    posts[0].ready = posts[1].ready = True
+    assert list(store.lost) == [first, other]
 
 
 def test_counts_from_before_a_reload_go_where_one_process_would_have_them() -> None:

@@ -18,6 +18,7 @@ from ratelimit_service.stores.redis.orders import Group, Order, Part, Script
 from ratelimit_service.stores.redis.outage import Outage
 from ratelimit_service.stores.redis.target import Target
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
+from ratelimit_service.stores.store import Lost
 from ratelimit_service.verdict import Hit
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,12 @@ class Cluster:
     def healthy(self) -> bool:
         """All slots can be reached."""
         return self._known and all(lane.healthy for lane in self._nodes.values())
+
+    @property
+    def lost(self) -> Sequence[Lost]:
+        """Nodes that cannot decide hits now, or the cluster as long as it tells no map."""
+        found = (self._outage.lost, *(lane.lost for lane in self._nodes.values()))
+        return [lost for lost in found if lost is not None]
 
     def start(self) -> None:
         """Begin to look for the nodes."""

@@ -18,6 +18,7 @@ from ratelimit_service.stores.redis.orders import Group, Order, Part
 from ratelimit_service.stores.redis.outage import Outage
 from ratelimit_service.stores.redis.seeker import Seeker
 from ratelimit_service.stores.redis.waiting import WaitingRoom
+from ratelimit_service.stores.store import Lost
 
 MOST_IN_FLIGHT: Final = 2
 """One that Redis works on while the other one is on the wire."""
@@ -71,6 +72,11 @@ class Lane:
     def healthy(self) -> bool:
         """It can decide hits now."""
         return self._calls is not None
+
+    @property
+    def lost(self) -> Lost | None:
+        """What is wrong with the server, if it is lost."""
+        return self._outage.lost
 
     @property
     def counters(self) -> int:

@@ -4,10 +4,11 @@ A third one only when it turns out that it will not pass by itself, once for eac
 """
 
 import logging
-from time import monotonic
+from time import monotonic, time
 
 from ratelimit_service.stores.redis.breaker import Breaker
 from ratelimit_service.stores.redis.faults import CAUSES, Fault
+from ratelimit_service.stores.store import Lost
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +18,8 @@ class Outage:
 
     def __init__(self, name: str, policy: str) -> None:
         self.breaker = Breaker()
+        self.lost: Lost | None = None
+        """The same for the operator's page; None while all is well."""
         self._name = name
         self._policy = policy
         self._told: set[str] = set()
@@ -28,6 +31,8 @@ class Outage:
 
     def begin(self, fault: Fault) -> None:
         """It is lost, or not yet regained."""
+        since = time() if self.lost is None else self.lost.since
+        self.lost = Lost(self._name, fault.cause, str(fault), since, self._policy)
         if self.breaker.open(monotonic()):
             self._told = {fault.cause}
             policy = f"meanwhile answering by policy, {self._policy}"
@@ -38,6 +43,7 @@ class Outage:
 
     def end(self) -> None:
         """It is there."""
+        self.lost = None
         lasted = self.lasts
         seconds = self.breaker.close(monotonic())
         if lasted:

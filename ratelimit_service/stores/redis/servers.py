@@ -19,6 +19,7 @@ from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.orders import Group, Order, Part, Script
 from ratelimit_service.stores.redis.target import Target
 from ratelimit_service.stores.redis.waiting import Waiting
+from ratelimit_service.stores.store import Lost
 from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit
 
@@ -39,6 +40,10 @@ class Servers(Protocol):
     @property
     def healthy(self) -> bool:
         """All counters can be reached."""
+
+    @property
+    def lost(self) -> Sequence[Lost]:
+        """Those that cannot decide hits now."""
 
     def start(self) -> None:
         """Begin to look for them."""
@@ -67,6 +72,11 @@ class OneServer:
     def healthy(self) -> bool:
         """The server is there."""
         return self._lane.healthy
+
+    @property
+    def lost(self) -> Sequence[Lost]:
+        """The server, if it cannot decide hits now."""
+        return () if self._lane.lost is None else (self._lane.lost,)
 
     def start(self) -> None:
         """Begin to look for it."""

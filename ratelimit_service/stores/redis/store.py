@@ -21,7 +21,7 @@ from ratelimit_service.stores.redis.servers import Servers
 from ratelimit_service.stores.redis.target import is_per_second
 from ratelimit_service.stores.redis.upstream import is_upstreams
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
-from ratelimit_service.stores.store import Done, TakeBack
+from ratelimit_service.stores.store import Done, Lost, TakeBack
 from ratelimit_service.verdict import Hit
 
 _COARSE: Final = 0.001
@@ -84,6 +84,11 @@ class RedisStore:
     def errors(self) -> Mapping[str, int]:
         """Requests answered by policy, by cause."""
         return self._room.errors
+
+    @property
+    def lost(self) -> Sequence[Lost]:
+        """Each server that cannot decide hits now."""
+        return [lost for servers in self._all for lost in servers.lost]
 
     @property
     def lanes(self) -> list[Lane]:
