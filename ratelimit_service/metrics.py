@@ -53,6 +53,10 @@ class Serving(Protocol):
     def serving(self) -> bool:
         """Callers should come."""
 
+    @property
+    def draining_since(self) -> int | None:
+        """Microseconds since the epoch; None unless the service is about to stop."""
+
 
 class Connections(Protocol):
     """What a transport tells of its connections."""

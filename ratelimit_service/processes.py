@@ -4,9 +4,9 @@ And how many files they may have. What is told is read from the system, so nothi
 """
 
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
@@ -55,6 +55,16 @@ class Worker(Protocol):
         """Connections that it has or is about to take."""
 
 
+class Death(NamedTuple):
+    """A worker that ended without being told to."""
+
+    number: int
+    when: int
+    """Microseconds since the epoch."""
+    how: str
+    """Its pid and its exit code or signal, in words."""
+
+
 class Workers(Protocol):
     """All workers."""
 
@@ -65,6 +75,10 @@ class Workers(Protocol):
     @property
     def deaths(self) -> int:
         """How many ended without being told to."""
+
+    @property
+    def last_deaths(self) -> Sequence[Death]:
+        """The last of them, in order."""
 
     async def refresh(self) -> None:
         """Gather what they have counted until now."""

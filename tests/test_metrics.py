@@ -83,6 +83,7 @@ class Crew:
 
     alive = (Place(1, 4), Place(2, 0))
     deaths = 7
+    last_deaths = ()
 
     async def refresh(self) -> None:
         """Nothing is left to gather."""

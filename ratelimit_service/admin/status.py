@@ -4,19 +4,20 @@ import json
 import platform
 from collections.abc import Iterator, Sequence
 from heapq import nlargest
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ratelimit_service import __version__
+from ratelimit_service.admin.troubles import Trouble, troubles
 from ratelimit_service.clock import SECOND, Clock, system_clock
 from ratelimit_service.metrics import Calls, Serving
 from ratelimit_service.processes import Workers
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.rules.words import counting_in_words, window_in_words
-from ratelimit_service.series import Counted
-from ratelimit_service.tally import Tallies
+from ratelimit_service.series import Counted, domain_numbers
+from ratelimit_service.tally import OUTCOMES, POLICY_ANSWERS, DomainTallies, Tallies
 
-_MOST_PROBLEMS = 100
 _MOST_TALLIES = 20
 _BLOCK = 20
 """Rules at a time: a tenth of a millisecond."""
@@ -71,6 +72,8 @@ class Status:
             "now": self._clock() / SECOND,
             "started": self._started / SECOND,
             "serving": self._health.serving,
+            "draining": self._health.draining_since is not None,
+            "troubles": [trouble._asdict() for trouble in self._troubles()],
             "listening": [listening._asdict() for listening in self.listening],
             "store": {
                 "name": store.name,
@@ -87,20 +90,25 @@ class Status:
                 "service_errors": counted.totals.service_errors,
                 "store_errors": counted.totals.store_errors,
                 "shadowed": counted.totals.global_shadow_mode,
+                "by_policy": sum(tally.by_policy for _, tally in counted.domains.items()),
                 "latency": self._method.latency.buckets(),
             },
             "reload": {
                 "path": str(watcher.path),
                 "successes": watcher.successes,
                 "failures": watcher.failures,
+                "current": watcher.successes > 0 and not watcher.problems,
                 "last_success": _seconds(watcher.last_success),
                 "last_failure": _seconds(watcher.last_failure),
-                "problems": [str(problem) for problem in watcher.problems[:_MOST_PROBLEMS]],
-                "more_problems": max(0, len(watcher.problems) - _MOST_PROBLEMS),
             },
+            "domains": _requests(counted.domains),
+            "unmatched": _most_hit(counted.unmatched),
             "unknown_domains": _most_hit(counted.unknown_domains),
             "overrides": _most_hit(counted.overrides),
         }
+
+    def _troubles(self) -> Iterator[Trouble]:
+        return troubles(self._counted.store, self._watcher, self._health, self._workers, self._clock())
 
 
 def described_rule(rule: Rule) -> dict[str, Any]:
@@ -117,6 +125,7 @@ def described_rule(rule: Rule) -> dict[str, Any]:
         "near": sum(tally.near_limit for tally in tallies),
         "within": sum(tally.within_limit + tally.unlimited for tally in tallies),
         "shadow": sum(tally.shadow_mode for tally in tallies),
+        "by_policy": sum(getattr(tally, answer.number) for tally in tallies for answer in POLICY_ANSWERS),
     }
 
 
@@ -146,6 +155,16 @@ def _options(rule: Rule) -> list[str]:
 def _most_hit(tallies: Tallies) -> list[dict[str, Any]]:
     most = nlargest(_MOST_TALLIES, tallies.items(), key=lambda item: item[1].total_hits)
     return [{"path": path, "total": tally.total_hits, "over": tally.over_limit} for path, tally in most]
+
+
+def _requests(domains: DomainTallies) -> list[dict[str, Any]]:
+    """What became of the requests of the busiest domains."""
+    asked = [
+        {"domain": domain, **dict(zip(OUTCOMES, numbers, strict=False)), "total": sum(numbers[: len(OUTCOMES)])}
+        for domain, tally in domains.items()
+        if any(numbers := domain_numbers(tally))
+    ]
+    return nlargest(_MOST_TALLIES, asked, key=itemgetter("total"))
 
 
 def _seconds(moment: int | None) -> float | None:

@@ -17,6 +17,7 @@ from ratelimit_service.api.generated.grpc.health.v1.health_pb2 import (
     HealthListResponse,
 )
 from ratelimit_service.api.method import Method, Receiver, Reply, Stream, StreamMethod
+from ratelimit_service.clock import Clock, system_clock
 from ratelimit_service.errors import RpcError, Status
 
 NAMES: Final = ("", "ratelimit", rls_pb2.DESCRIPTOR.services_by_name["RateLimitService"].full_name)
@@ -35,11 +36,13 @@ class Health:
     Without `needs_store` it is well without its store too: answers then come by policy.
     """
 
-    def __init__(self, *, needs_store: bool = False) -> None:
+    def __init__(self, *, needs_store: bool = False, clock: Clock = system_clock) -> None:
+        self.draining_since: int | None = None
+        """When it began to stop, in microseconds since the epoch."""
+        self._clock = clock
         self._needs_store = needs_store
         self._decides = not needs_store
         self._loaded = False
-        self._draining = False
         self._finished = False
         # A dict for its order: who came first hears first.
         self._watchers: dict[_Watcher, None] = {}
@@ -47,7 +50,7 @@ class Health:
     @property
     def serving(self) -> bool:
         """Rules are loaded, the store is there if it is needed, and the service is not about to stop."""
-        return self._loaded and self._decides and not self._draining
+        return self._loaded and self._decides and self.draining_since is None
 
     def rules_loaded(self, loaded: bool) -> None:
         """Say whether there are rules to answer by."""
@@ -63,7 +66,7 @@ class Health:
 
     def drain(self) -> None:
         """Say NOT_SERVING from now on: calls should go elsewhere."""
-        self._draining = True
+        self.draining_since = self._clock()
         self._tell()
 
     def finish(self) -> None:

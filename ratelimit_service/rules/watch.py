@@ -57,6 +57,8 @@ class Watcher:
         self.failures = 0
         self.last_success: int | None = None
         self.last_failure: int | None = None
+        self.failing_since: int | None = None
+        """When the files were first found wrong since they were last good."""
         self._parse = parse
         self._publish = publish
         self._poll_seconds = poll_seconds
@@ -125,6 +127,7 @@ class Watcher:
         self.book = book
         self.sources = sources
         self.problems = ()
+        self.failing_since = None
         self.successes += 1
         self.last_success = self._clock()
         self._publish(book)
@@ -140,6 +143,8 @@ class Watcher:
         self.problems = problems
         self.failures += 1
         self.last_failure = self._clock()
+        if self.failing_since is None:
+            self.failing_since = self.last_failure
         lines = [str(problem) for problem in problems[:_MOST_LOGGED]]
         if len(problems) > _MOST_LOGGED:
             lines.append(f"and {len(problems) - _MOST_LOGGED} more")

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from time import monotonic
 from typing import Final
 
-from ratelimit_service.clock import SECOND
+from ratelimit_service.clock import SECOND, system_clock
 from ratelimit_service.errors import StartError
+from ratelimit_service.processes import Death
 from ratelimit_service.rules.source import Source
 from ratelimit_service.settings import Settings
 from ratelimit_service.workers.channel import Message, handed_over, text_of
@@ -25,6 +27,9 @@ _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 30.0
 """Seconds before a worker that died is replaced: doubled each time, until one has lived as long as the longest."""
 
+_MOST_DEATHS: Final = 100
+"""That are remembered, for the page."""
+
 _STOP_SECONDS: Final = 10.0
 """A worker cuts its calls off when the drain is over; one that has not ended so long after that is killed."""
 
@@ -38,11 +43,13 @@ class Crew:
         self.sums = Sums(settings, self._posts)
         self.deaths = 0
         """Workers that ended without being told to."""
+        self.last_deaths: deque[Death] = deque(maxlen=_MOST_DEATHS)
+        self.draining_since: int | None = None
         # Without the store each worker counts alone: it is an instance among instances.
         self._settings = handed_over(settings.model_copy(update={"instances": settings.instances * count}))
         self._drain_seconds = settings.drain_timeout / SECOND
         self._sources: Sequence[Source] = ()
-        self._up = self._draining = False
+        self._up = False
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._question = 0
@@ -57,7 +64,7 @@ class Crew:
     @property
     def serving(self) -> bool:
         """At least one worker wants calls."""
-        return not self._draining and any(post.serving and not post.silent for post in self._posts)
+        return self.draining_since is None and any(post.serving and not post.silent for post in self._posts)
 
     async def start(self) -> None:
         """Start all; StartError when one cannot."""
@@ -83,7 +90,7 @@ class Crew:
 
     def drain(self) -> None:
         """Have the health of all say NOT_SERVING."""
-        self._draining = True
+        self.draining_since = system_clock()
         for post in self._posts:
             post.send("drain")
 
@@ -147,6 +154,7 @@ class Crew:
                     return
                 raise StartError(problem or f"worker {post.number} {how}")
             self.deaths += 1
+            self.last_deaths.append(Death(post.number, system_clock(), how))
             if monotonic() - began >= _LONGEST_PAUSE:
                 pause = _FIRST_PAUSE
             log.error(
@@ -173,7 +181,7 @@ class Crew:
     def _greet(self, post: Post) -> None:
         """Tell somebody new what the others know."""
         self._send_rules(post)
-        if self._draining:
+        if self.draining_since is not None:
             post.send("drain")
         if self._stopping.is_set():
             post.send("stop")

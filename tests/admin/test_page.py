@@ -37,7 +37,7 @@ def test_rules_and_what_they_answered_are_shown(tmp_path: Path) -> None:
 
     assert "serving version " in text
     assert "shop user 3 per minute name each" in text
-    assert re.search(r"name each 0(\.0)? 0 4 3 1 1 0 rules.yaml:4 ", text)
+    assert re.search(r"name each 0(\.0)? 0 4 3 1 1 0 0 rules.yaml:4 ", text)
     assert "1,000 per hour" in text
     assert "could not be loaded" not in text
 

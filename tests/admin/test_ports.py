@@ -123,7 +123,7 @@ def test_the_status_tells_what_the_page_shows(service: Service) -> None:
     assert status["calls"]["total"] == 4
     assert {"what": "gRPC", "address": "127.0.0.1:8081"} in status["listening"]
     assert (status["reload"]["successes"], status["reload"]["failures"]) == (1, 1)
-    assert "rules.yaml:2:14: " in status["reload"]["problems"][0]
+    assert "rules.yaml:2:14: " in status["troubles"][0]["details"][0]
     assert status["rules"][0] == {
         "domain": "shop",
         "path": ["user"],
@@ -135,7 +135,11 @@ def test_the_status_tells_what_the_page_shows(service: Service) -> None:
         "near": 1,
         "within": 3,
         "shadow": 0,
+        "by_policy": 0,
     }
+    assert status["domains"] == [
+        {"domain": "shop", "allowed": 3, "refused": 1, "shadow": 0, "by_policy": 0, "failed": 0, "total": 4}
+    ]
     assert [rule["limit"] for rule in status["rules"]] == ["3 per minute", "1 per second", "unlimited"]
     assert status["rules"][1]["options"] == ["shadow"]
 
