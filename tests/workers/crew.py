@@ -48,6 +48,11 @@ class Crew(NamedTuple):
         """Of the workers that are ready, by their numbers."""
         return {worker["number"]: worker["pid"] for worker in self.status["workers"] if worker["ready"]}
 
+    @property
+    def connections(self) -> dict[int, int]:
+        """How many each worker has, by the workers' numbers."""
+        return {worker["number"]: worker["connections"] for worker in self.status["workers"]}
+
     def wait_for_another(self, number: int, pid: int) -> int:
         """Until somebody else than that process is there in its place; says who."""
         self.service.wait_until(lambda: self.pids.get(number, pid) != pid, f"worker {number} is replaced")
@@ -56,7 +61,7 @@ class Crew(NamedTuple):
     @property
     def loads(self) -> list[int]:
         """The workers' connections, the fewest first."""
-        return sorted(worker["connections"] for worker in self.status["workers"])
+        return sorted(self.connections.values())
 
     def post(self, body: str) -> Reply:
         """Ask over HTTP."""
