@@ -51,6 +51,8 @@ class JsonApi:
                 body = await request.read()
         except TimeoutError:
             return refusal(408, f"the body did not arrive within {_BODY_SECONDS} s")
+        except web.RequestPayloadError:
+            return refusal(400, "the body's chunks are not as HTTP/1.1 has them")
         except web.HTTPRequestEntityTooLarge:
             return refusal(413, f"the body is larger than {self._most_bytes} bytes (HTTP_MAX_BODY_SIZE)")
         try:

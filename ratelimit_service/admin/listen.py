@@ -8,7 +8,7 @@ from ratelimit_service.address import ANY_HOST, Tcp, cannot_listen
 from ratelimit_service.errors import StartError
 
 _ANY_IPV4 = "0.0.0.0"  # noqa: S104  # only compared with, and bound where the operator asks for every address
-_BACKLOG = 1024
+BACKLOG = 1024
 
 
 async def open_sockets(addresses: Sequence[Tcp]) -> list[socket.socket]:
@@ -32,7 +32,7 @@ async def _open(address: Tcp, *, alone: bool) -> list[socket.socket]:
             return [_any(port)]
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for family, _, _, _, place in found:
-            sockets.append(socket.create_server(place, family=family, backlog=_BACKLOG))
+            sockets.append(socket.create_server(place, family=family, backlog=BACKLOG))
     except OSError as error:
         for opened in sockets:
             opened.close()
@@ -43,8 +43,8 @@ async def _open(address: Tcp, *, alone: bool) -> list[socket.socket]:
 def _any(port: int) -> socket.socket:
     """Every address of the machine, IPv4 and IPv6, as far as it has them."""
     if socket.has_dualstack_ipv6():
-        return socket.create_server((ANY_HOST, port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
-    return socket.create_server((_ANY_IPV4, port), backlog=_BACKLOG)
+        return socket.create_server((ANY_HOST, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+    return socket.create_server((_ANY_IPV4, port), backlog=BACKLOG)
 
 
 def bound(listening: socket.socket) -> Tcp:

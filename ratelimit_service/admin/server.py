@@ -12,17 +12,19 @@ from typing import Final, NamedTuple, Protocol
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from ratelimit_service.address import Tcp
+from ratelimit_service.address import Address, Tcp
 from ratelimit_service.admin.blocks import send_blocks
 from ratelimit_service.admin.json_api import JsonApi
-from ratelimit_service.admin.listen import bound, open_sockets
+from ratelimit_service.admin.listen import BACKLOG, bound, open_sockets
 from ratelimit_service.admin.status import Listening, Status
 from ratelimit_service.admin.texts import rules_text, stats_text
+from ratelimit_service.admin.wrong_protocol import FirstBytes, Misdirected, ServerLog, with_target
 from ratelimit_service.api.method import Method
-from ratelimit_service.clock import SECOND
+from ratelimit_service.clock import SECOND, steady_clock
 from ratelimit_service.errors import StartError
 from ratelimit_service.exposition import CONTENT_TYPE
 from ratelimit_service.metrics import Calls, Connections, Metrics, Serving
+from ratelimit_service.notices import Notices
 from ratelimit_service.processes import Workers
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.series import Counted
@@ -96,9 +98,11 @@ class AdminServer:
         self._status = Status(counted, method, watcher, health, workers=workers)
         self._json = JsonApi(method, most_bytes=settings.http_max_body_size)
         self._page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
+        self._notices = Notices(log, steady_clock)
+        self._servers: list[asyncio.Server] = []
         self._runners: list[web.AppRunner] = []
 
-    async def start(self, grpc: Sequence[object] = ()) -> Addresses:
+    async def start(self, grpc: Sequence[Address] = ()) -> Addresses:
         """Listen on all ports; StartError, and on none, when one cannot be had. The page says where `grpc` is too."""
         ports = self._ports()
         opened: list[list[socket]] = []
@@ -113,8 +117,8 @@ class AdminServer:
         got = []
         for port, listeners in zip(ports, opened, strict=True):
             got.append([bound(listener) for listener in listeners])
-            await self._serve(listeners, port.endpoints)
-            for address in got[-1]:
+            for listener, address in zip(listeners, got[-1], strict=True):
+                await self._serve(listener, port.endpoints, Misdirected(port.what, address.port, grpc, self._notices))
                 listening.append(Listening(port.what, str(address)))
                 log.info("listening for %s on %s", port.what, address)
         self._status.listening = listening
@@ -122,7 +126,10 @@ class AdminServer:
 
     async def stop(self) -> None:
         """Accept nothing more, let what is in flight finish, and close."""
+        for server in self._servers:
+            server.close()
         await asyncio.gather(*(runner.cleanup() for runner in self._runners))
+        self._servers.clear()
         self._runners.clear()
         self._json.close()
 
@@ -158,7 +165,7 @@ class AdminServer:
             ports.append(_Port("Prometheus", [settings.prometheus_addr], [endpoint]))
         return ports
 
-    async def _serve(self, listeners: Sequence[socket], endpoints: Sequence[_Endpoint]) -> None:
+    async def _serve(self, listener: socket, endpoints: Sequence[_Endpoint], misdirected: Misdirected) -> None:
         app = web.Application(client_max_size=self._settings.http_max_body_size, middlewares=[_listing(endpoints)])
         for endpoint in endpoints:
             app.router.add_route(endpoint.verb, endpoint.path, endpoint.handle)
@@ -167,14 +174,20 @@ class AdminServer:
         runner = web.AppRunner(
             app,
             access_log=None,
+            logger=ServerLog(log, misdirected),
             keepalive_timeout=_KEEPALIVE_SECONDS,
             shutdown_timeout=self._settings.drain_timeout / SECOND,
             auto_decompress=False,  # a few bytes can be a gigabyte
         )
         await runner.setup()
         self._runners.append(runner)
-        for listener in listeners:
-            await web.SockSite(runner, listener).start()
+        http = runner.server
+        assert http is not None, "it was set up"
+        http.request_factory = with_target(http.request_factory)
+        loop = asyncio.get_running_loop()
+        self._servers.append(
+            await loop.create_server(lambda: FirstBytes(http(), misdirected), sock=listener, backlog=BACKLOG)
+        )
 
     async def _healthcheck(self, _: web.Request) -> web.StreamResponse:
         if self._health.serving:
@@ -228,5 +241,9 @@ def _listing(endpoints: Sequence[_Endpoint]) -> Middleware:
             allowed = ", ".join(sorted(error.allowed_methods))
             headers = _TEXT | {"Allow": allowed}
             return web.Response(status=405, text=f"only {allowed}\n", headers=headers)
+        except RuntimeError as error:
+            if request.transport is None:  # aiohttp's way to say that a body does not come any more
+                raise ConnectionResetError("the client has left") from error
+            raise
 
     return middleware

@@ -69,7 +69,7 @@ class Service:
 
     async def _start(self) -> None:
         await self.watcher.load()
-        self.http, self.debug, self.prometheus = await self.server.start(["127.0.0.1:8081"])
+        self.http, self.debug, self.prometheus = await self.server.start([Tcp("127.0.0.1", 8081)])
 
     def stop(self) -> None:
         self.do(self.server.stop())

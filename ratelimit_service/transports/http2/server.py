@@ -11,6 +11,7 @@ from ratelimit_service.clock import SECOND, Clock
 from ratelimit_service.errors import RpcError
 from ratelimit_service.figures import Figure
 from ratelimit_service.latency import Latency
+from ratelimit_service.notices import Notices
 from ratelimit_service.transports.figures import of_lag
 from ratelimit_service.transports.http2.ages import Age, Due
 from ratelimit_service.transports.http2.arrival import Arrival
@@ -20,7 +21,6 @@ from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import FRAMES_PER_SECOND, MOST_IDLE_FRAMES, Bound, Limits
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.lag import watch_lag
-from ratelimit_service.transports.notices import Notices
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.refusals import STOPPING
 

@@ -23,7 +23,7 @@ from tests.transports.http2.talk import HELLO, block, data, headers, message, pa
 from tests.transports.methods import WAIT_SECONDS, Echo
 from tests.transports.servers import ask, connect, failure, serving, trusting
 
-LATER = "; more of these are told in a minute"
+LATER = "; logged at most once a minute"
 
 
 def test_clients_that_speak_plain_text_to_a_tls_port_are_told_of_once(
