@@ -33,7 +33,9 @@ class Plan:
         domain: DomainTally,
         aside: Sequence[Aside],
         edition: object,
+        *,
         unmatched: Sequence[str] | None = None,
+        idle_quota: bool = False,
     ) -> None:
         self.edition = edition
         """Of the book that it was made by."""
@@ -52,13 +54,14 @@ class Plan:
         """The hits with a counter, those beside them too: what the store decides."""
         self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
         """One for each descriptor, or None where nothing limits it."""
-        self.verdict = Verdict(True, self.hits, unmatched)
+        self.verdict = Verdict(True, self.hits, unmatched=unmatched, idle_quota=idle_quota)
 
     def again(self) -> "Plan":
         """The same with hits of its own: others may be on their way to the store."""
         if self.hits is not self.charged:
             hits = [hit.again() if hit is not None and hit.key else hit for hit in self.hits]
-            return Plan(hits, self.domain, self.aside, self.edition, self.verdict.unmatched)
+            unmatched, idle_quota = self.verdict.unmatched, self.verdict.idle_quota
+            return Plan(hits, self.domain, self.aside, self.edition, unmatched=unmatched, idle_quota=idle_quota)
         plan = Plan.__new__(Plan)
         plan.edition = self.edition
         plan.domain = self.domain
@@ -66,7 +69,7 @@ class Plan:
         plan.joint = False
         plan.charged = charged = tuple([hit.again() for hit in self.charged])
         plan.hits = charged
-        plan.verdict = Verdict(True, charged, self.verdict.unmatched)
+        plan.verdict = Verdict(True, charged, unmatched=self.verdict.unmatched)
         return plan
 
 
@@ -98,7 +101,7 @@ class Planner:
         if domain not in book.domains:
             nothing: list[Hit | None] = [None] * len(request.descriptors)
             aside.append((self._unknown_domains.of((domain,)), "total_hits", 1))
-            return Plan(nothing, tally, aside, edition, _unmatched(request, nothing, book))
+            return Plan(nothing, tally, aside, edition, unmatched=_unmatched(request, nothing, book))
         hits: list[Hit | None] = []
         unlimited = False
         replaced: frozenset[str] = frozenset()
@@ -124,7 +127,10 @@ class Planner:
             hits = [_unless_replaced(hit, replaced, aside) for hit in hits]
         if unlimited:
             aside += [(hit.tally, "unlimited", abs(hit.cost)) for hit in hits if hit is not None and not hit.key]
-        return Plan(hits, tally, aside, edition, _unmatched(request, hits, book))
+        unmatched = _unmatched(request, hits, book)
+        # As upstream: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
+        idle_quota = self._quota_mode and None in hits
+        return Plan(hits, tally, aside, edition, unmatched=unmatched, idle_quota=idle_quota)
 
     def _rule(self, book: RuleBook, domain: str, descriptor: Descriptor) -> Rule | None:
         """The limit that came with the descriptor, or else that of the book."""

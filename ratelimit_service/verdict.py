@@ -65,14 +65,23 @@ class Hit:
 class Verdict:
     """The answer for a request."""
 
-    __slots__ = ("allowed", "hits", "unmatched")
+    __slots__ = ("allowed", "hits", "idle_quota", "unmatched")
 
-    def __init__(self, allowed: bool, hits: Sequence[Hit | None], unmatched: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        allowed: bool,
+        hits: Sequence[Hit | None],
+        *,
+        unmatched: Sequence[str] | None = None,
+        idle_quota: bool = False,
+    ) -> None:
         self.allowed = allowed
         self.hits = hits
         """One for each descriptor, in order; None where no rule applied."""
         self.unmatched = unmatched
         """For each descriptor why no rule applied, in words, where the caller asks for it."""
+        self.idle_quota = idle_quota
+        """One of those without a hit counts as a quota that is not used up."""
 
     def passes(self) -> bool:
         """Whether the hits allow it: no limit is over, and of several quotas not all are."""
@@ -85,7 +94,7 @@ class Verdict:
                 exhausted += hit.over
             elif hit.over:
                 return False
-        return not quotas or exhausted < quotas
+        return not quotas or exhausted < quotas or self.idle_quota
 
     def tightest(self) -> Hit | None:
         """The hit whose limit the caller should hear of: the last one refused, else the first with the least left."""

@@ -91,8 +91,8 @@ def curl() -> Path:
 
 
 def upstream() -> Path:
-    """The service of envoyproxy/ratelimit itself, in Go."""
-    return have(find_upstream)
+    """The service of envoyproxy/ratelimit itself, in Go; `UPSTREAM=/path/to/another pytest …` takes that one."""
+    return Path(os.environ["UPSTREAM"]) if "UPSTREAM" in os.environ else have(find_upstream)
 
 
 def redis_server() -> Path:

@@ -160,14 +160,40 @@ def test_a_shadow_quota_counts_as_passed() -> None:
     assert [verdict.allowed for verdict in verdicts] == [True, True, True]
 
 
-def test_in_global_quota_mode_every_rule_is_a_quota_and_what_has_no_rule_is_none() -> None:
+def test_in_global_quota_mode_every_rule_is_a_quota() -> None:
     tested = limiter(quota_mode=True)
 
-    verdicts = [ask(tested, "user", "tenant", "open") for _ in range(3)]
-    alone = [ask(tested, "base", "open") for _ in range(2)]
+    verdicts = [ask(tested, "user", "tenant") for _ in range(3)]
+    alone = [ask(tested, "base") for _ in range(2)]
 
     assert [verdict.allowed for verdict in verdicts] == [True, True, True]
     assert [verdict.allowed for verdict in alone] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("beside", "allowed"),
+    [(["nothing"], True), (["open"], True), (["base", "vip"], True), (["vip"], False), (["free"], False)],
+    ids=["no rule", "no rate_limit", "a replaced rule", "a used up rule", "an unlimited rule"],
+)
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+def test_in_global_quota_mode_a_descriptor_that_nothing_limits_is_a_quota_that_is_not_used_up(
+    beside: list[str], allowed: bool, later: bool
+) -> None:
+    store = MemoryStore(1000, Clock())
+    tested = Limiter(store, quota_mode=True)
+    tested.book = book(RULES)
+    ask(tested, "user", "vip", cost=9)
+    plan = tested.plan(Request("shop", [Descriptor(((key, "x"),)) for key in ("user", *beside)]))
+
+    answers: list[Verdict | RpcError | None] = []
+    if later:
+        tested.ask(plan, answers.append)
+    else:
+        answers.append(tested.decide(plan))
+
+    (verdict,) = answers
+    assert isinstance(verdict, Verdict)
+    assert verdict.allowed is allowed
 
 
 def test_a_replaced_rule_is_not_charged_but_counted_as_replaced() -> None:

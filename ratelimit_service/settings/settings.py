@@ -228,7 +228,11 @@ class Settings(BaseSettings):
     shadow_mode: Switch = knob(
         Section.COUNTING, "false", "Count and report everything, and answer OK to every request."
     )
-    quota_mode: Switch = knob(Section.COUNTING, "false", "Treat every rule as if it said `quota_mode`.")
+    quota_mode: Switch = knob(
+        Section.COUNTING,
+        "false",
+        "Treat every rule as if it said `quota_mode`, and a descriptor that nothing limits as a quota with room.",
+    )
 
     limit_response_headers_enabled: Switch = knob(Section.ANSWERS, "false", "Send the three headers below.")
     limit_limit_header: Header = knob(Section.ANSWERS, "RateLimit-Limit", "Header with the limit.")

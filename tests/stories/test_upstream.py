@@ -1,0 +1,92 @@
+"""Random rules and calls: envoyproxy/ratelimit and this service answer alike, each with counters of its own.
+
+Limits are by the year, so nothing depends on when the calls come.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.processes import ask, start_service
+from tests.redis import start_redis
+from tests.upstream import start_upstream
+
+recent = pytest.mark.skipif(
+    "UPSTREAM" not in os.environ,
+    reason="the version that Go's proxy has is older than this: UPSTREAM=/path/to/its/program of 2026-04-19 or later",
+)
+
+
+class Pair(NamedTuple):
+    """The HTTP ports of both services."""
+
+    theirs: int
+    ours: int
+
+    def answers(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What each answers, but for the time until the window ends."""
+        return _answer(self.theirs, request), _answer(self.ours, request)
+
+
+def _answer(port: int, request: Mapping[str, Any]) -> dict[str, Any]:
+    reply = ask(port, "/json", method="POST", body=json.dumps(request))
+    answer: dict[str, Any] = json.loads(reply.body)
+    for status in answer["statuses"]:
+        status.pop("durationUntilReset", None)
+    return {"http": reply.status, **answer}
+
+
+@contextmanager
+def start_pair(folder: Path, rules: str, environ: Mapping[str, str]) -> Iterator[Pair]:
+    """Both with these rules, and with these settings."""
+    config = folder / "root" / "config"
+    config.mkdir(parents=True)
+    (config / "rules.yaml").write_text(rules, encoding="utf-8")
+    with start_redis(folder / "redis") as redis:
+        where = {"REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": f"127.0.0.1:{redis.port}"}
+        with (
+            start_upstream(folder / "theirs", config, {**where, **environ}) as theirs,
+            start_service(folder / "ours", config, environ) as ours,
+        ):
+            yield Pair(theirs.http_port, ours.http_port)
+
+
+def descriptor(*entries: tuple[str, str], **more: Any) -> dict[str, Any]:
+    """As `/json` takes it."""
+    return {"entries": [{"key": key, "value": value} for key, value in entries], **more}
+
+
+MODES = """
+domain: shop
+descriptors:
+  - {key: one, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: two, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: free, rate_limit: {unlimited: true}}
+  - {key: base, rate_limit: {unit: year, requests_per_unit: 1, name: base}}
+  - {key: vip, rate_limit: {unit: year, requests_per_unit: 3, replaces: [{name: base}]}}
+  - {key: open}
+"""
+
+
+@recent
+@pytest.mark.parametrize("quota_mode", ["false", "true"])
+def test_quotas_are_used_up_in_the_same_requests(tmp_path: Path, quota_mode: str) -> None:
+    random = Random(13)  # noqa: S311 - the same every time
+    keys = ["one", "two", "quota", "shadow", "free", "base", "vip", "open", "nothing"]
+    refused = 0
+    with start_pair(tmp_path, MODES, {"QUOTA_MODE": quota_mode}) as pair:
+        for number in range(300):
+            asked = [descriptor((key, f"v{number // 10}")) for key in random.choices(keys, k=random.randint(1, 3))]
+            theirs, ours = pair.answers({"domain": "shop", "descriptors": asked})
+
+            assert ours == theirs, asked
+            refused += theirs["http"] == 429
+    assert 20 < refused < 280
