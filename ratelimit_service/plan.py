@@ -8,7 +8,7 @@ from typing import Final
 
 from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Rule, counter_key, near_threshold, tally_of
+from ratelimit_service.rules.rule import REQUEST, Entries, Rule, counter_key, near_threshold, tally_of
 from ratelimit_service.rules.unmatched import why_unlimited
 from ratelimit_service.tally import DomainTallies, DomainTally, Tallies, Tally
 from ratelimit_service.verdict import Hit, Verdict, in_bundles
@@ -138,13 +138,8 @@ class Planner:
         if limit is None:
             return book.match(domain, descriptor.entries)
         path = (domain, *(f"{key}_{value}" if value else key for key, value in descriptor.entries))
-        return Rule.overriding(
-            domain,
-            limit,
-            near_threshold(limit.requests, self._near_ratio),
-            tally=self._overrides.of(path),
-            together=REQUEST if domain in book.together else ALONE,
-        )
+        near = near_threshold(limit.requests, self._near_ratio)
+        return book.overriding(domain, descriptor.entries, limit, near, self._overrides.of(path))
 
 
 def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook) -> Sequence[str] | None:

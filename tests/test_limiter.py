@@ -224,16 +224,36 @@ def test_rules_replace_only_within_one_request() -> None:
     assert [verdict.allowed for verdict in verdicts] == [True, False]
 
 
-def test_an_override_stands_in_for_the_rulebook_and_has_a_counter_of_its_own() -> None:
+def test_an_override_stands_in_for_the_rule_and_shares_its_counter_where_both_count_alike() -> None:
     tested = limiter()
     five = Limit(5, Unit.MINUTE, MINUTE)
 
     ask(tested, "user", cost=2)
     verdicts = [ask(tested, "user", "nothing", override=five), ask(tested, "user")]
 
-    assert summary(verdicts[0]) == [(False, 4), (False, 4)]
+    assert summary(verdicts[0]) == [(False, 2), (False, 4)]
     assert summary(verdicts[1]) == [(True, 0)]
     assert [path for path, _ in tested.overrides.items()] == [("shop", "user_x"), ("shop", "nothing_x")]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "{key: k, rate_limit: {unit: 60 minutes, requests_per_unit: 9}}",
+        "{key: k, rate_limit: {unit: minute, requests_per_unit: 9, algorithm: sub_windows}}",
+        "{key: k, rate_limit: {unit: minute, requests_per_unit: 9, anchor: first_request}}",
+        "{key: k, value: '*', share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 9}}",
+    ],
+    ids=["another window", "another algorithm", "another anchor", "a counter of all values"],
+)
+def test_an_override_has_a_counter_of_its_own_where_the_rule_counts_otherwise(rule: str) -> None:
+    tested = Limiter(MemoryStore(1000, Clock()))
+    tested.book = book(f"domain: shop\ndescriptors:\n- {rule}\n")
+
+    ask(tested, "k", cost=2)
+    verdict = ask(tested, "k", override=Limit(5, Unit.MINUTE, MINUTE))
+
+    assert summary(verdict) == [(False, 4)]
 
 
 def test_an_override_for_an_unknown_domain_is_ignored() -> None:

@@ -46,7 +46,7 @@ class Seen:
         self.total += 1
         if not counter.descriptor:
             self.digests += 1
-        elif counter.rule is None and not counter.override:
+        elif counter.rule is None:
             self.without_rule += 1
         row = Row(content.fullness, content.used or 0, -self.total, counter, content)
         if len(self.rows) < self.most:
@@ -67,7 +67,10 @@ def table(seen: Seen) -> str:
     lines = [_line(cells, widths) for cells in rows] if seen.rows else []
     lines.append(f"{many(seen.total)}{_shown(len(seen.rows), seen.total)}")
     if seen.without_rule:
-        lines.append(f"{seen.without_rule:,} of them charged by none of the present rules")
+        lines.append(
+            f"{seen.without_rule:,} of them charged by none of the present rules: by limits sent with requests, or by "
+            "rules that were changed or are gone"
+        )
     if seen.digests:
         lines.append(f"{seen.digests:,} of them under a digest: the name was too long to tell the descriptor")
     return "\n".join([*lines, *notes(untouched=seen.untouched, left_out=seen.left_out, moved=seen.moved)])
@@ -134,7 +137,7 @@ def _cells(counter: Counter, content: Content) -> tuple[str, ...]:
     if rule is not None:
         name = ".".join(rule.path)
     else:
-        name = "(sent with the request)" if counter.override else "(none)"
+        name = "(sent with requests?)" if counter.may_be_sent else "(none)"
     return (
         used if rule is None else f"{used} of {limit.burst or limit.requests:,}",
         "?" if content.remaining is None else f"{content.remaining:,}",
@@ -173,7 +176,6 @@ def _row_as_json(counter: Counter, content: Content) -> dict[str, Any]:
         "descriptor": counter.descriptor or None,
         "rule": None if rule is None else ".".join(rule.path),
         "place": str(rule.place) if rule is not None and rule.place else None,
-        "override": counter.override,
         "algorithm": counter.algorithm or None,
         "limit": None if rule is None else limit_in_words(limit),
         "capacity": None if rule is None else limit.burst or limit.requests,

@@ -8,7 +8,9 @@ the one of the node that the last entry reaches.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Self
 
-from ratelimit_service.rules.rule import Entries, Place, Rule
+from ratelimit_service.model import Limit
+from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Place, Rule
+from ratelimit_service.tally import Tally
 
 
 class Wildcards:
@@ -127,6 +129,18 @@ class RuleBook:
         """Whether a descriptor of the file stands for these entries, and says neither a limit nor what may follow."""
         node, count = self.walk(domain, entries)
         return count == len(entries) > 0 and node.rule is None and not node.children
+
+    def overriding(self, domain: str, entries: Entries, limit: Limit, near: int, tally: Tally) -> Rule:
+        """The rule that a limit makes which comes with these entries, in place of the one that they match.
+
+        It is charged together with what that one is charged together with. So its counter lies where that one's does,
+        and is the same where window and algorithm are.
+        """
+        rule = self.match(domain, entries)
+        if rule is not None:
+            return Rule.overriding(domain, limit, near, tally=tally, together=rule.together, span=rule.span)
+        together = REQUEST if domain in self.together else ALONE
+        return Rule.overriding(domain, limit, near, tally=tally, together=together)
 
 
 def let_go(books: list[RuleBook]) -> None:

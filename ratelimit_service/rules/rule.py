@@ -88,7 +88,7 @@ class Rule:
             set_once(self, "scale", Scale(0, 0, 0))
         set_once(self, "shares", any(level.shared is not None for level in self.levels))
         set_once(self, "start", self.domain.translate(_SEPARATORS))
-        set_once(self, "ending", "" if limit is None else _ending(self.algorithm.name, limit, self.override))
+        set_once(self, "ending", "" if limit is None else _ending(self.algorithm.name, limit))
 
     @property
     def room(self) -> int:
@@ -101,10 +101,10 @@ class Rule:
         return (self.domain, *(level.name for level in self.levels), *self.span)
 
     @classmethod
-    def overriding(cls, domain: str, limit: Limit, near: int, *, tally: Tally, together: int) -> Self:
-        """The rule that a limit sent with the request makes."""
+    def overriding(cls, domain: str, limit: Limit, near: int, *, tally: Tally, together: int, span: Path = ()) -> Self:
+        """The rule that a limit sent with the request makes; see `RuleBook.overriding`."""
         fixed = open_algorithm("fixed_window")
-        return cls(domain, (), limit, fixed, near=near, tally=tally, together=together, override=True)
+        return cls(domain, (), limit, fixed, near=near, tally=tally, together=together, span=span, override=True)
 
     def __repr__(self) -> str:
         return f"<Rule {'.'.join(self.path)} at {self.place}>"
@@ -133,11 +133,13 @@ def metric_path(rule: Rule, entries: Entries) -> Path:
 def counter_key(rule: Rule, entries: Entries) -> str:
     """The name of the counter that this rule and these entries share.
 
-    No two rules, and no two lists of entries under one rule, ever have the same. What separates the parts is escaped
-    inside them. A shared level's name is set off by `~` from what might be a value; it is the name and not the pattern,
-    which may stand twice at one level, below `a*` and `a`. The end tells the way of counting, the window, and whatever
-    else changes what a state means. How many are allowed is not in it: raising a limit keeps its counters.
-    A very long name stands as its digest, so that a counter's size does not depend on what clients send.
+    No two rules, and no two lists of entries under one rule, ever have the same, with one exception: as in upstream, a
+    limit that comes with a request has the counter of the rule that it stands for, where that counts in a fixed window
+    of the same length. What separates the parts is escaped inside them. A shared level's name is set off by `~` from
+    what might be a value; it is the name and not the pattern, which may stand twice at one level, below `a*` and `a`.
+    The end tells the way of counting, the window, and whatever else changes what a state means. How many are allowed is
+    not in it: raising a limit keeps its counters. A very long name stands as its digest, so that a counter's size does
+    not depend on what clients send.
     """
     key = rule.start
     if not rule.shares:
@@ -156,8 +158,8 @@ def counter_key(rule: Rule, entries: Entries) -> str:
     return key + rule.ending
 
 
-def _ending(algorithm: str, limit: Limit, override: bool) -> str:
-    ending = f"|{'override' if override else ''}{algorithm}/{limit.window}"
+def _ending(algorithm: str, limit: Limit) -> str:
+    ending = f"|{algorithm}/{limit.window}"
     if algorithm == "sub_windows":
         return f"{ending}/{limit.parts}"
     return f"{ending}/first_request" if limit.first_request else ending

@@ -163,7 +163,6 @@ def test_one_comes_as_json_with_all_that_is_known(shop: Shop) -> None:
         "descriptor": "user=bob",
         "rule": "shop.user",
         "place": f"{shop.rules}:4:5",
-        "override": False,
         "algorithm": "fixed_window",
         "limit": "10 requests per year",
         "capacity": 10,
@@ -257,17 +256,26 @@ def test_a_window_that_is_over_is_told_apart(shop: Shop) -> None:
     assert shop.counters("shop", "--rule", "fast", "--reset", "--yes").stdout.startswith("1 counter of shop.fast reset")
 
 
-def test_counters_of_no_rule_and_of_limits_sent_with_a_request_are_told(shop: Shop) -> None:
-    shop.charge(Charge("shop", descriptor("user=bob"), 1, Limit(3, Unit.YEAR, Unit.YEAR.window)))
+def test_counters_that_no_present_rule_charges_are_told_apart(shop: Shop) -> None:
+    shop.charge(Charge("shop", descriptor("user=bob"), 1, Limit(3, Unit.DAY, Unit.DAY.window)))
     shop.rules.write_text(RULES.replace("key: path", "key: other"))
 
     lines = shop.counters("shop").stdout.splitlines()
 
-    assert lines[-2:] == ["5 counters", "2 of them charged by none of the present rules"]
+    by_others = "by limits sent with requests, or by rules that were changed or are gone"
+    assert lines[-2:] == ["5 counters", f"3 of them charged by none of the present rules: {by_others}"]
     assert sum("(none)" in line for line in lines) == 2
-    assert sum("(sent with the request)  user=bob" in line for line in lines) == 1
-    assert [row["override"] for row in shop.as_json("shop", "user=bob")["counters"]] == [False, True]
-    assert [row["override"] for row in shop.as_json("shop", "user=bob", "--rule", "user")["counters"]] == [False]
+    assert sum("(sent with requests?)  user=bob" in line for line in lines) == 1
+    assert [row["rule"] for row in shop.as_json("shop", "user=bob")["counters"]] == ["shop.user", None]
+    assert [row["rule"] for row in shop.as_json("shop", "user=bob", "--rule", "user")["counters"]] == ["shop.user"]
+
+
+def test_a_limit_sent_with_a_request_is_charged_to_the_counter_of_the_rule_that_counts_alike(shop: Shop) -> None:
+    shop.charge(Charge("shop", descriptor("user=ada"), 2, Limit(3, Unit.YEAR, Unit.YEAR.window)))
+
+    [row] = shop.as_json("shop", "user=ada")["counters"]
+
+    assert (row["rule"], row["used"], row["remaining"]) == ("shop.user", 5, 5)
 
 
 def test_a_name_that_is_a_digest_is_told_and_left_out_where_it_may_be_of_another_rule(shop: Shop) -> None:

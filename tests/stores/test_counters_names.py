@@ -139,11 +139,22 @@ def test_a_name_under_which_a_rule_does_not_count_here_is_of_no_rule() -> None:
     assert (counter.rule, counter.descriptor) == (None, "user=ada")
 
 
-def test_a_limit_that_came_with_the_request_is_told() -> None:
-    counter = names(SHOP, "shop").counter(b"rl1|shop|user=ada|overridefixed_window/60000000", NOW)
+@pytest.mark.parametrize(
+    ("ending", "may_be_sent"),
+    [
+        ("fixed_window/60000000", False),
+        ("fixed_window/1000000", True),
+        ("fixed_window/1000000/first_request", False),
+        ("token_bucket/1000000", False),
+    ],
+)
+def test_what_no_rule_charges_may_be_of_a_limit_sent_with_a_request_if_its_name_is_such(
+    ending: str, may_be_sent: bool
+) -> None:
+    counter = names(SHOP, "shop").counter(f"rl1|shop|user=ada|{ending}".encode(), NOW)
 
     assert counter is not None
-    assert (counter.override, counter.rule, counter.algorithm) == (True, None, "fixed_window")
+    assert counter.may_be_sent is may_be_sent
 
 
 def test_a_digest_tells_neither_entries_nor_rule() -> None:

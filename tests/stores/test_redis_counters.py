@@ -162,7 +162,7 @@ def test_a_descriptors_counters_are_read_by_their_names_without_looking_for_them
             assert contents == {
                 b"one:rl1|shop|pair=ada|sub_windows/31536000000000/10": 2,
                 b"one:rl1|shop|pair=ada|token_bucket/86400000000": 2,
-                b"one:rl1|shop|pair=ada|overridefixed_window/31536000000000": 1,
+                b"one:rl1|shop|pair=ada|fixed_window/31536000000000": 1,
             }
             assert "cmdstat_scan" not in redis.cli("INFO", "commandstats")
 

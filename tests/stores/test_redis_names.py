@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from ratelimit_service.model import Limit, Unit
+from ratelimit_service.limiter import Limiter
+from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.rule import Level, Rule, counter_key
+from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.stores.redis.keys import cluster_key
+from ratelimit_service.stores.redis.target import is_per_second
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit
@@ -86,6 +90,31 @@ def test_no_two_limits_of_a_descriptor_share_a_counter_of_upstreams() -> None:
         """)
 
     assert [is_upstreams(rule) for rule in limits.rules] == [False, False]
+
+
+@pytest.mark.parametrize("of_file", ["each", "together"])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        "rate_limit: {unit: second, requests_per_unit: 9}",
+        "charge: each, rate_limit: {unit: second, requests_per_unit: 9}",
+        "charge: together, rate_limit: {unit: second, requests_per_unit: 9}",
+        "rate_limits: [{unit: second, requests_per_unit: 9}, {unit: day, requests_per_unit: 9}]",
+        "charge: each, rate_limits: [{unit: second, requests_per_unit: 9}]",
+    ],
+)
+def test_a_limit_sent_with_a_request_has_the_name_and_the_place_of_the_rules_counter(of_file: str, limits: str) -> None:
+    limiter = Limiter(MemoryStore(10, Clock()))
+    limiter.book = book(f"domain: shop\ncharge: {of_file}\ndescriptors: [{{key: user, {limits}}}]")
+    entries = (("user", "ada"),)
+    sent = Limit(3, Unit.SECOND, Unit.SECOND.window)
+
+    of_rule = limiter.plan(Request("shop", [Descriptor(entries)])).charged[0]
+    [of_sent] = limiter.plan(Request("shop", [Descriptor(entries, override=sent)])).charged
+
+    assert cluster_key("")(of_sent) == cluster_key("")(of_rule)
+    assert is_per_second(of_sent.rule) == is_per_second(of_rule.rule)
+    assert is_upstreams(of_sent.rule) == is_upstreams(of_rule.rule)
 
 
 def test_a_counter_that_upstream_has_begun_goes_on_and_stays_readable_for_it(redis: Redis) -> None:

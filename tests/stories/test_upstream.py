@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.clocks import stay_within
 from tests.processes import ask, start_service
 from tests.redis import start_redis
 from tests.upstream import start_upstream
@@ -90,3 +91,36 @@ def test_quotas_are_used_up_in_the_same_requests(tmp_path: Path, quota_mode: str
             assert ours == theirs, asked
             refused += theirs["http"] == 429
     assert 20 < refused < 280
+
+
+OVERRIDDEN = """
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 7}}
+  - {key: plan, value: free, rate_limit: {unit: year, requests_per_unit: 4}}
+  - {key: plan, value: "p*", rate_limit: {unit: year, requests_per_unit: 5}}
+  - {key: all, value: "*", share_threshold: true, rate_limit: {unit: year, requests_per_unit: 30}}
+  - {key: week, rate_limit: {unit: week, requests_per_unit: 5}}
+  - {key: watched, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 3}}
+  - {key: open}
+"""
+
+
+def test_a_limit_sent_with_a_request_counts_with_the_rule_that_it_stands_for(tmp_path: Path) -> None:
+    random = Random(13)  # noqa: S311 - the same every time
+    keys = ["user", "plan", "all", "week", "watched", "open", "nothing"]
+    refused = 0
+    stay_within(86_400, 120)  # windows of weeks, months and years end at midnight
+    with start_pair(tmp_path, OVERRIDDEN, {}) as pair:
+        for number in range(400):
+            key, value = random.choice(keys), random.choice(["free", "paid", f"v{number // 20}"])
+            asked = descriptor((key, value))
+            if random.random() < 0.4:
+                asked["limit"] = {"requestsPerUnit": random.randint(0, 6), "unit": random.choice(["YEAR", "MONTH"])}
+            theirs, ours = pair.answers(
+                {"domain": "shop", "descriptors": [asked], "hitsAddend": random.choice([1, 1, 2])}
+            )
+
+            assert ours == theirs, (number, asked)
+            refused += theirs["http"] == 429
+    assert 40 < refused < 360

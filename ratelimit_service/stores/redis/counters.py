@@ -13,7 +13,7 @@ from ratelimit_service.algorithms.sliding_log import LONGEST
 from ratelimit_service.clock import DAY, SECOND
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Rule, counter_key
+from ratelimit_service.rules.rule import Entries, Rule, counter_key
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.choices import KeyFormat, RedisType
 from ratelimit_service.stores.redis.checks import Checks
@@ -70,7 +70,7 @@ class Counters:
         """The counters that a descriptor has, or would have, of these rules and of limits sent with a request."""
         batches: dict[tuple[Primaries, Address], dict[bytes, Counter]] = {}
         words = " ".join(f"{key}={value}" for key, value in entries)
-        for rule in (*rules, *(self._overriding(domain) if overriding else ())):
+        for rule in (*rules, *(self._overriding(domain, entries) if overriding else ())):
             assert rule.limit is not None, "an unlimited rule has no counter"
             redis = self._redis_of(rule)
             hit = Hit(rule, counter_key(rule, entries), 0, tally=Tally(), quota=False)
@@ -81,7 +81,7 @@ class Counters:
                 end = now - now % rule.limit.window + rule.limit.window
             key = name.encode()
             present = None if rule.override else rule
-            counter = Counter(key, domain, words, present, rule.algorithm.name, rule.limit, rule.override, end)
+            counter = Counter(key, domain, words, present, rule.algorithm.name, rule.limit, end)
             batches.setdefault((redis, await redis.owner(key)), {}).setdefault(key, counter)
         return [Found(redis, address, tuple(found.values())) for (redis, address), found in batches.items()]
 
@@ -141,10 +141,9 @@ class Counters:
     def _redis_of(self, rule: Rule) -> Primaries:
         return self._per_second if self._per_second is not None and is_per_second(rule) else self._main
 
-    def _overriding(self, domain: str) -> Iterator[Rule]:
-        together = REQUEST if domain in self._book.together else ALONE
+    def _overriding(self, domain: str, entries: Entries) -> Iterator[Rule]:
         for unit in Unit:
-            yield Rule.overriding(domain, Limit(0, unit, unit.window), 0, tally=Tally(), together=together)
+            yield self._book.overriding(domain, entries, Limit(0, unit, unit.window), 0, Tally())
 
     def _names(
         self, redis: Primaries, domain: str, rules: Sequence[Rule]

@@ -33,10 +33,13 @@ class Counter(NamedTuple):
     """Empty when this release does not know it."""
     limit: Limit
     """The rule's. Without a rule only what the name tells: its window, never how many."""
-    override: bool = False
-    """Its limit came with the request."""
     end: int = 0
     """Of upstream's counters: the end of the window."""
+
+    @property
+    def may_be_sent(self) -> bool:
+        """No present rule charges it, and a limit that comes with requests would have this name."""
+        return self.rule is None and self.algorithm == "fixed_window" and not self.limit.first_request
 
 
 class OwnNames:
@@ -72,15 +75,15 @@ class OwnNames:
         if name is None or not name.startswith(self._start + "|"):
             return None
         *parts, ending = name[len(self._start) + 1 :].split("|")
-        override, algorithm, limit = _read_ending(ending)
+        algorithm, limit = _read_ending(ending)
         parsed = [_read_part(part) for part in parts]
         entries = [part for part in parsed if part is not None]
         if len(entries) < len(parsed):
-            return Counter(key, self._domain, "", None, algorithm, limit, override)
+            return Counter(key, self._domain, "", None, algorithm, limit)
         words = " ".join(f"{name}={values[0]}" for name, values in entries)
-        rule = None if override else self._rule(entries, name)
+        rule = self._rule(entries, name)
         if rule is None or rule.limit is None:
-            return Counter(key, self._domain, words, None, algorithm, limit, override)
+            return Counter(key, self._domain, words, None, algorithm, limit)
         return Counter(key, self._domain, words, rule, algorithm, rule.limit)
 
     def _rule(self, entries: "list[_Part]", name: str) -> Rule | None:
@@ -111,10 +114,9 @@ def _read_part(part: str) -> _Part | None:
     return name, (level.partition("_")[2], "")
 
 
-def _read_ending(ending: str) -> tuple[bool, str, Limit]:
-    """How a counter is charged: by a limit that came with the request, by which algorithm, in what window."""
-    name = ending.removeprefix("override")
-    algorithm, window, option = [*name.split("/"), "", ""][:3]
+def _read_ending(ending: str) -> tuple[str, Limit]:
+    """How a counter is charged: by which algorithm, in what window."""
+    algorithm, window, option = [*ending.split("/"), "", ""][:3]
     known = algorithm in NAMES and _NUMBER.fullmatch(window) is not None
     limit = Limit(
         0,
@@ -123,7 +125,7 @@ def _read_ending(ending: str) -> tuple[bool, str, Limit]:
         parts=int(option) if _NUMBER.fullmatch(option) else 10,
         first_request=option == "first_request",
     )
-    return name != ending, algorithm if known else "", limit
+    return algorithm if known else "", limit
 
 
 _NUMBER: Final = re.compile("[1-9][0-9]{0,17}")
