@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ratelimit_service.rules.nodes import Fields, Scalar
+from ratelimit_service.rules.nodes import Fields, Scalar, kind_of
 from ratelimit_service.rules.options import BY_BLOCK, OPTIONS, Block
 from ratelimit_service.rules.report import Report, nearest, quoted
 
@@ -17,7 +17,9 @@ def read_block(fields: Fields, block: Block, report: Report) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, (at, node) in fields.fields.items():
         option = known.get(key)
-        if option is None:
+        if not isinstance(at.value, str):
+            report.add(at, f"a key must be text, not {kind_of(at)}; write it in quotes")
+        elif option is None:
             report.add(at, _stray(key, block))
         elif not (isinstance(node, Scalar) and node.value is None):
             value = option.kind.read(node, key, report)

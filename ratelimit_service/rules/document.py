@@ -225,8 +225,6 @@ class Composer:
             value = self._node(self._event(), depth + 1)
             if not isinstance(key, Scalar):
                 self._report.add(_at(inner), f"a key must be text, not {kind_of(key)}")
-            elif not isinstance(key.value, str):
-                self._report.add(_at(inner), f"a key must be text, not {kind_of(key)}; write it in quotes")
             elif key.text in written:
                 first = written[key.text]
                 message = f"key {quoted(key.text)} is given twice in this map, first at {first.line}:{first.column}"

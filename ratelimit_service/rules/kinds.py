@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ratelimit_service.model import LONGEST_WINDOW, MAX_REQUESTS, Unit
 from ratelimit_service.rules.nodes import Fields, Items, Scalar, YamlNode, kind_of
 from ratelimit_service.rules.report import Report, nearest, quoted
+from ratelimit_service.rules.scalar import printed
 
 UNITS = {unit.name.lower(): unit for unit in sorted(Unit, key=lambda unit: unit.window)}
 
@@ -135,7 +136,20 @@ def _read_maps(node: YamlNode, key: str, report: Report) -> list[Fields] | None:
 
 def _read_json(node: YamlNode, key: str, report: Report) -> dict[str, Any] | None:
     fields = _read_map(node, key, report)
-    return None if fields is None else {name: _plain(field.value, key, report) for name, field in fields.fields.items()}
+    # As upstream's YAML library reads a key into a text: null is the empty one.
+    return None if fields is None else _named(fields, lambda name: "" if name.value is None else name.text, key, report)
+
+
+def _named(fields: Fields, name_of: Callable[[Scalar], str], key: str, report: Report) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    written: dict[str, Scalar] = {}
+    for at, node in fields.fields.values():
+        name = name_of(at)
+        first = written.setdefault(name, at)
+        if first is not at:
+            report.add(at, f"{key}: {quoted(name)} is given twice in this map, first at {first.line}:{first.column}")
+        found[name] = _plain(node, key, report)
+    return found
 
 
 def _plain(node: YamlNode, key: str, report: Report) -> Any:
@@ -143,7 +157,7 @@ def _plain(node: YamlNode, key: str, report: Report) -> Any:
         case Items():
             return [_plain(item, key, report) for item in node.items]
         case Fields():
-            return {name: _plain(field.value, key, report) for name, field in node.fields.items()}
+            return _named(node, lambda name: printed(name.value), key, report)
     if isinstance(node.value, float) and not math.isfinite(node.value):
         report.add(node, f"{key} must be what JSON can say, and {node.text} is not; write it in quotes")
     return node.value

@@ -38,7 +38,7 @@ class Field(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """A map whose keys are all strings, without duplicates, merge keys resolved."""
+    """A map by the texts of its keys, without duplicates, merge keys resolved."""
 
     line: int
     column: int

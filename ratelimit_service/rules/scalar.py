@@ -6,6 +6,7 @@ quotes is always text and never comes here.
 
 import math
 import re
+from decimal import Decimal
 
 Value = str | bool | int | float | None
 
@@ -44,3 +45,26 @@ def resolve(text: str) -> Value:
     if _FLOAT.fullmatch(plain) and math.isfinite(real := float(plain)):
         return real
     return text
+
+
+def printed(value: Value) -> str:
+    """The value as Go prints it with `%v`: `1.50` is `1.5`, `1e3` is `1000`, `1e6` is `1e+06`, null is `<nil>`."""
+    match value:
+        case None:
+            return "<nil>"
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return _printed_float(value)
+    return str(value)
+
+
+def _printed_float(value: float) -> str:
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{value:+f}".replace("inf", "Inf")
+    mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
+    power = int(exponent)
+    # The bounds of Go's strconv for the shortest text that is read as this float.
+    if value and not -4 <= power < 6:
+        return f"{mantissa}e{power:+03d}"
+    return f"{Decimal(repr(value)).normalize():f}"

@@ -120,7 +120,19 @@ def test_a_key_that_does_not_belong_is_refused_and_said_where_it_does(text: str,
         ),
         ("- key: a\n  rate_limit: 5", "1.yaml:4:15: rate_limit must be a map, not the number 5"),
         ("- key: a\n  metadata: x", '1.yaml:4:13: metadata must be a map, not the text "x"'),
-        ("- key: a\n  metadata: {1: x}", "1.yaml:4:14: a key must be text, not the number 1; write it in quotes"),
+        ("- key: a\n  metadata: {[a]: x}", "1.yaml:4:14: a key must be text, not a list"),
+        (
+            "- key: a\n  metadata: {~: x, null: y}",
+            '1.yaml:4:20: metadata: "" is given twice in this map, first at 4:14',
+        ),
+        (
+            "- key: a\n  metadata: {a: {1: x, 0x1: y}}",
+            '1.yaml:4:24: metadata: "1" is given twice in this map, first at 4:18',
+        ),
+        (
+            "- key: a\n  metadata: &m {key: x, 1: x}\n  descriptors: [*m]",
+            "1.yaml:4:25: a key must be text, not the number 1; write it in quotes",
+        ),
         (
             "- key: a\n  metadata: {x: [.inf]}",
             "1.yaml:4:18: metadata must be what JSON can say, and .inf is not; write it in quotes",
@@ -357,6 +369,25 @@ def test_every_option_reaches_its_rule() -> None:
         "deep": {"1": "x"},
         "when": "2024-01-31",
     }
+
+
+@pytest.mark.parametrize(
+    ("written", "metadata"),
+    [
+        ("{1: a, 0x1F: b, 1.50: c}", {"1": "a", "0x1F": "b", "1.50": "c"}),
+        ("{yes: a, n: b, ~: c}", {"yes": "a", "n": "b", "": "c"}),
+        ("{a: {n: 1}}", {"a": {"false": 1}}),
+        ("{a: {1: x, 0x1F: w, 1.50: z}}", {"a": {"1": "x", "31": "w", "1.5": "z"}}),
+        ("{a: [{~: x, True: w}]}", {"a": [{"<nil>": "x", "true": "w"}]}),
+        ('{a: {"n": 1, 2024-01-31: 2}}', {"a": {"n": 1, "2024-01-31": 2}}),
+    ],
+)
+def test_keys_of_metadata_that_are_no_text_have_the_names_that_upstream_gives_them(
+    written: str, metadata: object
+) -> None:
+    (rule,) = book(descriptor(f"- key: a\n  metadata: {written}\n  rate_limit: {{unlimited: true}}")).rules
+
+    assert rule.metadata == metadata
 
 
 def test_a_rate_limit_of_null_is_none() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.rules.scalar import Value, resolve
+from ratelimit_service.rules.scalar import Value, printed, resolve
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,21 @@ def test_a_plain_scalar_has_the_value_that_yaml_v2_gives_it(text: str, value: Va
 
     assert found == value
     assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "in_go"),
+    [
+        ("~", "<nil>"), ("yes", "true"), ("off", "false"), ("0x1F", "31"), ("-017", "-15"), ("text", "text"),
+        ("18446744073709551615", "18446744073709551615"), ("18446744073709551616", "1.8446744073709552e+19"),
+        ("1.50", "1.5"), ("5.", "5"), ("1e3", "1000"), ("123456.7", "123456.7"), ("100000.0", "100000"),
+        ("1000000.0", "1e+06"), ("1234567.5", "1.2345675e+06"), ("1e22", "1e+22"), ("1e100", "1e+100"),
+        ("0.0001", "0.0001"), ("0.00012", "0.00012"), ("0.000099", "9.9e-05"), ("5e-324", "5e-324"),
+        ("0.0", "0"), ("-0.0", "-0"), ("-2.5", "-2.5"), (".inf", "+Inf"), ("-.inf", "-Inf"), (".nan", "NaN"),
+    ],
+)  # fmt: skip
+def test_a_value_is_printed_as_go_prints_it(text: str, in_go: str) -> None:
+    assert printed(resolve(text)) == in_go
 
 
 def test_nan_is_a_float() -> None:

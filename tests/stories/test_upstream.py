@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from ratelimit_service.errors import RulesError
+from tests.books import book
 from tests.clocks import stay_within
 from tests.processes import ask, start_service
 from tests.redis import start_redis
@@ -124,3 +126,50 @@ def test_a_limit_sent_with_a_request_counts_with_the_rule_that_it_stands_for(tmp
             assert ours == theirs, (number, asked)
             refused += theirs["http"] == 429
     assert 40 < refused < 360
+
+
+SCALARS = [
+    "1", "-1", "+1", "0", "-0", "007", "08", "0x1F", "0o17", "0b11", "1_000", "18446744073709551615",
+    "-9223372036854775808", "100000000000000000000", "1.5", "1.50", ".5", "5.", "1e3", "1e20", "1e21", "1.25e21",
+    "123456789.125", "1e-4", "1e-5", "1.5e-7", "-2.5", "-0.0", "1e400", "yes", "n", "True", "off", "~", "null", "NULL",
+    '""', '"1"', "'~'", "2024-01-31", "2024-01-31 10:00:00", "text", "a b", "12:30", "1.2.3", ".inf", "-.Inf", ".NaN",
+    "!!str 1", "!!float 1", "ö", "<nil>", "false",
+]  # fmt: skip
+"""What YAML 1.1 reads as numbers, booleans, nothing, moments and texts."""
+
+
+def some_metadata(random: Random, deep: int) -> str:
+    """A map in braces."""
+    fields = []
+    for name in random.sample(SCALARS, random.randint(1, 4)):
+        values = ["x", "7", "[1, {2: 3, yes: no}, [~: y]]"]
+        value = random.choice(values) if random.random() < 0.5 or not deep else some_metadata(random, deep - 1)
+        fields.append(f"? {name} : {value}")
+    return "{" + ", ".join(fields) + "}"
+
+
+@recent
+def test_keys_of_metadata_that_are_no_text_become_the_same_names(tmp_path: Path) -> None:
+    random = Random(13)  # noqa: S311 - the same every time
+    drawn = (some_metadata(random, 3) for _ in range(400))
+    texts = [text for text in drawn if _is_good(text)]
+    rules = "domain: shop\ndescriptors:\n" + "".join(
+        f"- key: k{number}\n  rate_limit: {{unit: year, requests_per_unit: 9}}\n  metadata: {text}\n"
+        for number, text in enumerate(texts)
+    )
+    with start_pair(tmp_path, rules, {"RESPONSE_DYNAMIC_METADATA": "true"}) as pair:
+        for number, text in enumerate(texts):
+            theirs, ours = pair.answers({"domain": "shop", "descriptors": [descriptor((f"k{number}", "v"))]})
+
+            assert theirs["dynamicMetadata"]["metadata"], text
+            assert ours["dynamicMetadata"]["metadata"] == theirs["dynamicMetadata"]["metadata"], text
+    assert len(texts) > 200
+
+
+def _is_good(metadata: str) -> bool:
+    """Some names come out alike: here that is an error, and there chance decides which of them counts."""
+    try:
+        book(f"domain: d\ndescriptors:\n- key: a\n  metadata: {metadata}\n")
+    except RulesError:
+        return False
+    return True
