@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 
 from ratelimit_service.errors import Problem, RulesError
-from ratelimit_service.rules.advice import advise
+from ratelimit_service.rules.advice import KINDS, advise
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files import read_sources
 from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.report import Advice
 from ratelimit_service.rules.source import Source
 from ratelimit_service.rules.words import counted
 
@@ -30,20 +31,28 @@ Examples:
     envvar="MERGE_DOMAIN_CONFIG",
     help="Several files may have rules of one domain.  [env: MERGE_DOMAIN_CONFIG]",
 )
+@click.option(
+    "--ignore",
+    "ignored",
+    multiple=True,
+    metavar="KIND",
+    type=click.Choice(KINDS),
+    help=f"Leave out warnings of this kind, which stands at their end in brackets: {', '.join(KINDS)}.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def command(*, paths: Sequence[Path], merge_domains: bool, as_json: bool) -> None:
+def command(*, paths: Sequence[Path], merge_domains: bool, ignored: Sequence[str], as_json: bool) -> None:
     """Check rules files, and all rules files in folders.
 
-    Prints every error as path:line:column, and warns of descriptors that nothing reaches or that do nothing. Exits with
-    1 when there is an error, else with 0.
+    Prints every error as path:line:column, and warns of what is allowed and hardly meant, such as a descriptor that
+    nothing reaches or a value that looks like a network. Exits with 1 when there is an error, else with 0.
     """
     book, errors = _load(paths, merge_domains)
-    warnings = [] if book is None else advise(book)
+    warnings = [] if book is None else [warning for warning in advise(book) if warning.kind not in ignored]
     if as_json:
         click.echo(json.dumps(_findings(book, errors, warnings), indent=2, ensure_ascii=False))
     else:
         for warning in warnings:
-            click.echo(f"{warning._replace(message=f'warning: {warning.message}')}", err=True)
+            click.echo(warning, err=True)
         for error in errors:
             click.echo(error, err=True)
         if book is not None:
@@ -72,14 +81,14 @@ def _load(paths: Sequence[Path], merge_domains: bool) -> tuple[RuleBook | None, 
     return (None if errors else book), errors
 
 
-def _findings(book: RuleBook | None, errors: Sequence[Problem], warnings: Sequence[Problem]) -> dict[str, object]:
+def _findings(book: RuleBook | None, errors: Sequence[Problem], warnings: Sequence[Advice]) -> dict[str, object]:
     return {
         "rules": None if book is None else len(book.rules),
         "domains": None if book is None else len(book.domains),
         "errors": [_finding(error) for error in errors],
-        "warnings": [_finding(warning) for warning in warnings],
+        "warnings": [{"kind": warning.kind, **_finding(warning)} for warning in warnings],
     }
 
 
-def _finding(problem: Problem) -> dict[str, object]:
+def _finding(problem: Problem | Advice) -> dict[str, object]:
     return {"file": problem.path, "line": problem.line, "column": problem.column, "message": problem.message}

@@ -5,10 +5,11 @@ A book never changes once it is built; a reload makes a new one. Matching is ups
 the one of the node that the last entry reaches.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 from ratelimit_service.model import Limit
+from ratelimit_service.rules.report import Advice
 from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Place, Rule
 from ratelimit_service.tally import Tally
 
@@ -80,11 +81,15 @@ class Node:
 class RuleBook:
     """Every domain with its tree of nodes.
 
-    In the domains of `together`, a limit that comes with a request is charged together with the others.
+    In the domains of `together`, a limit that comes with a request is charged together with the others. `warnings` are
+    those that the text of the files gave; `advise` adds what the tree tells.
     """
 
-    def __init__(self, domains: Mapping[str, Node], together: Collection[str] = ()) -> None:
+    def __init__(
+        self, domains: Mapping[str, Node], together: Collection[str] = (), warnings: Sequence[Advice] = ()
+    ) -> None:
         self.domains = domains
+        self.warnings = warnings
         self.together = frozenset(together)
         nodes = (node for root in domains.values() for node in _nodes(root))
         self.rules = tuple(rule for node in nodes if node.rule is not None for rule in (node.rule, *node.rule.beside))

@@ -116,7 +116,8 @@ OPTIONS = (
         (Block.RATE_LIMIT,),
         UNIT,
         'The length of the window, such as minute or "5 minutes". A month is 30 days and a year 365; fixed windows are '
-        "aligned to the calendar in UTC. Required unless unlimited.",
+        "counted from 1970-01-01 in UTC, so that days begin at midnight and weeks on Thursday. Required unless "
+        "unlimited.",
     ),
     Option(
         "unit_multiplier",

@@ -15,11 +15,13 @@ from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.block import read_block
 from ratelimit_service.rules.book import Node, RuleBook
+from ratelimit_service.rules.calendars import Calendars
 from ratelimit_service.rules.document import read_document
 from ratelimit_service.rules.limits import read_limit
 from ratelimit_service.rules.nodes import At, Fields, Scalar, dismantle, kind_of
+from ratelimit_service.rules.notations import odd_key, odd_value
 from ratelimit_service.rules.options import Block
-from ratelimit_service.rules.report import Placed, Report, quoted
+from ratelimit_service.rules.report import Advice, Placed, Report, quoted
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold
 from ratelimit_service.rules.source import Source
 from ratelimit_service.rules.words import window_in_words
@@ -44,6 +46,7 @@ def parse(
     old = {rule.path: rule for rule in previous.rules} if previous is not None else {}
     domains: dict[str, _Domain] = {}
     problems: list[Problem] = []
+    warnings: list[Advice] = []
     with _no_collections():
         for source in sources:
             report = Report(source.path)
@@ -51,11 +54,13 @@ def parse(
             with suppress(RulesError):  # raised to leave the file; the report has it all
                 parser.file(source, domains, merge_domains)
             problems += report.problems
+            warnings += report.warnings
         if problems:
             raise RulesError(problems)
         return RuleBook(
             {name: Node(domain.children, place=domain.place) for name, domain in domains.items()},
             [name for name, domain in domains.items() if domain.together],
+            warnings,
         )
 
 
@@ -107,6 +112,7 @@ class _Parser:
         self._domain = ""
         self._charge: str | None = None
         self._defaults: Mapping[str, Any] = {}
+        self._calendars = Calendars()
 
     def file(self, source: Source, domains: dict[str, _Domain], merge_domains: bool) -> None:
         """Add the file's rules to its domain."""
@@ -138,6 +144,7 @@ class _Parser:
                 message = f"domain {quoted(self._domain)} is already in {first.place}; MERGE_DOMAIN_CONFIG joins files"
                 self._report.add(at, message)
         self._descriptors(values.get("descriptors", []), (), children)
+        self._calendars.warn(self._report)
 
     def _descriptors(self, items: Sequence[Fields], above: tuple[Level, ...], children: dict[str, Node]) -> None:
         """Add the descriptors of one level to its children."""
@@ -147,6 +154,10 @@ class _Parser:
             value: str = values.get("value", "")
             name = f"{key}_{value}" if value else key
             at = item.fields["key"].key if "key" in item.fields else item
+            if odd := odd_key(key, value):
+                self._report.warn(item.fields["key"].value, *odd)
+            if odd := odd_value(key, value):
+                self._report.warn(item.fields["value"].value, *odd)
             if key and name in children:
                 first = children[name].place
                 message = f"descriptor {quoted(name)} is given twice at this level, first at {first}; join them"
@@ -207,6 +218,8 @@ class _Parser:
         """The rule of one limit; in a list, `before` has those that stand before it."""
         options = read_block(block, Block.RATE_LIMIT, self._report)
         algorithm, limit = read_limit(block, at, options, self._defaults, self._report)
+        if limit is not None and algorithm.name == "fixed_window" and not limit.first_request:
+            self._calendars.add(limit, options["unit"], block.fields["unit"].value)
         name: str = options.get("name", "")
         replaces = self._replaces(options.get("replaces", []), name)
         span: Path = ()

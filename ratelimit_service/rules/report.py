@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from ratelimit_service.errors import Problem, RulesError
 
@@ -12,6 +12,20 @@ MOST_PROBLEMS = 1000
 _LONGEST_QUOTE = 80
 _LONGEST_HINT = 40
 """Comparing for a hint takes the square of the length; no key or word is nearly as long."""
+
+
+class Advice(NamedTuple):
+    """A warning: something is allowed and hardly meant; line and column count from 1, 0 when there is no such place."""
+
+    path: str
+    line: int
+    column: int
+    kind: str
+    """One of `KINDS` in `advice.py`, by which it can be silenced."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{Problem(self.path, self.line, self.column, 'warning')}: {self.message} [{self.kind}]"
 
 
 class Placed(Protocol):
@@ -31,6 +45,7 @@ class Report:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.warnings: dict[Advice, None] = {}
         self._problems: dict[Problem, None] = {}
 
     def add(self, at: Placed, message: str) -> None:
@@ -38,6 +53,11 @@ class Report:
         self._problems[Problem(self.path, at.line, at.column, message)] = None
         if len(self._problems) >= MOST_PROBLEMS:
             raise RulesError(self.problems)
+
+    def warn(self, at: Placed, kind: str, message: str) -> None:
+        """Something there is hardly meant."""
+        if len(self.warnings) < MOST_PROBLEMS:
+            self.warnings[Advice(self.path, at.line, at.column, kind, message)] = None
 
     def stop(self, at: Placed, message: str) -> NoReturn:
         """Something is wrong there, and the reading cannot go on."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ratelimit_service.clock import Clock, system_clock
 from ratelimit_service.errors import Problem, RulesError
+from ratelimit_service.rules.advice import advise
 from ratelimit_service.rules.book import RuleBook, let_go
 from ratelimit_service.rules.files import read_sources
 from ratelimit_service.rules.source import Source
@@ -120,10 +121,10 @@ class Watcher:
                 self._refuse(error.problems)
             else:
                 old = [] if self.book is None else [self.book]
-                self._accept(book, looked)
+                self._accept(book, looked, len(await asyncio.to_thread(advise, book)))
                 await asyncio.to_thread(let_go, old)
 
-    def _accept(self, book: RuleBook, sources: Sequence[Source]) -> None:
+    def _accept(self, book: RuleBook, sources: Sequence[Source], warnings: int) -> None:
         self.book = book
         self.sources = sources
         self.problems = ()
@@ -132,11 +133,12 @@ class Watcher:
         self.last_success = self._clock()
         self._publish(book)
         log.info(
-            "rules loaded from %s: %s in %s, %s",
+            "rules loaded from %s: %s in %s, %s%s",
             self.path,
             counted(len(book.rules), "rule"),
             counted(len(book.domains), "domain"),
             counted(len(sources), "file"),
+            f", {counted(warnings, 'warning')}: see `ratelimit check`" if warnings else "",
         )
 
     def _refuse(self, problems: tuple[Problem, ...]) -> None:

@@ -53,6 +53,46 @@ def test_a_warning_is_told_and_the_exit_code_is_0(tmp_path: Path) -> None:
     assert result.stderr.startswith(f'{file}:3:3: warning: "b" does nothing')
 
 
+ODD = """\
+domain: shop
+descriptors:
+- key: client_ip
+  value: 10.0.0.0/8
+  rate_limit: {unit: day, requests_per_unit: 1}
+- key: user
+  rate_limit: {unit: month, requests_per_unit: 1}
+"""
+
+
+def test_warnings_never_change_the_exit_code_and_can_be_left_out_by_kind(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(ODD)
+
+    all_, some, none = check(file), check(file, "--ignore", "cidr"), check(file, "--ignore=cidr", "--ignore=calendar")
+
+    assert [result.exit_code for result in (all_, some, none)] == [0, 0, 0]
+    assert [result.stdout for result in (all_, some, none)] == ["2 rules in 1 domain are good\n"] * 3
+    assert [line.split(" ")[0] for line in all_.stderr.splitlines()] == [f"{file}:4:10:", f"{file}:7:22:"]
+    assert all_.stderr.splitlines()[1:] == some.stderr.splitlines()
+    assert none.stderr == ""
+
+
+def test_a_kind_of_warnings_that_there_is_not_is_bad_usage(tmp_path: Path) -> None:
+    assert check(tmp_path, "--ignore", "cider").exit_code == 2
+
+
+def test_warnings_come_as_json_with_their_kinds(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(ODD)
+
+    found = json.loads(check("--json", file).stdout)
+
+    assert [(one["kind"], one["line"], one["column"]) for one in found["warnings"]] == [
+        ("cidr", 4, 10),
+        ("calendar", 7, 22),
+    ]
+
+
 def test_the_findings_come_as_json(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("domain: a\nfoo: 1\n")

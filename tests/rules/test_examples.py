@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ratelimit_service.rules.advice import advise
+from ratelimit_service.rules.advice import KINDS, advise
 from ratelimit_service.rules.files import read_sources
 from ratelimit_service.rules.options import OPTIONS
 from ratelimit_service.rules.parse import parse
@@ -21,6 +21,12 @@ def test_every_option_stands_in_the_example_of_every_option() -> None:
     text = (ROOT / "config" / "every-option.yaml").read_text()
 
     assert [option.key for option in OPTIONS if f"{option.key}: " not in text.replace(":\n", ": ")] == []
+
+
+def test_every_kind_of_warnings_stands_in_the_reference() -> None:
+    text = (ROOT / "docs" / "rules.md").read_text()
+
+    assert [kind for kind in KINDS if f"| `{kind}` |" not in text] == []
 
 
 def test_every_option_stands_in_the_reference() -> None:

@@ -79,6 +79,23 @@ def test_what_is_there_at_the_start_is_loaded(folder: Path) -> None:
     assert play(folder, story).watcher.successes == 1
 
 
+@pytest.mark.parametrize(
+    ("unit", "end"), [("day", ", 1 file"), ("month", ", 1 file, 1 warning: see `ratelimit check`")]
+)
+def test_how_many_warnings_there_are_is_told_in_the_line_of_a_load(
+    folder: Path, caplog: pytest.LogCaptureFixture, unit: str, end: str
+) -> None:
+    (folder / "shop.yaml").write_text(rules(1).replace("day", unit))
+
+    async def story(watched: Watched) -> None:
+        await watched.limits()
+
+    with caplog.at_level(logging.INFO):
+        play(folder, story)
+
+    assert [record.getMessage().endswith(end) for record in caplog.records] == [True]
+
+
 def test_a_file_written_in_place_is_loaded(folder: Path) -> None:
     async def story(watched: Watched) -> None:
         await watched.limits()
