@@ -92,15 +92,13 @@ def test_pauses_grow_to_two_seconds_and_half_of_each_is_chance() -> None:
     assert [shortest.pause() for _ in range(8)] == [0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
-def test_pauses_begin_anew_only_when_the_server_was_well_for_some_time() -> None:
+def test_pauses_begin_short_in_each_outage() -> None:
     breaker = Breaker(lambda: 1.0)
     breaker.open(10.0)
-    breaker.pause()
+    assert [breaker.pause() for _ in range(3)] == [0.05, 0.1, 0.2]
     breaker.close(11.0)
-    breaker.open(12.0)
-    assert breaker.pause() == 0.1
-    breaker.close(13.0)
-    breaker.open(18.0)
+    breaker.open(11.1)
+
     assert breaker.pause() == 0.05
 
 

@@ -9,14 +9,12 @@ from random import random
 from typing import Final
 
 MOST_FAILURES: Final = 5
-"""Calls that may fail or be late one after the other: a fork of Redis's, or one lost packet, is no outage."""
+"""Calls that may fail or be late one after the other."""
 
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
-"""Seconds; a server that came back is noticed within the longest."""
-
-PROVEN: Final = 5.0
-"""Seconds after which a server counts as well again; if it fails before, the pauses go on where they were."""
+"""Seconds; a server that came back is noticed within the longest. Pauses grow within an outage and begin short in the
+next one: otherwise a server that stands still for 50 ms every two seconds would not be asked most of the time."""
 
 
 class Breaker:
@@ -26,7 +24,6 @@ class Breaker:
         self.opened_at: float | None = None
         """None while it is closed."""
         self._chance = chance
-        self._closed_at = 0.0
         self._failures = 0
         self._pauses = 0
 
@@ -44,15 +41,13 @@ class Breaker:
         news = self.opened_at is None
         if news:
             self.opened_at = now
-            if now - self._closed_at >= PROVEN:
-                self._pauses = 0
+            self._pauses = 0
         return news
 
     def close(self, now: float) -> float:
         """Calls again; says for how many seconds there were none."""
         since = now - (now if self.opened_at is None else self.opened_at)
         self.opened_at = None
-        self._closed_at = now
         self._failures = 0
         return since
 
