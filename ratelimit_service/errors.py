@@ -8,6 +8,7 @@
     ├── StartError        something outside is missing: a certificate, a folder; exits 1
     │   └── ListenError   an address cannot be had
     ├── StoreError        the counters cannot be reached; answered by policy
+    │   └── TooHeavyError a request asks for more in one step than a store does in one; INVALID_ARGUMENT
     ├── RpcError          a call that cannot be answered; becomes a gRPC status
     └── WireError         a peer breaks HTTP/2 or asks too much; its connection ends with GOAWAY
 
@@ -67,6 +68,10 @@ class ListenError(StartError):
 
 class StoreError(RateLimitError):
     """The store cannot say whether a hit is allowed."""
+
+
+class TooHeavyError(StoreError):
+    """Hits that must be charged in one step are more than the store does in one; the message names the bound."""
 
 
 class Status(IntEnum):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
-from ratelimit_service.errors import RpcError, Status, StoreError
+from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
 from ratelimit_service.latency import Latency
 from ratelimit_service.model import ByPolicy, Request
 from ratelimit_service.plan import Plan, Planner
@@ -93,6 +93,9 @@ class Limiter:
             self.waits.observe(perf_counter_ns() - began)
             if error is None:
                 judged(self._judge(asked))
+            elif isinstance(error, TooHeavyError):
+                self.totals.service_errors += 1
+                judged(RpcError(Status.INVALID_ARGUMENT, str(error)))
             else:
                 self._count_failed(asked)
                 judged(RpcError(Status.UNAVAILABLE, str(error)))

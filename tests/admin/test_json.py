@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ratelimit_service.admin.json_api import http_answer, request_bytes
 from ratelimit_service.api.answer import Answer, HeaderNames
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
-from ratelimit_service.errors import RpcError, StoreError
+from ratelimit_service.errors import RpcError, StoreError, TooHeavyError
 from ratelimit_service.stores.store import Done, Lost
 from ratelimit_service.verdict import Hit
 from tests.admin.conftest import RULES
@@ -231,6 +231,15 @@ def test_a_store_that_fails_is_answered_503(tmp_path: Path) -> None:
         reply = service.post(ADA)
 
     assert (reply.status, reply.text) == (503, "redis at 10.0.0.1:6379: connection refused\n")
+
+
+def test_a_request_that_is_too_heavy_for_the_store_is_answered_400(tmp_path: Path) -> None:
+    store = StandIn(lambda done: done(TooHeavyError("limits that are charged together count as 501 hits")))
+
+    with running(tmp_path, RULES, store=store) as service:
+        reply = service.post(ADA)
+
+    assert (reply.status, reply.text) == (400, "limits that are charged together count as 501 hits\n")
 
 
 def test_a_call_in_flight_is_finished_when_the_service_stops(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import uvloop
 
 from ratelimit_service.rules.rule import LIST, REQUEST
 from ratelimit_service.stores.redis.keys import cluster_key, slot_of
-from ratelimit_service.stores.redis.lane import COMMAND, MOST_HITS
+from ratelimit_service.stores.redis.lane import COMMAND
+from ratelimit_service.stores.redis.orders import MOST_IN_CALL
 from tests.redis import Redis
 from tests.stores.redis_groups import Move, Nodes, have_the_same, start_cluster, start_fourth
 from tests.stores.redis_stores import charge, hit_of, opened, rule, until
@@ -60,7 +61,7 @@ def test_a_crowd_of_slots_is_sent_to_a_node_bit_by_bit(nodes: Nodes) -> None:
             await until(lambda: any(lane._calls and lane._calls.parts for lane in store.lanes), "a call is under way")
             most = max(lane._calls.parts for lane in store.lanes if lane._calls)
 
-            assert most <= MOST_HITS / (1 + COMMAND)
+            assert most <= MOST_IN_CALL / (1 + COMMAND)
             assert (await answer).allowed
 
     run(story())

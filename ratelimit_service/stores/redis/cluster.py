@@ -6,15 +6,15 @@ never waited for by a hit. Hits that come before there is a map wait for the fir
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import SLOTS, slot_of
-from ratelimit_service.stores.redis.lane import MOST_WAITING, Lane
+from ratelimit_service.stores.redis.lane import COMMAND, MOST_WAITING, Lane
 from ratelimit_service.stores.redis.link import Link
-from ratelimit_service.stores.redis.orders import Group, Order, Part, Script
+from ratelimit_service.stores.redis.orders import MOST_IN_PART, Group, Order, Part, Script, cut, weigh
 from ratelimit_service.stores.redis.outage import Outage
 from ratelimit_service.stores.redis.target import Target
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
@@ -77,14 +77,35 @@ class Cluster:
             self._wanted.set()
             self._task = asyncio.get_running_loop().create_task(self._watch())
 
-    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> None:
+    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script, weight: int) -> None:
         """A part for each slot, to the node that has it."""
         by_slot: dict[int, list[Hit]] = {}
         for hit in hits:
             by_slot.setdefault(slot_of(script.key(hit)), []).append(hit)
+        if weight + COMMAND * len(by_slot) > MOST_IN_PART:
+            self._put_many(waiting, by_slot, script)
+            return
         waiting.left += len(by_slot)
         for slot, some in by_slot.items():
-            self._put(Part(waiting, some, self._group(script, slot)))
+            self._put(Part(waiting, some, self._group(script, slot), len(some)))
+
+    def _put_many(self, waiting: Waiting, by_slot: Mapping[int, Sequence[Hit]], script: Script) -> None:
+        """The same, bit by bit to each node."""
+        parts = [
+            Part(waiting, piece, self._group(script, slot), weigh(piece))
+            for slot, some in by_slot.items()
+            for piece in cut(some)
+        ]
+        waiting.left += len(parts)
+        by_lane: dict[Lane, list[Part]] = {}
+        for part in parts:
+            lane = self._slots[part.group.slot]
+            if lane is None:
+                self._put(part)
+            else:
+                by_lane.setdefault(lane, []).append(part)
+        for lane, some in by_lane.items():
+            lane.put_all(iter(some))
 
     def _put(self, part: Part) -> None:
         """To its node; what comes before the map, or for a slot that nobody has, is kept."""

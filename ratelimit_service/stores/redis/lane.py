@@ -7,14 +7,14 @@ its first attempt: most often the server is there, and nobody notices.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from time import monotonic
 from typing import Any, Final
 
 from ratelimit_service.stores.redis.calls import UNFIT, Calls, Learn, Redirect
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.link import Link
-from ratelimit_service.stores.redis.orders import Group, Order, Part
+from ratelimit_service.stores.redis.orders import MOST_IN_CALL, MOST_IN_PART, Group, Order, Part
 from ratelimit_service.stores.redis.outage import Outage
 from ratelimit_service.stores.redis.seeker import Seeker
 from ratelimit_service.stores.redis.waiting import WaitingRoom
@@ -23,12 +23,8 @@ from ratelimit_service.stores.store import Lost
 MOST_IN_FLIGHT: Final = 2
 """One that Redis works on while the other one is on the wire."""
 
-MOST_HITS: Final = 1000
-"""In one call, so that one call never keeps Redis from others for more than a few milliseconds."""
-
 COMMAND: Final = 4
-"""Hits that take Redis as long as it takes to begin a command: 13 µs, and 3 for each hit. In a Cluster each slot is a
-command, and a node that was sent a thousand in one call, and a thousand more in the next, would count as lost."""
+"""Hits that take Redis as long as it takes to begin a command, of which there is one for each slot of a Cluster."""
 
 MOST_WAITING: Final = 10_000
 """Requests that may wait for a call: what 100,000 a second leave in a tenth of a second. Beyond it they are answered
@@ -109,6 +105,16 @@ class Lane:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send)
 
+    def put_all(self, parts: Iterator[Part]) -> None:
+        """Send parts of one request: some with the next call, and the others after what has come meanwhile."""
+        weight = 0
+        for part in parts:
+            weight += part.weight + COMMAND
+            if weight > MOST_IN_PART:
+                self.put(part._replace(rest=parts))
+                return
+            self.put(part)
+
     def adopt(self, order: Order, *, asking: bool) -> bool:
         """Send an order that another node has turned away; says whether it could be."""
         if self._calls is None:
@@ -186,7 +192,8 @@ class Lane:
         if calls is None or not queue or len(calls.under_way) >= MOST_IN_FLIGHT:
             return
         groups: dict[Group, list[Part]] = {}
-        taken = hits = 0
+        rests: list[Iterator[Part]] = []
+        taken = weight = 0
         for part in queue:
             taken += 1
             if not part.waiting.answered:
@@ -194,15 +201,21 @@ class Lane:
                 members = groups.get(part.group)
                 if members is None:
                     members = groups[part.group] = []
-                    hits += COMMAND
-                members.append(part)
-                hits += len(part.hits)
-                if hits >= MOST_HITS:
+                    weight += COMMAND
+                if part.rest:
+                    rests.append(iter(part.rest))
+                    members.append(part._replace(rest=()))
+                else:
+                    members.append(part)
+                weight += part.weight
+                if weight >= MOST_IN_CALL:
                     break
         if taken == len(queue):
             self._queue = []
         else:
             del queue[:taken]
+        for rest in rests:
+            self.put_all(rest)
         if groups:
             calls.send([Order(group, parts) for group, parts in groups.items()])
 
@@ -217,7 +230,8 @@ class Lane:
             self.forget()
 
     def _fail(self, part: Part, fault: Fault) -> None:
-        self._room.fail(part.waiting, part.hits, fault)
+        for each in (part, *part.rest):
+            self._room.fail(each.waiting, each.hits, fault)
 
     def _found(self, link: Link) -> None:
         link.on_lost = self._lost

@@ -16,7 +16,7 @@ from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.faults import Fault, code_of
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.link import Link
-from ratelimit_service.stores.redis.orders import Group, Order, Part, Script
+from ratelimit_service.stores.redis.orders import MOST_IN_PART, Group, Order, Part, Script, cut, weigh
 from ratelimit_service.stores.redis.target import Target
 from ratelimit_service.stores.redis.waiting import Waiting
 from ratelimit_service.stores.store import Lost
@@ -48,8 +48,8 @@ class Servers(Protocol):
     def start(self) -> None:
         """Begin to look for them."""
 
-    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> None:
-        """Send these hits of a request to where their counters are."""
+    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script, weight: int) -> None:
+        """Send these hits of a request, which weigh so much, to where their counters are."""
 
     def look(self, now: float) -> None:
         """Housekeeping, several times a second."""
@@ -84,13 +84,18 @@ class OneServer:
         if self._follow is not None and self._follower is None:
             self._follower = asyncio.get_running_loop().create_task(self._follow(self._lane))
 
-    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> None:
+    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script, weight: int) -> None:
         """All to the one."""
         group = self._groups.get(script)
         if group is None:
             group = self._groups[script] = Group(script)
-        waiting.left += 1
-        self._lane.put(Part(waiting, hits, group))
+        if weight <= MOST_IN_PART:
+            waiting.left += 1
+            self._lane.put(Part(waiting, hits, group, weight))
+        else:
+            parts = [Part(waiting, piece, group, weigh(piece)) for piece in cut(hits)]
+            waiting.left += len(parts)
+            self._lane.put_all(iter(parts))
 
     def look(self, now: float) -> None:
         """See that it answers."""
@@ -115,7 +120,7 @@ class Probe:
     async def try_out(self, link: Link, name: str = "probe") -> None:
         """Raises Fault, also when it takes longer than a hit may."""
         hit = Hit(self._rule, name, 1, tally=Tally(), quota=False)
-        order = Order(Group(self._script), [Part(Waiting((hit,), _ignore, 0.0), (hit,), Group(self._script))])
+        order = Order(Group(self._script), [Part(Waiting((hit,), _ignore, 0.0), (hit,), Group(self._script), 1)])
         # The script's first run compiles it, and that is not what hits wait for.
         try:
             await _within(self._deadline, link.ask(*order.by_name()))

@@ -10,11 +10,12 @@ from math import inf
 from time import monotonic
 from typing import Final
 
+from ratelimit_service.errors import TooHeavyError
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.lane import Lane
-from ratelimit_service.stores.redis.orders import Script
+from ratelimit_service.stores.redis.orders import LIGHT, MOST_IN_CALL, Script, weigh, weigh_bundles
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.refusals import Refusals
 from ratelimit_service.stores.redis.servers import Servers
@@ -105,13 +106,21 @@ class RedisStore:
                 done(None)
                 return None
             hits = left
+        weight = len(hits)
+        for hit in hits:
+            if hit.cost > LIGHT:
+                weight = weigh(hits)
+                break
+        if weight > MOST_IN_CALL and (together := weigh_bundles(hits)) > MOST_IN_CALL:
+            done(_too_heavy(together))
+            return None
         deadline = now + self._deadline
         waiting = Waiting(hits, done, deadline)
         self._room.enter(waiting)
         if self._timer is None:
             self._arm(deadline)
         if self._alike:
-            self._main.put(waiting, hits, self._script)
+            self._main.put(waiting, hits, self._script, weight)
         else:
             self._put_by_kind(waiting, hits)
         return None if waiting.answered else waiting.take_back
@@ -151,7 +160,7 @@ class RedisStore:
             kinds.setdefault(self._kind(hit.rule), []).append(hit)
         waiting.left += 1  # for all to be on their way, whatever is answered at once
         for (servers, script), some in kinds.items():
-            servers.put(waiting, some, script)
+            servers.put(waiting, some, script, weigh(some))
         waiting.settle()
 
     def _kind(self, rule: Rule) -> tuple[Servers, Script]:
@@ -175,3 +184,10 @@ class RedisStore:
             servers.look(now)
         if deadline is not None:
             self._arm(deadline)
+
+
+def _too_heavy(together: int) -> TooHeavyError:
+    return TooHeavyError(
+        f"limits that are charged together count as {together} hits, the most is {MOST_IN_CALL}; "
+        f"a hit of a sliding_log counts once more for each {LIGHT} of its cost"
+    )

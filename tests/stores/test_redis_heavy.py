@@ -1,0 +1,151 @@
+"""No request keeps Redis from others: a heavy one is sent bit by bit, with others' hits between."""
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
+
+import pytest
+import uvloop
+
+from ratelimit_service.errors import TooHeavyError
+from ratelimit_service.stores.redis.orders import cut, weigh
+from ratelimit_service.verdict import Hit
+from tests.redis import Redis, start_redis
+from tests.stores.redis_groups import Nodes, start_cluster
+from tests.stores.redis_stores import charge, hit_of, opened, rule
+
+run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
+
+LOG = rule(100_000, "sliding_log")
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
+        yield redis
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with start_cluster(tmp_path_factory.mktemp("cluster")) as nodes:
+        yield nodes
+
+
+def scripts(redis: Redis) -> int:
+    """How many times a script was run."""
+    return sum(int(count) for count in re.findall(r"cmdstat_eval\w*:calls=(\d+)", redis.cli("INFO", "commandstats")))
+
+
+def many(count: int, key: str = "heavy", together: int = 0) -> list[Hit]:
+    return [hit_of(rule(), f"{key}{number}", together=together) for number in range(count)]
+
+
+async def in_turn(*requests: Coroutine[Any, Any, Any]) -> list[int]:
+    """The order in which requests that come at one moment are answered."""
+    tasks = [asyncio.create_task(request) for request in requests]
+    answered: list[int] = []
+    for index, task in enumerate(tasks):
+        task.add_done_callback(lambda _, index=index: answered.append(index))  # type: ignore[misc]  # mypy: default of a lambda
+    for answer in await asyncio.gather(*tasks):
+        assert answer.allowed
+    return answered
+
+
+def test_what_comes_after_a_heavy_request_is_answered_before_it(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            heavy = charge(store, *many(4000))
+            small = [charge(store, hit_of(rule(), f"small{number}")) for number in range(50)]
+
+            assert await in_turn(heavy, *small) == [*range(1, 51), 0]
+
+    run(story())
+
+
+def test_on_a_cluster_too(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with opened(nodes.url, REDIS_TYPE="cluster") as store:
+            heavy = charge(store, *many(3000))
+            small = [charge(store, hit_of(rule(), f"small{number}")) for number in range(50)]
+
+            assert (await in_turn(heavy, *small))[-1] == 0
+
+    run(story())
+
+
+def test_no_step_of_redis_has_more_than_seven_hundred_hits(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            before = scripts(redis)
+            await asyncio.gather(*(charge(store, *many(1400, f"step{number}-")) for number in range(5)))
+
+            assert scripts(redis) - before >= 7000 / 700
+
+    run(story())
+
+
+def test_a_hit_of_a_log_weighs_what_it_costs(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            before = scripts(redis)
+            answer = await charge(store, *(hit_of(LOG, f"log{number}", 5000) for number in range(60)))
+
+            assert answer.allowed
+            assert scripts(redis) - before >= 60 / 6
+
+    run(story())
+
+
+def test_a_heavy_request_is_decided_in_its_order(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            limited = rule(300)
+            answer = await charge(store, *(hit_of(limited, "ordered") for _ in range(900)))
+
+            assert [hit.decision.allowed for hit in answer.hits] == [True] * 300 + [False] * 600
+
+    run(story())
+
+
+def test_a_bundle_is_never_cut_and_too_heavy_a_one_is_refused_with_the_bound(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            before = scripts(redis)
+            most = await charge(store, *many(500, "most", together=1))
+            more = await charge(store, *many(501, "more", together=1))
+            log = await charge(store, *(hit_of(LOG, f"log{number}", 5000, together=1) for number in range(5)))
+
+            assert most.allowed
+            assert isinstance(more.error, TooHeavyError)
+            assert str(more.error).startswith(
+                "limits that are charged together count as 501 hits, the most is 500; a hit of a sliding_log counts"
+            )
+            assert isinstance(log.error, TooHeavyError)
+            assert scripts(redis) - before == 1
+            assert store.errors == {}
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("hits", "sizes"),
+    [
+        (many(200), [200]),
+        (many(450), [200, 200, 50]),
+        ([hit_of(LOG, "a", 5000)] * 3, [1, 1, 1]),
+        ([*many(150), *many(100, together=1), *many(201, together=2), *many(3, together=3)], [150, 100, 201, 3]),
+        ([*many(10), *many(10, together=1)], [20]),
+    ],
+)
+def test_requests_are_cut_between_bundles(hits: Sequence[Hit], sizes: list[int]) -> None:
+    pieces = list(cut(hits))
+
+    assert [len(piece) for piece in pieces] == sizes
+    assert [hit for piece in pieces for hit in piece] == list(hits)
+
+
+def test_weight_is_bounded_by_the_limit() -> None:
+    """What costs more is never charged."""
+    assert weigh([hit_of(rule(1000, "sliding_log"), cost=10**9)]) == 1 + 1000 // 50
+    assert weigh([hit_of(rule(), cost=10**9)]) == 1
