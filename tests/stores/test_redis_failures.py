@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -34,6 +35,11 @@ def redis(tmp_path: Path) -> Iterator[Redis]:
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What the store has said to the operator."""
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def clients(redis: Redis) -> list[str]:
+    """The numbers of its connections by TCP; `cli` comes by a socket of its own."""
+    return re.findall(r"^id=(\d+) addr=127", redis.cli("CLIENT", "LIST"), re.MULTILINE)
 
 
 async def flood(store: RedisStore, seconds: float, count: int = 50) -> list[float]:
@@ -144,6 +150,23 @@ def test_a_short_pause_of_the_server_loses_no_connection(redis: Redis, caplog: p
 
     run(story())
     assert lines(caplog) == []
+
+
+def test_a_service_that_was_not_running_reads_its_answers_before_it_judges_the_server(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}", STORE_DEADLINE="15ms") as store:
+            before = clients(redis)
+            for _ in range(5):
+                answer = asyncio.create_task(charge(store, hit_of(rule())))
+                for _ in range(3):  # it is put, it is sent, and uvloop writes at the end of a turn
+                    await asyncio.sleep(0)
+                time.sleep(0.2)  # noqa: ASYNC251  # as when all of its processor time is used up
+                store.sweep()
+
+                assert (await answer).allowed
+            assert clients(redis) == before
+
+    run(story())
 
 
 def test_a_late_answer_is_dropped(redis: Redis) -> None:

@@ -34,16 +34,18 @@ class Owner(Protocol):
     def failed(self, fault: Fault) -> bool:
         """An order was answered with an error; says whether the server is given up, and this connection with it."""
 
-    def ended(self, sent: float, *, well: bool) -> None:
-        """A call is answered, as it should be or not; there is room for the next one."""
+    def ended(self, *, well: bool, in_time: bool) -> None:
+        """A call is answered, as it should be or not, in time for some request or for none: the next may be sent."""
 
 
 class _Call:
     """What is sent in one go: an order for each group, or a PING."""
 
-    __slots__ = ("left", "sent", "well")
+    __slots__ = ("in_time", "left", "sent", "well")
 
     def __init__(self, left: int) -> None:
+        self.in_time = False
+        """Some request waited for its answer."""
         self.left = left
         self.sent = monotonic()
         self.well = True
@@ -113,6 +115,8 @@ class Calls:
         if isinstance(reply, hiredis.ReplyError):
             self._error(call, order, reply)
             return
+        if not order.parts[-1].waiting.answered:
+            call.in_time = True
         told = order.decode(reply)
         if told:
             self._owner.learn(told, call.sent)
@@ -124,6 +128,7 @@ class Calls:
     def _error(self, call: _Call, order: Order, error: Exception) -> None:
         """An order was not carried out: what can be healed is sent again, the rest is answered by policy."""
         code = code_of(error)
+        call.in_time = True
         if order.tries < MOST_TRIES:
             if code == "NOSCRIPT":
                 self._order(call, order, order.in_full())
@@ -146,6 +151,7 @@ class Calls:
         # A user who may not PING is told so by a server that is there.
         fault = fault_of_reply(reply) if isinstance(reply, hiredis.ReplyError) else None
         if fault is None or fault.cause not in UNFIT or not self._owner.failed(fault):
+            call.in_time = True
             self._end(call)
 
     def _end(self, call: _Call) -> None:
@@ -153,7 +159,7 @@ class Calls:
         call.left -= 1
         if call.left == 0 and call in self.under_way:
             del self.under_way[call]
-            self._owner.ended(call.sent, well=call.well)
+            self._owner.ended(well=call.well, in_time=call.in_time)
 
     def _fail_order(self, order: Order, fault: Fault) -> None:
         for part in order.parts:

@@ -173,10 +173,10 @@ class Lane:
             return True
         return False
 
-    def ended(self, sent: float, *, well: bool) -> None:
+    def ended(self, *, well: bool, in_time: bool) -> None:
         """Send the next call; give up a server that was late too often."""
-        now = self._heard = monotonic()
-        if now - sent > self._deadline:
+        self._heard = monotonic()
+        if not in_time and well:
             if self._outage.breaker.fail():
                 self._lose(Fault("timeout"))
                 return

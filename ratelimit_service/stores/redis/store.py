@@ -6,7 +6,6 @@ call. `hit` never waits, and makes no task, no future and no timer: one timer an
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from math import inf
 from time import monotonic
 from typing import Final
 
@@ -26,11 +25,11 @@ from ratelimit_service.stores.store import Done, Lost, TakeBack
 from ratelimit_service.verdict import Hit
 
 _COARSE: Final = 0.001
-"""Seconds between two looks at who has waited too long, at the least."""
+"""Seconds between two looks at which requests have waited too long, at the least."""
 
-_STALLED: Final = 0.005
-"""Seconds by which the timer itself may come late. If it does, this process was not running, and the answers may lie
-there unread: they are read first."""
+_ONE_POLL: Final = 0.001
+"""Seconds after which the event loop has read its sockets at least once. Nothing is judged by the clock before: if this
+process was not running (throttled, stopped, starved), then what looks late lies there unread."""
 
 
 class RedisStore:
@@ -70,6 +69,7 @@ class RedisStore:
         self._timer: asyncio.TimerHandle | None = None
         self._all = [main] if per_second is None else [main, per_second]
         self._started = False
+        self._closed = False
 
     @property
     def healthy(self) -> bool:
@@ -131,15 +131,14 @@ class RedisStore:
             self._started = True
             for servers in self._all:
                 servers.start()
-        now = monotonic()
-        for servers in self._all:
-            servers.look(now)
+        asyncio.get_running_loop().call_later(_ONE_POLL, self._look)
         self._policy.sweep()
         if self._refusals is not None:
-            self._refusals.sweep(now)
+            self._refusals.sweep(monotonic())
 
     async def close(self) -> None:
         """Close all connections; whoever waits is answered by policy."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         await self._checks.close()
@@ -170,20 +169,25 @@ class RedisStore:
 
     def _arm(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()
-        pause = max(_COARSE, deadline - monotonic())
-        self._timer = loop.call_later(pause, self._expire, monotonic() + pause)
+        pause = max(_COARSE, deadline - monotonic() - _ONE_POLL)
+        self._timer = loop.call_later(pause, self._wait_for_poll)
 
-    def _expire(self, due: float) -> None:
-        now = monotonic()
-        if now - due > _STALLED:
-            self._timer = asyncio.get_running_loop().call_later(_COARSE, self._expire, inf)
-            return
+    def _wait_for_poll(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_ONE_POLL, self._expire)
+
+    def _expire(self) -> None:
         self._timer = None
-        deadline = self._room.expire(now)
-        for servers in self._all:
-            servers.look(now)
+        deadline = self._room.expire(monotonic())
+        self._look()
         if deadline is not None:
             self._arm(deadline)
+
+    def _look(self) -> None:
+        if self._closed:
+            return
+        now = monotonic()
+        for servers in self._all:
+            servers.look(now)
 
 
 def _too_heavy(together: int) -> TooHeavyError:
