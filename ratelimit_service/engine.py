@@ -9,6 +9,7 @@ from ratelimit_service.api.answer import Answer, HeaderNames
 from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.reflection import reflection
+from ratelimit_service.api.request import RequestLimits
 from ratelimit_service.clock import SECOND
 from ratelimit_service.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
@@ -36,8 +37,9 @@ class Engine:
             quota_mode=settings.quota_mode,
             near_ratio=settings.near_limit_ratio,
             most_values=settings.metrics_max_values,
+            most_hits=settings.request_max_hits,
         )
-        self.method = ShouldRateLimit(self.limiter, _answer(settings))
+        self.method = ShouldRateLimit(self.limiter, _answer(settings), _limits(settings))
         self.transport = open_transport(settings)
         self._grace_seconds = settings.drain_timeout / SECOND
         self._sweeping: asyncio.Task[None] | None = None
@@ -76,6 +78,7 @@ class Engine:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.store.sweep()
+            self.method.sweep()
             self.health.store_is(self.store.healthy)
 
 
@@ -87,6 +90,12 @@ def parse_rules(settings: Settings, sources: Sequence[Source], previous: RuleBoo
         near_ratio=settings.near_limit_ratio,
         most_values=settings.metrics_max_values,
         previous=previous,
+    )
+
+
+def _limits(settings: Settings) -> RequestLimits:
+    return RequestLimits(
+        settings.request_max_descriptors, settings.request_max_entries, settings.request_max_value_length
     )
 
 

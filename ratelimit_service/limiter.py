@@ -21,7 +21,7 @@ class Limiter:
 
     `shadow_mode` lets every request pass; `quota_mode` treats every rule as a quota; `near_ratio` is the share of an
     override's limit from which it counts as near; at most `most_values` overrides, unknown domains and descriptors
-    without a rule are tallied apart.
+    without a rule are tallied apart; a request may have at most `most_hits` hits.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class Limiter:
         quota_mode: bool = False,
         near_ratio: float = 0.8,
         most_values: int = 1000,
+        most_hits: int = 200,
     ) -> None:
         self.domains = DomainTallies()
         self.book = None
@@ -52,6 +53,7 @@ class Limiter:
             unmatched=self.unmatched,
             near_ratio=near_ratio,
             quota_mode=quota_mode,
+            most_hits=most_hits,
         )
         self._shadow_mode = shadow_mode
 
@@ -95,6 +97,7 @@ class Limiter:
                 judged(self._judge(asked))
             elif isinstance(error, TooHeavyError):
                 self.totals.service_errors += 1
+                asked.domain.failed += 1
                 judged(RpcError(Status.INVALID_ARGUMENT, str(error)))
             else:
                 self._count_failed(asked)

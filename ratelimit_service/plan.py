@@ -6,6 +6,7 @@ A plan depends on nothing but the request and the book: one serves all requests 
 from collections.abc import Sequence
 from typing import Final
 
+from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import REQUEST, Entries, Rule, counter_key, near_threshold, tally_of
@@ -76,7 +77,7 @@ class Plan:
 class Planner:
     """Makes plans. What no rule of a book counts has a tally here."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - tallies for what has no rule, and three settings
         self,
         *,
         domains: DomainTallies,
@@ -85,6 +86,7 @@ class Planner:
         unmatched: Tallies,
         near_ratio: float,
         quota_mode: bool,
+        most_hits: int,
     ) -> None:
         self._domains = domains
         self._overrides = overrides
@@ -92,6 +94,7 @@ class Planner:
         self._unmatched = unmatched
         self._near_ratio = near_ratio
         self._quota_mode = quota_mode
+        self._most_hits = most_hits
 
     def plan(self, request: Request, book: RuleBook, edition: object) -> Plan:
         """The plan for a request by this edition of the book."""
@@ -104,6 +107,7 @@ class Planner:
             return Plan(nothing, tally, aside, edition, unmatched=_unmatched(request, nothing, book))
         hits: list[Hit | None] = []
         unlimited = False
+        count = 0
         replaced: frozenset[str] = frozenset()
         for descriptor in request.descriptors:
             rule = self._rule(book, domain, descriptor)
@@ -113,6 +117,10 @@ class Planner:
                     shape = (domain, *(key for key, _ in descriptor.entries))
                     aside += ((tally, "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1))
                 continue
+            count += 1 + len(rule.beside)
+            if count > self._most_hits:
+                most = f"the most is {self._most_hits} (REQUEST_MAX_HITS)"
+                raise RpcError(Status.INVALID_ARGUMENT, f"the request meets more limits than it may, {most}")
             hit = _hit(rule, descriptor.entries, descriptor.cost, quota=rule.quota or self._quota_mode)
             if rule.limit is None:
                 unlimited = True

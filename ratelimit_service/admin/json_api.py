@@ -5,8 +5,9 @@ The body becomes the bytes of a gRPC call and the answer's bytes become JSON, so
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
@@ -36,8 +37,9 @@ _T = TypeVar("_T")
 class JsonApi:
     """Answers `POST /json` by the method."""
 
-    def __init__(self, method: Method, *, most_bytes: int) -> None:
+    def __init__(self, method: Method, *, most_bytes: int, most_objects: int) -> None:
         self._method = method
+        self._read = partial(request_bytes, most_objects=most_objects)
         self._most_bytes = most_bytes
         # One thread: several would take the interpreter from the loop together.
         self._thread = ThreadPoolExecutor(1, "json")
@@ -56,7 +58,7 @@ class JsonApi:
         except web.HTTPRequestEntityTooLarge:
             return refusal(413, f"the body is larger than {self._most_bytes} bytes (HTTP_MAX_BODY_SIZE)")
         try:
-            asked = await self._convert(request_bytes, body)
+            asked = await self._convert(self._read, body)
             async with asyncio.timeout(_ANSWER_SECONDS):
                 answer = await self._call(asked)
         except RpcError as error:
@@ -95,17 +97,47 @@ def refusal(status: int, message: str) -> web.Response:
     return web.Response(status=status, text=f"{message}\n")
 
 
-def request_bytes(body: bytes) -> bytes:
-    """The message that the JSON in `body` stands for; RpcError says what is wrong with it."""
+def request_bytes(body: bytes, most_objects: int = 1301) -> bytes:
+    """The message that the JSON in `body` stands for; RpcError says what is wrong with it.
+
+    To make a message of an object takes 10 µs, so there is a bound on their number.
+    """
     # json_format takes an empty list or string for a message without fields.
     if not body.lstrip(b" \t\r\n").startswith(b"{"):
         raise _invalid("it is not a JSON object")
     try:
-        message = json_format.Parse(body, RateLimitRequest())
-    except (json_format.ParseError, ValueError, RecursionError) as error:
+        found = json.loads(body.decode(), object_pairs_hook=_Objects(most_objects).make)
+    except json_format.ParseError as error:
+        raise _invalid(str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise _invalid(f"Failed to load JSON: {error}") from error
+    try:
+        message = json_format.ParseDict(found, RateLimitRequest())
+    except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
         raise _invalid(" ".join(str(error).split())) from error
     encoded: bytes = message.SerializeToString()
     return encoded + EXPLAIN
+
+
+class _Objects:
+    """Makes the objects of a body while it is read, and ends the reading of one that has too many."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+
+    def make(self, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        """The object with these members; ParseError when there are too many objects, or a member stands twice."""
+        self._count += 1
+        if self._count > self._most:
+            settings = "REQUEST_MAX_DESCRIPTORS, REQUEST_MAX_ENTRIES"
+            raise json_format.ParseError(f"it has more than {self._most} objects ({settings})")
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise json_format.ParseError(f"Failed to load JSON: duplicate key {twice}")
+        return found
 
 
 def _invalid(wrong: str) -> RpcError:

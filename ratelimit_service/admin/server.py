@@ -96,7 +96,9 @@ class AdminServer:
             workers=workers,
         )
         self._status = Status(counted, method, watcher, health, workers=workers)
-        self._json = JsonApi(method, most_bytes=settings.http_max_body_size)
+        # The request; its descriptors, each perhaps with a limit and a multiplier; their entries.
+        objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
+        self._json = JsonApi(method, most_bytes=settings.http_max_body_size, most_objects=objects)
         self._page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
         self._notices = Notices(log, steady_clock)
         self._servers: list[asyncio.Server] = []

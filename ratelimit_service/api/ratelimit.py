@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.decisions import log_failure, with_decisions_logged
 from ratelimit_service.api.method import Reply, TakeBack
-from ratelimit_service.api.request import decode
+from ratelimit_service.api.request import DEFAULT, RequestLimits, decode
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.latency import Latency
 from ratelimit_service.limiter import Limiter
@@ -17,11 +17,17 @@ from ratelimit_service.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
-MOST_PLANS = 65_536
-"""Plans that are remembered by the bytes of their requests: 0.6 kB each with one descriptor, 1.2 with four."""
+PLANS_BYTES = 64 * 1024 * 1024
+"""Of plans that are remembered by the bytes of their requests: 100,000 with one descriptor, 45,000 with four."""
+
+MOST_SEEN = 65_536
+"""Requests that came once, as hashes."""
 
 LONGEST_REMEMBERED = 512
 """Bytes of a request whose plan is remembered. Four descriptors of three entries each have about 300."""
+
+_SWEEP = 500
+"""Plans dropped in one sweep: 0.3 ms."""
 
 
 class ShouldRateLimit:
@@ -29,12 +35,19 @@ class ShouldRateLimit:
 
     path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
-    def __init__(self, limiter: Limiter, answer: Answer) -> None:
+    def __init__(
+        self, limiter: Limiter, answer: Answer, limits: RequestLimits = DEFAULT, *, plans_bytes: int = PLANS_BYTES
+    ) -> None:
         self.calls = 0
         self.latency = Latency()
         self._limiter = limiter
+        self._limits = limits
+        self._plans_bytes = plans_bytes
         self._encode = with_decisions_logged(answer.encode, limiter)
         self._plans: OrderedDict[bytes, Plan] = OrderedDict()
+        """The oldest first."""
+        self._bytes = 0
+        """What they take, as `_bytes_of` reckons."""
         self._seen: set[int] = set()
         """Hashes of requests that came, lately, at least once."""
 
@@ -63,23 +76,46 @@ class ShouldRateLimit:
         self.latency.observe(perf_counter_ns() - started)
         return None
 
+    def sweep(self) -> None:
+        """Forget some of the plans that were made by rules no longer in force; called several times a second."""
+        self._drop_stale(_SWEEP)
+
     def _plan(self, body: bytes) -> Plan:
         """A new plan, which takes twice as long as all the rest; remembered if the same bytes came before.
 
         So a flood of requests that are all different leaves nothing behind, and drives nothing out.
         """
-        plan = self._limiter.plan(decode(body))
-        if len(body) <= LONGEST_REMEMBERED:
-            seen, plans = self._seen, self._plans
-            if hash(body) in seen:
-                if len(plans) >= MOST_PLANS and body not in plans:
-                    plans.popitem(last=False)  # the oldest: one that is in use will soon be back
-                plans[body] = plan
+        request = decode(body, self._limits)
+        plan = self._limiter.plan(request)
+        # A limit that comes with a request is a rule of its own, and makes its plan too large.
+        if len(body) <= LONGEST_REMEMBERED and not any(descriptor.override for descriptor in request.descriptors):
+            if hash(body) in self._seen:
+                self._remember(body, plan)
             else:
-                if len(seen) >= MOST_PLANS:
-                    seen.clear()
-                seen.add(hash(body))
+                if len(self._seen) >= MOST_SEEN:
+                    self._seen.clear()
+                self._seen.add(hash(body))
         return plan
+
+    def _remember(self, body: bytes, plan: Plan) -> None:
+        plans = self._plans
+        if body in plans:
+            self._bytes -= _bytes_of(body, plans.pop(body))
+        self._drop_stale(2)
+        plans[body] = plan
+        self._bytes += _bytes_of(body, plan)
+        while self._bytes > self._plans_bytes:
+            self._drop_oldest()  # one that is in use will soon be back
+
+    def _drop_stale(self, most: int) -> None:
+        """Plans of rules that are no longer in force: a plan keeps its rules alive. They are the oldest."""
+        plans, edition = self._plans, self._limiter.edition
+        while most and plans and next(iter(plans.values())).edition is not edition:
+            self._drop_oldest()
+            most -= 1
+
+    def _drop_oldest(self) -> None:
+        self._bytes -= _bytes_of(*self._plans.popitem(last=False))
 
     def _finish(self, body: bytes, reply: Reply, started: int, verdict: Verdict | RpcError) -> None:
         try:
@@ -93,3 +129,8 @@ class ShouldRateLimit:
             answer = RpcError(Status.INTERNAL, "the answer could not be encoded")
         reply(answer)
         self.latency.observe(perf_counter_ns() - started)
+
+
+def _bytes_of(body: bytes, plan: Plan) -> int:
+    """What remembering the plan takes, within a fifth: its bytes stand in the request and in names of counters."""
+    return 350 + 2 * len(body) + 270 * len(plan.charged) + 80 * len(plan.aside)

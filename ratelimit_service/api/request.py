@@ -1,5 +1,8 @@
 """The bytes of a RateLimitRequest as a Request. Hot path, where requests are all different."""
 
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
 from google.protobuf.message import DecodeError
 
 from ratelimit_service.api.explanation import asks_to_explain
@@ -8,28 +11,69 @@ from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import R
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.model import LONGEST_WINDOW, MAX_REQUESTS, Descriptor, Limit, Request, Unit
 
-MOST_DESCRIPTORS = 1000
-"""In one request. Envoy sends a handful; a message of the largest size could hold a million, and answering it would
-keep every other call waiting."""
 
-MOST_ENTRIES = 1000
-"""In one descriptor; for the same reason."""
+class RequestLimits(NamedTuple):
+    """What one request may ask for, so that no other call waits for long; docs/settings.md has the reasons."""
 
-MOST_IN_ALL = 10_000
-"""Entries in all descriptors of a request: those of the largest message would take 200 ms to be read."""
+    descriptors: int = 100
+    entries: int = 1000
+    """Of all descriptors together."""
+    value_length: int = 64 * 1024
+    """Characters of a key, and of a value."""
 
 
-_LONGEST_PLAIN = 1000
-"""Bytes; too few for more descriptors or entries than there may be."""
+DEFAULT: Final = RequestLimits()
+ANY: Final = RequestLimits(2**31, 2**31, 2**31)
+"""For a request that was decoded before."""
+
+_LONGEST_PLAIN: Final = 1000
+"""Bytes of a request that is decoded by hand."""
+
+_LEAST_DESCRIPTOR: Final = 2
+_LEAST_ENTRY: Final = 6
+"""Bytes that one takes at the least."""
 
 # Tags: field number, then wire type 2 (length and bytes).
 _DOMAIN = _ENTRY = _KEY = 1 << 3 | 2
 _DESCRIPTOR = _VALUE = 2 << 3 | 2
 
 
-def decode(body: bytes) -> Request:
+def decode(body: bytes, limits: RequestLimits = ANY) -> Request:
     """The request in `body`; RpcError says what is wrong with it."""
-    return _decode_plain(body) or _decode_any(body)
+    request = _decode_plain(body)
+    if request is None:
+        return _decode_any(body, limits)
+    most, most_entries, longest = limits
+    size = len(body)
+    if size > _LEAST_DESCRIPTOR * most or size > _LEAST_ENTRY * most_entries or size > longest:
+        check_count(len(request.descriptors), most)
+        _check_entries([descriptor.entries for descriptor in request.descriptors], limits)
+    return request
+
+
+def check_count(descriptors: int, most: int) -> None:
+    """RpcError when a request has more descriptors than it may."""
+    if descriptors > most:
+        raise _invalid(f"the request has {descriptors} descriptors, the most is {most} (REQUEST_MAX_DESCRIPTORS)")
+
+
+def check_entries(entries: int, most: int) -> None:
+    """RpcError when the descriptors of a request have more entries than they may."""
+    if entries > most:
+        raise _invalid(f"the descriptors have {entries} entries, the most is {most} (REQUEST_MAX_ENTRIES)")
+
+
+def _check_entries(descriptors: Sequence[Sequence[tuple[str, str]]], limits: RequestLimits) -> None:
+    check_entries(sum(map(len, descriptors)), limits.entries)
+    longest = limits.value_length
+    for index, entries in enumerate(descriptors):
+        for key, value in entries:
+            if len(key) > longest or len(value) > longest:
+                length = max(len(key), len(value))
+                raise _invalid(
+                    f"descriptors[{index}] has a key or value of {length} characters, the most is {longest}"
+                    " (REQUEST_MAX_VALUE_LENGTH)"
+                )
 
 
 def _decode_plain(body: bytes) -> Request | None:
@@ -76,7 +120,7 @@ def _decode_plain(body: bytes) -> Request | None:
     return Request(domain, descriptors) if descriptors and at == end else None
 
 
-def _decode_any(body: bytes) -> Request:
+def _decode_any(body: bytes, limits: RequestLimits) -> Request:
     try:
         message = RateLimitRequest.FromString(body)
     except DecodeError as error:
@@ -87,19 +131,12 @@ def _decode_any(body: bytes) -> Request:
     found = message.descriptors
     if not found:
         raise _invalid("rate limit descriptor list must not be empty")
-    if len(found) > MOST_DESCRIPTORS:
-        raise _invalid(f"the request has {len(found)} descriptors, the most is {MOST_DESCRIPTORS}")
+    check_count(len(found), limits.descriptors)
+    check_entries(sum([len(descriptor.entries) for descriptor in found]), limits.entries)
 
     hits_addend = message.hits_addend
     descriptors = []
-    total = 0
     for index, descriptor in enumerate(found):
-        entries = descriptor.entries
-        if len(entries) > MOST_ENTRIES:
-            raise _invalid(f"descriptors[{index}] has {len(entries)} entries, the most is {MOST_ENTRIES}")
-        total += len(entries)
-        if total > MOST_IN_ALL:
-            raise _invalid(f"the request has more than {MOST_IN_ALL} entries in its descriptors")
         cost = own = None
         if descriptor.HasField("hits_addend"):
             cost = own = descriptor.hits_addend.value
@@ -111,12 +148,14 @@ def _decode_any(body: bytes) -> Request:
             cost = -cost
         descriptors.append(
             Descriptor(
-                tuple([(entry.key, entry.value) for entry in entries]),
+                tuple([(entry.key, entry.value) for entry in descriptor.entries]),
                 cost,
                 own,
                 _override(descriptor.limit, index) if descriptor.HasField("limit") else None,
             )
         )
+    if len(body) > limits.value_length:
+        _check_entries([descriptor.entries for descriptor in descriptors], limits)
     return Request(domain, descriptors, hits_addend, asks_to_explain(body))
 
 

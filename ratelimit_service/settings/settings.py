@@ -100,12 +100,26 @@ class Settings(BaseSettings):
         NEW,
     )
     grpc_max_header_list_size: Bytes = knob(Section.LISTENING, "16384", "Bytes of a call's headers.", NEW)
-    grpc_max_message_size: Bytes = knob(Section.LISTENING, "4194304", "Bytes of the largest gRPC message.", NEW)
+    grpc_max_message_size: Bytes = knob(
+        Section.LISTENING, "131072", "Bytes of the largest message of a gRPC client, unpacked too.", NEW
+    )
     grpc_preface_timeout: Annotated[int, reads(duration("100ms"))] = knob(
         Section.LISTENING,
         "10s",
         "How long a gRPC client may take to begin; with `http2` also to finish headers or a frame it began.",
         NEW,
+    )
+    request_max_descriptors: Annotated[int, reads(integer(1))] = knob(
+        Section.LISTENING, "100", "Descriptors of one request.", NEW
+    )
+    request_max_entries: Annotated[int, reads(integer(1))] = knob(
+        Section.LISTENING, "1000", "Entries of all descriptors of one request together.", NEW
+    )
+    request_max_value_length: Annotated[int, reads(integer(1))] = knob(
+        Section.LISTENING, "65536", "Characters of the longest key or value of a request.", NEW
+    )
+    request_max_hits: Annotated[int, reads(integer(1))] = knob(
+        Section.LISTENING, "200", "Limits that one request is charged to.", NEW
     )
     http_max_body_size: Bytes = knob(Section.LISTENING, "131072", "Bytes of the largest HTTP body.", NEW)
     transport: Annotated[TransportName, reads(one_of(TransportName))] = knob(

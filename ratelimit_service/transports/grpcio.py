@@ -119,7 +119,7 @@ class GrpcioTransport:
             stream.finish(STOPPING)
 
     def _unary(self, method: Method) -> Handler:
-        most = self._options.max_message_size
+        most = self._options.max_answer_size
 
         async def handle(body: bytes, context: Context) -> bytes:
             await self._admit(context)
@@ -149,7 +149,7 @@ class GrpcioTransport:
     def _stream(self, method: StreamMethod) -> Handler:
         async def handle(_requests: object, context: Context) -> None:
             await self._admit(context)
-            call = StreamCall(method.path, self._options.max_message_size)
+            call = StreamCall(method.path, self._options.max_answer_size)
             try:
                 call.receiver = method.open(call)
             except Exception:
@@ -246,7 +246,7 @@ def _channel_options(options: GrpcOptions) -> list[tuple[str, int]]:
         # Without this a second service on the same port would start, and get half of the connections.
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", options.max_message_size),
-        ("grpc.max_send_message_length", options.max_message_size),
+        ("grpc.max_send_message_length", options.max_answer_size),
         ("grpc.keepalive_time_ms", _milliseconds(options.keepalive_time)),
         ("grpc.keepalive_timeout_ms", _milliseconds(options.keepalive_timeout)),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -72,10 +72,10 @@ class StreamCall:
 
     receiver: Receiver
 
-    def __init__(self, path: str, max_message_size: int) -> None:
+    def __init__(self, path: str, max_answer_size: int) -> None:
         self.error: RpcError | None = None
         self._path = path
-        self._max_message_size = max_message_size
+        self._max_answer_size = max_answer_size
         self._unread: deque[bytes] = deque()
         self._unread_bytes = 0
         self._finished = False
@@ -88,8 +88,8 @@ class StreamCall:
         if self._finished:
             return
         size = len(message) + MESSAGE_BYTES
-        if len(message) > self._max_message_size:
-            self.finish(too_large(len(message), self._max_message_size))
+        if len(message) > self._max_answer_size:
+            self.finish(too_large(len(message), self._max_answer_size))
         elif self._unread and self._unread_bytes + size > MOST_UNREAD_BYTES:
             self._unread.clear()
             self.finish(UNREAD)

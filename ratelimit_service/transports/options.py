@@ -19,10 +19,12 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class GrpcOptions:
-    """The knobs of a transport; the defaults are upstream's, which are grpc-go's."""
+    """The knobs of a transport; most defaults are upstream's, which are grpc-go's."""
 
-    max_message_size: int = 4 * 1024 * 1024
-    """Bytes, in each direction; a larger message ends its call with RESOURCE_EXHAUSTED."""
+    max_message_size: int = 128 * 1024
+    """Bytes of a message from a client, unpacked too; a larger one ends its call with RESOURCE_EXHAUSTED."""
+    max_answer_size: int = 4 * 1024 * 1024
+    """Bytes of a message to a client: what gRPC's clients take if they are not told otherwise."""
     keepalive_time: int = 2 * HOUR
     keepalive_timeout: int = 20 * SECOND
     max_connection_age: int = 24 * HOUR

@@ -1,5 +1,7 @@
 """Calls from bytes to bytes: what is wrong with one charges nothing, and the same bytes are planned once."""
 
+import gc
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
-from ratelimit_service.api.ratelimit import LONGEST_REMEMBERED, MOST_PLANS, ShouldRateLimit
+from ratelimit_service.api.ratelimit import LONGEST_REMEMBERED, MOST_SEEN, PLANS_BYTES, ShouldRateLimit
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter import Limiter
 from ratelimit_service.stores.memory import MemoryStore
@@ -19,10 +21,10 @@ from tests.books import book
 from tests.clocks import Clock
 
 
-def method() -> tuple[ShouldRateLimit, Limiter]:
+def method(plans_bytes: int = PLANS_BYTES) -> tuple[ShouldRateLimit, Limiter]:
     limiter = Limiter(MemoryStore(100, Clock()))
     limiter.book = book("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 1}}]")
-    return ShouldRateLimit(limiter, Answer()), limiter
+    return ShouldRateLimit(limiter, Answer(), plans_bytes=plans_bytes), limiter
 
 
 def costing(cost: int) -> RateLimitDescriptor:
@@ -60,16 +62,24 @@ UNITS = "SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), YEAR (6), WEEK (7
         (encoded(overriding(1, 0)), "descriptors[0].limit.unit_multiplier is 0, too few or too many"),
         (encoded(overriding(6, 2**32 - 1)), "descriptors[0].limit.unit_multiplier is 4294967295, too few or too many"),
         (
-            encoded(*[descriptor(("user", "ada"))] * 1001),
-            "the request has 1001 descriptors, the most is 1000",
+            encoded(*[descriptor(("user", "ada"))] * 101),
+            "the request has 101 descriptors, the most is 100 (REQUEST_MAX_DESCRIPTORS)",
         ),
         (
             encoded(descriptor(*[("user", "ada")] * 1001)),
-            "descriptors[0] has 1001 entries, the most is 1000",
+            "the descriptors have 1001 entries, the most is 1000 (REQUEST_MAX_ENTRIES)",
         ),
         (
-            encoded(*[descriptor(*[("user", "ada")] * 1000)] * 10, descriptor(("user", "ada"))),
-            "the request has more than 10000 entries in its descriptors",
+            encoded(*[descriptor(*[("user", "ada")] * 100)] * 10, descriptor(("user", "ada"))),
+            "the descriptors have 1001 entries, the most is 1000 (REQUEST_MAX_ENTRIES)",
+        ),
+        (
+            encoded(descriptor(("user", "x" * 65_537))),
+            "descriptors[0] has a key or value of 65537 characters, the most is 65536 (REQUEST_MAX_VALUE_LENGTH)",
+        ),
+        (
+            encoded(descriptor(("user", "ada")), descriptor(("é" * 65_537, ""))),
+            "descriptors[1] has a key or value of 65537 characters, the most is 65536 (REQUEST_MAX_VALUE_LENGTH)",
         ),
     ],
 )
@@ -101,7 +111,7 @@ def test_binary_and_huge_values_are_counted_like_any_other() -> None:
     tested, limiter = method()
     answers: list[bytes | RpcError] = []
 
-    for value in ("\x00\x01|=~%", "x" * 1_000_000, "x" * 1_000_000):
+    for value in ("\x00\x01|=~%", "x" * 60_000, "x" * 60_000):
         tested.call(encoded(descriptor(("user", value))), answers.append)
 
     codes = [RateLimitResponse.FromString(answer).overall_code for answer in answers if isinstance(answer, bytes)]
@@ -141,22 +151,77 @@ def test_bytes_that_were_seen_before_are_decided_by_the_rules_of_today() -> None
 def test_what_is_asked_once_is_not_remembered() -> None:
     tested, _ = method()
 
-    for number in range(MOST_PLANS + 10):
+    for number in range(MOST_SEEN + 10):
         tested.call(encoded(descriptor(("other", str(number)))), lambda _: None)
 
     assert not tested._plans
-    assert len(tested._seen) <= MOST_PLANS
+    assert len(tested._seen) <= MOST_SEEN
 
 
-def test_what_is_asked_again_is_remembered_unless_it_is_long_or_there_are_too_many() -> None:
+def call_twice(tested: ShouldRateLimit, body: bytes) -> None:
+    for _ in range(2):
+        tested.call(body, lambda _: None)
+
+
+def test_what_is_asked_again_is_remembered_unless_it_is_long_or_has_a_limit_of_its_own() -> None:
     tested, _ = method()
 
-    for value in ("x" * LONGEST_REMEMBERED, *map(str, range(MOST_PLANS + 10))):
-        for _ in range(2):
-            tested.call(encoded(descriptor(("other", value))), lambda _: None)
+    for body in (encoded(descriptor(("user", "x" * LONGEST_REMEMBERED))), encoded(overriding(1)), encoded(costing(2))):
+        call_twice(tested, body)
 
-    assert len(tested._plans) == MOST_PLANS
-    assert encoded(descriptor(("other", "0"))) not in tested._plans
+    assert list(tested._plans) == [encoded(costing(2))]
+
+
+@pytest.mark.parametrize("key", ["user", "other"])
+@pytest.mark.parametrize("count", [1, 8, 100])
+def test_plans_take_no_more_bytes_than_they_may(key: str, count: int) -> None:
+    """Whether rules fit or not, however many descriptors a request has; within a fourth, and the oldest go first."""
+    most = 4 * 1024 * 1024
+    tested, _ = method(plans_bytes=most)
+    bodies = [encoded(*[descriptor((key, f"{number:x}"))] * count) for number in range(12_000 // count + 500)]
+    remembered = [body for body in bodies if len(body) <= LONGEST_REMEMBERED]
+    for body in bodies:
+        tested.call(body, lambda _: None)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for body in remembered:
+            tested.call(bytes(bytearray(body)), lambda _: None)
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert taken < 1.25 * most
+    assert list(tested._plans) == remembered[len(remembered) - len(tested._plans) :]
+
+
+def test_plans_of_old_rules_are_dropped_a_few_at_a_time() -> None:
+    tested, limiter = method()
+    for number in range(2_000):
+        call_twice(tested, encoded(descriptor(("user", str(number)))))
+    limiter.book = limiter.book
+
+    left = []
+    for _ in range(5):
+        tested.sweep()
+        left.append(len(tested._plans))
+
+    assert left == [1500, 1000, 500, 0, 0]
+    assert tested._bytes == 0
+
+
+def test_a_plan_that_is_made_anew_is_no_longer_among_the_oldest() -> None:
+    tested, limiter = method()
+    first, second = (encoded(descriptor(("user", name))) for name in ("ada", "bob"))
+    call_twice(tested, first)
+    call_twice(tested, second)
+    limiter.book = limiter.book
+
+    tested.call(first, lambda _: None)
+    tested.sweep()
+
+    assert list(tested._plans) == [first]
 
 
 def test_dynamic_metadata_tells_what_was_asked() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.api import request
 from ratelimit_service.api.generated.envoy.type.v3.ratelimit_unit_pb2 import RateLimitUnit
-from ratelimit_service.api.request import decode
+from ratelimit_service.api.request import ANY, RequestLimits, decode
 from ratelimit_service.clock import HOUR, MINUTE
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
@@ -77,16 +77,16 @@ plain = st.builds(
 )
 
 
-def read_by_class(body: bytes) -> Request | str:
+def read_by_class(body: bytes, limits: RequestLimits = ANY) -> Request | str:
     try:
-        return request._decode_any(body)
+        return request._decode_any(body, limits)
     except RpcError as error:
         return error.message
 
 
-def read(body: bytes) -> Request | str:
+def read(body: bytes, limits: RequestLimits = ANY) -> Request | str:
     try:
-        return decode(body)
+        return decode(body, limits)
     except RpcError as error:
         return error.message
 
@@ -95,6 +95,11 @@ def read(body: bytes) -> Request | str:
 @example(encoded(descriptor(("user", "ada"), ("path", "/a")), descriptor(("ip", "::1"))))
 def test_a_plain_request_is_read_by_hand_as_by_the_generated_class(body: bytes) -> None:
     assert read(body) == read_by_class(body)
+
+
+@given(plain, st.builds(RequestLimits, st.integers(1, 3), st.integers(1, 5), st.sampled_from([5, 100])))
+def test_a_request_is_held_to_the_same_limits_however_it_is_read(body: bytes, limits: RequestLimits) -> None:
+    assert read(body, limits) == read_by_class(body, limits)
 
 
 @given(plain, st.integers(0), st.binary(max_size=3), st.integers(0, 3))

@@ -44,7 +44,7 @@ class Calls:
         self.take_backs: dict[int, TakeBack] = {}
         """Of calls whose methods are at work, and would leave off."""
         self.events: list[Event] = []
-        self.flow = Outflow(min(limits.max_message_size, MOST_AT_ONCE))
+        self.flow = Outflow(min(limits.max_answer_size, MOST_AT_ONCE))
         self.ready: dict[int, Stream] = {}
         """Streams whose messages are not all read, although they may be."""
         self.reset_by_us: dict[int, None] = {}
@@ -93,7 +93,7 @@ class Calls:
         if stream is None:
             return
         stream.waiting = False
-        most = self.limits.max_message_size
+        most = self.limits.max_answer_size
         if not isinstance(answer, RpcError) and len(answer) > most:
             answer = too_large(len(answer), most)
         if isinstance(answer, RpcError):
@@ -123,7 +123,7 @@ class Calls:
         stream = self.streams.get(number)
         if stream is None or stream.tail is not None:
             return
-        most = self.limits.max_message_size
+        most = self.limits.max_answer_size
         if len(message) > most:
             self.finish(number, too_large(len(message), most))
         elif stream.queue and stream.queued + len(message) > MOST_UNREAD_BYTES:

@@ -66,7 +66,8 @@ LINGER_SECONDS: Final = 1.0
 class Limits:
     """What the operator may choose; see GrpcOptions."""
 
-    max_message_size: int = 4 * 1024 * 1024
+    max_message_size: int = 128 * 1024
+    max_answer_size: int = 4 * 1024 * 1024
     max_concurrent_streams: int = 1_000
     max_header_list_size: int = 16 * 1024
     max_connection_memory: int = 16 * 1024 * 1024

@@ -50,6 +50,7 @@ class Server:
         self.kinds = dict.fromkeys(self.methods, False) | dict.fromkeys(self.stream_methods, True)
         self.limits = Limits(
             options.max_message_size,
+            options.max_answer_size,
             options.max_concurrent_streams,
             options.max_header_list_size,
             options.max_connection_memory,
