@@ -1,97 +1,143 @@
--- Twin of sliding_log.py. Of the log only what a hit asks for is read, a few moments at a time, and only what it adds is
+-- Twin of sliding_log.py. Of the log only what a hit asks for is read, a few entries at a time, and only what it adds is
 -- written; but for a small one, which is read and written in one command.
 -- State: {moment from which the newest is too old; the ring in Redis: KEY, SIZE, FIRST, STORED; what has been read of the
--- value: READ, from its byte OFFSET on; what is yet to be written after it: ADDED times MOMENT}. FIRST is the slot of the
--- oldest of those that are STORED. By number, which is faster than by name.
--- In Redis: that moment (7 bytes), first (4), stored (4), size (4), then `size` slots of 7 bytes, a moment each.
+-- value: READ, from its byte OFFSET on; the number of the oldest unit: BASE, and the one that comes after those stored:
+-- TOP; what is yet to be written: ADDED units of MOMENT}. FIRST is the slot of the oldest of the STORED entries. An entry
+-- ends where the next one begins. By number, which is faster than by name.
+-- In Redis: that moment (7 bytes), first (4), stored (4), size (4), base (2), top (2), then `size` slots, each with the
+-- moment of an entry and the number of its first unit (2), modulo 2^16. A moment has 5 bytes, modulo 2^40, where the window
+-- is shorter than half of that; else 7.
 
-local HEADER, SLOT = 19, 7
+local HEADER, NUMBERS = 23, 2^16
 local SMALL, STRETCH = 16, 16  -- slots: those of a small log, and those that are read at once of a larger one
-local KEY, SIZE, FIRST, STORED, READ, OFFSET, ADDED, MOMENT = 2, 3, 4, 5, 6, 7, 8, 9
+local KEY, SIZE, FIRST, STORED, READ, OFFSET, BASE, TOP, ADDED, MOMENT = 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 local pack, unpack = struct.pack, struct.unpack
 
-local function load(key)
-  local head = redis.pcall('GETRANGE', key, '0', '130')  -- the header and a small log
-  if type(head) ~= 'string' or #head < HEADER + SLOT then
+-- Bytes of a slot, and how it is packed.
+local function slots(window)
+  if window < 2^39 then
+    return 7, '>I5I2'
+  end
+  return 9, '>I7I2'
+end
+
+local function load(key, limit)
+  local head = redis.pcall('GETRANGE', key, '0', '166')  -- the header and a small log
+  if type(head) ~= 'string' or #head < HEADER + slots(limit.window) then
     return nil
   end
-  local expiry, first, stored, size = unpack('>I7I4I4I4', head)
+  local expiry, first, stored, size, base, top = unpack('>I7I4I4I4I2I2', head)
   if stored < 1 or stored > size or first >= size then
     return nil
   end
-  return {expiry, key, size, first, stored, head, 0, 0, 0}
+  return {expiry, key, size, first, stored, head, 0, base, base + (top - base) % NUMBERS, 0, 0}
 end
 
--- The moment with so many before it; 0, which is too old, if it is not where it should be.
-local function at(state, index)
+-- The entry with so many before it: its moment, and the number of its first unit. One that is not where it should be is
+-- too old.
+local function at(state, index, window)
   if index >= state[STORED] then
-    return state[MOMENT]
+    return state[MOMENT], state[TOP]
   end
-  local from = HEADER + (state[FIRST] + index) % state[SIZE] * SLOT
+  local slot, form = slots(window)
+  local from = HEADER + (state[FIRST] + index) % state[SIZE] * slot
   local place = from - state[OFFSET]
-  if place < 0 or place + SLOT > #state[READ] then
-    state[READ], state[OFFSET] = call('GETRANGE', state[KEY], from, from + STRETCH * SLOT - 1), from
+  if place < 0 or place + slot > #state[READ] then
+    state[READ], state[OFFSET] = call('GETRANGE', state[KEY], from, from + STRETCH * slot - 1), from
     place = 0
-    if #state[READ] < SLOT then
-      return 0
+    if #state[READ] < slot then
+      return 0, state[BASE]
     end
   end
-  return (unpack('>I7', state[READ], place + 1))
+  local moment, number = unpack(form, state[READ], place + 1)
+  if slot == 7 then
+    local newest = state[1] - window
+    moment = newest - (newest - moment) % 2^40
+  end
+  return moment, index == 0 and state[BASE] or state[BASE] + (number - state[BASE]) % NUMBERS
 end
 
--- How many of the moments are not after `edge`. Most often it is none or a few, so look there first.
-local function count_old(state, edge)
-  local total = state[STORED] + state[ADDED]
-  if at(state, 0) > edge then
+local function entries(state)
+  return state[STORED] + (state[ADDED] > 0 and 1 or 0)
+end
+
+-- How many entries, the oldest first, are such; all those before one that is are, too. Most often it is none or a few.
+local function count(state, window, is)
+  local total = entries(state)
+  if total == 0 or not is(at(state, 0, window)) then
     return 0
   end
-  local old, step = 0, 1
-  while old + step < total and at(state, old + step) <= edge do
-    old, step = old + step, step * 2
+  local such, step = 0, 1
+  while such + step < total and is(at(state, such + step, window)) do
+    such, step = such + step, step * 2
   end
-  local young = min(old + step, total)
-  while young - old > 1 do
-    local middle = floor((old + young) / 2)
-    if at(state, middle) <= edge then
-      old = middle
+  local other = min(such + step, total)
+  while other - such > 1 do
+    local middle = floor((such + other) / 2)
+    if is(at(state, middle, window)) then
+      such = middle
     else
-      young = middle
+      other = middle
     end
   end
-  return young
+  return other
 end
 
--- The state without so many of the oldest and of the newest, and with others added.
-local function change(state, window, oldest, newest, moment, added)
-  local size, first, stored, before = 0, 0, 0, 0
-  if state then
-    local from_ring = min(oldest, state[STORED])
-    size = state[SIZE]
-    first = size > 0 and (state[FIRST] + from_ring) % size or 0
-    stored = state[STORED] - from_ring
-    before = state[ADDED] - (oldest - from_ring)
-    local from_added = min(newest, before)
-    before = before - from_added
-    stored = stored - (newest - from_added)
-    if added == 0 then
-      moment = state[MOMENT]
-    end
+-- The number of the first unit of the entry with so many before it, or of the one that comes next.
+local function number_at(state, index, window)
+  local _, number = at(state, index, window)
+  if index > state[STORED] then
+    number = number + state[ADDED]
   end
-  added = before + added
-  local fresh = {0, state and state[KEY], size, first, stored, state and state[READ], state and state[OFFSET], added, moment}
-  fresh[1] = at(fresh, stored + added - 1) + window
+  return number
+end
+
+-- The state without the units before a number, which lies in the entry with so many before it; and with others added.
+local function add(state, gone, base, window, moment, cost)
+  if not state then
+    return {moment + window, nil, 0, 0, 0, '', 0, 0, 0, cost, moment}
+  end
+  local from_ring = min(gone, state[STORED])
+  local size, top = state[SIZE], max(state[TOP], base)
+  local added = state[TOP] + state[ADDED] - top + cost
+  return {
+    moment + window, state[KEY], size, size > 0 and (state[FIRST] + from_ring) % size or 0, state[STORED] - from_ring,
+    state[READ], state[OFFSET], base, top, added, moment,
+  }
+end
+
+-- The state without so many of the newest units, and of the oldest entries.
+local function strike(state, old, window, units)
+  local top, stored, added = state[TOP] + state[ADDED] - units, state[STORED], 0
+  if top > state[TOP] then
+    top, added = state[TOP], top - state[TOP]
+  else
+    stored = count(state, window, function(_, number) return number < top end)
+  end
+  local size, base = state[SIZE], number_at(state, old, window)
+  local from_ring = min(old, stored)
+  local fresh = {
+    0, state[KEY], size, size > 0 and (state[FIRST] + from_ring) % size or 0, stored - from_ring,
+    state[READ], state[OFFSET], base, top, added, state[MOMENT],
+  }
+  local newest = state[MOMENT]
+  if added == 0 then
+    newest = at(state, stored - 1, window)
+  end
+  fresh[1] = newest + window
   return fresh
 end
 
 local function hit(state, limit, cost, now)
   local window = limit.window
   local most = limit.requests + limit.exceed
-  local newest = now
-  local old, before = 0, 0
+  local newest, edge = now, now - window
+  local old, before, base = 0, 0, 0
   if state and state[1] > now then
     newest = max(state[1] - window, now)
-    old = count_old(state, now - window)
-    before = state[STORED] + state[ADDED] - old
+    old = count(state, window, function(moment) return moment <= edge end)
+    base = number_at(state, old, window)
+    before = state[TOP] + state[ADDED] - base
   else
     state = nil
   end
@@ -99,24 +145,37 @@ local function hit(state, limit, cost, now)
 
   local allowed = used <= most
   local left = most - before
-  if cost > 0 and (allowed or (limit.count_refused == 1 and cost <= most)) then
-    local pushed_out = allowed and 0 or used - most
-    state = change(state, window, old + pushed_out, 0, newest, cost)
-    old = 0
-    left = most - (used - pushed_out)
+  if cost > 0 and allowed then
+    state = add(state, old, base, window, newest, cost)
+    left = most - used
+  elseif cost > 0 and limit.count_refused == 1 and cost <= most then
+    base = base + used - most
+    local gone = entries(state)
+    if base < state[TOP] + state[ADDED] then
+      gone = count(state, window, function(_, number) return number <= base end) - 1
+    end
+    state = add(state, gone, base, window, newest, cost)
+    left = 0
   elseif cost < 0 then
     allowed = true
     if used <= 0 then
       state, left = nil, most
     else
-      state = change(state, window, old, -cost, 0, 0)
+      state = strike(state, old, window, -cost)
       left = most - used
     end
   end
 
   local retry = 0
   if not allowed then
-    retry = cost > most and NEVER or at(state, old + cost - left - 1) + window - now
+    if cost > most then
+      retry = NEVER
+    else
+      -- The unit that has `most - cost` newer ones.
+      local unit = state[TOP] + state[ADDED] - 1 - (most - cost)
+      local index = count(state, window, function(_, number) return number <= unit end) - 1
+      retry = at(state, index, window) + window - now
+    end
   end
   return state, allowed and 1 or 0, max(0, most - before), max(left, 0), state and state[1] - now or 0, retry
 end
@@ -128,19 +187,19 @@ local function save(key, state, limit, now)
   end
   local expires = milliseconds(state[1] - now)
   local most = limit.requests + limit.exceed
+  local slot, form = slots(limit.window)
   local first, stored, size = state[FIRST], state[STORED], state[SIZE]
-  local total = stored + state[ADDED]
-  local added = string.rep(pack('>I7', state[MOMENT]), state[ADDED])
+  local base, top = state[BASE] % NUMBERS, (state[TOP] + state[ADDED]) % NUMBERS
+  local total, added = stored, ''
+  if state[ADDED] > 0 then
+    total = total + 1
+    added = pack(form, slot == 7 and state[MOMENT] % 2^40 or state[MOMENT], state[TOP] % NUMBERS)
+  end
   if total <= size and size > SMALL then
-    if state[ADDED] > 0 then
-      local slot = (first + stored) % size
-      local fit = (size - slot) * SLOT
-      call('SETRANGE', key, HEADER + slot * SLOT, string.sub(added, 1, fit))
-      if #added > fit then
-        call('SETRANGE', key, HEADER, string.sub(added, fit + 1))
-      end
+    if total > stored then
+      call('SETRANGE', key, HEADER + (first + stored) % size * slot, added)
     end
-    call('SETRANGE', key, '0', pack('>I7I4I4I4', state[1], first, total, size))
+    call('SETRANGE', key, '0', pack('>I7I4I4I4I2I2', state[1], first, total, size, base, top))
     call('PEXPIRE', key, expires)
     return
   end
@@ -148,20 +207,20 @@ local function save(key, state, limit, now)
   local kept = ''
   if stored > 0 then
     local straight = min(stored, size - first)
-    local from = HEADER + first * SLOT
+    local from = HEADER + first * slot
     if size <= SMALL and state[OFFSET] == 0 then
-      kept = string.sub(state[READ], from + 1, from + straight * SLOT)
+      kept = string.sub(state[READ], from + 1, from + straight * slot)
     else
-      kept = call('GETRANGE', key, from, from + straight * SLOT - 1)
+      kept = call('GETRANGE', key, from, from + straight * slot - 1)
     end
     if stored > straight then
-      kept = kept .. call('GETRANGE', key, HEADER, HEADER + (stored - straight) * SLOT - 1)
+      kept = kept .. call('GETRANGE', key, HEADER, HEADER + (stored - straight) * slot - 1)
     end
   end
   local spare = total <= SMALL and 0 or max(0, min(most - total, floor(total / 4)))
-  local ring = pack('>I7I4I4I4', state[1], 0, total, total + spare) .. kept .. added
+  local ring = pack('>I7I4I4I4I2I2', state[1], 0, total, total + spare, base, top) .. kept .. added
   if spare > 0 then
-    ring = ring .. string.rep('\0', spare * SLOT)
+    ring = ring .. string.rep('\0', spare * slot)
   end
   call('SET', key, ring, 'PX', expires)
 end

@@ -1,6 +1,7 @@
 """The sliding log: step by step, and against a list of everything that was admitted."""
 
 from dataclasses import replace
+from struct import pack, unpack_from
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,10 +68,40 @@ def test_moments_stay_in_order_when_the_clock_steps_back() -> None:
 
 
 def test_a_log_that_would_be_huge_is_a_problem() -> None:
-    assert sliding_log.problem(replace(THREE_A_MINUTE, requests=100_000)) is None
-    assert sliding_log.problem(replace(THREE_A_MINUTE, requests=99_999, exceed=2)) == (
-        "it would remember 100001 moments for each counter, and 100000 is the most; take sub_windows"
+    assert sliding_log.problem(replace(THREE_A_MINUTE, requests=65_535)) is None
+    assert sliding_log.problem(replace(THREE_A_MINUTE, requests=65_534, exceed=2)) == (
+        "it would remember 65536 moments for each counter, and 65535 is the most; take sub_windows"
     )
+
+
+def test_a_hit_is_one_entry_whatever_it_costs() -> None:
+    limit = replace(THREE_A_MINUTE, requests=60_000, count_refused=True)
+
+    state, _ = sliding_log.hit(None, limit, 50_000, 10 * SECOND)
+    more, _ = sliding_log.hit(state, limit, 20_000, 20 * SECOND)
+    less, _ = sliding_log.hit(more, limit, -30_000, 20 * SECOND)
+
+    assert [len(each or b"") for each in (state, more, less)] == [16, 28, 16]
+
+
+@given(limits, st.lists(st.tuples(st.integers(0, 300_000), st.integers(-30, 30)), max_size=80), st.integers(0, 2**32))
+def test_numbers_may_begin_anywhere_and_pass_their_end(limit: Limit, gaps: list[tuple[int, int]], start: int) -> None:
+    state, other, now = None, None, 5 * SECOND
+    for gap, cost in gaps:
+        now += gap % (limit.window + 2)
+        state, decision = sliding_log.hit(state, limit, cost, now)
+        if other is not None:
+            other = moved(other, start)
+        other, of_moved = sliding_log.hit(other, limit, cost, now)
+
+        assert of_moved == decision
+
+
+def moved(state: bytes, start: int) -> bytes:
+    """The same log with its units numbered from there on."""
+    count = len(state) // 12
+    numbers = unpack_from(f"{count + 1}I", state, 8 * count)
+    return state[: 8 * count] + pack(f"{count + 1}I", *((number - numbers[-1] + start) % 2**32 for number in numbers))
 
 
 @given(limits, st.lists(st.tuples(st.integers(0, 300_000), st.integers(1, 30)), max_size=80))

@@ -174,21 +174,21 @@ def test_a_malformed_option_is_refused_at_its_place(text: str, expected: str) ->
 
 
 def test_a_limit_that_its_algorithm_cannot_keep_is_refused_with_the_reason() -> None:
-    found = problems(limit("{unit: day, requests_per_unit: 100_001, algorithm: sliding_log}"))
+    found = problems(limit("{unit: day, requests_per_unit: 65_536, algorithm: sliding_log}"))
     by_default = problems(
         "domain: d\ndefaults: {algorithm: sliding_log}\n"
-        "descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 100_000, exceed: 1}}]"
+        "descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 65_535, exceed: 1}}]"
     )
 
     assert found == [
         (
-            "1.yaml:4:55: sliding_log: it would remember 100001 moments for each counter, and 100000 is the most; "
+            "1.yaml:4:54: sliding_log: it would remember 65536 moments for each counter, and 65535 is the most; "
             "take sub_windows"
         )
     ]
     assert by_default == [
         (
-            "1.yaml:3:24: sliding_log: it would remember 100001 moments for each counter, and 100000 is the most; "
+            "1.yaml:3:24: sliding_log: it would remember 65536 moments for each counter, and 65535 is the most; "
             "take sub_windows"
         )
     ]

@@ -17,7 +17,7 @@ from tests.stores.redis_stores import charge, hit_of, opened, rule
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
-LOG = rule(100_000, "sliding_log")
+LOG = rule(65_535, "sliding_log")
 
 
 @pytest.fixture(scope="module")

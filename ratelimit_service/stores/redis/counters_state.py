@@ -16,8 +16,8 @@ _BUCKETS: Final = frozenset({"token_bucket", "leaky_bucket"})
 _MANY: Final = 2**52
 """A limit of so many leaves room for any count, and what is missing from it is the count."""
 
-_HEADER: Final = Struct(">7sIII")
-_SLOT: Final = 7
+_HEADER: Final = Struct(">7sIIIHH")
+_NUMBERS: Final = 65_536
 _INTEGERS: Final = {
     0xCC: Struct(">B"),
     0xCD: Struct(">H"),
@@ -114,11 +114,18 @@ def _integers(packed: bytes) -> State:
 
 
 def _log(stored: bytes, window: int) -> State:
-    """The ring, as `sliding_log.py` has it: the newest first, and the moments from which they are too old."""
-    _, first, count, size = _HEADER.unpack_from(stored)
-    end = _HEADER.size + size * _SLOT
+    """The ring of `sliding_log.lua` as the state of `sliding_log.py`, which has moments that end their window."""
+    newest, first, count, size, base, top = _HEADER.unpack_from(stored)
+    expiry = int.from_bytes(newest, "big")
+    width = 5 if window < 2**39 else 7
+    slot = width + 2
+    end = _HEADER.size + size * slot
     if not 0 < count <= size or first >= size or len(stored) < end:
         raise ValueError("no ring of moments")
-    ring = [stored[at : at + _SLOT] for at in range(_HEADER.size, end, _SLOT)]
-    moments = (ring + ring)[first : first + count]
-    return array("q", (int.from_bytes(moment, "big") + window for moment in reversed(moments))).tobytes()
+    ring = [stored[at : at + slot] for at in range(_HEADER.size, end, slot)]
+    entries = (ring + ring)[first : first + count]
+    whole = 1 << 8 * width  # the moments are modulo this, and none is older than the newest by half of it
+    newest_moment = expiry - window
+    moments = [expiry - (newest_moment - int.from_bytes(entry[:width], "big")) % whole for entry in reversed(entries)]
+    numbers = [(int.from_bytes(entry[width:], "big") - base) % _NUMBERS for entry in entries[1:]]
+    return array("q", moments).tobytes() + array("I", [(top - base) % _NUMBERS, *reversed(numbers), 0]).tobytes()
