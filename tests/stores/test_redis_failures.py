@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 import uvloop
 
+from ratelimit_service.address import Tcp
 from ratelimit_service.errors import StoreError
+from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.store import RedisStore
+from ratelimit_service.stores.redis.target import Login
 from ratelimit_service.stores.store import Lost
 from tests.ports import free_port
 from tests.redis import Redis, debugging, start_redis
@@ -188,6 +191,32 @@ def test_a_late_answer_is_dropped(redis: Redis) -> None:
             async with asyncio.timeout(60):
                 while (await charge(store, hit_of(one, cost=0))).hits[0].decision.remaining != 9:  # noqa: ASYNC110  # Redis tells nobody
                     await asyncio.sleep(0.01)
+
+    run(story())
+
+
+def test_a_command_that_cannot_be_written_leaves_every_other_its_own_answer(redis: Redis) -> None:
+    async def story() -> None:
+        link = await Link.open(Login(Tcp("127.0.0.1", redis.port)))
+        with pytest.raises(UnicodeEncodeError):
+            link.call(("ECHO", "\ud800"), lambda _: None)
+
+        async with asyncio.timeout(60):
+            assert [await link.ask("ECHO", word) for word in ("first", "second")] == [b"first", b"second"]
+        link.abort()
+
+    run(story())
+
+
+def test_a_request_whose_command_cannot_be_written_harms_no_other(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            broken = await charge(store, hit_of(rule(), "\ud800"))
+            answers = [await charge(store, hit_of(rule(3))) for _ in range(5)]
+
+            assert str(broken.error) == "no answer from the store: it answers with an error"
+            assert [answer.allowed for answer in answers] == [True, True, True, False, False]
+            assert sum(lane.waiting for lane in store.lanes) == 0
 
     run(story())
 

@@ -1,5 +1,6 @@
 """Calls under way on one connection: the orders that each carries, and what becomes of their replies. Hot path."""
 
+import logging
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -11,6 +12,8 @@ from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.orders import Order
 from ratelimit_service.stores.redis.waiting import WaitingRoom
 from ratelimit_service.verdict import Hit
+
+log = logging.getLogger(__name__)
 
 MOST_TRIES: Final = 4
 """Of one order: once by name, once in full, and twice elsewhere in a cluster whose slots move."""
@@ -106,7 +109,13 @@ class Calls:
         self._orders[order] = call
         if order.asking:
             self.link.call(("ASKING",), _ignore)
-        self.link.call(command, lambda reply: self._reply(order, reply))
+        try:
+            self.link.call(command, lambda reply: self._reply(order, reply))
+        except ValueError:
+            log.exception("a command could not be written")
+            del self._orders[order]
+            self._fail_order(order, Fault("error", "its command could not be written"))
+            self._end(call)
 
     def _reply(self, order: Order, reply: Any) -> None:
         call = self._orders.pop(order, None)

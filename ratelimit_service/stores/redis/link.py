@@ -64,10 +64,14 @@ class Link(asyncio.Protocol):
         return link
 
     def call(self, command: Command, on_reply: OnReply) -> None:
-        """Send a command; `on_reply` is called when its answer comes, and never when the connection is lost first."""
+        """Send a command; `on_reply` is called when its answer comes, and never when the connection is lost first.
+
+        Raises ValueError when the command cannot be written as bytes.
+        """
         assert self._transport is not None, "a link is made by open"
+        packed = _pack(tuple(command))  # first: a reply that is waited for in vain would be taken for the next one's
         self._replies.append(on_reply)
-        self._transport.write(_pack(tuple(command)))
+        self._transport.write(packed)
 
     def ask(self, *command: str | bytes | int) -> asyncio.Future[Any]:
         """The same for whoever can wait. Raises Fault."""
