@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 import uvloop
 
+from ratelimit_service.address import Tcp
 from ratelimit_service.rules.rule import LIST, REQUEST
+from ratelimit_service.settings import load_settings
+from ratelimit_service.stores.redis.cluster import read_redirection
 from ratelimit_service.stores.redis.keys import cluster_key, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND
 from ratelimit_service.stores.redis.orders import MOST_IN_CALL
+from ratelimit_service.stores.redis.primaries import Primaries
+from ratelimit_service.stores.redis.target import main_target
 from tests.redis import Redis
 from tests.stores.redis_groups import Move, Nodes, have_the_same, start_cluster, start_fourth
 from tests.stores.redis_stores import charge, hit_of, opened, rule, until
@@ -24,6 +29,14 @@ run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     """A cluster of three."""
     with start_cluster(tmp_path_factory.mktemp("cluster")) as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="module")
+def nameless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """One whose nodes are told without their hosts."""
+    option = ("--cluster-preferred-endpoint-type", "unknown-endpoint")
+    with start_cluster(tmp_path_factory.mktemp("nameless"), 0, *option) as nodes:
         yield nodes
 
 
@@ -116,6 +129,61 @@ def test_a_slot_that_moves_is_followed_and_nobody_sees_it(nodes: Nodes) -> None:
             assert store.healthy
 
     run(story())
+
+
+def test_a_slot_that_moves_in_a_cluster_that_tells_no_hosts_is_followed(nameless: Nodes) -> None:
+    """Redis says `MOVED 8169 :6379`: the host is that of the node which was asked."""
+
+    async def story() -> None:
+        async with opened(nameless.url, REDIS_TYPE="cluster") as store:
+            hit = hit_of(rule(100), "moving")
+            assert (await charge(store, hit)).allowed
+            move = Move(nameless, slot_of(store._script.key(hit)))
+            move.take(*move.keys())
+            assert (await charge(store, hit_of(rule(100), "moving"))).hits[0].decision.remaining == 98
+            move.end()
+            answers = [await charge(store, hit_of(rule(100), "moving")) for _ in range(5)]
+
+            assert [answer.hits[0].decision.remaining for answer in answers] == [97, 96, 95, 94, 93]
+            assert store.errors == {}
+
+    run(story())
+
+
+def test_a_counter_that_has_moved_in_a_cluster_that_tells_no_hosts_is_found(nameless: Nodes) -> None:
+    async def story() -> None:
+        settings, _ = load_settings({"REDIS_TYPE": "cluster", "REDIS_URL": nameless.url})
+        primaries = Primaries(main_target(settings), None)
+        before = await primaries.owner(b"found")
+        await primaries.ask(before, [("SET", "found", "x")])
+        Move(nameless, slot_of("found")).end()
+
+        assert await primaries.ask(before, [("GET", "found")]) == [b"x"]
+        primaries.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("error", "slot", "address"),
+    [
+        ("MOVED 8169 10.0.0.1:41639", 8169, Tcp("10.0.0.1", 41639)),
+        ("ASK 0 redis-1.example:6379", 0, Tcp("redis-1.example", 6379)),
+        ("MOVED 8169 fe80::1:6379", 8169, Tcp("fe80::1", 6379)),
+        ("MOVED 8169 :41639", 8169, Tcp("asked.example", 41639)),
+        ("MOVED 8169 ?:41639", 8169, Tcp("asked.example", 41639)),
+    ],
+)
+def test_a_redirection_names_a_slot_and_a_node(error: str, slot: int, address: Tcp) -> None:
+    assert read_redirection(error, Tcp("asked.example", 6379)) == (slot, address)
+
+
+@pytest.mark.parametrize(
+    "error", ["MOVED", "MOVED 8169", "MOVED 8169 redis", "MOVED x redis:1", "MOVED 1 redis:1 more"]
+)
+def test_what_is_no_redirection_is_told(error: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        read_redirection(error, Tcp("asked.example", 6379))
 
 
 def test_a_slot_that_moves_to_a_node_without_the_script_is_followed(nodes: Nodes) -> None:

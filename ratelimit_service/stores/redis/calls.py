@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 MOST_TRIES: Final = 4
 """Of one order: once by name, once in full, and twice elsewhere in a cluster whose slots move."""
 
-Redirect = Callable[[Order, str, str], bool]
-"""Takes an order that belongs elsewhere: (order, `MOVED` or `ASK`, where); says whether it has."""
+Redirect = Callable[[Order, str], bool]
+"""Takes an order that belongs elsewhere, and the error that says where, `MOVED …` or `ASK …`; says whether it has."""
 
 Learn = Callable[[Sequence[Hit], float], None]
 """Hears which hits were refused, or have given back, and when they were sent."""
@@ -142,7 +142,7 @@ class Calls:
             if code == "NOSCRIPT":
                 self._order(call, order, order.in_full())
                 return
-            if code in {"MOVED", "ASK"} and self._owner.redirect(order, code, str(error).rpartition(" ")[2]):
+            if code in {"MOVED", "ASK"} and self._owner.redirect(order, str(error)):
                 self._end(call)
                 return
             if code == "TRYAGAIN" and self._owner.try_again(order):

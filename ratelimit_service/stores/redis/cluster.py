@@ -7,6 +7,7 @@ never waited for by a hit. Hits that come before there is a map wait for the fir
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from ratelimit_service.address import Address, Tcp
@@ -130,23 +131,24 @@ class Cluster:
         names = (f"probe{number}" for number in range(_TRIES))
         return next((name for name in names if self._slots[slot_of(self._probe_key(name))] is lane), None)
 
-    def redirect(self, order: Order, code: str, where: str) -> bool:
-        """Hand an order to the node that has its slot now; says whether it could be."""
+    def redirect(self, asked: Address, order: Order, error: str) -> bool:
+        """Hand an order that `asked` has turned away to the node that has its slot; says whether it could be."""
+        asking = error.startswith("ASK ")
+        if not asking:
+            self.want()
         try:
-            address = read_address(where)
+            slot, address = read_redirection(error, asked)
         except ValueError:
             return False
         lane = self._node(address)
-        asking = code == "ASK"
         if not asking:
-            self._slots[order.group.slot] = lane
-            self.want()
+            self._slots[slot] = lane
         if lane.adopt(order, asking=asking):
             return True
         if asking:
             # A new node, that is not in the map before it has a whole slot: by the next look there is a way to it.
             lane.start()
-            source = self._slots[order.group.slot]
+            source = self._slots[slot]
             return source is not None and source.try_again(order)
         for part in order.parts:
             lane.put(part)
@@ -177,7 +179,7 @@ class Cluster:
         lane = self._nodes.get(address)
         if lane is None:
             lane = self._nodes[address] = self._make_lane(address, self)
-            lane.redirect = self.redirect
+            lane.redirect = partial(self.redirect, address)
             lane.on_lost = self.want
         return lane
 
@@ -256,16 +258,21 @@ async def read_map(target: Target, known: Sequence[Address] = ()) -> list[tuple[
 
 def _node_address(node: Sequence[Any], asked: Address) -> Address:
     """A node that does not know its own name has the one under which it was asked."""
-    host = node[0].decode() if node[0] else ""
-    if not host or host == "?":
-        assert isinstance(asked, Tcp), "a cluster has no unix sockets"
-        host = asked.host
-    return Tcp(host, int(node[1]))
+    return Tcp(_host(node[0].decode() if node[0] else "", asked), int(node[1]))
 
 
-def read_address(where: str) -> Tcp:
-    """The node that a MOVED or ASK names; ValueError when it names none."""
+def read_redirection(error: str, asked: Address) -> tuple[int, Tcp]:
+    """The slot that a MOVED or ASK is about, and the node that it names; ValueError when it is not written as one.
+
+    Without a host (`cluster-preferred-endpoint-type unknown-endpoint`) it is that of the node which was asked.
+    """
+    _, slot, where = error.split(" ")
     host, _, port = where.rpartition(":")
-    if not host:
-        raise ValueError(where)
-    return Tcp(host, int(port))
+    return int(slot), Tcp(_host(host, asked), int(port))
+
+
+def _host(told: str, asked: Address) -> str:
+    if told and told != "?":
+        return told
+    assert isinstance(asked, Tcp), "a cluster has no unix sockets"
+    return asked.host

@@ -293,5 +293,5 @@ def _nothing(*_: object) -> None:
     """Nobody wants to hear of it."""
 
 
-def _nowhere(_order: Order, _code: str, _where: str) -> bool:
+def _nowhere(_order: Order, _error: str) -> bool:
     return False

@@ -12,7 +12,7 @@ import hiredis
 from ratelimit_service.address import Address
 from ratelimit_service.errors import StoreError
 from ratelimit_service.settings.choices import RedisType
-from ratelimit_service.stores.redis.cluster import read_address, read_map
+from ratelimit_service.stores.redis.cluster import read_map, read_redirection
 from ratelimit_service.stores.redis.faults import Fault, code_of
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.link import Command, Link
@@ -91,7 +91,7 @@ class Primaries:
                 link = await self._link(address)
                 answers = await asyncio.gather(*(link.ask(*command) for command in commands), return_exceptions=True)
                 return [
-                    await self._follow(command, answer) if isinstance(answer, Fault) else answer
+                    await self._follow(address, command, answer) if isinstance(answer, Fault) else answer
                     for command, answer in zip(commands, answers, strict=True)
                 ]
         except Fault as fault:
@@ -111,7 +111,7 @@ class Primaries:
             link = self._links[address] = await Link.open(self._target.at(address))
         return link
 
-    async def _follow(self, command: Command, fault: Fault) -> Any:
+    async def _follow(self, asked: Address, command: Command, fault: Fault) -> Any:
         """The answer of the node to which the one that was asked points."""
         for _ in range(_TRIES):
             reply = fault.__cause__
@@ -120,7 +120,11 @@ class Primaries:
                 return None
             if code not in {"MOVED", "ASK"}:
                 raise fault
-            link = await self._link(read_address(str(reply).rpartition(" ")[2]))
+            try:
+                _, asked = read_redirection(str(reply), asked)
+            except ValueError as error:
+                raise fault from error
+            link = await self._link(asked)
             asking = [link.ask("ASKING")] if code == "ASK" else []
             *_, answer = await asyncio.gather(*asking, link.ask(*command), return_exceptions=True)
             if not isinstance(answer, Fault):
