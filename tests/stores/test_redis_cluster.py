@@ -10,14 +10,18 @@ import pytest
 import uvloop
 
 from ratelimit_service.address import Tcp
-from ratelimit_service.rules.rule import LIST, REQUEST
+from ratelimit_service.clock import SECOND
+from ratelimit_service.model import Limit, Unit
+from ratelimit_service.rules.rule import LIST, REQUEST, Rule
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores.redis.cluster import read_redirection
 from ratelimit_service.stores.redis.keys import cluster_key, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND
+from ratelimit_service.stores.redis.open import open_redis
 from ratelimit_service.stores.redis.orders import MOST_IN_CALL
 from ratelimit_service.stores.redis.primaries import Primaries
 from ratelimit_service.stores.redis.target import main_target
+from tests.clocks import Clock
 from tests.redis import Redis
 from tests.stores.redis_groups import Move, Nodes, have_the_same, start_cluster, start_fourth
 from tests.stores.redis_stores import charge, hit_of, opened, rule, until
@@ -65,6 +69,37 @@ def test_hits_that_come_before_the_nodes_are_known_wait_for_them(nodes: Nodes) -
             assert all(answer.allowed for answer in answers)
 
     run(story())
+
+
+def test_a_counter_under_upstreams_name_is_named_once(nodes: Nodes) -> None:
+    """Seconds and minutes end between the moment when hits are put and the one when they are sent."""
+    clock = Clock(1_699_999_999 * SECOND)
+    settings, _ = load_settings(
+        {"REDIS_URL": nodes.url, "REDIS_TYPE": "cluster", "KEY_FORMAT": "envoyproxy", "STORE_DEADLINE": "10s"}
+    )
+    rules = [Rule("shop", (), Limit(9, unit, unit.window), rule().algorithm) for unit in (Unit.SECOND, Unit.MINUTE)]
+
+    async def story() -> None:
+        store = open_redis(settings, clock)
+        store.sweep()
+        await until(lambda: store.healthy, "the store is well")
+        for redis in nodes.redises:
+            redis.cli("CONFIG", "RESETSTAT")
+        for round_ in range(5):
+            requests = [
+                asyncio.ensure_future(charge(store, *(hit_of(of, f"{round_}-{number}") for of in rules)))
+                for number in range(100)
+            ]
+            asyncio.get_running_loop().call_soon(clock.advance, SECOND)  # after the hits are put, before they are sent
+            assert all(answer.allowed for answer in await asyncio.gather(*requests))
+
+        assert store.errors == {}
+        await store.close()
+
+    run(story())
+    for redis in nodes.redises:
+        assert "errorstat_MOVED" not in redis.cli("INFO", "errorstats")
+        assert "errorstat_CROSSSLOT" not in redis.cli("INFO", "errorstats")
 
 
 def test_a_crowd_of_slots_is_sent_to_a_node_bit_by_bit(nodes: Nodes) -> None:

@@ -14,6 +14,8 @@ import uvloop
 
 from ratelimit_service.address import Tcp
 from ratelimit_service.errors import StoreError
+from ratelimit_service.model import Limit, Unit
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.stores.redis.target import Login
@@ -315,6 +317,25 @@ def test_a_cancelled_request_harms_nobody_in_its_batch(redis: Redis) -> None:
             assert (await charge(store, hit_of(rule()))).allowed
 
     run(story())
+
+
+def test_an_error_of_an_order_gives_up_no_server(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    broken = Rule("shop", (), Limit(1, Unit.YEAR, Unit.YEAR.window, parts=0), rule(algorithm="sub_windows").algorithm)
+
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            before = clients(redis)
+            for _ in range(20):
+                assert (await charge(store, hit_of(broken))).error
+            assert store.healthy
+            assert (await charge(store, hit_of(rule()))).allowed
+            assert store.errors == {"error": 20}
+            assert clients(redis) == before
+
+    run(story())
+    (line,) = lines(caplog)
+    assert "it answers with an error (ERR invalid expire time" in line
+    assert line.endswith("; more of these are logged in a minute")
 
 
 def test_a_full_redis_is_answered_by_policy_and_the_operator_told_what_to_do(

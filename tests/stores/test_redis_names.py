@@ -65,6 +65,20 @@ def test_names_are_those_that_upstreams_own_tests_pin(hit: Hit, seconds: int, na
     assert prefixed.key(hit) == f"prefix:{name}"
 
 
+def test_a_counter_that_is_named_keeps_its_name_and_is_decided_in_its_window() -> None:
+    clock = Clock(1_199_999_999)
+    script = UpstreamScript("", 0, clock)
+    hit = upstream_hit("shop", Unit.MINUTE, ("user", "ada"))
+    name = script.key(hit)
+    clock.advance(2)
+    keys, arguments, runs = script.encode([[hit]], [[name]])
+    script.decode([b"1199999999", 3], runs)
+
+    assert keys == ["shop_user_ada_1140"]
+    assert arguments[0] == 1_199_999_999
+    assert (hit.decision.remaining, hit.decision.reset_after) == (6, 1)
+
+
 def test_only_fixed_windows_of_the_calendar_are_upstreams() -> None:
     first = Rule("shop", (), Limit(1, Unit.MINUTE, Unit.MINUTE.window, first_request=True), rule().algorithm)
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from ratelimit_service.address import Address, Tcp
@@ -80,23 +81,33 @@ class Cluster:
 
     def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script, weight: int) -> None:
         """A part for each slot, to the node that has it."""
-        by_slot: dict[int, list[Hit]] = {}
+        by_slot: dict[int, tuple[list[Hit], list[str]]] = {}
         for hit in hits:
-            by_slot.setdefault(slot_of(script.key(hit)), []).append(hit)
+            name = script.key(hit)
+            slot = slot_of(name)
+            found = by_slot.get(slot)
+            if found is None:
+                by_slot[slot] = [hit], [name]
+            else:
+                found[0].append(hit)
+                found[1].append(name)
         if weight + COMMAND * len(by_slot) > MOST_IN_PART:
             self._put_many(waiting, by_slot, script)
             return
         waiting.left += len(by_slot)
-        for slot, some in by_slot.items():
-            self._put(Part(waiting, some, self._group(script, slot), len(some)))
+        for slot, (some, names) in by_slot.items():
+            self._put(Part(waiting, some, self._group(script, slot), len(some), names))
 
-    def _put_many(self, waiting: Waiting, by_slot: Mapping[int, Sequence[Hit]], script: Script) -> None:
+    def _put_many(
+        self, waiting: Waiting, by_slot: Mapping[int, tuple[Sequence[Hit], Sequence[str]]], script: Script
+    ) -> None:
         """The same, bit by bit to each node."""
-        parts = [
-            Part(waiting, piece, self._group(script, slot), weigh(piece))
-            for slot, some in by_slot.items()
-            for piece in cut(some)
-        ]
+        parts = []
+        for slot, (some, names) in by_slot.items():
+            rest = iter(names)
+            for piece in cut(some):
+                of_piece = list(islice(rest, len(piece)))
+                parts.append(Part(waiting, piece, self._group(script, slot), weigh(piece), of_piece))
         waiting.left += len(parts)
         by_lane: dict[Lane, list[Part]] = {}
         for part in parts:
@@ -105,8 +116,8 @@ class Cluster:
                 self._put(part)
             else:
                 by_lane.setdefault(lane, []).append(part)
-        for lane, some in by_lane.items():
-            lane.put_all(iter(some))
+        for lane, of_lane in by_lane.items():
+            lane.put_all(iter(of_lane))
 
     def _put(self, part: Part) -> None:
         """To its node; what comes before the map, or for a slot that nobody has, is kept."""

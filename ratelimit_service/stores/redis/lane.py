@@ -167,8 +167,10 @@ class Lane:
         self._answer_all(Fault("stopping"))
 
     def failed(self, fault: Fault) -> bool:
-        """Give up a server that will not do, and one that has failed too often."""
-        if fault.cause in UNFIT or (fault.cause != "moved" and self._outage.breaker.fail()):
+        """Give up a server that will not do, and one that has failed too often; an order's own error is only logged."""
+        if fault.cause == "error":
+            self._outage.complain(fault)
+        elif fault.cause in UNFIT or (fault.cause != "moved" and self._outage.breaker.fail()):
             self._lose(fault)
             return True
         return False

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from ratelimit_service.address import Address
-from ratelimit_service.clock import SECOND, Clock
+from ratelimit_service.clock import SECOND, Clock, system_clock
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.choices import KeyFormat, RedisType
 from ratelimit_service.stores.redis.checks import Checks
@@ -36,7 +36,8 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
     script = BatchScript(name(settings.cache_key_prefix), clock, jitter_seconds=settings.expiration_jitter_max_seconds)
     upstream = None
     if settings.key_format is KeyFormat.ENVOYPROXY:
-        upstream = UpstreamScript(settings.cache_key_prefix, settings.expiration_jitter_max_seconds)
+        jitter = settings.expiration_jitter_max_seconds
+        upstream = UpstreamScript(settings.cache_key_prefix, jitter, clock or system_clock)
     refusals = _refusals(settings)
     make_lane = partial(
         _lane, room, refusals, resets_key(settings.cache_key_prefix), deadline, settings.on_store_failure

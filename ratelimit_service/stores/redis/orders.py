@@ -47,10 +47,10 @@ class Script(Protocol):
         """The name Redis has for it."""
 
     def key(self, hit: Hit) -> str:
-        """The name of its counter."""
+        """The name of its counter, which may be another one a moment later."""
 
-    def encode(self, requests: Sequence[Sequence[Hit]]) -> Encoded:
-        """Keys and arguments for the hits of these requests."""
+    def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
+        """Keys and arguments for the hits of these requests; with the names that `key` gave them if they have some."""
 
     def decode(self, reply: Any, runs: Sequence[Run]) -> Sequence[Hit]:
         """Write the decisions on the hits; says which are refused, or have given back."""
@@ -74,6 +74,8 @@ class Part(NamedTuple):
     group: Group
     weight: int
     """As `weigh` has it."""
+    names: Sequence[str] | None = None
+    """Of the hits' counters, if they are made already: in a Cluster the slot is that of the name which is sent."""
     rest: Iterable["Part"] = ()
     """Those of the same request that are to be sent after it, and after what has come meanwhile."""
 
@@ -86,7 +88,8 @@ class Order:
     def __init__(self, group: Group, parts: Sequence[Part]) -> None:
         self.group = group
         self.parts = parts
-        keys, arguments, self.runs = group.script.encode([part.hits for part in parts])
+        names = None if parts[0].names is None else [part.names or () for part in parts]
+        keys, arguments, self.runs = group.script.encode([part.hits for part in parts], names)
         self.arguments = (len(keys), *keys, *arguments)
         self.tries = 0
         self.asking = False

@@ -5,12 +5,15 @@ A third one only when it turns out that it will not pass by itself, once for eac
 
 import logging
 from time import monotonic, time
+from typing import Final
 
 from ratelimit_service.stores.redis.breaker import Breaker
 from ratelimit_service.stores.redis.faults import CAUSES, Fault
 from ratelimit_service.stores.store import Lost
 
 log = logging.getLogger(__name__)
+
+_MINUTE: Final = 60.0
 
 
 class Outage:
@@ -23,6 +26,7 @@ class Outage:
         self._name = name
         self._policy = policy
         self._told: set[str] = set()
+        self._complained = -_MINUTE
 
     @property
     def lasts(self) -> bool:
@@ -40,6 +44,13 @@ class Outage:
         elif CAUSES[fault.cause].by_hand and fault.cause not in self._told:
             self._told.add(fault.cause)
             log.warning("store still lost: Redis at %s: %s", self._name, fault)
+
+    def complain(self, fault: Fault) -> None:
+        """It has answered a command with an error, which says nothing of other commands."""
+        now = monotonic()
+        if now - self._complained > _MINUTE:
+            self._complained = now
+            log.warning("Redis at %s: %s; more of these are logged in a minute", self._name, fault)
 
     def end(self) -> None:
         """It is there."""

@@ -6,6 +6,7 @@ The text is `batch.lua`, which says what goes in and comes out, with the algorit
 from collections.abc import Callable, Sequence
 from hashlib import sha1
 from importlib.resources import files
+from itertools import chain
 from typing import Any, Final
 
 from ratelimit_service.algorithms import NAMES
@@ -39,9 +40,9 @@ class BatchScript:
         self._clock = clock
         self._jitter = jitter_seconds * SECOND
 
-    def encode(self, requests: Sequence[Sequence[Hit]]) -> Encoded:
+    def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
         """The hits of these requests as runs of a batch."""
-        batch = Batch(self.key, self._jitter)
+        batch = Batch(self.key if names is None else _one_by_one(names), self._jitter)
         batch.add(requests)
         now = 0 if self._clock is None else self._clock()
         return Encoded(batch.keys, (batch.text(now),), batch.runs)
@@ -66,6 +67,12 @@ class BatchScript:
                 _share(hits, got, room, left, reset, retry)
                 told += hits[max(0, got) :]
         return told
+
+
+def _one_by_one(names: Sequence[Sequence[str]]) -> Callable[[Hit], str]:
+    """The names that hits have already: a batch asks for that of each hit once, in order."""
+    known = chain.from_iterable(names)
+    return lambda _: next(known)
 
 
 def _share(hits: Run, got: int, room: int, left: int, reset: int, retry: int) -> None:

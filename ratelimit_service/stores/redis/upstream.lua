@@ -2,18 +2,18 @@
 -- The decision is taken by fixed_window.py, from what was there before.
 --
 -- KEYS[i]              the counter of the i-th hit
--- ARGV[1]              the moment of the service, in microseconds: the names of the counters tell its window
--- ARGV[4 * i - 2 ...]  of the i-th hit: its cost, the limit, the seconds to live, 1 when a refused hit is charged too
+-- ARGV[5 * i - 4 ...]  of the i-th hit: the moment of the service, in microseconds, in the window that the name tells;
+--                      its cost, the limit, the seconds to live, 1 when a refused hit is charged too
 --
--- Returns the moment, and of each hit what was counted before it.
+-- Returns of each hit its moment, and what was counted before it.
 
 local CEILING = 2^52  -- as in fixed_window.lua
 
-local reply = {ARGV[1]}
+local reply = {}
 for i = 1, #KEYS do
   local key = KEYS[i]
-  local cost = tonumber(ARGV[4 * i - 2])
-  local limit = tonumber(ARGV[4 * i - 1])
+  local cost = tonumber(ARGV[5 * i - 3])
+  local limit = tonumber(ARGV[5 * i - 2])
   -- What is no count is none of upstream's, and written over by the next charge: names of others may be like these.
   local found = redis.pcall('GET', key)
   local counted = type(found) == 'string' and #found < 19 and string.find(found, '^%-?%d+$')
@@ -27,12 +27,12 @@ for i = 1, #KEYS do
     elseif before > 0 then
       redis.call('DEL', key)
     end
-  elseif cost > 0 and (ARGV[4 * i + 1] == '1' or before + cost <= limit) then
+  elseif cost > 0 and (ARGV[5 * i] == '1' or before + cost <= limit) then
     if before + cost <= CEILING then
       redis.call('INCRBY', key, cost)
     end
-    redis.call('EXPIRE', key, ARGV[4 * i])
+    redis.call('EXPIRE', key, ARGV[5 * i - 1])
   end
-  reply[i + 1] = before
+  reply[2 * i - 1], reply[2 * i] = ARGV[5 * i - 4], before
 end
 return reply

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from ratelimit_service.algorithms import fixed_window
 from ratelimit_service.clock import SECOND, Clock, system_clock
+from ratelimit_service.model import Limit
 from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.stores.redis.orders import Encoded, Run
 from ratelimit_service.verdict import Hit
@@ -36,28 +37,29 @@ class UpstreamScript:
         """The name of its counter now."""
         return self._name(hit, self._clock())
 
-    def encode(self, requests: Sequence[Sequence[Hit]]) -> Encoded:
+    def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
         """A run for each hit."""
         now = self._clock()
-        keys: list[str] = []
-        arguments: list[int] = [now]
+        hits = [hit for some in requests for hit in some]
+        keys = [self._name(hit, now) for hit in hits] if names is None else [name for some in names for name in some]
+        arguments: list[int] = []
         runs: list[Run] = []
-        for hits in requests:
-            for hit in hits:
-                limit = hit.rule.limit
-                assert limit is not None, "an unlimited rule has no counter"
-                keys.append(self._name(hit, now))
-                seconds = -(-limit.window // SECOND) + int(random() * self._jitter)  # noqa: S311 - nobody must guess it
-                arguments += (hit.cost, limit.requests + limit.exceed, seconds, int(limit.count_refused))
-                runs.append((hit,))
+        for hit, key in zip(hits, keys, strict=True):
+            limit = hit.rule.limit
+            assert limit is not None, "an unlimited rule has no counter"
+            seconds = -(-limit.window // SECOND) + int(random() * self._jitter)  # noqa: S311 - nobody must guess it
+            moment = _within(key, limit, now)
+            arguments += (moment, hit.cost, limit.requests + limit.exceed, seconds, int(limit.count_refused))
+            runs.append((hit,))
         return Encoded(keys, arguments, runs)
 
     def decode(self, reply: Any, runs: Sequence[Run]) -> list[Hit]:
         """Decide by what was counted before; says which are refused, or have given back."""
-        now = int(reply[0])
-        for (hit,), before in zip(runs, reply[1:], strict=True):
+        numbers = iter(reply)
+        for (hit,), moment, before in zip(runs, *[numbers] * 2, strict=True):
             limit = hit.rule.limit
             assert limit is not None, "an unlimited rule has no counter"
+            now = int(moment)
             end = now - now % limit.window + limit.window
             _, hit.decision = fixed_window.hit((end, before) if before > 0 else None, limit, hit.cost, now)
         return [hit for (hit,) in runs if not hit.decision.allowed or hit.cost < 0]
@@ -66,6 +68,12 @@ class UpstreamScript:
         limit = hit.rule.limit
         assert limit is not None, "an unlimited rule has no counter"
         return f"{self._prefix}{_stem(hit.rule, hit.key)}{(now - now % limit.window) // SECOND}"
+
+
+def _within(key: str, limit: Limit, now: int) -> int:
+    """The moment for a counter of that name: now, or the last one of its window when that has ended since."""
+    start = int(key.rpartition("_")[2]) * SECOND
+    return max(start, min(now, start + limit.window - 1))
 
 
 def is_upstreams(rule: Rule) -> bool:
