@@ -259,6 +259,22 @@ def test_a_slot_that_moves_to_a_new_node_is_followed(tmp_path: Path) -> None:
         run(story(nodes, fourth))
 
 
+def test_a_script_that_is_lost_is_sent_once_to_each_node(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with opened(nodes.url, REDIS_TYPE="cluster") as store:
+            for redis in nodes.redises:
+                redis.cli("SCRIPT", "FLUSH")
+                redis.cli("CONFIG", "RESETSTAT")
+            hits = [charge(store, hit_of(rule(), f"script{number}")) for number in range(600)]
+
+            assert all(answer.allowed for answer in await asyncio.gather(*hits))
+            assert store.errors == {}
+
+    run(story())
+    for redis in nodes.redises:
+        assert "cmdstat_eval:calls=1," in redis.cli("INFO", "commandstats")
+
+
 def test_what_is_charged_together_waits_for_the_end_of_a_move(nodes: Nodes) -> None:
     """Redis answers TRYAGAIN while one of its keys has gone and another has not."""
 

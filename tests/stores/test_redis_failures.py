@@ -292,6 +292,28 @@ def test_nobody_sees_a_flush(redis: Redis, command: tuple[str, ...]) -> None:
     run(story())
 
 
+def test_what_is_answered_by_policy_is_not_charged_when_the_script_was_missing(redis: Redis) -> None:
+    """Redis turns it away with NOSCRIPT, and the request is over by then."""
+
+    async def story() -> None:
+        async with (
+            Proxy(redis.port) as proxy,
+            opened(f"127.0.0.1:{proxy.port}", STORE_DEADLINE="100ms") as store,
+        ):
+            (lane,) = store.lanes
+            proxy.delay = 0.2
+            redis.cli("SCRIPT", "FLUSH")
+            assert (await charge(store, hit_of(rule(), "late"))).error
+            await until(lambda: lane.waiting == 0, "Redis has turned it away")
+
+            proxy.delay = 0.0
+            await until(lambda: store.healthy, "quick again")
+            assert (await charge(store, hit_of(rule(), "next"))).allowed
+            assert "late" not in redis.cli("KEYS", "*")
+
+    run(story())
+
+
 def test_a_flushed_counter_begins_anew(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:

@@ -64,6 +64,8 @@ class Calls:
         self.under_way: dict[_Call, None] = {}
         """The oldest first."""
         self._orders: dict[Order, _Call] = {}
+        self._loading: dict[Order, str] = {}
+        """Orders that carry their script, by which Redis learns it again, and its name."""
 
     @property
     def parts(self) -> int:
@@ -106,6 +108,7 @@ class Calls:
 
     def _order(self, call: _Call, order: Order, command: Sequence[str | int]) -> None:
         order.tries += 1
+        order.sent = call.sent if order.tries == 1 else monotonic()
         self._orders[order] = call
         if order.asking:
             self.link.call(("ASKING",), _ignore)
@@ -121,6 +124,8 @@ class Calls:
         call = self._orders.pop(order, None)
         if call is None:
             return
+        if self._loading:
+            self._loading.pop(order, None)
         if isinstance(reply, hiredis.ReplyError):
             self._error(call, order, reply)
             return
@@ -128,7 +133,7 @@ class Calls:
             call.in_time = True
         told = order.decode(reply)
         if told:
-            self._owner.learn(told, call.sent)
+            self._owner.learn(told, order.sent)
         for part in order.parts:
             part.waiting.settle()
         self._room.dismiss()
@@ -138,9 +143,14 @@ class Calls:
         """An order was not carried out: what can be healed is sent again, the rest is answered by policy."""
         code = code_of(error)
         call.in_time = True
+        waited_for = order.waited_for()
+        if waited_for is None:
+            self._end(call)
+            return
+        order = waited_for
         if order.tries < MOST_TRIES:
             if code == "NOSCRIPT":
-                self._order(call, order, order.in_full())
+                self._load(call, order)
                 return
             if code in {"MOVED", "ASK"} and self._owner.redirect(order, str(error)):
                 self._end(call)
@@ -153,6 +163,15 @@ class Calls:
         if not self._owner.failed(fault):
             call.well = False
             self._end(call)
+
+    def _load(self, call: _Call, order: Order) -> None:
+        """Send the script with one order; the others go by name behind it, for a connection keeps their order."""
+        sha = order.group.script.sha
+        if sha in self._loading.values():
+            self._order(call, order, order.by_name())
+        else:
+            self._loading[order] = sha
+            self._order(call, order, order.in_full())
 
     def _pong(self, call: _Call, reply: Any) -> None:
         if call not in self.under_way:

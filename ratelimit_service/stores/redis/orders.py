@@ -83,7 +83,7 @@ class Part(NamedTuple):
 class Order:
     """One command under way, and whose hits are in it."""
 
-    __slots__ = ("arguments", "asking", "group", "parts", "runs", "tries")
+    __slots__ = ("arguments", "asking", "group", "parts", "runs", "sent", "tries")
 
     def __init__(self, group: Group, parts: Sequence[Part]) -> None:
         self.group = group
@@ -92,8 +92,21 @@ class Order:
         keys, arguments, self.runs = group.script.encode([part.hits for part in parts], names)
         self.arguments = (len(keys), *keys, *arguments)
         self.tries = 0
+        self.sent = 0.0
+        """When it was sent last, in seconds of the monotonic clock."""
         self.asking = False
         """It goes to a node of a Cluster that does not have its slot yet, and each time has to say so before."""
+
+    def waited_for(self) -> "Order | None":
+        """What is left without the requests that are answered by now, which must not be charged; None if all are."""
+        parts = [part for part in self.parts if not part.waiting.answered]
+        if len(parts) == len(self.parts):
+            return self
+        if not parts:
+            return None
+        order = Order(self.group, parts)
+        order.tries, order.asking = self.tries, self.asking
+        return order
 
     def by_name(self) -> tuple[str | int, ...]:
         """The command, for a server that has the script."""
