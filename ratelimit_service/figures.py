@@ -22,7 +22,7 @@ class Figure(NamedTuple):
     name: str
     sort: Sort
     meaning: str
-    values: Sequence[tuple[Labels, int | Latency]]
+    values: Sequence[tuple[Labels, float | Latency]]
     """A Latency where it is a histogram."""
     least: bool = False
     """Of several processes the least value is told: it is worse, or sooner. Never of a histogram."""

@@ -86,8 +86,11 @@ class Limiter:
             return None
         return self._judge(plan)
 
-    def ask(self, plan: Plan, judged: Judged) -> TakeBack | None:
-        """Charge the plan; when the store has answered, `judged` is called once, unless all is taken back before."""
+    def ask(self, plan: Plan, judged: Judged, timeout: int | None = None) -> TakeBack | None:
+        """Charge the plan; when the store has answered, `judged` is called once, unless all is taken back before.
+
+        `timeout` is how many microseconds the caller waits, if it says so.
+        """
         asked = plan.again()
         began = perf_counter_ns()
 
@@ -103,7 +106,7 @@ class Limiter:
                 self._count_failed(asked)
                 judged(RpcError(Status.UNAVAILABLE, str(error)))
 
-        return self.store.hit(asked.charged, done)
+        return self.store.hit(asked.charged, done, timeout)
 
     def _judge(self, plan: Plan) -> Verdict:
         """Count every decision, and sum them up."""

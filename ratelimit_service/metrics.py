@@ -81,6 +81,7 @@ _OWN_LABELS: Final = frozenset(
         "python",
         "reason",
         "limit",
+        "bound",
         "by",
         "worker",
         "outcome",
@@ -128,6 +129,8 @@ class Metrics:
         yield from self._service()
         yield self._gauges()
         yield self._store()
+        for figure in self._counted.store.figures():
+            yield self._figure(figure)
         if connections := self._connections():
             for figure in connections.figures():
                 yield self._figure(figure)

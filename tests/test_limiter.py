@@ -308,7 +308,7 @@ class BrokenStore(MemoryStore):
 
     charge = None  # type: ignore[assignment]  # it takes its time
 
-    def hit(self, hits: Sequence[Hit], done: Done) -> None:
+    def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
         done(StoreError("the store is away"))
 
 
@@ -333,7 +333,7 @@ class LateStore(MemoryStore):
         super().__init__(1000, Clock())
         self.waiting: list[tuple[Sequence[Hit], Done]] = []
 
-    def hit(self, hits: Sequence[Hit], done: Done) -> None:
+    def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
         self.waiting.append((hits, done))
 
     def answer(self) -> None:

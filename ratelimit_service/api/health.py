@@ -117,7 +117,7 @@ class _Check:
     def __init__(self, health: Health) -> None:
         self._health = health
 
-    def call(self, body: bytes, reply: Reply) -> None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
         try:
             name = _name(body)
         except RpcError as error:
@@ -136,7 +136,7 @@ class _List:
     def __init__(self, health: Health) -> None:
         self._health = health
 
-    def call(self, body: bytes, reply: Reply) -> None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
         try:
             HealthListRequest.FromString(body)
         except DecodeError as error:

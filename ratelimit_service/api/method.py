@@ -23,9 +23,10 @@ class Method(Protocol):
     def path(self) -> str:
         """As in the `:path` header: `/package.Service/Method`."""
 
-    def call(self, body: bytes, reply: Reply) -> TakeBack | None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> TakeBack | None:
         """Answer the message in `body`: `reply` is called once, with the answer's bytes or with why there is none.
 
+        `timeout` is how many microseconds the caller waits, if it says so.
         Nothing is returned when it has been called, or cannot be prevented.
         """
 

@@ -51,7 +51,7 @@ class ShouldRateLimit:
         self._seen: set[int] = set()
         """Hashes of requests that came, lately, at least once."""
 
-    def call(self, body: bytes, reply: Reply) -> TakeBack | None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> TakeBack | None:
         """Answer the request in `body`."""
         started = perf_counter_ns()
         self.calls += 1
@@ -67,7 +67,7 @@ class ShouldRateLimit:
                 return None
         verdict = limiter.decide(plan)
         if verdict is None:
-            return limiter.ask(plan, partial(self._finish, body, reply, started))
+            return limiter.ask(plan, partial(self._finish, body, reply, started), timeout)
         answer = self._encode(verdict, body)
         # Decisions end with their call. Kept in the plan they would wander through the memory: 15 % of the call.
         for hit in plan.charged:

@@ -91,11 +91,13 @@ def read_map(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((key.strip(), value) for key, value in pairs)
 
 
-def duration(least: str) -> Callable[[str], int]:
-    """A reader of durations from `least` up."""
+def duration(least: str, *, empty: int | None = None) -> Callable[[str], int]:
+    """A reader of durations from `least` up; `empty=` says what an empty text means."""
     bound = read_duration(least)
 
     def read(text: str) -> int:
+        if not text and empty is not None:
+            return empty
         microseconds = read_duration(text)
         if microseconds < bound:
             raise ValueError("is below zero" if bound == 0 else f"is shorter than {least}")

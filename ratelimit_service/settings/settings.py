@@ -210,8 +210,11 @@ class Settings(BaseSettings):
         "Counters that refused and are not asked again before it is worth it, if refused hits do not count.",
         NEW,
     )
-    store_deadline: Annotated[int, reads(duration("1ms"))] = knob(
-        Section.REDIS, "15ms", "Time for Redis to answer; after it the answer is what `ON_STORE_FAILURE` says.", NEW
+    store_deadline: Annotated[int, reads(duration("1ms", empty=0))] = knob(
+        Section.REDIS,
+        "",
+        "Most time for Redis to answer; if empty, what callers grant less a margin, or `1s` if they do not say.",
+        NEW,
     )
     on_store_failure: Annotated[StorePolicy, reads(one_of(StorePolicy))] = knob(
         Section.REDIS,

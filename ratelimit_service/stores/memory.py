@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from ratelimit_service.algorithms import State, expiry
 from ratelimit_service.clock import Clock, system_clock
+from ratelimit_service.figures import Figure
 from ratelimit_service.model import Decision, Limit
 from ratelimit_service.stores.store import Done, Lost
 from ratelimit_service.verdict import Hit
@@ -48,7 +49,7 @@ class MemoryStore:
         self.evicted = 0
         """Live counters that had to make way: each was given a fresh allowance."""
 
-    def hit(self, hits: Sequence[Hit], done: Done) -> None:
+    def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
         """Charge all hits, and say so at once."""
         self.charge(hits)
         done(None)
@@ -132,6 +133,10 @@ class MemoryStore:
         for _ in range(-(-len(self._segments) // 256)):
             _drop_expired(self._segments[self._next], now)
             self._next = (self._next + 1) & self._mask
+
+    def figures(self) -> Sequence[Figure]:
+        """Nothing that other stores do not count."""
+        return ()
 
     @property
     def counters(self) -> int:

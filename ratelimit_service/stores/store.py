@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ratelimit_service.errors import StoreError
+from ratelimit_service.figures import Figure
 from ratelimit_service.verdict import Hit
 
 Done = Callable[[StoreError | None], None]
@@ -50,6 +51,9 @@ class StoreStatus(Protocol):
     def errors(self) -> Mapping[str, int]:
         """Requests that it could not decide, by cause."""
 
+    def figures(self) -> Sequence[Figure]:
+        """What only this kind of store counts, as metrics."""
+
     @property
     def lost(self) -> Sequence[Lost]:
         """Each server that cannot decide hits now; empty when all is well."""
@@ -62,8 +66,10 @@ class Store(StoreStatus, Protocol):
     def charge(self) -> Callable[[Sequence[Hit]], bool] | None:
         """Does what `hit` does at once, and says so, or does nothing. None in a store that always waits for others."""
 
-    def hit(self, hits: Sequence[Hit], done: Done) -> TakeBack | None:
+    def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> TakeBack | None:
         """Charge all hits of one request, write a decision on each, then call `done` once, now or later.
+
+        `timeout` is how many microseconds the caller waits for its answer, if it says so; `done` is called before.
 
         Hits that stand one after the other with the same `together`, other than 0, are a bundle, charged all or none.
         Each is decided as if those before it were charged. If all are allowed, all are charged. If one is denied, then

@@ -6,13 +6,14 @@ What is ours: a call's callbacks as a coroutine, the order of stopping, and erro
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import quote
 
 import grpc
 
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.api.method import Method, StreamMethod
+from ratelimit_service.clock import SECOND
 from ratelimit_service.errors import RpcError, StartError
 from ratelimit_service.figures import Figure
 from ratelimit_service.latency import Latency
@@ -127,7 +128,9 @@ class GrpcioTransport:
             self._taken += 1
             self._unary_calls += 1
             try:
-                take_back = method.call(body, call.reply)
+                remaining = cast("float | None", context.time_remaining())  # as grpc documents it
+                timeout = None if remaining is None else max(0, int(remaining * SECOND))
+                take_back = method.call(body, call.reply, timeout)
                 answer = call.answer
                 if answer is None:
                     answer = await call.wait(take_back)

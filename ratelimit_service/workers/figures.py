@@ -6,7 +6,7 @@ from typing import Any
 from ratelimit_service.figures import Figure, Sort
 from ratelimit_service.latency import Latency
 
-Value = int | Latency
+Value = float | Latency
 
 
 def packed(figures: Iterable[Figure]) -> list[Any]:
@@ -59,13 +59,13 @@ def _both(figure: Figure, one: Value, other: Value) -> Value:
         both.add(one.counts, one.nanoseconds)
         both.add(other.counts, other.nanoseconds)
         return both
-    assert isinstance(one, int), "a metric is of one sort"
-    assert isinstance(other, int), "a metric is of one sort"
+    assert not isinstance(one, Latency), "a metric is of one sort"
+    assert not isinstance(other, Latency), "a metric is of one sort"
     return min(one, other) if figure.least else one + other
 
 
 def _value(value: Any) -> Value:
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return value
     latency = Latency()
     latency.add(*value)

@@ -106,6 +106,6 @@ class _Method:
         """The same."""
         return self._crew.sums.latency
 
-    def call(self, body: bytes, reply: Reply) -> None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
         """Have a worker answer."""
-        self._crew.sharing.call(body, reply)
+        self._crew.sharing.call(body, reply, timeout)

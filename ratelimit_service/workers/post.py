@@ -55,7 +55,7 @@ class Post:
         self.lost: Sequence[Lost] = ()
         """Servers that it says cannot decide hits now."""
         self.figures: Sequence[Figure] = ()
-        """What it told last of its transport."""
+        """What it told last of its transport and its store."""
         self.reported = 0
         """The last request for a report that it answered."""
         self.passed_over = False
@@ -170,11 +170,11 @@ class Post:
             self._door.close()
         self._reset()
 
-    def call(self, body: bytes, reply: Reply) -> None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None) -> None:
         """Have it answer a call that came by another way."""
         self._next_call += 1
         self._calls[self._next_call] = reply
-        self.send("call", self._next_call, text_of(body))
+        self.send("call", self._next_call, text_of(body), timeout)
 
     def kill(self) -> None:
         """End it at once."""

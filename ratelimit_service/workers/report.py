@@ -42,7 +42,7 @@ class Reporter:
             "counters": store.counters,
             "lost": store.lost,
             "errors": self._since("errors", store.errors),
-            "figures": packed(connections.figures()) if connections is not None else [],
+            "figures": packed([*(connections.figures() if connections is not None else ()), *store.figures()]),
             "calls": calls,
             "latency": engine.method.latency.take(),
             "waits": limiter.waits.take(),

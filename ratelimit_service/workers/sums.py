@@ -41,6 +41,10 @@ class SharedStore:
         """All of them count the same ones, at times a few seconds apart."""
         return max((post.counters for post in self._posts if post.ready), default=0)
 
+    def figures(self) -> Sequence[Figure]:
+        """Those of the workers are among the figures of `Sums`."""
+        return ()
+
     @property
     def lost(self) -> Sequence[Lost]:
         """Each server that some worker cannot use, as the worker sees it that lost it first."""
@@ -79,7 +83,7 @@ class Sums:
         self._rules = {rule.path: rule for rule in book.rules}
 
     def figures(self) -> Sequence[Figure]:
-        """What the transports of all tell of themselves, those that are gone too."""
+        """What the transports and stores of all tell of themselves, those that are gone too."""
         own = self.refused.figures(connections=0, streams=0, received=0, sent=0)
         return summed([own, self._gone, *(post.figures for post in self._posts)])
 

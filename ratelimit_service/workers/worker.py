@@ -113,8 +113,8 @@ class Worker:
             match message:
                 case ["rules", sources]:
                     self._sources.put_nowait([Source(path, bytes_of(text)) for path, text in sources])
-                case ["call", number, body]:
-                    self._engine.method.call(bytes_of(body), partial(self._answer, number))
+                case ["call", number, body, timeout]:
+                    self._engine.method.call(bytes_of(body), partial(self._answer, number), timeout)
                 case ["report", number]:
                     self._question = number
                     self._asked.set()

@@ -14,6 +14,7 @@ from ratelimit_service.admin.json_api import http_answer, request_bytes
 from ratelimit_service.api.answer import Answer, HeaderNames
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.errors import RpcError, StoreError, TooHeavyError
+from ratelimit_service.figures import Figure
 from ratelimit_service.stores.store import Done, Lost
 from ratelimit_service.verdict import Hit
 from tests.admin.conftest import RULES
@@ -214,8 +215,12 @@ class StandIn:
     def __init__(self, then: Callable[[Done], object]) -> None:
         self.then = then
 
-    def hit(self, hits: Sequence[Hit], done: Done) -> None:
+    def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
         self.then(done)
+
+    def figures(self) -> Sequence[Figure]:
+        """None."""
+        return ()
 
     def sweep(self) -> None:
         """Nothing to sweep."""

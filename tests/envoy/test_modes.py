@@ -8,6 +8,7 @@ import pytest
 
 from tests.envoy.proxy import HEALTH_CHECK, Envoy, bootstrap, by, route, start_envoy
 from tests.processes import start_service
+from tests.redis import start_redis
 
 pytestmark = pytest.mark.usefixtures("transport")
 
@@ -43,6 +44,20 @@ def test_in_quota_mode_all_limits_must_be_used_up(tmp_path: Path) -> None:
         start_envoy(tmp_path / "envoy", bootstrap([service.grpc_port], [route("/", USER, PAGE)])) as envoy,
     ):
         assert envoy.statuses(3, "/", x_user="ada", x_page="cart") == [200, 200, 429]
+
+
+def test_redis_has_three_quarters_of_the_time_that_envoy_grants(tmp_path: Path) -> None:
+    """Envoy sends its timeout, 20 ms by default, as grpc-timeout."""
+    with start_redis(tmp_path / "redis") as redis:
+        environ = {"REDIS_URL": f"127.0.0.1:{redis.port}"}
+        with start_service(tmp_path / "service", RULES, environ) as service:
+            settings = bootstrap([service.grpc_port], [route("/", USER)], filter_options={"timeout": "0.02s"})
+            with start_envoy(tmp_path / "envoy", settings) as envoy:
+                envoy.statuses(3, "/", x_user="ada")
+            metrics = service.metrics()
+
+    assert 'ratelimit_store_granted_seconds_bucket{le="0.025"} 3\n' in metrics
+    assert 0 < float(metrics.partition("\nratelimit_store_granted_seconds_sum ")[2].partition("\n")[0]) <= 3 * 0.015
 
 
 def test_without_the_service_envoy_decides(tmp_path: Path) -> None:

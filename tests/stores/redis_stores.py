@@ -11,6 +11,7 @@ import uvloop
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.clock import MINUTE, Clock
 from ratelimit_service.errors import StoreError
+from ratelimit_service.figures import Figure
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import load_settings
@@ -57,11 +58,11 @@ def hit_of(of: Rule, key: str = "ada", cost: int = 1, together: int = 0) -> Hit:
     return Hit(of, name, cost, tally=Tally(), quota=False, together=together)
 
 
-async def charge(store: RedisStore, *hits: Hit) -> Answered:
-    """One request."""
+async def charge(store: RedisStore, *hits: Hit, grants: int | None = None) -> Answered:
+    """One request, of a caller that grants so many microseconds."""
     answer: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
     began = monotonic()
-    store.hit(hits, answer.set_result)
+    store.hit(hits, answer.set_result, grants)
     error = await answer
     return Answered(list(hits), error, monotonic() - began)
 
@@ -228,13 +229,17 @@ class Asked:
         """As Redis has them."""
         return int(self._redis.cli("DBSIZE"))
 
-    def hit(self, hits: Sequence[Hit], done: Done) -> None:
+    def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
         async def ask() -> StoreError | None:
             answer: asyncio.Future[StoreError | None] = self._loop.create_future()
             self._store.hit(hits, answer.set_result)
             return await answer
 
         done(self._loop.run_until_complete(ask()))
+
+    def figures(self) -> Sequence[Figure]:
+        """None."""
+        return ()
 
     def sweep(self) -> None:
         """Redis does it itself."""

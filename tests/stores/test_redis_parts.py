@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.clock import MINUTE, SECOND
 from ratelimit_service.errors import StoreError
+from ratelimit_service.latency import Latency
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.breaker import MOST_FAILURES, Breaker
 from ratelimit_service.stores.redis.checks import warnings
 from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
+from ratelimit_service.stores.redis.grants import Grants
 from ratelimit_service.stores.redis.outage import Outage
 from ratelimit_service.stores.redis.policy import Policy, share_of
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
@@ -214,14 +216,19 @@ def test_local_counts_with_the_share_of_the_limit() -> None:
     assert [hit.decision.allowed for hit in hits] == [True, True, True, True, False, False]
 
 
-# Who waits
+# What waits
+
+
+def enter(room: WaitingRoom, waiting: Waiting) -> None:
+    """It came at moment 0."""
+    room.queue(int(waiting.granted * SECOND))(waiting)
 
 
 def test_whoever_waited_too_long_is_answered_and_the_others_wait_on() -> None:
     room = WaitingRoom(Policy("open", 1, 10, Clock()))
     told: list[object] = []
     for deadline in (1.0, 2.0, 3.0):
-        room.enter(Waiting([hit_of(rule())], told.append, deadline))
+        enter(room, Waiting([hit_of(rule())], told.append, deadline, deadline))
 
     assert room.expire(2.0) == 3.0
     assert told == [None, None]
@@ -231,9 +238,9 @@ def test_whoever_waited_too_long_is_answered_and_the_others_wait_on() -> None:
 
 def test_who_is_answered_leaves_unless_someone_before_them_waits() -> None:
     room = WaitingRoom(Policy("open", 1, 10, Clock()))
-    first, second, third = (Waiting([hit_of(rule())], lambda _: None, 1.0) for _ in range(3))
+    first, second, third = (Waiting([hit_of(rule())], lambda _: None, 1.0, 1.0) for _ in range(3))
     for waiting in (first, second, third):
-        room.enter(waiting)
+        enter(room, waiting)
     second.settle()
     room.dismiss()
     assert len(room) == 3
@@ -247,9 +254,9 @@ def test_who_is_answered_leaves_unless_someone_before_them_waits() -> None:
 def test_a_request_whose_parts_fail_is_one_error() -> None:
     room = WaitingRoom(Policy("open", 1, 10, Clock()))
     told: list[object] = []
-    waiting = Waiting([hit_of(rule(), key) for key in ("ada", "eve")], told.append, 1.0)
+    waiting = Waiting([hit_of(rule(), key) for key in ("ada", "eve")], told.append, 1.0, 1.0)
     waiting.left = 2
-    room.enter(waiting)
+    enter(room, waiting)
     room.fail(waiting, waiting.hits[:1], Fault("reset"))
     room.fail(waiting, waiting.hits[1:], Fault("timeout"))
 
@@ -260,8 +267,8 @@ def test_a_request_whose_parts_fail_is_one_error() -> None:
 def test_nobody_is_answered_twice() -> None:
     room = WaitingRoom(Policy("open", 1, 10, Clock()))
     told: list[object] = []
-    waiting = Waiting([hit_of(rule())], told.append, 1.0)
-    room.enter(waiting)
+    waiting = Waiting([hit_of(rule())], told.append, 1.0, 1.0)
+    enter(room, waiting)
     room.expire(1.0)
     waiting.settle()
     room.fail(waiting, waiting.hits, Fault("reset"))
@@ -274,13 +281,62 @@ def test_what_is_decided_when_the_time_is_over_stays_so() -> None:
     room = WaitingRoom(Policy("closed", 1, 10, Clock()))
     decided, open_one = hit_of(rule()), hit_of(rule())
     decided.decision = rule().algorithm.hit(None, rule().limit, 1, 0)[1]  # type: ignore[arg-type]  # it has a limit
-    waiting = Waiting([decided, open_one], lambda _: None, 1.0)
+    waiting = Waiting([decided, open_one], lambda _: None, 1.0, 1.0)
     waiting.left = 2
-    room.enter(waiting)
+    enter(room, waiting)
     waiting.settle()
     room.expire(1.0)
 
     assert [decided.decision.allowed, open_one.decision.allowed] == [True, False]
+
+
+# How long Redis has
+
+
+@pytest.mark.parametrize(
+    ("timeout", "most", "microseconds"),
+    [
+        (20_000, 0, 14_848),  # Envoy's default: three quarters of it, and a little off
+        (100_000, 0, 73_728),
+        (250_000, 0, 196_608),
+        (1_000_000, 0, 933_888),
+        (60_000_000, 0, 59_768_832),
+        (1000, 0, 736),
+        (1, 0, 1),
+        (0, 0, 0),
+        (None, 0, 1_000_000),
+        (None, 50_000, 50_000),
+        (20_000, 50_000, 14_848),
+        (1_000_000, 50_000, 50_000),
+    ],
+)
+def test_redis_has_what_the_caller_grants_less_the_way_back(timeout: int | None, most: int, microseconds: int) -> None:
+    grants = Grants(WaitingRoom(Policy("open", 1, 10, Clock())), most)
+
+    assert grants.of(timeout).seconds == microseconds / SECOND
+
+
+def test_callers_with_many_timeouts_share_few_queues() -> None:
+    room = WaitingRoom(Policy("open", 1, 10, Clock()))
+    grants = Grants(room)
+    for timeout in range(0, 3_600_000_000, 100_003):
+        grants.of(timeout)
+
+    assert len(grants.known) <= 4096
+    assert len(room._queues) < 1000
+
+
+def test_what_is_granted_is_told() -> None:
+    grants = Grants(WaitingRoom(Policy("open", 1, 10, Clock())), 50_000)
+    for timeout in (20_000, 20_000, None):
+        grants.of(timeout).requests += 1
+    bounds, granted = grants.figures()
+
+    assert bounds.values == [((("bound", "default"),), 0.05), ((("bound", "most"),), 0.05)]
+    ((_, histogram),) = granted.values
+    assert isinstance(histogram, Latency)
+    assert [bucket.seconds for bucket in histogram.buckets() if bucket.calls == 2] == [0.025]
+    assert histogram.calls == 3
 
 
 # Checks

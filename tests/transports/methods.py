@@ -15,7 +15,7 @@ class Echo:
 
     path = "/tests.Methods/Echo"
 
-    def call(self, body: bytes, reply: Reply) -> None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
         """Send it back."""
         reply(body)
 
@@ -25,7 +25,7 @@ class Grow:
 
     path = "/tests.Methods/Grow"
 
-    def call(self, body: bytes, reply: Reply) -> None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
         """Send that much."""
         reply(b"x" * int(body))
 
@@ -35,7 +35,7 @@ class Refuse:
 
     path = "/tests.Methods/Refuse"
 
-    def call(self, _body: bytes, reply: Reply) -> None:
+    def call(self, _body: bytes, reply: Reply, timeout: int | None = None) -> None:
         """Fail."""
         reply(RpcError(Status.INVALID_ARGUMENT, "größer als 100 %: ✗\n"))
 
@@ -45,9 +45,19 @@ class Break:
 
     path = "/tests.Methods/Break"
 
-    def call(self, _body: bytes, _reply: Reply) -> None:
+    def call(self, _body: bytes, _reply: Reply, timeout: int | None = None) -> None:
         """Break."""
         raise ZeroDivisionError("a secret of the inside")
+
+
+class Left:
+    """Answers with how many microseconds its caller waits."""
+
+    path = "/tests.Methods/Left"
+
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
+        """Send it back."""
+        reply(str(timeout).encode())
 
 
 class Later:
@@ -57,10 +67,13 @@ class Later:
 
     def __init__(self, take_back: TakeBack | None = None) -> None:
         self.replies: asyncio.Queue[Reply] = asyncio.Queue()
+        self.timeouts: list[int | None] = []
+        """What each caller has granted."""
         self._take_back = take_back
 
-    def call(self, _body: bytes, reply: Reply) -> TakeBack | None:
+    def call(self, _body: bytes, reply: Reply, timeout: int | None = None) -> TakeBack | None:
         """Keep the reply for the test."""
+        self.timeouts.append(timeout)
         self.replies.put_nowait(reply)
         return self._take_back
 

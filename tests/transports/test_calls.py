@@ -13,7 +13,7 @@ from ratelimit_service.clock import SECOND
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
 from tests.transports.http2.talk import PREFACE, block, data, frame, headers, message
-from tests.transports.methods import WAIT_SECONDS, Break, Echo, Grow, Later, Refuse
+from tests.transports.methods import WAIT_SECONDS, Break, Echo, Grow, Later, Left, Refuse
 from tests.transports.servers import OpenTransport, ask, connect, failure, serving
 
 ASK_A_HUNDRED = """
@@ -205,6 +205,17 @@ def test_a_call_ends_at_its_deadline(transport: OpenTransport) -> None:
         raise AssertionError
 
     assert run(story()) == (grpc.StatusCode.DEADLINE_EXCEEDED, b"well")
+
+
+def test_a_method_knows_how_long_its_caller_waits(transport: OpenTransport) -> None:
+    async def story() -> list[bytes]:
+        async with serving(transport, [Left()]) as (_, address), connect(address) as channel:
+            unhurried: bytes = await channel.unary_unary(Left.path, None, None)(b"")
+            return [unhurried, await ask(channel, Left(), b"", seconds=100)]
+
+    unhurried, left = run(story())
+    assert unhurried == b"None"
+    assert 40 * SECOND < int(left) < 102 * SECOND  # grpc rounds up what it sends
 
 
 def test_an_unexpected_exception_is_internal_and_logged_once(

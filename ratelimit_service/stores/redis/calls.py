@@ -10,13 +10,16 @@ import hiredis
 from ratelimit_service.stores.redis.faults import Fault, code_of, fault_of_reply
 from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.orders import Order
-from ratelimit_service.stores.redis.waiting import WaitingRoom
+from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
 from ratelimit_service.verdict import Hit
 
 log = logging.getLogger(__name__)
 
 MOST_TRIES: Final = 4
 """Of one order: once by name, once in full, and twice elsewhere in a cluster whose slots move."""
+
+CLOSE: Final = 0.2
+"""Part of the time that is granted, which an answer that comes in it has nearly missed."""
 
 Redirect = Callable[[Order, str], bool]
 """Takes an order that belongs elsewhere, and the error that says where, `MOVED …` or `ASK …`; says whether it has."""
@@ -129,12 +132,17 @@ class Calls:
         if isinstance(reply, hiredis.ReplyError):
             self._error(call, order, reply)
             return
-        if not order.parts[-1].waiting.answered:
+        parts = order.parts
+        if not parts[-1].waiting.answered:
             call.in_time = True
+        now = monotonic()
+        first = parts[0].waiting
+        if now > first.deadline - first.granted * CLOSE:
+            self._room.close_calls += sum(_is_close(part.waiting, now) for part in parts)
         told = order.decode(reply)
         if told:
             self._owner.learn(told, order.sent)
-        for part in order.parts:
+        for part in parts:
             part.waiting.settle()
         self._room.dismiss()
         self._end(call)
@@ -196,6 +204,10 @@ class Calls:
 
 UNFIT: Final = frozenset({"readonly", "loading", "noauth", "wrongpass"})
 """The server will not do at all, or not in this connection: there is nothing to be gained by four more calls."""
+
+
+def _is_close(waiting: Waiting, now: float) -> bool:
+    return not waiting.answered and now > waiting.deadline - waiting.granted * CLOSE
 
 
 def _ignore(_: Any) -> None:

@@ -9,6 +9,7 @@ from ratelimit_service.settings import Settings
 from ratelimit_service.settings.choices import KeyFormat, RedisType
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.cluster import Cluster
+from ratelimit_service.stores.redis.grants import DEFAULT, Grants
 from ratelimit_service.stores.redis.keys import cluster_key, plain_key, resets_key
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.link import Link
@@ -30,7 +31,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
     policy = Policy(settings.on_store_failure, settings.instances, settings.memory_max_counters)
     room = WaitingRoom(policy)
     checks = Checks()
-    deadline = settings.store_deadline / SECOND
+    deadline = (settings.store_deadline or DEFAULT) / SECOND
     main, per_second = main_target(settings), per_second_target(settings)
     name = cluster_key if is_clustered(main, per_second) else plain_key
     script = BatchScript(name(settings.cache_key_prefix), clock, jitter_seconds=settings.expiration_jitter_max_seconds)
@@ -50,7 +51,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
         room,
         checks,
         refusals,
-        deadline=deadline,
+        grants=Grants(room, settings.store_deadline),
         per_second=make(per_second) if per_second else None,
         upstream=upstream,
     )
@@ -70,7 +71,7 @@ def _servers(
     make_lane: MakeLane, script: BatchScript, room: WaitingRoom, checks: Checks, settings: Settings, target: Target
 ) -> Servers:
     policy = settings.on_store_failure
-    probe = Probe(script, settings.store_deadline / SECOND)
+    probe = Probe(script, (settings.store_deadline or DEFAULT) / SECOND)
     opener = Opener(target, probe, checks)
     first = target.servers.addresses[0]
     match target.kind:

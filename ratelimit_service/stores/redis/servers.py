@@ -120,7 +120,7 @@ class Probe:
     async def try_out(self, link: Link, name: str = "probe") -> None:
         """Raises Fault, also when it takes longer than a hit may."""
         hit = Hit(self._rule, name, 1, tally=Tally(), quota=False)
-        order = Order(Group(self._script), [Part(Waiting((hit,), _ignore, 0.0), (hit,), Group(self._script), 1)])
+        order = Order(Group(self._script), [Part(Waiting((hit,), _ignore, 0.0, 0.0), (hit,), Group(self._script), 1)])
         # The script's first run compiles it, and that is not what hits wait for.
         try:
             await _within(self._deadline, link.ask(*order.by_name()))

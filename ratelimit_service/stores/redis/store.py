@@ -6,13 +6,16 @@ call. `hit` never waits, and makes no task, no future and no timer: one timer an
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from math import inf
 from time import monotonic
 from typing import Final
 
 from ratelimit_service.errors import TooHeavyError
+from ratelimit_service.figures import Figure, Sort
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.faults import Fault
+from ratelimit_service.stores.redis.grants import Grants
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.orders import LIGHT, MOST_IN_CALL, Script, weigh, weigh_bundles
 from ratelimit_service.stores.redis.policy import Policy
@@ -51,7 +54,7 @@ class RedisStore:
         checks: Checks,
         refusals: Refusals | None,
         *,
-        deadline: float,
+        grants: Grants,
         per_second: Servers | None = None,
         upstream: Script | None = None,
     ) -> None:
@@ -62,11 +65,13 @@ class RedisStore:
         self._checks = checks
         self._refusals = refusals
         self.charge = None if refusals is None else self._refuse
-        self._deadline = deadline
+        self._grants = grants
         self._per_second = per_second
         self._upstream = upstream
         self._alike = per_second is None and upstream is None
         self._timer: asyncio.TimerHandle | None = None
+        self._due = inf
+        """When the timer is about to look which requests have waited too long."""
         self._all = [main] if per_second is None else [main, per_second]
         self._started = False
         self._closed = False
@@ -91,13 +96,19 @@ class RedisStore:
         """Each server that cannot decide hits now."""
         return [lost for servers in self._all for lost in servers.lost]
 
+    def figures(self) -> Sequence[Figure]:
+        """As StoreStatus says."""
+        meaning = "Requests that the store decided in the last fifth of the time that it was given."
+        late = Figure("ratelimit_store_late_answers_total", Sort.COUNTER, meaning, [((), self._room.close_calls)])
+        return (*self._grants.figures(), late)
+
     @property
     def lanes(self) -> list[Lane]:
         """The ways to all servers."""
         return [lane for servers in self._all for lane in servers.lanes]
 
-    def hit(self, hits: Sequence[Hit], done: Done) -> TakeBack | None:
-        """Send the hits; `done` is called when the last is decided, or after the deadline."""
+    def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> TakeBack | None:
+        """Send the hits; `done` is called when the last is decided, or when the time is over that `Grants` say."""
         now = monotonic()
         refusals = self._refusals
         if refusals is not None and refusals.known:
@@ -114,10 +125,14 @@ class RedisStore:
         if weight > MOST_IN_CALL and (together := weigh_bundles(hits)) > MOST_IN_CALL:
             done(_too_heavy(together))
             return None
-        deadline = now + self._deadline
-        waiting = Waiting(hits, done, deadline)
-        self._room.enter(waiting)
-        if self._timer is None:
+        grants = self._grants
+        grant = grants.known.get(timeout) or grants.of(timeout)
+        grant.requests += 1
+        granted = grant.seconds
+        deadline = now + granted
+        waiting = Waiting(hits, done, deadline, granted)
+        grant.enter(waiting)
+        if deadline < self._due:
             self._arm(deadline)
         if self._alike:
             self._main.put(waiting, hits, self._script, weight)
@@ -168,18 +183,22 @@ class RedisStore:
         return servers, script
 
     def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = deadline
         loop = asyncio.get_running_loop()
         pause = max(_COARSE, deadline - monotonic() - _ONE_POLL)
         self._timer = loop.call_later(pause, self._wait_for_poll)
 
     def _wait_for_poll(self) -> None:
+        self._due = -inf
         self._timer = asyncio.get_running_loop().call_later(_ONE_POLL, self._expire)
 
     def _expire(self) -> None:
-        self._timer = None
+        self._timer, self._due = None, inf
         deadline = self._room.expire(monotonic())
         self._look()
-        if deadline is not None:
+        if deadline is not None and deadline < self._due:
             self._arm(deadline)
 
     def _look(self) -> None:

@@ -6,7 +6,7 @@ whichever comes first. What comes later is dropped.
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ratelimit_service.errors import StoreError
@@ -21,13 +21,15 @@ log = logging.getLogger(__name__)
 class Waiting:
     """A request; its hits travel in `left` parts, to one server each."""
 
-    __slots__ = ("answered", "deadline", "done", "error", "failed", "hits", "left", "sent")
+    __slots__ = ("answered", "deadline", "done", "error", "failed", "granted", "hits", "left", "sent")
 
-    def __init__(self, hits: Sequence[Hit], done: Done, deadline: float) -> None:
+    def __init__(self, hits: Sequence[Hit], done: Done, deadline: float, granted: float) -> None:
         self.hits = hits
         self.done = done
         self.deadline = deadline
         """Seconds of the monotonic clock."""
+        self.granted = granted
+        """Seconds that it had when it came."""
         self.left = 0
         self.answered = False
         self.sent = False
@@ -59,18 +61,23 @@ class Waiting:
 
 
 class WaitingRoom:
-    """All requests that wait, in order of arrival: who is first has the first deadline."""
+    """All requests that wait, a queue for each time that is granted: in each the first has the first deadline."""
 
     def __init__(self, policy: Policy) -> None:
         self.errors: dict[str, int] = {}
         """Requests of which some part was answered by policy, by the first cause."""
+        self.close_calls = 0
+        """Requests that were decided in the last fifth of their time."""
         self._policy = policy
-        self._queue: deque[Waiting] = deque()
-        self.enter: Final = self._queue.append
+        self._queues: dict[int, deque[Waiting]] = {}
 
     def __len__(self) -> int:
-        """How many wait, and were answered while one who came before them waits."""
-        return len(self._queue)
+        """How many wait, or have been answered while one before them in their queue waits."""
+        return sum(map(len, self._queues.values()))
+
+    def queue(self, granted: int) -> Callable[[Waiting], None]:
+        """Puts requests that are granted so many microseconds where they wait."""
+        return self._queues.setdefault(granted, deque()).append
 
     def fail(self, waiting: Waiting, hits: Sequence[Hit], fault: Fault) -> None:
         """Decide a part of a request by policy."""
@@ -85,33 +92,37 @@ class WaitingRoom:
         waiting.settle()
 
     def dismiss(self) -> None:
-        """Forget those at the head of the queue who have been answered.
+        """Forget those at the heads of the queues that have been answered.
 
         Were they kept until their deadline, the garbage collector would go through them again and again: 20 µs a
         request with a deadline of a second.
         """
-        queue = self._queue
-        while queue and queue[0].answered:
-            queue.popleft()
+        for queue in self._queues.values():
+            while queue and queue[0].answered:
+                queue.popleft()
 
     def expire(self, now: float) -> float | None:
-        """Answer whoever has waited too long; says when the next one's time is over, None when nobody waits."""
-        queue = self._queue
-        while queue:
-            waiting = queue[0]
-            if not waiting.answered:
-                if waiting.deadline > now:
-                    return waiting.deadline
-                self._give_up(waiting, _LATE)
-            queue.popleft()
-        return None
+        """Answer what has waited too long; says when the next one's time is over, None when none waits."""
+        soonest: float | None = None
+        for queue in tuple(self._queues.values()):  # what is answered may ask again
+            while queue:
+                waiting = queue[0]
+                if not waiting.answered:
+                    if waiting.deadline > now:
+                        if soonest is None or waiting.deadline < soonest:
+                            soonest = waiting.deadline
+                        break
+                    self._give_up(waiting, _LATE)
+                queue.popleft()
+        return soonest
 
     def clear(self, fault: Fault) -> None:
         """Answer all."""
-        for waiting in tuple(self._queue):
-            if not waiting.answered:
-                self._give_up(waiting, fault)
-        self._queue.clear()
+        for queue in tuple(self._queues.values()):
+            for waiting in tuple(queue):
+                if not waiting.answered:
+                    self._give_up(waiting, fault)
+            queue.clear()
 
     def _give_up(self, waiting: Waiting, fault: Fault) -> None:
         """Answer what is decided as it is, and the rest by policy."""

@@ -130,7 +130,10 @@ class Wire(asyncio.Protocol):
                     abandoned.discard(number)
                     continue
                 try:
-                    take_back = call(body, partial(reply, number))  # type: ignore[possibly-undefined] # no head is None: the first is new
+                    left = timeout  # type: ignore[possibly-undefined] # no head is None: the first is new
+                    if left is not None and number in calls.timed:  # its message came after its headers
+                        left = max(0, calls.timed[number] - self._server.now())
+                    take_back = call(body, partial(reply, number), left)  # type: ignore[possibly-undefined] # as above
                     if take_back is not None:
                         calls.take_backs[number] = take_back
                 except Exception:

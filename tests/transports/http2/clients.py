@@ -25,7 +25,7 @@ def told(transport: Http2Transport, name: str, label: str = "") -> int:
         if figure.name == f"ratelimit_grpc_{name}":
             for labels, value in figure.values:
                 if label in {"", *(text for _, text in labels)}:
-                    return value.calls if isinstance(value, Latency) else value
+                    return value.calls if isinstance(value, Latency) else int(value)
     return 0
 
 

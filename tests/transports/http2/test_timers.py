@@ -259,6 +259,18 @@ def test_a_deadline_is_kept_by_the_same_clock() -> None:
     assert b"grpc-status\x014" in run(story())
 
 
+def test_a_method_knows_what_is_left_when_the_message_comes_after_its_headers() -> None:
+    async def story() -> list[int | None]:
+        async with connected() as client:
+            minute = block(Later.path, (b"grpc-timeout", b"1M"))
+            await client.say(headers(1, minute))
+            client.clock.advance(20 * SECOND)
+            await client.say(data(1, message(b"")) + headers(3, minute) + data(3, message(b"")))
+            return client.later.timeouts
+
+    assert run(story()) == [40 * SECOND, 60 * SECOND]
+
+
 def test_a_connection_that_is_ended_and_not_closed_by_its_client_is_gone_soon() -> None:
     async def story() -> int:
         async with connected() as client:
