@@ -7,30 +7,30 @@ from pathlib import Path
 
 import click
 
+from ratelimit_service.commands.sources import env_file_option, merge_option, read_settings, rules_flags, rules_option
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.rules.advice import KINDS, advise
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files import read_sources
+from ratelimit_service.rules.files import ensure_there, read_sources
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.report import Advice
 from ratelimit_service.rules.source import Source
 from ratelimit_service.rules.words import counted
+from ratelimit_service.settings import Section
 
 
 @click.command(
     epilog="""\b
 Examples:
+  ratelimit check                               (what serve would load)
   ratelimit check config
   ratelimit check config/shop.yaml config/mail.yaml
   ratelimit check --json config | jq '.errors[].message'"""
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--merge-domains",
-    is_flag=True,
-    envvar="MERGE_DOMAIN_CONFIG",
-    help="Several files may have rules of one domain.  [env: MERGE_DOMAIN_CONFIG]",
-)
+@click.argument("paths", metavar="[PATH...]", nargs=-1, type=click.Path(path_type=Path))
+@rules_option
+@env_file_option
+@merge_option
 @click.option(
     "--ignore",
     "ignored",
@@ -40,13 +40,27 @@ Examples:
     help=f"Leave out warnings of this kind, which stands at their end in brackets: {', '.join(KINDS)}.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def command(*, paths: Sequence[Path], merge_domains: bool, ignored: Sequence[str], as_json: bool) -> None:
+def command(
+    *,
+    paths: Sequence[Path],
+    rules: Path | None,
+    env_file: Path | None,
+    merge_domains: bool,
+    ignored: Sequence[str],
+    as_json: bool,
+) -> None:
     """Check rules files, and all rules files in folders.
 
-    Prints every error as path:line:column, and warns of what is allowed and hardly meant, such as a descriptor that
-    nothing reaches or a value that looks like a network. Exits with 1 when there is an error, else with 0.
+    Without a PATH, those that serve would load with the same settings. Prints every error as path:line:column, and
+    warns of what is allowed and hardly meant, such as a descriptor that nothing reaches or a value that looks like a
+    network. Exits with 1 when there is an error, else with 0.
     """
-    book, errors = _load(paths, merge_domains)
+    settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file, Section.RULES)
+    if not paths:
+        ensure_there(settings.rules_path)
+    elif rules is not None:
+        raise click.UsageError("--rules says where rules are when no PATH does: leave one of them out")
+    book, errors = _load(paths or [settings.rules_path], settings.merge_domain_config)
     warnings = [] if book is None else [warning for warning in advise(book) if warning.kind not in ignored]
     if as_json:
         click.echo(json.dumps(_findings(book, errors, warnings), indent=2, ensure_ascii=False))
@@ -56,7 +70,8 @@ def command(*, paths: Sequence[Path], merge_domains: bool, ignored: Sequence[str
         for error in errors:
             click.echo(error, err=True)
         if book is not None:
-            click.echo(f"{counted(len(book.rules), 'rule')} in {counted(len(book.domains), 'domain')} are good")
+            where = "" if paths else f" ({settings.rules_path})"
+            click.echo(f"{counted(len(book.rules), 'rule')} in {counted(len(book.domains), 'domain')} are good{where}")
     if errors:
         sys.exit(1)
 

@@ -1,7 +1,6 @@
 """`ratelimit counters`: what is in the counters in Redis, and a fresh allowance for whoever should have one."""
 
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -15,13 +14,12 @@ import uvloop
 
 from ratelimit_service.commands.counters_table import Seen, as_json, entries_in_words, many, notes, printable, table
 from ratelimit_service.commands.entries import ENTRY, Entry
+from ratelimit_service.commands.sources import env_file_option, read_book, read_settings, rules_option
 from ratelimit_service.errors import SettingsError, StoreError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files import ensure_there, read_sources
-from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.rule import Entries, Place, Rule
 from ratelimit_service.rules.words import limit_in_words
-from ratelimit_service.settings import Settings, default_env_file, load_settings
+from ratelimit_service.settings import Settings
 from ratelimit_service.settings.choices import Backend
 from ratelimit_service.stores.redis.counters import Counters, Found
 
@@ -89,16 +87,8 @@ Examples:
 @click.option("--reset", is_flag=True, help="Remove the counters, after asking: all begin anew.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print JSON.")
-@click.option(
-    "--rules",
-    type=click.Path(path_type=Path),
-    help="Folder or file of the rules.  [env: RULES_PATH; default: as for serve, the three RUNTIME_ folders joined]",
-)
-@click.option(
-    "--env-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File with settings, NAME=VALUE a line. [default: .env if there is one]",
-)
+@rules_option
+@env_file_option
 def command(
     *,
     domain: str,
@@ -153,11 +143,10 @@ def command(
 
 
 def _asked(domain: str, entries: Entries, names: Sequence[str], rules: Path | None, env_file: Path | None) -> Asked:
-    settings, _ = load_settings(os.environ, {"rules_path": rules}, env_file or default_env_file())
+    settings, _ = read_settings({"rules_path": rules}, env_file)
     if settings.backend_type is not Backend.REDIS:
         raise SettingsError([_IN_MEMORY])
-    ensure_there(settings.rules_path)
-    book = parse(read_sources(settings.rules_path), merge_domains=settings.merge_domain_config)
+    book = read_book(settings)
     named = [rule for name in names for rule in _named(book, domain, name)]
     if not entries:
         return Asked(settings, book, domain, (), named, bool(names))

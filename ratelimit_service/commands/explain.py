@@ -8,9 +8,15 @@ from typing import Any
 import click
 
 from ratelimit_service.commands.entries import ENTRY, Entry
+from ratelimit_service.commands.sources import (
+    env_file_option,
+    merge_option,
+    read_book,
+    read_settings,
+    rules_flags,
+    rules_option,
+)
 from ratelimit_service.rules.explain import Candidate, Explanation, Met, Step, explain
-from ratelimit_service.rules.files import ensure_there, read_sources
-from ratelimit_service.rules.parse import parse
 
 MOST_SHOWN = 10
 """Candidates of one step that are shown though they do not matter; a level may have thousands."""
@@ -25,21 +31,19 @@ Examples:
 )
 @click.argument("domain")
 @click.argument("entries", metavar="KEY=VALUE...", nargs=-1, required=True, type=ENTRY)
-@click.option(
-    "--rules",
-    type=click.Path(path_type=Path),
-    envvar="RULES_PATH",
-    default=Path("config"),
-    help="Folder or file of the rules.  [env: RULES_PATH; default: config]",
-)
-@click.option(
-    "--merge-domains",
-    is_flag=True,
-    envvar="MERGE_DOMAIN_CONFIG",
-    help="Several files may have rules of one domain.  [env: MERGE_DOMAIN_CONFIG]",
-)
+@rules_option
+@env_file_option
+@merge_option
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
-def command(*, domain: str, entries: Sequence[Entry | None], rules: Path, merge_domains: bool, as_json: bool) -> None:
+def command(
+    *,
+    domain: str,
+    entries: Sequence[Entry | None],
+    rules: Path | None,
+    env_file: Path | None,
+    merge_domains: bool,
+    as_json: bool,
+) -> None:
     """Tell which rule a descriptor meets, and why.
 
     The descriptor is made of the KEY=VALUE entries, in their order. Shows at each level what was tried and why it
@@ -48,8 +52,8 @@ def command(*, domain: str, entries: Sequence[Entry | None], rules: Path, merge_
     asked = tuple((entry.key, entry.value) for entry in entries if entry is not None)
     if len(asked) < len(entries):
         raise click.UsageError("explain takes one descriptor; ask for another one apart")
-    ensure_there(rules)
-    explanation = explain(parse(read_sources(rules), merge_domains=merge_domains), domain, asked)
+    settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file)
+    explanation = explain(read_book(settings), domain, asked)
     if as_json:
         click.echo(json.dumps(_as_json(explanation), indent=2, ensure_ascii=False))
     else:

@@ -15,11 +15,12 @@ import uvloop
 import ratelimit_service
 from ratelimit_service.address import Address, Tcp, from_here
 from ratelimit_service.app import App, grpc_addresses
+from ratelimit_service.commands.sources import env_file_option, read_settings
 from ratelimit_service.engine import SWITCH_SECONDS
 from ratelimit_service.errors import ListenError, StartError
 from ratelimit_service.logs import start_logging
 from ratelimit_service.processes import allow_files
-from ratelimit_service.settings import AUTO, FLAGS, Settings, default_env_file, load_settings
+from ratelimit_service.settings import AUTO, FLAGS, Settings
 from ratelimit_service.workers.cpus import usable_cpus
 from ratelimit_service.workers.parent import Parent
 
@@ -49,11 +50,7 @@ Examples:
   GRPC_PORT=9081 ratelimit serve --rules config --log-level debug
 Every other setting is a variable of the environment, or a line in an .env file: see docs/settings.md."""
 )
-@click.option(
-    "--env-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File with settings, NAME=VALUE a line. [default: .env if there is one]",
-)
+@env_file_option
 @click.option("--hints", is_flag=True, help="Say what to try once it runs.")
 def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
     """Run the service.
@@ -61,7 +58,7 @@ def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
     It loads the rules, listens for gRPC and HTTP, and loads the rules again whenever a file changes. SIGHUP loads them
     at once, SIGTERM or SIGINT drains and exits, a second one exits without draining.
     """
-    settings, warnings = load_settings(os.environ, flags, env_file or default_env_file())
+    settings, warnings = read_settings(flags, env_file)
     start_logging(settings.log_level, settings.log_format)
     for warning in warnings:
         log.warning("%s", warning)

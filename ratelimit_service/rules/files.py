@@ -2,10 +2,14 @@
 
 import os
 from pathlib import Path
+from typing import Final
 
 from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.document import MOST_BYTES
 from ratelimit_service.rules.source import Source
+
+_USUAL: Final = "config"
+"""Where rules are in many a repository, this one among them."""
 
 
 def read_sources(path: Path) -> list[Source]:
@@ -34,7 +38,10 @@ def read_sources(path: Path) -> list[Source]:
 def ensure_there(path: Path) -> None:
     """StartError when there is nothing at the path that the operator named, or did not name."""
     if not path.exists():
-        raise StartError(f"there are no rules: {path} does not exist; say where they are with --rules or RULES_PATH")
+        hint = f", such as --rules {_USUAL}" if Path(_USUAL).is_dir() else ""
+        raise StartError(
+            f"there are no rules: {path} does not exist; say where they are with --rules or RULES_PATH{hint}"
+        )
 
 
 def _rules_files(folder: Path, problems: list[Problem]) -> list[Path]:

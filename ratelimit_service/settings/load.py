@@ -12,6 +12,7 @@ from ratelimit_service.errors import SettingsError
 from ratelimit_service.settings import go_syntax
 from ratelimit_service.settings.choices import Backend
 from ratelimit_service.settings.env_file import Given, read_env_file
+from ratelimit_service.settings.fields import Section
 from ratelimit_service.settings.go_syntax import FALSE
 from ratelimit_service.settings.redis_url import masked
 from ratelimit_service.settings.settings import KNOBS, Settings
@@ -26,11 +27,15 @@ _KNOWN: Final = frozenset(_BY_VARIABLE) | frozenset(ALWAYS) | frozenset(WITHOUT_
 
 
 def load_settings(
-    environ: Mapping[str, str], flags: Mapping[str, object] | None = None, dotenv: Path | None = None
+    environ: Mapping[str, str],
+    flags: Mapping[str, object] | None = None,
+    dotenv: Path | None = None,
+    section: Section | None = None,
 ) -> tuple[Settings, list[str]]:
     """The settings and what to warn of; a flag wins over the environment, that over the file, that over a default.
 
-    `flags` are by field, None where not given. Everything that is wrong is in one SettingsError, a line each.
+    `flags` are by field, None where not given. With a section, only its variables are read. Everything that is wrong
+    is in one SettingsError, a line each.
     """
     problems: list[str] = []
     given = read_env_file(dotenv, problems) if dotenv else {}
@@ -41,6 +46,8 @@ def load_settings(
         if value is not None:
             knob = _BY_VARIABLE[field.upper()]
             given[knob.variable] = Given(str(value), knob.flag or knob.variable)
+    if section is not None:
+        given = {name: text for name, text in given.items() if _is_of(name, section)}
 
     settings = None
     try:
@@ -57,6 +64,10 @@ def load_settings(
     if problems or settings is None:
         raise SettingsError(problems)
     return settings, [*warnings, *_unused(settings, given)]
+
+
+def _is_of(name: str, section: Section) -> bool:
+    return name in _BY_VARIABLE and _BY_VARIABLE[name].section is section
 
 
 def _problem(given: Given, wrong: str) -> str:

@@ -89,12 +89,3 @@ def test_of_a_thousand_candidates_ten_are_shown_and_the_chosen(tmp_path: Path) -
     assert len(lines) == 16
     assert lines[12].startswith("   → wildcard     k_900x*: fits")
     assert lines[14] == "     … and 990 more"
-
-
-def test_rules_that_are_not_there_are_one_line_that_says_how_to_name_them() -> None:
-    result = CliRunner().invoke(main, ["explain", "shop", "a=b", "--rules", "nowhere"])
-
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "ratelimit: there are no rules: nowhere does not exist; say where they are with --rules or RULES_PATH\n"
-    )

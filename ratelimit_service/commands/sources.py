@@ -1,0 +1,48 @@
+"""Where every command finds settings and rules: by the same flags, variables and `.env` file as `ratelimit serve`."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.files import ensure_there, read_sources
+from ratelimit_service.rules.parse import parse
+from ratelimit_service.settings import Section, Settings, default_env_file, load_settings
+
+env_file_option = click.option(
+    "--env-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File with settings, NAME=VALUE a line. [default: .env if there is one]",
+)
+
+rules_option = click.option(
+    "--rules",
+    type=click.Path(path_type=Path),
+    help="Folder or file of the rules.  [env: RULES_PATH; default: as for serve, the three RUNTIME_ folders joined]",
+)
+
+merge_option = click.option(
+    "--merge-domains",
+    is_flag=True,
+    help="Several files may have rules of one domain.  [env: MERGE_DOMAIN_CONFIG]",
+)
+
+
+def read_settings(
+    flags: Mapping[str, object], env_file: Path | None, section: Section | None = None
+) -> tuple[Settings, list[str]]:
+    """The settings and what to warn of; `flags` are by field, None where not given. With a section, only its own."""
+    return load_settings(os.environ, flags, env_file or default_env_file(), section)
+
+
+def rules_flags(rules: Path | None, *, merge_domains: bool) -> dict[str, object]:
+    """The flags of a command that reads rules, by field."""
+    return {"rules_path": rules, "merge_domain_config": "true" if merge_domains else None}
+
+
+def read_book(settings: Settings) -> RuleBook:
+    """The rules that a service with these settings would load; StartError when there are none."""
+    ensure_there(settings.rules_path)
+    return parse(read_sources(settings.rules_path), merge_domains=settings.merge_domain_config)
