@@ -1,6 +1,7 @@
 """The command line: `ratelimit VERB`. Each verb's work is in `commands/`."""
 
 import signal
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -29,6 +30,16 @@ class Verbs(click.Group):
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         command: click.Command = import_module(f"ratelimit_service.commands.{cmd_name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that the arguments begin with; a misspelt one is bad usage that names the one it is most like."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], VERBS, 1)
+            raise click.UsageError(f"{error.message}{f' Did you mean {near[0]}?' if near else ''}", ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; what it raised on purpose is told in its own words, without a traceback."""

@@ -1,40 +1,24 @@
 """`ratelimit call`: ask a running service, over gRPC, as Envoy would."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import grpc
 from google.protobuf.json_format import MessageToJson
 
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.ratelimit import ShouldRateLimit
-from ratelimit_service.commands.entries import ENTRY, Entry
-from ratelimit_service.model import MAX_REQUESTS, Unit
+from ratelimit_service.commands.entries import ENTRY, Entry, descriptors
+from ratelimit_service.commands.limits import LIMIT
+from ratelimit_service.commands.reach import Trust, why_no_answer
+from ratelimit_service.model import MAX_REQUESTS, Limit
 from ratelimit_service.rules.words import units_in_words
 
 OVER_LIMIT, FAILED = 1, 3
 """Exit codes; 0 is allowed, 2 is click's for bad usage."""
-
-
-class _LimitType(click.ParamType[RateLimitDescriptor.RateLimitOverride]):
-    """`10/minute` as an override."""
-
-    name = "N/UNIT"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> RateLimitDescriptor.RateLimitOverride:
-        requests, _, unit = value.partition("/")
-        if not requests.isdecimal() or int(requests) > MAX_REQUESTS or unit.upper() not in Unit.__members__:
-            units = ", ".join(unit.name.lower() for unit in Unit)
-            self.fail(f"{value!r} is not a limit such as 10/minute; units are {units}", param, ctx)
-        return RateLimitDescriptor.RateLimitOverride(
-            requests_per_unit=int(requests),
-            unit=Unit[unit.upper()].value,  # type: ignore[arg-type]  # WEEK has no name in that enum
-        )
 
 
 @click.command(
@@ -44,7 +28,7 @@ Examples:
   ratelimit call localhost:8081 shop user=ada path=/cart + client_ip=10.0.0.1
   ratelimit call localhost:8081 shop user=ada --hits 5
   ratelimit call localhost:8081 shop user=ada --hits 0      (look, charge nothing)
-  ratelimit call localhost:8081 shop user=ada --limit 2/minute
+  ratelimit call localhost:8081 shop user=ada --limit '10/5 minutes'
   ratelimit call unix:/run/ratelimit.sock shop user=ada"""
 )
 @click.argument("target", metavar="HOST:PORT")
@@ -52,7 +36,7 @@ Examples:
 @click.argument("entries", metavar="KEY=VALUE...", nargs=-1, required=True, type=ENTRY)
 @click.option("--hits", type=click.IntRange(0, MAX_REQUESTS), help="What each descriptor costs.  [default: 1]")
 @click.option("--refund", is_flag=True, help="Give the hits back.")
-@click.option("--limit", type=_LimitType(), help="A limit in place of the rule's, such as 10/minute.")
+@click.option("--limit", type=LIMIT, help="A limit in place of the rule's, such as 10/minute or '10/5 minutes'.")
 @click.option("--timeout", type=float, default=2.0, show_default=True, help="Seconds to wait.")
 @click.option("--tls", is_flag=True, help="Speak TLS.")
 @click.option(
@@ -68,7 +52,7 @@ def command(
     entries: Sequence[Entry | None],
     hits: int | None,
     refund: bool,
-    limit: RateLimitDescriptor.RateLimitOverride | None,
+    limit: Limit | None,
     timeout: float,
     tls: bool,
     ca: Path | None,
@@ -81,28 +65,64 @@ def command(
     The descriptor is made of the KEY=VALUE entries, in their order; a + between them begins another descriptor. Exits
     with 0 when the request is allowed, 1 when it is over a limit, 3 when there is no answer.
     """
+    _check_target(target)
+    request = _request(domain, descriptors(entries), hits=hits, refund=refund, limit=limit)
+    trust = Trust(ca, cert, key) if tls or ca or cert else None
+    answer = _ask(target, request, trust, timeout)
+    if isinstance(answer, str):
+        click.echo(f"ratelimit: {target}: {answer}", err=True)
+        sys.exit(FAILED)
+    click.echo(MessageToJson(answer) if as_json else _readable(request, answer))
+    sys.exit(OVER_LIMIT if answer.overall_code == RateLimitResponse.OVER_LIMIT else 0)
+
+
+def _check_target(target: str) -> None:
+    scheme, slashes, _ = target.partition("://")
+    if slashes and scheme != "unix":
+        raise click.UsageError(f"{target} is a URL; write HOST:PORT of the gRPC port, such as localhost:8081")
     if ":" not in target:
         raise click.UsageError(f"{target} has no port; the service's own is {target}:8081")
-    request = RateLimitRequest(domain=domain, descriptors=[RateLimitDescriptor()])
-    for entry in entries:
-        if entry is None:
-            request.descriptors.add()
-        else:
-            request.descriptors[-1].entries.add(key=entry.key, value=entry.value)
-    for descriptor in request.descriptors:
-        descriptor.is_negative_hits = refund
+    if not target.startswith("unix:") and not target.rpartition(":")[2].isdecimal():
+        raise click.UsageError(f"{target} does not end with the number of a port, such as 8081")
+
+
+def _request(
+    domain: str, asked: Sequence[Sequence[tuple[str, str]]], *, hits: int | None, refund: bool, limit: Limit | None
+) -> RateLimitRequest:
+    request = RateLimitRequest(domain=domain)
+    for entries in asked:
+        descriptor = request.descriptors.add(is_negative_hits=refund)
+        for key, value in entries:
+            descriptor.entries.add(key=key, value=value)
         if hits is not None:
             descriptor.hits_addend.value = hits
         if limit is not None:
-            descriptor.limit.CopyFrom(limit)
+            descriptor.limit.CopyFrom(sent_limit(limit))
+    return request
 
-    if tls or ca or cert:
-        channel = grpc.secure_channel(
-            target,
-            grpc.ssl_channel_credentials(*(file.read_bytes() if file else None for file in (ca, key, cert))),
-        )
-    else:
+
+def sent_limit(limit: Limit) -> RateLimitDescriptor.RateLimitOverride:
+    """The limit as a request carries it."""
+    sent = RateLimitDescriptor.RateLimitOverride(
+        requests_per_unit=limit.requests,
+        unit=limit.unit.value,  # type: ignore[arg-type]  # WEEK has no name in that enum
+    )
+    if limit.window != limit.unit.window:
+        sent.unit_multiplier.value = limit.window // limit.unit.window
+    return sent
+
+
+def _ask(target: str, request: RateLimitRequest, trust: Trust | None, timeout: float) -> RateLimitResponse | str:
+    """The answer, or in one line why there is none."""
+    # Its C++ core reads the variable when it is imported, and writes lines of its own on stderr otherwise.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    import grpc  # noqa: PLC0415 - see above
+
+    if trust is None:
         channel = grpc.insecure_channel(target)
+    else:
+        files = (file.read_bytes() if file else None for file in (trust.ca, trust.key, trust.cert))
+        channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(*files))
     with channel:
         ask = channel.unary_unary(
             ShouldRateLimit.path,
@@ -112,30 +132,43 @@ def command(
         try:
             answer: RateLimitResponse = ask(request, timeout=timeout)
         except grpc.RpcError as error:
-            click.echo(f"ratelimit: {target}: {error.code().name}: {error.details()}", err=True)
-            sys.exit(FAILED)
-    click.echo(MessageToJson(answer) if as_json else _readable(request, answer))
-    sys.exit(OVER_LIMIT if answer.overall_code == RateLimitResponse.OVER_LIMIT else 0)
+            code = error.code()
+            if code is grpc.StatusCode.UNIMPLEMENTED:
+                return "it is no rate-limit service: it has no ShouldRateLimit"
+            reason = ""
+            if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:  # perhaps not by the service
+                reason = why_no_answer(target, trust, timeout)
+            if not reason and code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                reason = f"no answer within {timeout:g} s"
+            return reason or f"{code.name}: {error.details()}"
+    return answer
 
 
 def _readable(request: RateLimitRequest, answer: RateLimitResponse) -> str:
+    # A status says of a descriptor that nothing limits no more than of a domain that does not exist. But where one
+    # descriptor has a limit, the domain is there.
+    known = any(status.HasField("current_limit") or status.limit_remaining for status in answer.statuses)
     lines = [RateLimitResponse.Code.Name(answer.overall_code)]
     for descriptor, status in zip(request.descriptors, answer.statuses, strict=True):
         entries = " ".join(f"{entry.key}={entry.value}" for entry in descriptor.entries)
-        lines.append(f"  {entries}: {_describe(status)}")
+        lines.append(f"  {entries}: {describe(status, '' if known else request.domain)}")
     lines += [f"  {header.key}: {header.value}" for header in answer.response_headers_to_add]
     return "\n".join(lines)
 
 
-def _describe(status: RateLimitResponse.DescriptorStatus) -> str:
+def describe(status: RateLimitResponse.DescriptorStatus, doubtful_domain: str = "") -> str:
+    """What a status says; `doubtful_domain` is the domain asked about, while nothing shows that there is such a one."""
     code = RateLimitResponse.Code.Name(status.code)
-    if status.HasField("current_limit"):
-        limit = status.current_limit
-        name = f" ({limit.name})" if limit.name else ""
-        unit = RateLimitResponse.RateLimit.Unit.Name(limit.unit)
-        window = units_in_words(unit, limit.unit_multiplier.value if limit.HasField("unit_multiplier") else 1)
-        return (
-            f"{code}, limit {limit.requests_per_unit} per {window}{name}, {status.limit_remaining} left, "
-            f"reset in {status.duration_until_reset.seconds} s"
-        )
-    return f"{code}, unlimited" if status.limit_remaining else f"{code}, no limit applies"
+    if not status.HasField("current_limit"):
+        if status.limit_remaining:
+            return f"{code}, unlimited"
+        return f"{code}, no limit applies" + (f", or there is no domain {doubtful_domain}" if doubtful_domain else "")
+    limit = status.current_limit
+    name = f" ({limit.name})" if limit.name else ""
+    unit = RateLimitResponse.RateLimit.Unit.Name(limit.unit)
+    window = units_in_words(unit, limit.unit_multiplier.value if limit.HasField("unit_multiplier") else 1)
+    text = f"{code}, limit {limit.requests_per_unit} per {window}{name}, {status.limit_remaining} left"
+    if status.HasField("duration_until_reset"):
+        when = "come back in" if status.code == RateLimitResponse.OVER_LIMIT else "reset in"
+        text += f", {when} {status.duration_until_reset.seconds} s"
+    return text

@@ -13,7 +13,7 @@ import click
 import uvloop
 
 from ratelimit_service.commands.counters_table import Seen, as_json, entries_in_words, many, notes, printable, table
-from ratelimit_service.commands.entries import ENTRY, Entry
+from ratelimit_service.commands.entries import Entry, EntryType, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, read_book, read_settings, rules_option
 from ratelimit_service.errors import SettingsError, StoreError
 from ratelimit_service.rules.book import RuleBook
@@ -75,7 +75,7 @@ Examples:
   ratelimit counters shop --reset --yes"""
 )
 @click.argument("domain")
-@click.argument("entries", metavar="[KEY=VALUE...]", nargs=-1, type=ENTRY)
+@click.argument("entries", metavar="[KEY=VALUE...]", nargs=-1, type=EntryType("; --rule {} takes a whole rule"))
 @click.option(
     "--rule",
     "names",
@@ -109,9 +109,7 @@ def command(
     """
     if not domain:
         raise click.UsageError("the domain is empty: name the one whose counters are meant")
-    descriptor = tuple((entry.key, entry.value) for entry in entries if entry is not None)
-    if len(descriptor) < len(entries):
-        raise click.UsageError("counters takes one descriptor; ask for another one apart")
+    descriptor = one_descriptor(entries, "counters")
     if reset and not yes and not sys.stdin.isatty():
         raise click.UsageError("--reset asks before it removes anything, and nobody is there to answer: add --yes")
     asked = _asked(domain, descriptor, names, rules, env_file)

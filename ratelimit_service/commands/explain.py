@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ratelimit_service.commands.entries import ENTRY, Entry
+from ratelimit_service.commands.entries import ENTRY, Entry, one_descriptor
 from ratelimit_service.commands.sources import (
     env_file_option,
     merge_option,
@@ -49,9 +49,7 @@ def command(
     The descriptor is made of the KEY=VALUE entries, in their order. Shows at each level what was tried and why it
     fitted or not; then the rule with its place, its limit, its counter's key and its name in the metrics.
     """
-    asked = tuple((entry.key, entry.value) for entry in entries if entry is not None)
-    if len(asked) < len(entries):
-        raise click.UsageError("explain takes one descriptor; ask for another one apart")
+    asked = one_descriptor(entries, "explain")
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file)
     explanation = explain(read_book(settings), domain, asked)
     if as_json:

@@ -31,6 +31,11 @@ class Span(NamedTuple):
     times: int | None
     """How many of the unit; None when no number is written, which is one."""
 
+    @property
+    def window(self) -> int:
+        """Microseconds."""
+        return self.unit.window * (1 if self.times is None else self.times)
+
 
 class Excess(NamedTuple):
     """How much there may be above a limit: a number, or a percentage of the limit."""
@@ -89,20 +94,25 @@ def _read_unit(node: YamlNode, key: str, report: Report) -> Span | None:
     text = _read_text(node, key, report)
     if text is None:
         return None
-    if unit := UNITS.get(text.lower()):
-        return Span(unit, None)
-    match = _SPAN.fullmatch(text)
-    if match is None:
+    span = read_span(text)
+    if span is None:
         if text[:1].isdecimal():
             report.add(node, f'{key} {quoted(text)} is no multiple of {", ".join(UNITS)}, such as "5 minutes"')
         else:
             report.add(node, f"{key} {quoted(text)} is not one of {', '.join(UNITS)}{_hint(text, UNITS)}")
         return None
-    span = Span(UNITS[match[2].lower()], int(match[1]))
-    if problem := window_problem(span.unit, int(match[1])):
+    if span.times is not None and (problem := window_problem(span.unit, span.times)):
         report.add(node, f"{key} {quoted(text)} {problem}")
         return None
     return span
+
+
+def read_span(text: str) -> Span | None:
+    """The length of time that a text such as `minute` or `5 minutes` says; None when it says none."""
+    if unit := UNITS.get(text.lower()):
+        return Span(unit, None)
+    match = _SPAN.fullmatch(text)
+    return None if match is None else Span(UNITS[match[2].lower()], int(match[1]))
 
 
 def window_problem(unit: Unit, times: int) -> str:

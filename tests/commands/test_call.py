@@ -1,12 +1,18 @@
 """`ratelimit call` against a running service."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from ratelimit_service.cli import main
-from tests.processes import Service, start_service
+from tests.ports import free_port
+from tests.processes import ROOT, Service, start_service
+from tests.transports.certificates import authority, issue
 
 RULES = """
 domain: shop
@@ -32,32 +38,43 @@ def call(service: Service, *arguments: str) -> Result:
 
 def lines(result: Result) -> list[str]:
     """The answer, without the time of the year."""
-    return [line.partition(", reset in ")[0] for line in result.output.splitlines()]
+    return [re.sub(r"(reset|come back) in [0-9]+ s", r"\1 in … s", line) for line in result.output.splitlines()]
 
 
 def test_an_allowed_request_is_told_and_the_exit_code_is_0(service: Service) -> None:
     result = call(service, "user=ada", "--hits", "2")
 
-    assert lines(result) == ["OK", "  user=ada: OK, limit 5 per year (per-user), 3 left"]
+    assert lines(result) == ["OK", "  user=ada: OK, limit 5 per year (per-user), 3 left, reset in … s"]
     assert result.exit_code == 0
 
 
-def test_a_refused_request_has_exit_code_1(service: Service) -> None:
+def test_a_refused_request_has_exit_code_1_and_says_when_to_come_back(service: Service) -> None:
     result = call(service, "user=bob", "--hits", "6")
 
-    assert lines(result) == ["OVER_LIMIT", "  user=bob: OVER_LIMIT, limit 5 per year (per-user), 0 left"]
+    assert lines(result) == [
+        "OVER_LIMIT",
+        "  user=bob: OVER_LIMIT, limit 5 per year (per-user), 0 left, come back in … s",
+    ]
     assert result.exit_code == 1
 
 
 def test_a_plus_begins_another_descriptor(service: Service) -> None:
-    result = call(service, "user=cleo", "+", "free", "+", "user=cleo", "path=/")
+    result = call(service, "user=cleo", "+", "free=", "+", "user=cleo", "path=/")
 
     assert lines(result) == [
         "OK",
-        "  user=cleo: OK, limit 5 per year (per-user), 4 left",
+        "  user=cleo: OK, limit 5 per year (per-user), 4 left, reset in … s",
         "  free=: OK, unlimited",
         "  user=cleo path=/: OK, no limit applies",
     ]
+
+
+def test_where_no_descriptor_has_a_limit_there_may_be_no_such_domain(service: Service) -> None:
+    target = f"127.0.0.1:{service.grpc_port}"
+    unknown = CliRunner().invoke(main, ["call", target, "shopp", "user=ada"])
+
+    assert lines(unknown) == ["OK", "  user=ada: OK, no limit applies, or there is no domain shopp"]
+    assert lines(call(service, "nobody=x"))[1] == "  nobody=x: OK, no limit applies, or there is no domain shop"
 
 
 def test_what_was_charged_can_be_looked_at_and_given_back(service: Service) -> None:
@@ -68,11 +85,15 @@ def test_what_was_charged_can_be_looked_at_and_given_back(service: Service) -> N
 
 
 def test_a_limit_can_be_sent_along(service: Service) -> None:
-    assert lines(call(service, "user=eve", "--limit", "2/week"))[1] == "  user=eve: OK, limit 2 per week, 1 left"
+    week = call(service, "user=eve", "--limit", "2/week")
+    years = call(service, "user=eve", "--limit", "10/5 years")
+
+    assert lines(week)[1] == "  user=eve: OK, limit 2 per week, 1 left, reset in … s"
+    assert lines(years)[1] == "  user=eve: OK, limit 10 per 5 years, 9 left, reset in … s"
 
 
 def test_a_window_of_several_units_is_told_whole(service: Service) -> None:
-    assert lines(call(service, "often=x"))[1] == "  often=x: OK, limit 3 per 5 years, 2 left"
+    assert lines(call(service, "often=x"))[1] == "  often=x: OK, limit 3 per 5 years, 2 left, reset in … s"
 
 
 def test_the_answer_can_be_had_as_json(service: Service) -> None:
@@ -81,17 +102,87 @@ def test_the_answer_can_be_had_as_json(service: Service) -> None:
     assert '"limitRemaining": 4' in result.output
 
 
-def test_no_answer_is_one_line_and_exit_code_3() -> None:
-    result = CliRunner().invoke(main, ["call", "127.0.0.1:1", "shop", "user=ada", "--timeout", "5"])
+def run(*arguments: str) -> tuple[int, str]:
+    """In a process of its own: the exit code, and all that comes on stderr, grpcio's own lines too."""
+    command = [sys.executable, "-m", "ratelimit_service", "call", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
 
-    assert result.exit_code == 3
-    assert result.output.startswith("ratelimit: 127.0.0.1:1: UNAVAILABLE: ")
+
+def test_no_answer_is_one_line_and_exit_code_3(service: Service) -> None:
+    port = free_port()
+    assert run(f"127.0.0.1:{port}", "shop", "user=ada", "--timeout", "30") == (
+        3,
+        f"ratelimit: 127.0.0.1:{port}: nothing listens there\n",
+    )
+    assert run("unix:/nowhere/socket", "shop", "user=ada") == (
+        3,
+        "ratelimit: unix:/nowhere/socket: nothing listens there\n",
+    )
+    http, debug = f"127.0.0.1:{service.http_port}", f"localhost:{service.debug_port}"
+    wrong = "it speaks HTTP, not gRPC; gRPC is on port 8081 unless GRPC_PORT says otherwise"
+    assert run(http, "shop", "user=ada", "--timeout", "30") == (3, f"ratelimit: {http}: {wrong}\n")
+    assert run(debug, "shop", "user=ada", "--timeout", "30") == (3, f"ratelimit: {debug}: {wrong}\n")
+
+
+def test_what_the_service_says_is_told_in_its_words(service: Service) -> None:
+    target = f"127.0.0.1:{service.grpc_port}"
+
+    assert run(target, "", "user=ada", "--timeout", "30") == (
+        3,
+        f"ratelimit: {target}: INVALID_ARGUMENT: rate limit domain must not be empty\n",
+    )
+
+
+def test_tls_that_is_spoken_to_a_plain_port_is_told(service: Service) -> None:
+    grpc, http = f"127.0.0.1:{service.grpc_port}", f"127.0.0.1:{service.http_port}"
+    elsewhere = "gRPC is on port 8081 unless GRPC_PORT says otherwise"
+
+    assert run(grpc, "shop", "user=ada", "--tls", "--timeout", "30") == (
+        3,
+        f"ratelimit: {grpc}: it speaks gRPC without TLS: leave --tls, --ca, --cert and --key out\n",
+    )
+    assert run(http, "shop", "user=ada", "--tls", "--timeout", "30") == (
+        3,
+        f"ratelimit: {http}: it speaks HTTP without TLS, not gRPC; {elsewhere}\n",
+    )
+
+
+def test_a_port_with_tls_is_told_with_what_it_takes(tmp_path: Path, transport: str) -> None:
+    ca = authority(tmp_path)
+    of_service = issue(ca, "server", "IP:127.0.0.1")
+    of_caller = issue(ca, "client", "DNS:client")
+    asked = ("shop", "user=ada", "--timeout", "30")
+    environ = {**of_service.environ, "TRANSPORT": transport}
+    with start_service(tmp_path / "one", RULES, environ) as service:
+        target = f"127.0.0.1:{service.grpc_port}"
+        plain = run(target, *asked)
+        untrusted = run(target, *asked, "--tls")
+        trusted = run(target, *asked, "--ca", str(ca.cert))
+    with start_service(tmp_path / "both", RULES, {**environ, "GRPC_CLIENT_TLS_CACERT": str(ca.cert)}) as service:
+        mutual = f"127.0.0.1:{service.grpc_port}"
+        without = run(mutual, *asked, "--ca", str(ca.cert))
+        shown = ("--cert", str(of_caller.cert), "--key", str(of_caller.key))
+        accepted = run(mutual, *asked, "--ca", str(ca.cert), *shown)
+
+    assert plain == (3, f"ratelimit: {target}: it speaks TLS: add --tls, or --ca with the file of its CA\n")
+    assert untrusted[0] == 3
+    assert untrusted[1].startswith(f"ratelimit: {target}: its certificate is not accepted: ")
+    assert untrusted[1].endswith("; --ca names the file of its CA\n")
+    assert without[0] == 3
+    assert without[1].endswith(": it may want a certificate of the caller, --cert and --key\n")
+    assert (trusted, accepted) == ((0, ""), (0, ""))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["=x"], "'=x' has no key; write key=value"),
+        (["foo"], "'foo' has no =; write foo=VALUE, or foo= for an empty value"),
+        (["user=ada", "+"], "a descriptor is empty"),
+        (["+", "user=ada"], "a descriptor is empty"),
+        (["user=ada", "+", "+", "user=bob"], "a descriptor is empty"),
+        (["user=ada", "--limit", "10/0 minutes"], "'10/0 minutes': a window of 0 minutes is no length of time"),
         (["user=ada", "--limit", "many"], "'many' is not a limit such as 10/minute"),
         (["user=ada", "--hits", "-1"], "-1 is not in the range"),
     ],
@@ -108,3 +199,17 @@ def test_an_address_without_a_port_is_told_the_port() -> None:
 
     assert result.exit_code == 2
     assert "localhost has no port; the service's own is localhost:8081" in result.output
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("http://localhost:8080", "http://localhost:8080 is a URL; write HOST:PORT of the gRPC port"),
+        ("localhost:grpc", "localhost:grpc does not end with the number of a port"),
+    ],
+)
+def test_what_is_no_target_is_bad_usage(target: str, message: str) -> None:
+    result = CliRunner().invoke(main, ["call", target, "shop", "user=ada"])
+
+    assert result.exit_code == 2
+    assert message in result.output

@@ -236,10 +236,13 @@ def test_what_is_not_there_is_said(shop: Shop) -> None:
 
 def test_a_rule_s_name_in_place_of_a_descriptor_is_told(shop: Shop) -> None:
     for more in ([], ["--reset", "--yes"]):
+        alone = shop.counters("shop", "user", *more)
+        assert alone.exit_code == 2
+        assert "'user' has no =; write user=VALUE, or user= for an empty value; --rule user takes" in alone.stderr
         for name in ("user", "out"):
-            last = shop.counters("shop", name, *more).stdout.splitlines()[-1]
+            last = shop.counters("shop", f"{name}=", *more).stdout.splitlines()[-1]
             assert last == f"{name}= has no value: --rule {name} takes all counters of that rule"
-    assert shop.counters("shop", "nobody").stdout.endswith("\nnobody= has no value\n")
+    assert shop.counters("shop", "nobody=").stdout.endswith("\nnobody= has no value\n")
     assert "no value" not in shop.counters("shop", "user=eve").stdout
     assert len(shop.keys()) == 4
 

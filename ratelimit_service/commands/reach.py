@@ -1,0 +1,130 @@
+"""Why a gRPC target gives no answer: the port is asked once more, by hand, and what comes back tells what it is.
+
+grpcio says it in the words of its C++ core, which name no remedy.
+"""
+
+import socket
+import ssl
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""The preface of a client (RFC 9113, 3.4) with an empty SETTINGS frame. A server's first frame is SETTINGS, too."""
+_SETTINGS: Final = 4
+
+_ELSEWHERE: Final = "gRPC is on port 8081 unless GRPC_PORT says otherwise"
+
+
+class Trust(NamedTuple):
+    """What is shown and believed in TLS."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
+def why_no_answer(target: str, trust: Trust | None, seconds: float) -> str:
+    """One sentence; empty when the target speaks gRPC as it is spoken to. Without `trust` that is without TLS."""
+    try:
+        return _of_plain(target, seconds) if trust is None else _of_tls(target, trust, seconds)
+    except socket.gaierror:
+        return f"the name {target.rpartition(':')[0]} is not known"
+    except (ConnectionRefusedError, FileNotFoundError):
+        return "nothing listens there"
+    except TimeoutError:
+        return f"nothing answers there within {seconds:g} s"
+    except OSError as error:
+        return f"it cannot be reached: {error.strerror or error}"
+
+
+def _of_plain(target: str, seconds: float) -> str:
+    said = _first_bytes(target, seconds)
+    if said == _GRPC:
+        return ""
+    if said == _HTTP:
+        return f"it speaks HTTP, not gRPC; {_ELSEWHERE}"
+    if _speaks_tls(target, seconds):
+        return "it speaks TLS: add --tls, or --ca with the file of its CA"
+    return f"it does not speak gRPC; {_ELSEWHERE}"
+
+
+def _of_tls(target: str, trust: Trust, seconds: float) -> str:
+    try:
+        context = ssl.create_default_context(cafile=trust.ca)
+        if trust.cert is not None:
+            context.load_cert_chain(trust.cert, trust.key)
+        context.set_alpn_protocols(["h2"])
+        with (
+            _connect(target, seconds) as plain,
+            context.wrap_socket(plain, server_hostname=_host(target)) as connection,
+        ):
+            if connection.selected_alpn_protocol() != "h2":
+                return f"it speaks TLS, but not gRPC in it; {_ELSEWHERE}"
+            connection.sendall(_HELLO)
+            # With TLS 1.3 a server that misses the client's certificate says so only now, or just hangs up.
+            return "" if connection.recv(1) else _certificate(trust, "it ends the connection")
+    except ssl.SSLCertVerificationError as error:
+        return f"its certificate is not accepted: {error.verify_message}; --ca names the file of its CA"
+    except ssl.SSLError as error:
+        reason = (error.reason or "").lower().replace("_", " ")
+        if "alert" in reason:
+            return _certificate(trust, f"it refuses the handshake ({reason})")
+        match _first_bytes(target, seconds):
+            case said if said == _GRPC:
+                return "it speaks gRPC without TLS: leave --tls, --ca, --cert and --key out"
+            case said if said == _HTTP:
+                return f"it speaks HTTP without TLS, not gRPC; {_ELSEWHERE}"
+        return f"TLS fails: {reason or error}"
+
+
+def _certificate(trust: Trust, what: str) -> str:
+    if trust.cert is None:
+        return f"{what}: it may want a certificate of the caller, --cert and --key"
+    return f"{what}: it may not accept the certificate of the caller in {trust.cert}"
+
+
+_GRPC, _HTTP, _OTHER = "grpc", "http", "other"
+
+
+def _first_bytes(target: str, seconds: float) -> str:
+    """What a server without TLS seems to be by its first bytes."""
+    with _connect(target, seconds) as connection:
+        try:
+            connection.sendall(_HELLO)
+            said = connection.recv(64)
+        except ConnectionError:
+            return _OTHER
+    if said.startswith(b"HTTP/1"):
+        return _HTTP
+    return _GRPC if said[3:4] == bytes((_SETTINGS,)) else _OTHER
+
+
+def _speaks_tls(target: str, seconds: float) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is said on it
+    try:
+        with _connect(target, seconds) as plain, context.wrap_socket(plain):
+            return True
+    except ssl.SSLError as error:
+        return "certificate required" in str(error).lower().replace("_", " ")
+    except OSError:
+        return False
+
+
+def _connect(target: str, seconds: float) -> socket.socket:
+    if target.startswith("unix:"):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(seconds)
+        try:
+            connection.connect(target.removeprefix("unix:").replace("///", "/", 1))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    host, _, port = target.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), seconds)
+
+
+def _host(target: str) -> str:
+    return "localhost" if target.startswith("unix:") else target.rpartition(":")[0].strip("[]")
