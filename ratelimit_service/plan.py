@@ -9,7 +9,7 @@ from typing import Final
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.rule import REQUEST, Entries, Rule, counter_key, near_threshold, tally_of
+from ratelimit_service.rules.rule import REQUEST, Entries, Rule, counter_key, near_threshold, sent_path, tally_of
 from ratelimit_service.rules.unmatched import why_unlimited
 from ratelimit_service.tally import DomainTallies, DomainTally, Tallies, Tally
 from ratelimit_service.verdict import Hit, Verdict, in_bundles
@@ -145,9 +145,9 @@ class Planner:
         limit = descriptor.override
         if limit is None:
             return book.match(domain, descriptor.entries)
-        path = (domain, *(f"{key}_{value}" if value else key for key, value in descriptor.entries))
+        entries = descriptor.entries
         near = near_threshold(limit.requests, self._near_ratio)
-        return book.overriding(domain, descriptor.entries, limit, near, self._overrides.of(path))
+        return book.overriding(domain, entries, limit, near, self._overrides.of(sent_path(domain, entries)))
 
 
 def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook) -> Sequence[str] | None:

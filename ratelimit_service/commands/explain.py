@@ -1,13 +1,18 @@
-"""`ratelimit explain`: which rule does a descriptor meet, and why?"""
+"""`ratelimit explain`: which rules does a request meet, and why?"""
 
 import json
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
+import uvloop
 
-from ratelimit_service.commands.entries import ENTRY, Entry, one_descriptor
+from ratelimit_service.commands.entries import ENTRY, Entry, descriptors
+from ratelimit_service.commands.explain_text import render
+from ratelimit_service.commands.limits import LIMIT
 from ratelimit_service.commands.sources import (
     env_file_option,
     merge_option,
@@ -16,10 +21,18 @@ from ratelimit_service.commands.sources import (
     rules_flags,
     rules_option,
 )
-from ratelimit_service.rules.explain import Candidate, Explanation, Met, Step, explain
+from ratelimit_service.errors import StoreError
+from ratelimit_service.model import Descriptor, Limit, Request
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.explain import Explained, as_json, charged, explain, state
+from ratelimit_service.rules.rule import Entries, Rule
+from ratelimit_service.settings import Settings
+from ratelimit_service.settings.choices import Backend
+from ratelimit_service.stores.redis.counters import Counters
+from ratelimit_service.stores.redis.counters_state import Content
 
-MOST_SHOWN = 10
-"""Candidates of one step that are shown though they do not matter; a level may have thousands."""
+_UNKNOWN = 1
+"""Exit code when there is no such domain."""
 
 
 @click.command(
@@ -27,119 +40,66 @@ MOST_SHOWN = 10
 Examples:
   ratelimit explain shop user=ada
   ratelimit explain shop path=/cart user=ada --rules config/shop.yaml
+  ratelimit explain shop user=ada + plan=free --limit '10/5 minutes'
   ratelimit explain shop user=ada --json"""
 )
 @click.argument("domain")
 @click.argument("entries", metavar="KEY=VALUE...", nargs=-1, required=True, type=ENTRY)
+@click.option("--limit", type=LIMIT, help="A limit in place of the rule's, as a request may bring one.")
 @rules_option
 @env_file_option
 @merge_option
-@click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
+@click.option("--json", "json_wanted", is_flag=True, help="Print the explanation as JSON.")
 def command(
     *,
     domain: str,
     entries: Sequence[Entry | None],
+    limit: Limit | None,
     rules: Path | None,
     env_file: Path | None,
     merge_domains: bool,
-    as_json: bool,
+    json_wanted: bool,
 ) -> None:
-    """Tell which rule a descriptor meets, and why.
+    """Tell which rules a request meets, and why.
 
-    The descriptor is made of the KEY=VALUE entries, in their order. Shows at each level what was tried and why it
-    fitted or not; then the rule with its place, its limit, its counter's key and its name in the metrics.
+    A descriptor is made of the KEY=VALUE entries, in their order; a + between them begins another descriptor of the
+    same request. Shows for each entry what was tried, as it is compared: login_ada is the entry login=ada. Then the
+    rule with its place, its limit, its counter's key and its name in the metrics; and what is in the counter now, if
+    the settings name a Redis. Looking charges nothing. Exits with 1 when there is no such domain.
     """
-    asked = one_descriptor(entries, "explain")
+    asked = [Descriptor(each, 0, None, limit) for each in descriptors(entries)]
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file)
-    explanation = explain(read_book(settings), domain, asked)
-    if as_json:
-        click.echo(json.dumps(_as_json(explanation), indent=2, ensure_ascii=False))
+    book = read_book(settings)
+    explained = explain(book, Request(domain, asked))
+    found = as_json(explained)
+    if settings.backend_type is Backend.REDIS:
+        found["store"] = uvloop.run(_look(settings, book, explained, found))
+    if json_wanted:
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
-        click.echo("\n".join(render(explanation)))
+        click.echo("\n".join(render(found)))
+    if found["problem"]:
+        sys.exit(_UNKNOWN)
 
 
-def render(explanation: Explanation) -> Iterator[str]:
-    """The explanation as lines of text."""
-    yield f"domain {explanation.domain}"
-    for number, step in enumerate(explanation.steps, 1):
-        yield f"{number}. {step.key}={step.value}"
-        yield from _render_step(step)
-    yield explanation.outcome
-    for met in explanation.met:
-        yield from _render_rule(met)
+async def _look(settings: Settings, book: RuleBook, explained: Explained, found: dict[str, Any]) -> dict[str, str]:
+    """Add to each rule what is in its counter now; says which store that is, and why it cannot be asked."""
+    with closing(Counters(settings, book)) as counters:
+        try:
+            for index, number, met in charged(explained):
+                entries = explained.descriptors[index].entries
+                now = await _state(counters, explained.domain, entries, met.rule)
+                found["descriptors"][index]["rules"][number]["state"] = now
+        except StoreError as error:
+            return {"name": "redis", "problem": str(error)}
+    return {"name": "redis", "problem": ""}
 
 
-def _render_rule(met: Met) -> Iterator[str]:
-    rule = met.rule
-    yield f"  limit    {met.limit}"
-    yield f"  counter  {met.counter or 'none'}"
-    yield f"  metrics  {'.'.join(met.metric)}"
-    if rule.name:
-        yield f"  name     {rule.name}"
-    if rule.replaces:
-        yield f"  replaces {', '.join(sorted(rule.replaces))}"
-    if rule.shadow:
-        yield "  shadow_mode: counted, never refused"
-    if rule.quota:
-        yield "  quota_mode: refused when all quotas of a request are used up"
-
-
-def _render_step(step: Step) -> Iterator[str]:
-    last = len(step.candidates) - 1
-    hidden = 0
-    for index, candidate in enumerate(step.candidates):
-        if candidate.chosen or index < MOST_SHOWN or index == last:
-            yield _render_candidate(candidate)
-        else:
-            hidden += 1
-    if hidden:
-        yield f"     … and {hidden:,} more"
-
-
-_KINDS = {"exact": "exact value", "wildcard": "wildcard", "key": "key alone"}
-
-
-def _render_candidate(candidate: Candidate) -> str:
-    mark = "→" if candidate.chosen else " "
-    place = f"  ({candidate.place})" if candidate.place else ""
-    return f"   {mark} {_KINDS[candidate.kind]:<11}  {candidate.name}: {candidate.reason}{place}"
-
-
-def _as_json(explanation: Explanation) -> dict[str, Any]:
-    rules = [_rule_as_json(met) for met in explanation.met]
-    return {
-        "domain": explanation.domain,
-        "steps": [
-            {
-                "key": step.key,
-                "value": step.value,
-                "candidates": [
-                    {**candidate._asdict(), "place": str(candidate.place) if candidate.place else None}
-                    for candidate in step.candidates
-                ],
-            }
-            for step in explanation.steps
-        ],
-        "outcome": explanation.outcome,
-        "rule": rules[0] if rules else None,
-        "beside": rules[1:],
-    }
-
-
-def _rule_as_json(met: Met) -> dict[str, Any]:
-    rule = met.rule
-    limit = rule.limit
-    return {
-        "place": str(rule.place),
-        "limit": met.limit,
-        "requests_per_unit": limit.requests if limit else None,
-        "unit": limit.unit.name.lower() if limit else None,
-        "unit_multiplier": limit.window // limit.unit.window if limit else None,
-        "algorithm": rule.algorithm.name if limit else None,
-        "counter": met.counter or None,
-        "metric": ".".join(met.metric),
-        "name": rule.name or None,
-        "replaces": sorted(rule.replaces),
-        "shadow_mode": rule.shadow,
-        "quota_mode": rule.quota,
-    }
+async def _state(counters: Counters, domain: str, entries: Entries, rule: Rule) -> dict[str, Any]:
+    [batch] = await counters.of(domain, entries, [rule], overriding=False)
+    # A counter of a limit that came with a request has no rule of the book; here it has.
+    batch = batch._replace(counters=[counter._replace(rule=rule) for counter in batch.counters])
+    [(_, content)] = await counters.contents(batch)
+    if content is None:
+        content = Content(0, rule.room - rule.limit.exceed if rule.limit else None, 0, 0, None)
+    return state(rule, content.remaining, content.reset_after, used=content.used, retry_after=content.retry_after)

@@ -6,7 +6,6 @@ the one of the node that the last entry reaches.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Self
 
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.report import Advice
@@ -66,7 +65,12 @@ class Node:
     __slots__ = ("bare", "children", "place", "rule", "wildcards")
 
     def __init__(
-        self, children: Mapping[str, Self], rule: Rule | None = None, place: Place | None = None, *, bare: bool = False
+        self,
+        children: "Mapping[str, Node]",
+        rule: Rule | None = None,
+        place: Place | None = None,
+        *,
+        bare: bool = False,
     ) -> None:
         self.children = children
         """By `key` or `key_value`, in the order of the file."""
@@ -76,6 +80,14 @@ class Node:
         self.place = place
         self.bare = bare
         """Whether its descriptor has a key and no value."""
+
+    def child(self, key: str, value: str) -> "Node | None":
+        """The node that an entry leads to, as `RuleBook.match` takes it."""
+        composite = f"{key}_{value}"
+        found = self.children.get(composite)
+        if found is None and self.wildcards is not None:
+            found = self.wildcards.find(composite)
+        return self.children.get(key) if found is None else found
 
 
 class RuleBook:

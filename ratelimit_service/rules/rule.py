@@ -130,6 +130,11 @@ def metric_path(rule: Rule, entries: Entries) -> Path:
     )
 
 
+def sent_path(domain: str, entries: Entries) -> Path:
+    """The name in metrics of a hit of a limit that came with these entries."""
+    return (domain, *(f"{key}_{value}" if value else key for key, value in entries))
+
+
 def counter_key(rule: Rule, entries: Entries) -> str:
     """The name of the counter that this rule and these entries share.
 
