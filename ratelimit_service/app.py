@@ -40,6 +40,7 @@ class App:
             self._watcher,
             self._engine.health,
             settings,
+            explainer=self._engine.explainer,
             connections=lambda: self._engine.transport.connections,
         )
         self._watching: asyncio.Task[None] | None = None

@@ -5,6 +5,7 @@ import gc
 from collections.abc import Sequence
 
 from ratelimit_service.address import Address
+from ratelimit_service.admin.explain import Explainer
 from ratelimit_service.api.answer import Answer, HeaderNames
 from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
@@ -40,6 +41,7 @@ class Engine:
             most_hits=settings.request_max_hits,
         )
         self.method = ShouldRateLimit(self.limiter, _answer(settings), _limits(settings))
+        self.explainer = Explainer(self.limiter)
         self.transport = open_transport(settings)
         self._grace_seconds = settings.drain_timeout / SECOND
         self._sweeping: asyncio.Task[None] | None = None
@@ -69,6 +71,7 @@ class Engine:
 
     async def close(self) -> None:
         """Give back what the store holds."""
+        self.explainer.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)

@@ -8,14 +8,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from aiohttp import web
 from google.protobuf import json_format
 
 from ratelimit_service.api.explanation import EXPLAIN, explanation_in
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
-from ratelimit_service.api.method import Method
+from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
 
 _BODY_SECONDS = 10
@@ -34,12 +34,26 @@ _HTTP_STATUS: Final = {Status.INVALID_ARGUMENT: 400, Status.UNAVAILABLE: 503, St
 _T = TypeVar("_T")
 
 
-class JsonApi:
-    """Answers `POST /json` by the method."""
+class Called(Protocol):
+    """A method, as far as it is needed here."""
 
-    def __init__(self, method: Method, *, most_bytes: int, most_objects: int) -> None:
+    def call(self, body: bytes, reply: Reply) -> object:
+        """Answer the request in `body`."""
+
+
+HttpAnswer = tuple[int, Mapping[str, str], str]
+"""Status, headers and text."""
+
+
+class JsonApi:
+    """Answers a RateLimitRequest as JSON by the method; `read` makes an HTTP answer of the bytes of its answer."""
+
+    def __init__(
+        self, method: Called, read: Callable[[bytes], HttpAnswer], *, most_bytes: int, most_objects: int
+    ) -> None:
         self._method = method
-        self._read = partial(request_bytes, most_objects=most_objects)
+        self._request_bytes = partial(request_bytes, most_objects=most_objects)
+        self._read = read
         self._most_bytes = most_bytes
         # One thread: several would take the interpreter from the loop together.
         self._thread = ThreadPoolExecutor(1, "json")
@@ -58,14 +72,14 @@ class JsonApi:
         except web.HTTPRequestEntityTooLarge:
             return refusal(413, f"the body is larger than {self._most_bytes} bytes (HTTP_MAX_BODY_SIZE)")
         try:
-            asked = await self._convert(self._read, body)
+            asked = await self._convert(self._request_bytes, body)
             async with asyncio.timeout(_ANSWER_SECONDS):
                 answer = await self._call(asked)
         except RpcError as error:
             return refusal(_HTTP_STATUS.get(error.status, 500), error.message)
         except TimeoutError:
             return refusal(503, f"the store did not answer within {_ANSWER_SECONDS} s")
-        status, headers, text = await self._convert(http_answer, answer)
+        status, headers, text = await self._convert(self._read, answer)
         return web.Response(status=status, headers=headers, text=text, content_type="application/json")
 
     def close(self) -> None:
@@ -146,7 +160,7 @@ def _invalid(wrong: str) -> RpcError:
     return RpcError(Status.INVALID_ARGUMENT, f"the body is not a RateLimitRequest: {wrong}")
 
 
-def http_answer(answer: bytes) -> tuple[int, Mapping[str, str], str]:
+def http_answer(answer: bytes) -> HttpAnswer:
     """The answer's HTTP status, its headers, and its text as upstream writes it: proto3's JSON without spaces."""
     message = RateLimitResponse.FromString(answer)
     fields = json_format.MessageToDict(message)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from importlib import resources
 from itertools import chain
 from socket import socket
@@ -14,7 +15,8 @@ from aiohttp.typedefs import Handler, Middleware
 
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.admin.blocks import send_blocks
-from ratelimit_service.admin.json_api import JsonApi
+from ratelimit_service.admin.explain import explained_answer
+from ratelimit_service.admin.json_api import Called, JsonApi, http_answer
 from ratelimit_service.admin.listen import BACKLOG, bound, open_sockets
 from ratelimit_service.admin.status import Listening, Status
 from ratelimit_service.admin.texts import rules_text, stats_text
@@ -77,6 +79,7 @@ class AdminServer:
         health: Serving,
         settings: Settings,
         *,
+        explainer: Called,
         connections: Callable[[], Connections | None] = lambda: None,
         workers: Workers | None = None,
     ) -> None:
@@ -98,7 +101,9 @@ class AdminServer:
         self._status = Status(counted, method, watcher, health, workers=workers)
         # The request; its descriptors, each perhaps with a limit and a multiplier; their entries.
         objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
-        self._json = JsonApi(method, most_bytes=settings.http_max_body_size, most_objects=objects)
+        json_api = partial(JsonApi, most_bytes=settings.http_max_body_size, most_objects=objects)
+        self._json = json_api(method, http_answer)
+        self._explain = json_api(explainer, explained_answer)
         self._page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
         self._notices = Notices(log, steady_clock)
         self._servers: list[asyncio.Server] = []
@@ -134,6 +139,7 @@ class AdminServer:
         self._servers.clear()
         self._runners.clear()
         self._json.close()
+        self._explain.close()
 
     def _ports(self) -> list[_Port]:
         settings = self._settings
@@ -159,6 +165,12 @@ class AdminServer:
                     _Endpoint("GET", "/rlconfig", self._list_rules, "the rules in force, a line each"),
                     _Endpoint("GET", "/stats", self._list_stats, "what upstream counts, under its statsd names"),
                     _Endpoint("GET", "/status", self._tell_status, "what the page shows, as JSON"),
+                    _Endpoint(
+                        "POST",
+                        "/explain",
+                        self._explain.handle,
+                        "which rules a RateLimitRequest meets, and why",
+                    ),
                 ],
             ),
         ]

@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 from google.protobuf.json_format import MessageToJson
 
-from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.commands.entries import ENTRY, Entry, descriptors
 from ratelimit_service.commands.limits import LIMIT
+from ratelimit_service.commands.messages import as_message
 from ratelimit_service.commands.reach import Trust, why_no_answer
-from ratelimit_service.model import MAX_REQUESTS, Limit
+from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit
 from ratelimit_service.rules.words import units_in_words
 
 OVER_LIMIT, FAILED = 1, 3
@@ -66,7 +66,9 @@ def command(
     with 0 when the request is allowed, 1 when it is over a limit, 3 when there is no answer.
     """
     _check_target(target)
-    request = _request(domain, descriptors(entries), hits=hits, refund=refund, limit=limit)
+    cost = 1 if hits is None else hits
+    asked = [Descriptor(each, -cost if refund else cost, hits, limit) for each in descriptors(entries)]
+    request = as_message(domain, asked)
     trust = Trust(ca, cert, key) if tls or ca or cert else None
     answer = _ask(target, request, trust, timeout)
     if isinstance(answer, str):
@@ -84,32 +86,6 @@ def _check_target(target: str) -> None:
         raise click.UsageError(f"{target} has no port; the service's own is {target}:8081")
     if not target.startswith("unix:") and not target.rpartition(":")[2].isdecimal():
         raise click.UsageError(f"{target} does not end with the number of a port, such as 8081")
-
-
-def _request(
-    domain: str, asked: Sequence[Sequence[tuple[str, str]]], *, hits: int | None, refund: bool, limit: Limit | None
-) -> RateLimitRequest:
-    request = RateLimitRequest(domain=domain)
-    for entries in asked:
-        descriptor = request.descriptors.add(is_negative_hits=refund)
-        for key, value in entries:
-            descriptor.entries.add(key=key, value=value)
-        if hits is not None:
-            descriptor.hits_addend.value = hits
-        if limit is not None:
-            descriptor.limit.CopyFrom(sent_limit(limit))
-    return request
-
-
-def sent_limit(limit: Limit) -> RateLimitDescriptor.RateLimitOverride:
-    """The limit as a request carries it."""
-    sent = RateLimitDescriptor.RateLimitOverride(
-        requests_per_unit=limit.requests,
-        unit=limit.unit.value,  # type: ignore[arg-type]  # WEEK has no name in that enum
-    )
-    if limit.window != limit.unit.window:
-        sent.unit_multiplier.value = limit.window // limit.unit.window
-    return sent
 
 
 def _ask(target: str, request: RateLimitRequest, trust: Trust | None, timeout: float) -> RateLimitResponse | str:

@@ -27,8 +27,8 @@ _FAILED: Final = 1
 
 _IN_MEMORY: Final = (
     "BACKEND_TYPE is memory: counters are in the memory of each service, where no command sees them; the page and "
-    "/metrics of a service tell how often each rule has answered, `ratelimit call HOST:PORT DOMAIN KEY=VALUE --hits 0` "
-    "looks at one counter, and a restart resets them all. For counters in Redis set REDIS_URL as the service has it"
+    "/metrics of a service tell how often each rule has answered, `ratelimit explain DOMAIN KEY=VALUE --at HOST:6070` "
+    "looks at counters, and a restart resets them all. For counters in Redis set REDIS_URL as the service has it"
 )
 _REMEMBERED: Final = "Services that remember a refusal ask again within 5 s."
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,10 @@ import click
 import uvloop
 
 from ratelimit_service.commands.entries import ENTRY, Entry, descriptors
+from ratelimit_service.commands.explain_at import explain_at
 from ratelimit_service.commands.explain_text import render
 from ratelimit_service.commands.limits import LIMIT
+from ratelimit_service.commands.messages import as_message
 from ratelimit_service.commands.sources import (
     env_file_option,
     merge_option,
@@ -31,8 +33,8 @@ from ratelimit_service.settings.choices import Backend
 from ratelimit_service.stores.redis.counters import Counters
 from ratelimit_service.stores.redis.counters_state import Content
 
-_UNKNOWN = 1
-"""Exit code when there is no such domain."""
+UNKNOWN, FAILED = 1, 3
+"""Exit codes: there is no such domain; the service that was to explain gives no answer."""
 
 
 @click.command(
@@ -41,6 +43,7 @@ Examples:
   ratelimit explain shop user=ada
   ratelimit explain shop path=/cart user=ada --rules config/shop.yaml
   ratelimit explain shop user=ada + plan=free --limit '10/5 minutes'
+  ratelimit explain shop user=ada --at localhost:6070
   ratelimit explain shop user=ada --json"""
 )
 @click.argument("domain")
@@ -49,6 +52,7 @@ Examples:
 @rules_option
 @env_file_option
 @merge_option
+@click.option("--at", metavar="HOST:PORT", help="Ask the running service whose debug port this is, not the rules here.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print the explanation as JSON.")
 def command(
     *,
@@ -58,6 +62,7 @@ def command(
     rules: Path | None,
     env_file: Path | None,
     merge_domains: bool,
+    at: str | None,
     json_wanted: bool,
 ) -> None:
     """Tell which rules a request meets, and why.
@@ -65,21 +70,41 @@ def command(
     A descriptor is made of the KEY=VALUE entries, in their order; a + between them begins another descriptor of the
     same request. Shows for each entry what was tried, as it is compared: login_ada is the entry login=ada. Then the
     rule with its place, its limit, its counter's key and its name in the metrics; and what is in the counter now, if
-    the settings name a Redis. Looking charges nothing. Exits with 1 when there is no such domain.
+    the settings name a Redis. With --at a running service explains, by the rules that it has loaded and with the
+    counters that it has, in its memory too. Looking charges nothing. Exits with 1 when there is no such domain, with 3
+    when the service gives no answer.
     """
+    if at is not None and (rules is not None or merge_domains):
+        raise click.UsageError("--at asks a service for its own rules: leave --rules and --merge-domains out")
     asked = [Descriptor(each, 0, None, limit) for each in descriptors(entries)]
+    found = _of_rules_here(domain, asked, rules, env_file, merge_domains) if at is None else _of(at, domain, asked)
+    if json_wanted:
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        click.echo("\n".join(render(found)))
+    if found["problem"]:
+        sys.exit(UNKNOWN)
+
+
+def _of(at: str, domain: str, asked: Sequence[Descriptor]) -> Mapping[str, Any]:
+    """The explanation of the service there."""
+    found = explain_at(at, as_message(domain, asked))
+    if isinstance(found, str):
+        click.echo(f"ratelimit: {at}: {found}", err=True)
+        sys.exit(FAILED)
+    return found
+
+
+def _of_rules_here(
+    domain: str, asked: Sequence[Descriptor], rules: Path | None, env_file: Path | None, merge_domains: bool
+) -> Mapping[str, Any]:
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file)
     book = read_book(settings)
     explained = explain(book, Request(domain, asked))
     found = as_json(explained)
     if settings.backend_type is Backend.REDIS:
         found["store"] = uvloop.run(_look(settings, book, explained, found))
-    if json_wanted:
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
-    else:
-        click.echo("\n".join(render(found)))
-    if found["problem"]:
-        sys.exit(_UNKNOWN)
+    return found
 
 
 async def _look(settings: Settings, book: RuleBook, explained: Explained, found: dict[str, Any]) -> dict[str, str]:

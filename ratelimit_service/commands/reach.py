@@ -27,23 +27,29 @@ def why_no_answer(target: str, trust: Trust | None, seconds: float) -> str:
     """One sentence; empty when the target speaks gRPC as it is spoken to. Without `trust` that is without TLS."""
     try:
         return _of_plain(target, seconds) if trust is None else _of_tls(target, trust, seconds)
-    except socket.gaierror:
-        return f"the name {target.rpartition(':')[0]} is not known"
-    except (ConnectionRefusedError, FileNotFoundError):
-        return "nothing listens there"
-    except TimeoutError:
-        return f"nothing answers there within {seconds:g} s"
     except OSError as error:
-        return f"it cannot be reached: {error.strerror or error}"
+        return unreachable(error, target, seconds)
+
+
+def unreachable(error: OSError, target: str, seconds: float) -> str:
+    """Why no connection came about, or none that lasted."""
+    match error:
+        case socket.gaierror():
+            return f"the name {target.rpartition(':')[0]} is not known"
+        case ConnectionRefusedError() | FileNotFoundError():
+            return "nothing listens there"
+        case TimeoutError():
+            return f"nothing answers there within {seconds:g} s"
+    return f"it cannot be reached: {error.strerror or error}"
 
 
 def _of_plain(target: str, seconds: float) -> str:
-    said = _first_bytes(target, seconds)
-    if said == _GRPC:
+    said = what_speaks(target, seconds)
+    if said == GRPC:
         return ""
-    if said == _HTTP:
+    if said == HTTP:
         return f"it speaks HTTP, not gRPC; {_ELSEWHERE}"
-    if _speaks_tls(target, seconds):
+    if speaks_tls(target, seconds):
         return "it speaks TLS: add --tls, or --ca with the file of its CA"
     return f"it does not speak gRPC; {_ELSEWHERE}"
 
@@ -69,10 +75,10 @@ def _of_tls(target: str, trust: Trust, seconds: float) -> str:
         reason = (error.reason or "").lower().replace("_", " ")
         if "alert" in reason:
             return _certificate(trust, f"it refuses the handshake ({reason})")
-        match _first_bytes(target, seconds):
-            case said if said == _GRPC:
+        match what_speaks(target, seconds):
+            case said if said == GRPC:
                 return "it speaks gRPC without TLS: leave --tls, --ca, --cert and --key out"
-            case said if said == _HTTP:
+            case said if said == HTTP:
                 return f"it speaks HTTP without TLS, not gRPC; {_ELSEWHERE}"
         return f"TLS fails: {reason or error}"
 
@@ -83,23 +89,25 @@ def _certificate(trust: Trust, what: str) -> str:
     return f"{what}: it may not accept the certificate of the caller in {trust.cert}"
 
 
-_GRPC, _HTTP, _OTHER = "grpc", "http", "other"
+GRPC, HTTP, OTHER = "grpc", "http", "other"
+"""What a port may speak without TLS."""
 
 
-def _first_bytes(target: str, seconds: float) -> str:
-    """What a server without TLS seems to be by its first bytes."""
+def what_speaks(target: str, seconds: float) -> str:
+    """What a server speaks by its first bytes: `GRPC`, `HTTP` or `OTHER`."""
     with _connect(target, seconds) as connection:
         try:
             connection.sendall(_HELLO)
             said = connection.recv(64)
         except ConnectionError:
-            return _OTHER
+            return OTHER
     if said.startswith(b"HTTP/1"):
-        return _HTTP
-    return _GRPC if said[3:4] == bytes((_SETTINGS,)) else _OTHER
+        return HTTP
+    return GRPC if said[3:4] == bytes((_SETTINGS,)) else OTHER
 
 
-def _speaks_tls(target: str, seconds: float) -> bool:
+def speaks_tls(target: str, seconds: float) -> bool:
+    """Whether a handshake of TLS comes about, whatever the certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is said on it

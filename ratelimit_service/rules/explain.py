@@ -165,7 +165,7 @@ def _try(node: Node, key: str, value: str) -> tuple[Node | None, Step]:
     candidates = [_candidate(text, "exact", exact, found, fits=exact is not None)]
     hidden = 0
     passed = exact is not None
-    for name, child in node.children.items():
+    for name, child in node.children.items() if node.wildcards is not None else ():
         if not _is_of_key(name, key) or child is exact:
             continue
         if child is not wild and len(candidates) > MOST_LISTED:

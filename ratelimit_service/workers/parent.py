@@ -38,6 +38,7 @@ class Parent:
             self._watcher,
             self._crew,
             settings,
+            explainer=_Explainer(self._crew),
             connections=lambda: self._crew.sums,
             workers=self._crew,
         )
@@ -108,4 +109,15 @@ class _Method:
 
     def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
         """Have a worker answer."""
-        self._crew.sharing.call(body, reply, timeout)
+        self._crew.sharing.call(body, reply, timeout=timeout)
+
+
+class _Explainer:
+    """Explanations as the workers give them: they can ask the store, and have the same book."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+
+    def call(self, body: bytes, reply: Reply) -> None:
+        """Have a worker explain."""
+        self._crew.sharing.call(body, reply, "explain")

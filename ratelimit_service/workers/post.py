@@ -170,11 +170,11 @@ class Post:
             self._door.close()
         self._reset()
 
-    def call(self, body: bytes, reply: Reply, timeout: int | None) -> None:
-        """Have it answer a call that came by another way."""
+    def call(self, body: bytes, reply: Reply, what: str, timeout: int | None) -> None:
+        """Have it answer a call that came by another way, or `explain` what it would answer."""
         self._next_call += 1
         self._calls[self._next_call] = reply
-        self.send("call", self._next_call, text_of(body), timeout)
+        self.send(what, self._next_call, text_of(body), timeout)
 
     def kill(self) -> None:
         """End it at once."""

@@ -57,11 +57,11 @@ class Sharing:
                 if post.load > part:
                     post.send("release", post.load - part)
 
-    def call(self, body: bytes, reply: Reply, timeout: int | None) -> None:
+    def call(self, body: bytes, reply: Reply, what: str = "call", *, timeout: int | None = None) -> None:
         """Have the worker that has the fewest of them, or of those the one that spoke last, answer a call of ours."""
         able = [post for post in self._posts if post.open_to_more]
         if able:
-            min(able, key=lambda post: (post.calls, -post.heard)).call(body, reply, timeout)
+            min(able, key=lambda post: (post.calls, -post.heard)).call(body, reply, what, timeout)
         else:
             reply(_NOBODY)
 

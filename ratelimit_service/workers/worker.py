@@ -115,6 +115,8 @@ class Worker:
                     self._sources.put_nowait([Source(path, bytes_of(text)) for path, text in sources])
                 case ["call", number, body, timeout]:
                     self._engine.method.call(bytes_of(body), partial(self._answer, number), timeout)
+                case ["explain", number, body, _]:
+                    self._engine.explainer.call(bytes_of(body), partial(self._answer, number))
                 case ["report", number]:
                     self._question = number
                     self._asked.set()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ratelimit_service.address import Tcp
+from ratelimit_service.admin.explain import Explainer
 from ratelimit_service.admin.server import AdminServer
 from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.health import Health
@@ -51,7 +52,10 @@ class Service:
         self.health = Health()
         self.watcher = Watcher(rules, _parse, self._publish, clock=Clock(1_700_000_000_000_000))
         self.method = ShouldRateLimit(self.limiter, answer or Answer())
-        self.server = AdminServer(self.limiter, self.method, self.watcher, self.health, self.settings)
+        self.explainer = Explainer(self.limiter)
+        self.server = AdminServer(
+            self.limiter, self.method, self.watcher, self.health, self.settings, explainer=self.explainer
+        )
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run it in the service's loop, and wait for it."""
@@ -77,6 +81,7 @@ class Service:
     def end(self) -> None:
         """Whether or not it was stopped before."""
         self.stop()
+        self.explainer.close()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(START_SECONDS)
         self.loop.close()
