@@ -56,10 +56,13 @@ def hit(rule: Rule, number: int, cost: int) -> Hit:
     return Hit(rule, key_of(rule, number), cost, tally=TALLY, quota=False)
 
 
-def fills(limit: int) -> Iterable[tuple[int, int]]:
-    """When and how much: the limit, in steps through a minute."""
-    for step in range(STEPS):
-        yield START + step * (MINUTE // STEPS), limit // STEPS
+def fills(rule: Rule) -> Iterable[tuple[int, int]]:
+    """When and how much: the limit, in steps through a minute; a log is as large as the number of its hits."""
+    assert rule.limit is not None
+    limit = rule.limit.requests
+    steps = limit if rule.algorithm.name == "sliding_log" else STEPS
+    for step in range(steps):
+        yield START + step * (MINUTE // steps), limit // steps
 
 
 class InMemory:
@@ -183,7 +186,7 @@ def main() -> None:
                 sizes.append(run.charge(START, 1))
                 run.charge(START, -1)
                 full = 0.0
-                for now, cost in fills(chosen.limit):
+                for now, cost in fills(rule):
                     full = run.charge(now, cost)
                 sizes.append(full)
                 tracemalloc.stop()

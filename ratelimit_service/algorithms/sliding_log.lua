@@ -2,79 +2,95 @@
 -- written; but for a small one, which is read and written in one command.
 -- State: {moment from which the newest is too old; the ring in Redis: KEY, SIZE, FIRST, STORED; what has been read of the
 -- value: READ, from its byte OFFSET on; the number of the oldest unit: BASE, and the one that comes after those stored:
--- TOP; what is yet to be written: ADDED units of MOMENT}. FIRST is the slot of the oldest of the STORED entries. An entry
--- ends where the next one begins. By number, which is faster than by name.
+-- TOP; what is yet to be written: ADDED units of MOMENT; the limit's WINDOW, and the bytes of a moment in a slot: WIDTH}.
+-- FIRST is the slot of the oldest of the STORED entries. An entry ends where the next one begins. By number, which is
+-- faster than by name.
 -- In Redis: that moment (7 bytes), first (4), stored (4), size (4), base (2), top (2), then `size` slots, each with the
 -- moment of an entry and the number of its first unit (2), modulo 2^16. A moment has 5 bytes, modulo 2^40, where the window
 -- is shorter than half of that; else 7.
 
-local HEADER, NUMBERS = 23, 2^16
+local HEADER, NUMBERS, MOMENTS = 23, 2^16, 2^40
 local SMALL, STRETCH = 16, 16  -- slots: those of a small log, and those that are read at once of a larger one
-local KEY, SIZE, FIRST, STORED, READ, OFFSET, BASE, TOP, ADDED, MOMENT = 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local KEY, SIZE, FIRST, STORED, READ, OFFSET, BASE, TOP, ADDED, MOMENT, WINDOW, WIDTH = 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
 local pack, unpack = struct.pack, struct.unpack
 
--- Bytes of a slot, and how it is packed.
-local function slots(window)
-  if window < 2^39 then
-    return 7, '>I5I2'
-  end
-  return 9, '>I7I2'
+local function width_of(window)
+  return window < MOMENTS / 2 and 5 or 7
 end
 
 local function load(key, limit)
   local head = redis.pcall('GETRANGE', key, '0', '166')  -- the header and a small log
-  if type(head) ~= 'string' or #head < HEADER + slots(limit.window) then
+  local window = limit.window
+  local width = width_of(window)
+  if type(head) ~= 'string' or #head < HEADER + width + 2 then
     return nil
   end
   local expiry, first, stored, size, base, top = unpack('>I7I4I4I4I2I2', head)
   if stored < 1 or stored > size or first >= size then
     return nil
   end
-  return {expiry, key, size, first, stored, head, 0, base, base + (top - base) % NUMBERS, 0, 0}
+  return {expiry, key, size, first, stored, head, 0, base, base + (top - base) % NUMBERS, 0, 0, window, width}
 end
 
--- The entry with so many before it: its moment, and the number of its first unit. One that is not where it should be is
--- too old.
-local function at(state, index, window)
-  if index >= state[STORED] then
-    return state[MOMENT], state[TOP]
-  end
-  local slot, form = slots(window)
+-- Where in what has been read the slot stands of a stored entry with so many before it; nil if the value is too short.
+local function place_of(state, index)
+  local slot = state[WIDTH] + 2
   local from = HEADER + (state[FIRST] + index) % state[SIZE] * slot
-  local place = from - state[OFFSET]
-  if place < 0 or place + slot > #state[READ] then
+  local place = from - state[OFFSET] + 1
+  if place < 1 or place + slot > #state[READ] + 1 then
     state[READ], state[OFFSET] = call('GETRANGE', state[KEY], from, from + STRETCH * slot - 1), from
-    place = 0
-    if #state[READ] < slot then
-      return 0, state[BASE]
-    end
+    place = #state[READ] >= slot and 1 or nil
   end
-  local moment, number = unpack(form, state[READ], place + 1)
-  if slot == 7 then
-    local newest = state[1] - window
-    moment = newest - (newest - moment) % 2^40
+  return place
+end
+
+-- The moment of the entry with so many before it; one that is not where it should be is too old.
+local function moment_at(state, index)
+  if index >= state[STORED] then
+    return state[MOMENT]
   end
-  return moment, index == 0 and state[BASE] or state[BASE] + (number - state[BASE]) % NUMBERS
+  local place = place_of(state, index)
+  if not place then
+    return 0
+  end
+  if state[WIDTH] == 7 then
+    return (unpack('>I7', state[READ], place))
+  end
+  local newest = state[1] - state[WINDOW]
+  return newest - (newest - unpack('>I5', state[READ], place)) % MOMENTS
+end
+
+-- The number of the first unit of that entry, or of the one that is to come.
+local function number_at(state, index)
+  local stored = state[STORED]
+  if index >= stored then
+    return index > stored and state[TOP] + state[ADDED] or state[TOP]
+  end
+  local place = index > 0 and place_of(state, index)
+  if not place then
+    return state[BASE]
+  end
+  return state[BASE] + (unpack('>I2', state[READ], place + state[WIDTH]) - state[BASE]) % NUMBERS
 end
 
 local function entries(state)
   return state[STORED] + (state[ADDED] > 0 and 1 or 0)
 end
 
--- How many entries, the oldest first, are such; all those before one that is are, too. Most often it is none or a few.
-local function count(state, window, is)
+-- Of how many entries the moment, or the number, is not after a bound. Most often it is none or a few, so look there first.
+local function count(state, at, bound)
   local total = entries(state)
-  if total == 0 or not is(at(state, 0, window)) then
+  if total == 0 or at(state, 0) > bound then
     return 0
   end
   local such, step = 0, 1
-  while such + step < total and is(at(state, such + step, window)) do
+  while such + step < total and at(state, such + step) <= bound do
     such, step = such + step, step * 2
   end
   local other = min(such + step, total)
   while other - such > 1 do
     local middle = floor((such + other) / 2)
-    if is(at(state, middle, window)) then
+    if at(state, middle) <= bound then
       such = middle
     else
       other = middle
@@ -83,26 +99,17 @@ local function count(state, window, is)
   return other
 end
 
--- The number of the first unit of the entry with so many before it, or of the one that comes next.
-local function number_at(state, index, window)
-  local _, number = at(state, index, window)
-  if index > state[STORED] then
-    number = number + state[ADDED]
-  end
-  return number
-end
-
 -- The state without the units before a number, which lies in the entry with so many before it; and with others added.
 local function add(state, gone, base, window, moment, cost)
   if not state then
-    return {moment + window, nil, 0, 0, 0, '', 0, 0, 0, cost, moment}
+    return {moment + window, nil, 0, 0, 0, '', 0, 0, 0, cost, moment, window, width_of(window)}
   end
   local from_ring = min(gone, state[STORED])
   local size, top = state[SIZE], max(state[TOP], base)
   local added = state[TOP] + state[ADDED] - top + cost
   return {
     moment + window, state[KEY], size, size > 0 and (state[FIRST] + from_ring) % size or 0, state[STORED] - from_ring,
-    state[READ], state[OFFSET], base, top, added, moment,
+    state[READ], state[OFFSET], base, top, added, moment, window, state[WIDTH],
   }
 end
 
@@ -112,19 +119,15 @@ local function strike(state, old, window, units)
   if top > state[TOP] then
     top, added = state[TOP], top - state[TOP]
   else
-    stored = count(state, window, function(_, number) return number < top end)
+    stored = count(state, number_at, top - 1)
   end
-  local size, base = state[SIZE], number_at(state, old, window)
+  local size, base = state[SIZE], number_at(state, old)
   local from_ring = min(old, stored)
   local fresh = {
     0, state[KEY], size, size > 0 and (state[FIRST] + from_ring) % size or 0, stored - from_ring,
-    state[READ], state[OFFSET], base, top, added, state[MOMENT],
+    state[READ], state[OFFSET], base, top, added, state[MOMENT], window, state[WIDTH],
   }
-  local newest = state[MOMENT]
-  if added == 0 then
-    newest = at(state, stored - 1, window)
-  end
-  fresh[1] = newest + window
+  fresh[1] = (added > 0 and state[MOMENT] or moment_at(state, stored - 1)) + window
   return fresh
 end
 
@@ -135,8 +138,8 @@ local function hit(state, limit, cost, now)
   local old, before, base = 0, 0, 0
   if state and state[1] > now then
     newest = max(state[1] - window, now)
-    old = count(state, window, function(moment) return moment <= edge end)
-    base = number_at(state, old, window)
+    old = count(state, moment_at, edge)
+    base = number_at(state, old)
     before = state[TOP] + state[ADDED] - base
   else
     state = nil
@@ -152,7 +155,7 @@ local function hit(state, limit, cost, now)
     base = base + used - most
     local gone = entries(state)
     if base < state[TOP] + state[ADDED] then
-      gone = count(state, window, function(_, number) return number <= base end) - 1
+      gone = count(state, number_at, base) - 1
     end
     state = add(state, gone, base, window, newest, cost)
     left = 0
@@ -173,8 +176,7 @@ local function hit(state, limit, cost, now)
     else
       -- The unit that has `most - cost` newer ones.
       local unit = state[TOP] + state[ADDED] - 1 - (most - cost)
-      local index = count(state, window, function(_, number) return number <= unit end) - 1
-      retry = at(state, index, window) + window - now
+      retry = moment_at(state, count(state, number_at, unit) - 1) + window - now
     end
   end
   return state, allowed and 1 or 0, max(0, most - before), max(left, 0), state and state[1] - now or 0, retry
@@ -187,13 +189,18 @@ local function save(key, state, limit, now)
   end
   local expires = milliseconds(state[1] - now)
   local most = limit.requests + limit.exceed
-  local slot, form = slots(limit.window)
+  local width = state[WIDTH]
+  local slot = width + 2
   local first, stored, size = state[FIRST], state[STORED], state[SIZE]
   local base, top = state[BASE] % NUMBERS, (state[TOP] + state[ADDED]) % NUMBERS
   local total, added = stored, ''
   if state[ADDED] > 0 then
     total = total + 1
-    added = pack(form, slot == 7 and state[MOMENT] % 2^40 or state[MOMENT], state[TOP] % NUMBERS)
+    if width == 5 then
+      added = pack('>I5I2', state[MOMENT] % MOMENTS, state[TOP] % NUMBERS)
+    else
+      added = pack('>I7I2', state[MOMENT], state[TOP] % NUMBERS)
+    end
   end
   if total <= size and size > SMALL then
     if total > stored then

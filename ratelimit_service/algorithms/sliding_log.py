@@ -45,16 +45,19 @@ def hit(  # noqa: PLR0912 - hot: a call costs as much as a third of it
     requests = limit.requests
     most = requests + limit.exceed
     end = now + limit.window
-    newest = before = count = entries = top = 0
+    newest = oldest = before = count = entries = top = 0
     if state is not None:
         # Only what is young enough counts: so many entries, and the units from the number `top - before` on.
         (newest,) = _moment(state)
         if newest > now:
             count = entries = len(state) // _ENTRY
-            if _moment(state, 8 * count - 8)[0] <= now:
+            (oldest,) = _moment(state, 8 * count - 8)
+            if oldest <= now:
                 entries -= 1  # most often only one entry is too old: that saves the search
-                if _moment(state, 8 * entries - 8)[0] <= now:
+                (oldest,) = _moment(state, 8 * entries - 8)
+                if oldest <= now:
                     entries = count - bisect_right(memoryview(state)[: 8 * count].cast("q")[::-1], now)
+                    (oldest,) = _moment(state, 8 * entries - 8)
             (top,) = _number(state, 8 * count)
             before = top - _number(state, 8 * count + 4 * entries)[0] & _ALL
             end = newest if newest > end else end  # the clock may have stepped back: moments stay in order
@@ -91,7 +94,12 @@ def hit(  # noqa: PLR0912 - hot: a call costs as much as a third of it
     retry = 0
     if not allowed:
         # There is room when no more than the newest `most - cost` are left.
-        retry = NEVER if cost > most or state is None else _moment_of(state, most - cost) - now
+        if cost > most or state is None:
+            retry = NEVER
+        elif not limit.count_refused and top - _number(state, 8 * count + 4 * entries - 4)[0] & _ALL <= most - cost:
+            retry = oldest - now  # most often that is when the oldest entry leaves
+        else:
+            retry = _moment_of(state, most - cost) - now
     return state, Decision(allowed, left if left > 0 else 0, over, 0 if state is None else newest - now, retry)
 
 
