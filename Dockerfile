@@ -24,8 +24,12 @@ RUN /build/bin/python -m pip wheel --no-cache-dir --no-index --no-deps --no-buil
 RUN python -m venv --without-pip /opt/ratelimit
 RUN python -m pip --python /opt/ratelimit/bin/python install --no-cache-dir --no-index --find-links /wheels ratelimit-service
 
+# The name of upstream's program. Envoy Gateway and Istio's sample start it in place of the entry point, without a verb.
+RUN printf '#!/bin/sh\nexec /opt/ratelimit/bin/ratelimit serve "$@"\n' > /src/upstream && chmod 755 /src/upstream
+
 FROM python:${PYTHON}
 COPY --from=build /opt/ratelimit /opt/ratelimit
+COPY --from=build /src/upstream /bin/ratelimit
 ENV PATH=/opt/ratelimit/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 
 # Nothing of the image belongs to this user, nothing is written: the root file system may be read-only.

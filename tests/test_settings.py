@@ -25,7 +25,7 @@ from ratelimit_service.settings.go_syntax import (
     read_list,
     read_map,
 )
-from ratelimit_service.settings.upstream import ALWAYS, SWITCHES, WITHOUT_MEANING
+from ratelimit_service.settings.upstream import ALWAYS, ASKS_FOR_NOTHING, TRACING, WITHOUT_MEANING
 
 ROOT = Path(__file__).parent.parent
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound
@@ -90,10 +90,10 @@ def test_without_a_word_the_ports_and_folders_are_upstreams() -> None:
 
 
 def test_every_variable_of_upstream_is_known() -> None:
-    """Each is a field, or understood and always so, or named as unused: never unknown."""
+    """Each is a field, or understood and always so, or named as unused, or of tracing: never unknown."""
     known = {knob.variable for knob in KNOBS} | ALWAYS.keys() | WITHOUT_MEANING.keys()
 
-    assert set(UPSTREAM) - known == set()
+    assert {name for name in set(UPSTREAM) - known if not name.startswith(TRACING)} == set()
 
 
 def test_a_variable_stands_in_one_place_only() -> None:
@@ -103,7 +103,7 @@ def test_a_variable_stands_in_one_place_only() -> None:
     assert not fields & WITHOUT_MEANING.keys()
     assert not fields & ALWAYS.keys()
     assert not ALWAYS.keys() & WITHOUT_MEANING.keys()
-    assert WITHOUT_MEANING.keys() >= SWITCHES
+    assert WITHOUT_MEANING.keys() >= ASKS_FOR_NOTHING.keys()
 
 
 def test_fields_that_are_not_upstreams_say_so() -> None:
@@ -361,10 +361,80 @@ def test_each_variable_without_meaning_has_its_warning(variable: str) -> None:
     assert [warning.partition(":")[0] for warning in warnings] == [variable]
 
 
-@pytest.mark.parametrize("variable", sorted(SWITCHES))
-def test_switching_off_what_is_not_here_is_no_news(variable: str) -> None:
+@pytest.mark.parametrize(
+    ("variable", "text"), [(variable, text) for variable, texts in ASKS_FOR_NOTHING.items() for text in sorted(texts)]
+)
+def test_a_variable_that_asks_for_nothing_needs_no_warning(variable: str, text: str) -> None:
     """USE_STATSD=false stands in every deployment that reads Prometheus."""
-    assert load_settings({variable: "false"})[1] == []
+    assert load_settings({variable: text})[1] == []
+
+
+def test_variables_of_tracing_are_passed_over_and_never_taken_for_misspelt_ones(tmp_path: Path) -> None:
+    """OpenTelemetry's operator sets OTEL_* in every pod; without TRACING_ENABLED the others mean nothing."""
+    environ = {
+        "TRACING_ENABLED": "false",
+        "TRACING_SERVICE_NAME": "ratelimit",
+        "TRACING_SERVICE_VERSION": "7",  # upstream has no such name
+        "TRACING_SAMPLING_RATE": "0.5",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317",
+        "OTEL_SERVICE_NAME": "ratelimit",
+    }
+    dotenv = tmp_path / ".env"
+    dotenv.write_text("".join(f"{name}={text}\n" for name, text in environ.items()))
+
+    assert load_settings(environ)[1] == []
+    assert load_settings({}, {}, dotenv)[1] == []
+    assert load_settings(environ | {"TRACING_ENABLED": "true"})[1] == [
+        "TRACING_ENABLED: not used by this release: there is no tracing"
+    ]
+
+
+def test_the_environment_of_envoy_gateway_warns_of_what_is_missing_and_of_nothing_else() -> None:
+    """As far as its deployment sets it for files; its rules come from a control plane, which is refused by name."""
+    environ = {
+        "USE_STATSD": "false",
+        "USE_PROMETHEUS": "true",
+        "PROMETHEUS_ADDR": ":19001",
+        "PROMETHEUS_MAPPER_YAML": "/etc/statsd-exporter/conf.yaml",
+        "RUNTIME_ROOT": "/data",
+        "RUNTIME_SUBDIRECTORY": "ratelimit",
+        "RUNTIME_IGNOREDOTFILES": "true",
+        "RUNTIME_WATCH_ROOT": "false",
+        "LOG_LEVEL": "info",
+        "FORCE_START_WITHOUT_INITIAL_CONFIG": "true",
+        "REDIS_SOCKET_TYPE": "tcp",
+        "REDIS_URL": "redis:6379",
+        "GRPC_SERVER_USE_TLS": "true",
+        "GRPC_SERVER_TLS_CERT": "/certs/tls.crt",
+        "GRPC_SERVER_TLS_KEY": "/certs/tls.key",
+        "GRPC_SERVER_TLS_CA_CERT": "/certs/ca.crt",
+        "TRACING_ENABLED": "true",
+        "TRACING_SERVICE_NAME": "envoy-ratelimit",
+        "TRACING_SERVICE_NAMESPACE": "envoy-gateway-system",
+        "TRACING_SERVICE_INSTANCE_ID": "envoy-ratelimit-6f7d8",
+        "TRACING_SAMPLING_RATE": "1.0",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
+    }
+    by_xds = {
+        "CONFIG_TYPE": "GRPC_XDS_SOTW",
+        "CONFIG_GRPC_XDS_SERVER_URL": "envoy-gateway:18001",
+        "CONFIG_GRPC_XDS_NODE_ID": "envoy-ratelimit",
+        "CONFIG_GRPC_XDS_SERVER_USE_TLS": "true",
+        "CONFIG_GRPC_XDS_CLIENT_TLS_CERT": "/certs/tls.crt",
+        "CONFIG_GRPC_XDS_CLIENT_TLS_KEY": "/certs/tls.key",
+        "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "/certs/ca.crt",
+    }
+
+    assert load_settings(environ)[1] == [
+        "TRACING_ENABLED: not used by this release: there is no tracing",
+        (
+            "GRPC_SERVER_TLS_CA_CERT: not used by this release: upstream does not read it either;"
+            " GRPC_CLIENT_TLS_CACERT names the CA that clients are checked with"
+        ),
+    ]
+    assert problems_of(environ | by_xds) == (
+        'CONFIG_TYPE: "GRPC_XDS_SOTW" is not supported by this release: rules are read from files (FILE)',
+    )
 
 
 @pytest.mark.parametrize("variable", sorted(ALWAYS))

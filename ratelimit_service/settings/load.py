@@ -13,10 +13,9 @@ from ratelimit_service.settings import go_syntax
 from ratelimit_service.settings.choices import Backend
 from ratelimit_service.settings.env_file import Given, read_env_file
 from ratelimit_service.settings.fields import Section
-from ratelimit_service.settings.go_syntax import FALSE
 from ratelimit_service.settings.redis_url import masked
 from ratelimit_service.settings.settings import KNOBS, Settings
-from ratelimit_service.settings.upstream import ALWAYS, SWITCHES, WITHOUT_MEANING
+from ratelimit_service.settings.upstream import ALWAYS, ASKS_FOR_NOTHING, TRACING, WITHOUT_MEANING
 
 _NEED_TLS: Final = ("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN")
 _OF_REDIS: Final = tuple(knob.variable for knob in KNOBS if knob.variable.startswith("REDIS_"))
@@ -39,7 +38,7 @@ def load_settings(
     """
     problems: list[str] = []
     given = read_env_file(dotenv, problems) if dotenv else {}
-    warnings = [_unknown(name, f"unknown variable in {dotenv}") for name in given if name not in _KNOWN]
+    warnings = [_unknown(name, f"unknown variable in {dotenv}") for name in given if not _is_known(name)]
     warnings += [_unknown(name, "not a variable of this service") for name in environ if _resembles(name)]
     given |= {name: Given(environ[name], name) for name in environ if name in _KNOWN}
     for field, value in (flags or {}).items():
@@ -74,9 +73,13 @@ def _problem(given: Given, wrong: str) -> str:
     return f"{given.label}: {json.dumps(masked(given.text))} {wrong}"
 
 
+def _is_known(name: str) -> bool:
+    return name in _KNOWN or name.startswith(TRACING)
+
+
 def _resembles(name: str) -> str | None:
     """The variable that this name, which is none, was perhaps meant to be."""
-    if name in _KNOWN:
+    if _is_known(name):
         return None
     if name.upper() in _KNOWN and "_" in name:
         return name.upper()
@@ -93,7 +96,7 @@ def _unused(settings: Settings, given: Mapping[str, Given]) -> Iterator[str]:
     """What was set and counts for nothing; one line for each reason."""
     names: dict[str, list[str]] = {}
     for name, why in WITHOUT_MEANING.items():
-        if name in given and not (name in SWITCHES and given[name].text in FALSE):
+        if name in given and given[name].text not in ASKS_FOR_NOTHING.get(name, ()):
             names.setdefault(why, []).append(name)
     for why, unused in names.items():
         yield f"{', '.join(unused)}: not used by this release: {why}"

@@ -1,12 +1,15 @@
 """The environment variables of envoyproxy/ratelimit that are no settings here, and why.
 
-Whoever comes from there must be told which of their variables count for nothing; none is dropped in silence. A feature
-that arrives takes its variables out of this file and makes them fields of `Settings`.
+A deployment that moves from there brings its variables along. Those that ask for something that is missing here are
+named at the start; the rest, and what control planes set in every pod, must neither warn nor hinder. A feature that
+arrives takes its variables out of this file and makes them fields of `Settings`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
+
+from ratelimit_service.settings.go_syntax import FALSE
 
 ALWAYS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -55,9 +58,10 @@ _REASONS: Final[Mapping[str, Iterable[str]]] = {
         "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
     ],
     "metrics are always there, and cost nothing until they are read": ["DISABLE_STATS"],
-    "there is no tracing": _names(
-        "TRACING_", "ENABLED SERVICE_NAME SERVICE_NAMESPACE SERVICE_INSTANCE_ID EXPORTER_PROTOCOL SAMPLING_RATE"
-    ),
+    "there is no tracing": ["TRACING_ENABLED"],
+    "upstream does not read it either; GRPC_CLIENT_TLS_CACERT names the CA that clients are checked with": [
+        "GRPC_SERVER_TLS_CA_CERT"  # Envoy Gateway sets it; its name promises what neither service does
+    ],
 }
 
 WITHOUT_MEANING: Final[Mapping[str, str]] = MappingProxyType(
@@ -65,5 +69,14 @@ WITHOUT_MEANING: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Variables that are not used by this release, each with the reason."""
 
-SWITCHES: Final = frozenset({"USE_STATSD", "USE_DOG_STATSD", "DISABLE_STATS", "TRACING_ENABLED"})
-"""Of those, the ones that turn a whole feature on: turning it off is what happens anyway, and needs no warning."""
+ASKS_FOR_NOTHING: Final[Mapping[str, Collection[str]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("USE_STATSD", "USE_DOG_STATSD", "DISABLE_STATS", "TRACING_ENABLED"), FALSE),
+        "PROMETHEUS_MAPPER_YAML": ("/etc/statsd-exporter/conf.yaml",),  # upstream's own, whose names the metrics have
+    }
+)
+"""Of those, the ones that need no warning at these values: a feature is turned off, or left as it is here."""
+
+TRACING: Final = ("TRACING_", "OTEL_")
+"""Other variables that begin like this say how to trace, and mean nothing without TRACING_ENABLED. OpenTelemetry's
+operator puts its own into every pod."""

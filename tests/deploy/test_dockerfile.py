@@ -22,15 +22,24 @@ import pytest
 import ratelimit_service
 from ratelimit_service.settings import load_settings
 from tests import peers
+from tests.clocks import stay_within
 from tests.processes import ROOT, Service
+from tests.redis import start_redis
 
 FOLDERS: Final = ("/src", "/wheels", "/build", "/opt/ratelimit")
 """Where the build stage works; each is below a temporary folder here."""
 NOBODY: Final = 65532
 BUILD_SECONDS: Final = 900
 """Most of it is spent on the package index: one download took five minutes on a busy machine."""
+UPSTREAM_USER: Final = 65534
 OFFLINE: Final = ("NewConnectionError", "Temporary failure in name resolution", "ConnectTimeoutError")
 RULES: Final = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
+RULES_OF_ISTIO: Final = """\
+domain: echo-ratelimit
+descriptors:
+  - {key: PATH, value: /, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: PATH, rate_limit: {unit: minute, requests_per_unit: 100}}
+"""
 
 
 class Instruction(NamedTuple):
@@ -75,12 +84,11 @@ class Image(NamedTuple):
         told = dict(word.split("=", 1) for word in shlex.split(self.below(final("ENV"))))
         return told | {"PATH": told["PATH"].replace("$PATH", os.defpath)}
 
-    def command(self, words: Sequence[str]) -> list[str]:
-        """These words as ENTRYPOINT or HEALTHCHECK would start them: found by PATH, as USER."""
+    def command(self, words: Sequence[str], user: int = NOBODY) -> list[str]:
+        """These words as ENTRYPOINT or HEALTHCHECK would start them: found by PATH, as USER or as another."""
         program = shutil.which(words[0], path=self.environ["PATH"])
         assert program is not None, words[0]
-        user = final("USER").split(":")
-        drop = ["setpriv", f"--reuid={user[0]}", f"--regid={user[1]}", "--clear-groups", "--no-new-privs"]
+        drop = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]
         return [*(drop if os.geteuid() == 0 else []), program, *words[1:]]
 
     def run(self, words: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -96,11 +104,19 @@ class Image(NamedTuple):
         )
 
 
+def copied_from_the_build() -> list[tuple[str, str]]:
+    """What of the build stage is in the final one, and where."""
+    copies = [instruction.rest.split() for instruction in stages()[-1] if instruction.word == "COPY"]
+    assert all(origin == "--from=build" for origin, _, _ in copies)
+    return [(source, target) for _, source, target in copies]
+
+
 @pytest.fixture
 def image() -> Iterator[Image]:
     """The build stage's COPY and RUN, done."""
-    if os.geteuid() == 0 and not runs_as_nobody([sys.executable, "-c", ""]):
-        peers.refuse(f"{sys.executable} is in a folder that only root may enter")
+    python = next(filter(may_be_base, (sys.executable, "/usr/bin/python3")), None)
+    if python is None:
+        peers.refuse(f"{sys.executable} is in a folder that only root may enter, and there is no other Python")
     # Not pytest's folder: nobody else may enter that one.
     with tempfile.TemporaryDirectory(prefix="ratelimit-image-") as folder:
         root = Path(folder)
@@ -109,19 +125,24 @@ def image() -> Iterator[Image]:
         (root / "src").mkdir()
         (root / "opt").mkdir()
         (root / "bin").mkdir()
-        (root / "bin" / "python").symlink_to(sys.executable)
+        (root / "bin" / "python").symlink_to(python)
         for word, rest in stages()[0]:
             if word == "COPY":
                 copy(rest.split(), root / "src")
             elif word == "RUN":
                 run(made.below(rest), root)
+        for source, target in copied_from_the_build():
+            if source != target:
+                shutil.copy(made.below(source), f"{root}{target}")
         yield made
 
 
-def runs_as_nobody(command: Sequence[str]) -> bool:
-    """Whether a user who owns nothing can start it."""
-    drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    return subprocess.run([*drop, *command], cwd="/", capture_output=True, check=False).returncode == 0
+def may_be_base(python: str) -> bool:
+    """Whether a user who owns nothing can start it, from a shell too, and it makes virtualenvs of our version."""
+    drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
+    version = f"import ensurepip, venv, sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
+    command = [*drop, "/bin/sh", "-c", 'exec "$0" "$@"', python, "-c", version]
+    return subprocess.run(command, cwd="/", capture_output=True, check=False).returncode == 0
 
 
 def copy(words: Sequence[str], workdir: Path) -> None:
@@ -155,10 +176,9 @@ def run(command: str, root: Path) -> None:
 def test_the_final_stage_only_copies() -> None:
     """Nothing is installed, compiled or downloaded in it."""
     words = [instruction.word for instruction in stages()[-1]]
-    copies = [instruction.rest for instruction in stages()[-1] if instruction.word == "COPY"]
 
     assert {"RUN", "ADD", "VOLUME"}.isdisjoint(words)
-    assert copies == ["--from=build /opt/ratelimit /opt/ratelimit"]
+    assert copied_from_the_build() == [("/opt/ratelimit", "/opt/ratelimit"), ("/src/upstream", "/bin/ratelimit")]
 
 
 def test_the_image_says_how_it_is_run() -> None:
@@ -184,10 +204,11 @@ def test_what_the_image_is_built_from_is_not_ignored() -> None:
 
 @pytest.mark.slow
 def test_what_is_built_runs_as_the_image_would(image: Image) -> None:
-    """One test of three parts, because each worker of pytest would build anew."""
+    """One test of four parts, because each worker of pytest would build anew."""
     has_the_lock_s_versions_and_nothing_else(image)
     serves_as_nobody_and_its_health_check_tells(image)
     takes_verbs_and_flags(image)
+    serves_as_istio_starts_it(image)
 
 
 def has_the_lock_s_versions_and_nothing_else(image: Image) -> None:
@@ -241,3 +262,73 @@ def takes_verbs_and_flags(image: Image) -> None:
     assert checked.returncode == 0, checked.stderr
     assert missing.returncode == 1
     assert "/nowhere does not exist" in missing.stderr
+
+
+def serves_as_istio_starts_it(image: Image) -> None:
+    """With the command, the environment and the mount of Istio's sample (samples/ratelimit of istio/istio).
+
+    Here only: free ports, where Redis is, time for it on a busy machine, and no wait for new rules and for the end. The
+    user is Envoy Gateway's, which owns nothing of the image either.
+    """
+    mount = image.root / "data" / "ratelimit" / "config"
+    mount.mkdir(parents=True)
+    swap(mount, RULES_OF_ISTIO)
+    (image.root / "data").chmod(0o755)
+    environ = {
+        "LOG_LEVEL": "debug",
+        "REDIS_SOCKET_TYPE": "tcp",
+        "USE_STATSD": "false",
+        "RUNTIME_ROOT": str(image.root / "data"),
+        "RUNTIME_SUBDIRECTORY": "ratelimit",
+        "RUNTIME_WATCH_ROOT": "false",
+        "RUNTIME_IGNOREDOTFILES": "true",
+        "HOST": "::",
+        "GRPC_HOST": "::",
+        # The Services `redis` and `ratelimit` of the same namespace, as the kubelet tells a pod of them.
+        "REDIS_PORT": "tcp://10.96.0.17:6379",
+        "REDIS_SERVICE_HOST": "10.96.0.17",
+        "RATELIMIT_PORT": "tcp://10.96.0.18:8080",
+        "RATELIMIT_SERVICE_PORT_GRPC_PORT": "8081",
+    }
+    here = {"PORT": "0", "GRPC_PORT": "0", "DEBUG_PORT": "0", "STORE_DEADLINE": "10s", "RULES_POLL_INTERVAL": "50ms"}
+    here["DRAIN_SECONDS"] = "0"
+    command = image.command([f"{image.root}/bin/ratelimit"], UPSTREAM_USER)
+    before = files(image.root)
+    with start_redis(image.root / "redis") as redis:
+        here["REDIS_URL"] = f"127.0.0.1:{redis.port}"
+        with Service(command, image.root, image.environ | environ | here) as service:
+            service.wait_until(lambda: service.listening and service.healthy, "is healthy")
+
+            def codes(path: str, times: int) -> list[int]:
+                question = ["ratelimit", "call", f"localhost:{service.grpc_port}", "echo-ratelimit", f"PATH={path}"]
+                return [image.run(question, {}).returncode for _ in range(times)]
+
+            stay_within(60, 30)
+            limited, others = codes("/", 2), codes("/other", 2)
+            swap(mount, RULES_OF_ISTIO.replace("requests_per_unit: 1}", "requests_per_unit: 3}"))
+            service.wait_until(lambda: service.log.count("rules loaded") == 2, "the new rules are loaded")
+            after = codes("/", 2)
+            warnings = [line for line in service.log.splitlines() if " warning " in line or " error " in line]
+            code = service.stop()
+
+    assert (limited, others, after) == ([0, 1], [0, 0], [0, 1])
+    assert warnings == []
+    assert code == 0
+    assert {file.partition("/")[0] for file in files(image.root) - before} <= {"log", "redis"}, "the tests' own"
+
+
+def swap(mount: Path, text: str) -> None:
+    """Give the mounted ConfigMap this content as the kubelet does: a new folder, to which one link is swapped."""
+    fresh = Path(tempfile.mkdtemp(prefix="..", dir=mount))
+    fresh.chmod(0o755)
+    (fresh / "config.yaml").write_text(text, encoding="utf-8")
+    (mount / "..data_tmp").symlink_to(fresh.name)
+    (mount / "..data_tmp").rename(mount / "..data")
+    if not (mount / "config.yaml").is_symlink():
+        (mount / "config.yaml").symlink_to("..data/config.yaml")
+
+
+def files(root: Path) -> set[str]:
+    """All there are, but for the rules."""
+    found = (file.relative_to(root) for file in root.rglob("*") if not file.is_dir())
+    return {str(file) for file in found if file.parts[0] != "data"}
