@@ -12,8 +12,8 @@ WORKDIR /src
 
 # Every package in the lock's version with the lock's hash, what builds ours too; from here on nothing is downloaded.
 # Wheels only: nothing has to be compiled, so nothing that compiles is here.
-COPY requirements-dev.lock ./
-RUN python -m pip download --no-cache-dir --no-deps --require-hashes --only-binary :all: -r requirements-dev.lock -d /wheels
+COPY requirements.lock ./
+RUN python -m pip download --no-cache-dir --no-deps --require-hashes --only-binary :all: -r requirements.lock -d /wheels
 
 COPY pyproject.toml README.md LICENSE ./
 COPY ratelimit_service ratelimit_service

@@ -7,10 +7,24 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-LOCK := requirements-dev.lock
+LOCK := requirements.lock
+DEVELOPMENT_LOCK := requirements-dev.lock
 PYTEST_ARGS ?= -n 2
 FUZZ_SECONDS ?= 900
 BENCH_ARGS ?=
+
+COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+
+# All packages of a lock, with a line for each when it is fetched: the first time takes a minute.
+install = echo "installing the packages of $(1)"; \
+	$(BIN)/python -u -m pip install --disable-pip-version-check --progress-bar off --require-hashes --requirement $(1) \
+		| awk -v all="$$(grep -c '^[^ \#].*==' $(1))" \
+		'/^Requirement/ { n++ } /^Collecting/ { printf "  %d of %d: %s\n", ++n, all, $$2; fflush() } \
+		/^Installing/ { print "  unpacking them"; fflush() }'
+
+# Tests fetch programs while pytest keeps what they print: that they do goes to where make writes.
+NOTED := exec 9>&2; FETCHING_NOTES=/proc/$$$$/fd/9
 
 # PYTHON=/path/to/python3.12 chooses; otherwise the first that starts, is new enough and can make virtualenvs.
 PYTHON ?=
@@ -25,41 +39,40 @@ help:  ## List the targets.
 run: .venv/.project  ## Start the service with the example rules of config/, on ports 8080, 8081 and 6070.
 	@exec $(BIN)/ratelimit serve --rules config --hints --drain-seconds 0
 
-test: .venv/.project  ## Run all tests, with the programs they talk to (PYTEST_ARGS="-n 0 tests/api" for some).
-	@$(BIN)/python -m tests.peers
-	@$(BIN)/pytest $(PYTEST_ARGS)
+test: .venv/.development  ## Run all tests, fetching the programs they talk to (PYTEST_ARGS="-n 0 tests/api" for some).
+	@$(NOTED) $(BIN)/pytest $(PYTEST_ARGS)
 
-check: .venv/.project  ## Check format, lint, types and layers.
+check: .venv/.development  ## Check format, lint, types and layers.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: .venv/.project  ## Format the code, and repair what ruff can.
+format: .venv/.development  ## Format the code, and repair what ruff can.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-coverage: .venv/.project  ## Run all tests in one process, and say which lines none of them reached.
-	@$(BIN)/python -m tests.peers
+coverage: .venv/.development  ## Run all tests in one process, and say which lines none of them reached.
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest -n 0
+	@$(NOTED) $(BIN)/coverage run -m pytest -n 0
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
-fuzz: .venv/.project  ## Look for bytes that break the fast transport, FUZZ_SECONDS=900; what is found lies in .fuzz.
+fuzz: .venv/.development  ## Look for bytes that break the fast transport, FUZZ_SECONDS=900; what is found lies in .fuzz.
 	@fuzzer=$$($(BIN)/python -m tests.peers atheris); \
 	PYTHONPATH=$$fuzzer:. nice $(BIN)/python tests/fuzz/fuzz.py $(FUZZ_SECONDS)
 
-bench: .venv/.project  ## Load the service alone on a core, beside the real envoyproxy/ratelimit (BENCH_ARGS="--vary keys=1,1000").
+bench: .venv/.development  ## Load the service alone on a core, beside the real envoyproxy/ratelimit (BENCH_ARGS="--vary keys=1,1000").
 	@$(BIN)/python bench/service.py --upstream $(BENCH_ARGS)
 
-proto: .venv/.project  ## Generate ratelimit_service/api/generated from proto/.
+proto: .venv/.development  ## Generate ratelimit_service/api/generated from proto/.
 	$(BIN)/python proto/generate.py
 
-# The lock names packages and hashes only: no index, no folder of this machine.
-lock: .venv/.packages  ## Pin the newest packages that pyproject.toml allows in requirements-dev.lock.
-	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --upgrade --extra dev --generate-hashes --strip-extras \
-		--allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file $(LOCK) pyproject.toml
+# The locks name packages and hashes only: no index, no folder of this machine. That of development comes first, because
+# what generates code narrows what runs it; the other is what of it the service needs, and what builds the service.
+lock: .venv/.development  ## Pin the newest packages that pyproject.toml allows, in both locks.
+	$(COMPILE) --upgrade --extra dev --output-file $(DEVELOPMENT_LOCK) pyproject.toml
+	$(COMPILE) --upgrade --build-deps-for editable --constraint $(DEVELOPMENT_LOCK) --output-file $(LOCK) pyproject.toml
 
 clean:  ## Remove everything that was made, .venv and .tools too.
 	rm -rf .venv .tools .coverage* htmlcov build dist
@@ -80,12 +93,16 @@ clean:  ## Remove everything that was made, .venv and .tools too.
 	echo "making .venv with $$("$$python" --version)"; \
 	"$$python" -m venv .venv
 
+# What running needs; what development needs is added to it.
 .venv/.packages: $(LOCK) | .venv/bin/python
-	@echo "installing the packages of $(LOCK)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(LOCK)
+	@$(call install,$(LOCK))
 	@touch $@
 
 # --no-deps and no build isolation: the lock has everything, the builder too.
 .venv/.project: pyproject.toml .venv/.packages
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/.development: $(DEVELOPMENT_LOCK) .venv/.project
+	@$(call install,$(DEVELOPMENT_LOCK))
 	@touch $@

@@ -28,6 +28,7 @@ from load import Load, Result, add_options, options_of
 from picture import draw
 
 from tests import peers
+from tests.fetching import Missing
 from tests.processes import start_service
 from tests.redis import start_redis
 from tests.upstream import start_upstream
@@ -252,8 +253,8 @@ def main() -> None:
         parser.error("--picture needs --vary")
     if chosen.upstream:
         try:
-            peers.find_upstream()
-        except peers.Missing as reason:
+            peers.upstream_of_go.find()
+        except Missing as reason:
             sys.exit(f"envoyproxy/ratelimit cannot be had: {reason}")
     cores = Cores(*({int(core) for core in of.split(",")} for of in chosen.cores.split("/")))
     others = [Running(*peer.split("=", 1)) for peer in chosen.peer]

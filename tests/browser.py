@@ -1,22 +1,11 @@
 """A browser that is somebody else's, to see the page as people do."""
 
 import subprocess
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.peers import have, system_program
+from tests.peers import chromium
 
 _SECONDS = 120
-
-
-def chromium() -> Path:
-    """A released Chromium."""
-    return have(find_chromium)
-
-
-def find_chromium() -> Path:
-    """See `chromium`."""
-    return system_program("chromium", "chromium")
 
 
 def browse(url: str, *options: str, milliseconds: int = 3000) -> str:

@@ -29,7 +29,7 @@ from ratelimit_service.transports.options import Tls
 from ratelimit_service.transports.tls import Certificates
 from tests.books import book
 from tests.clocks import Clock
-from tests.peers import ROOT
+from tests.processes import ROOT
 from tests.transports.certificates import authority, issue
 from tests.verdicts import check
 

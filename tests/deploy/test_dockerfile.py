@@ -197,7 +197,7 @@ def test_what_the_image_is_built_from_is_not_ignored() -> None:
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     sources = [source for word, rest in stages()[0] if word == "COPY" for source in rest.split()[:-1]]
 
-    assert sources == ["requirements-dev.lock", "pyproject.toml", "README.md", "LICENSE", "ratelimit_service"]
+    assert sources == ["requirements.lock", "pyproject.toml", "README.md", "LICENSE", "ratelimit_service"]
     assert set(sources).isdisjoint(ignored)
     assert all((ROOT / source).exists() for source in sources)
 
@@ -213,7 +213,7 @@ def test_what_is_built_runs_as_the_image_would(image: Image) -> None:
 
 def has_the_lock_s_versions_and_nothing_else(image: Image) -> None:
     """No pip, no compiler, no tools of the developers."""
-    lock = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8")
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     pinned = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE))
     site = next((image.root / "opt/ratelimit/lib").glob("python*/site-packages"))
     found = dict(info.name.removesuffix(".dist-info").split("-") for info in site.glob("*.dist-info"))

@@ -11,7 +11,7 @@ from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
-from tests.peers import ROOT
+from tests.processes import ROOT
 from tests.transports.http2.clients import Deaf, frames_of, goaway_of, healthy, house, open_socket, told, until
 from tests.transports.http2.talk import (
     HELLO,

@@ -1,0 +1,56 @@
+"""The two locks: what runs the service, and what develops it; and which of them `make` uses for what."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.processes import ROOT
+
+LOCKS: Final = ("requirements.lock", "requirements-dev.lock")
+
+
+def pins(lock: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """The version of each package, and its hashes."""
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    entries = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=\S+)+)", text, re.MULTILINE)
+    return {name: (version, frozenset(hashes.split())) for name, version, hashes in entries}
+
+
+def test_what_runs_is_pinned_as_in_development() -> None:
+    """So what the tests try is what the image has; hashes too."""
+    run, development = map(pins, LOCKS)
+
+    assert run.items() <= development.items()
+    assert len(run) < len(development) - 20
+
+
+def test_the_lock_for_running_has_what_the_project_names_and_no_tools() -> None:
+    """What builds the project is in it, because `make run` installs it editable."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = {re.split(r"[^\w.-]", dependency)[0] for dependency in project["dependencies"]}
+    run = pins("requirements.lock").keys()
+
+    assert named | {"hatchling", "editables"} <= run
+    assert {"pytest", "mypy", "ruff", "grpcio-tools", "hypothesis", "pip-tools", "coverage"}.isdisjoint(run)
+
+
+@pytest.mark.parametrize(
+    ("target", "installed"), [("run", ["requirements.lock"]), ("test", [*LOCKS]), ("check", [*LOCKS])]
+)
+def test_make_installs_what_its_target_needs_and_fetches_nothing(
+    tmp_path: Path, target: str, installed: list[str]
+) -> None:
+    """In a clone where nothing was made yet; tests fetch what they ask for themselves."""
+    for name in ("Makefile", "pyproject.toml", *LOCKS):
+        shutil.copy(ROOT / name, tmp_path)
+    planned = subprocess.run(
+        ["make", "--dry-run", target], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert re.findall(r"--require-hashes --requirement (\S+)", planned) == installed
+    assert "tests.peers" not in planned
