@@ -24,8 +24,8 @@ OVER_LIMIT, FAILED = 1, 3
 @click.command(
     epilog="""\b
 Examples:
-  ratelimit call localhost:8081 shop user=ada
-  ratelimit call localhost:8081 shop user=ada path=/cart + client_ip=10.0.0.1
+  ratelimit call localhost:8081 shop login=ada
+  ratelimit call localhost:8081 shop plan=free user=ada + path=/cart
   ratelimit call localhost:8081 shop user=ada --hits 5
   ratelimit call localhost:8081 shop user=ada --hits 0      (look, charge nothing)
   ratelimit call localhost:8081 shop user=ada --limit '10/5 minutes'

@@ -24,8 +24,8 @@ from ratelimit_service.settings import Section
 Examples:
   ratelimit check                               (what serve would load)
   ratelimit check config
-  ratelimit check config/shop.yaml config/mail.yaml
-  ratelimit check --json config | jq '.errors[].message'"""
+  ratelimit check config/example.yaml config/every-option.yaml
+  ratelimit check --json config"""
 )
 @click.argument("paths", metavar="[PATH...]", nargs=-1, type=click.Path(path_type=Path))
 @rules_option

@@ -69,10 +69,9 @@ class Asked:
     epilog="""\b
 Examples:
   ratelimit counters shop                       (the fullest of the domain)
-  ratelimit counters shop user=ada              (those of one descriptor)
+  ratelimit counters shop plan=free user=ada    (those of one descriptor)
   ratelimit counters shop --rule shop.user --limit 100 --json
-  ratelimit counters shop user=ada --reset
-  ratelimit counters shop --reset --yes"""
+  ratelimit counters shop user=ada --reset --yes"""
 )
 @click.argument("domain")
 @click.argument("entries", metavar="[KEY=VALUE...]", nargs=-1, type=EntryType("; --rule {} takes a whole rule"))

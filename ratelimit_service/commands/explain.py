@@ -40,11 +40,11 @@ UNKNOWN, FAILED = 1, 3
 @click.command(
     epilog="""\b
 Examples:
-  ratelimit explain shop user=ada
-  ratelimit explain shop path=/cart user=ada --rules config/shop.yaml
-  ratelimit explain shop user=ada + plan=free --limit '10/5 minutes'
-  ratelimit explain shop user=ada --at localhost:6070
-  ratelimit explain shop user=ada --json"""
+  ratelimit explain shop login=ada
+  ratelimit explain shop plan=free user=ada --rules config/example.yaml
+  ratelimit explain shop login=ada + path=/cart --limit '10/5 minutes'
+  ratelimit explain shop login=ada --at localhost:6070
+  ratelimit explain shop login=ada --json"""
 )
 @click.argument("domain")
 @click.argument("entries", metavar="KEY=VALUE...", nargs=-1, required=True, type=ENTRY)
