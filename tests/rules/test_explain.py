@@ -1,15 +1,21 @@
 """`explain` retells the walk that `match` takes, with reasons."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratelimit_service.limiter import Limiter
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import Explained, Explanation, charged, explain
 from ratelimit_service.rules.rule import Entries
+from ratelimit_service.stores.memory import MemoryStore
 from tests.books import book
+from tests.clocks import Clock
 from tests.rules.test_match import SHOP
+from tests.stores.test_same_answers import a_file, a_request
 
 
 def explained(rules: RuleBook, *descriptors: Entries, domain: str = "shop", override: Limit | None = None) -> Explained:
@@ -257,3 +263,15 @@ def test_explain_ends_where_match_ends(entries: tuple[tuple[str, str], ...]) -> 
 
     rule = rules.match("shop", entries)
     assert [met.rule for met in of_one(rules, entries).met] == ([] if rule is None else [rule])
+
+
+@given(st.integers(0, 2**32))
+def test_the_counters_of_an_explanation_are_those_that_the_request_charges(seed: int) -> None:
+    random = Random(seed)  # noqa: S311 - the seed tells the rules and the requests
+    limiter = Limiter(MemoryStore(10, Clock()))
+    limiter.book = rules = book(a_file(random))
+    request = a_request(random, next(iter(rules.domains)))
+
+    counters = sorted(met.counter for _, _, met in charged(explain(rules, request)))
+
+    assert counters == sorted(hit.key for hit in limiter.plan(request).charged)
