@@ -12,8 +12,8 @@ from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter import Limiter
 from ratelimit_service.model import NEVER, Request
 from ratelimit_service.rules.report import quoted
-from ratelimit_service.rules.rule import Entries, Rule
-from ratelimit_service.rules.unmatched import why_unlimited
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.rules.unmatched import in_words, why_unlimited
 from ratelimit_service.rules.words import window_in_words
 from ratelimit_service.verdict import Hit, Verdict
 
@@ -45,14 +45,14 @@ def log_failure(body: bytes, error: RpcError) -> None:
     except RpcError:
         asked = f"{len(body)} bytes"
     else:
-        descriptors = " + ".join(_entries(descriptor.entries) for descriptor in request.descriptors)
+        descriptors = " + ".join(in_words(descriptor.entries) for descriptor in request.descriptors)
         asked = f"{quoted(request.domain)} {descriptors}"
     log.debug("no decision: %s: %s, %s", asked, error.status.name, error.message)
 
 
 def _decisions(verdict: Verdict, request: Request, limiter: Limiter) -> Iterator[str]:
     for descriptor, hit in zip(request.descriptors, verdict.hits, strict=True):
-        asked = f"{quoted(request.domain)} {_entries(descriptor.entries)}"
+        asked = f"{quoted(request.domain)} {in_words(descriptor.entries)}"
         if hit is not None:
             yield f"{asked}: {_decision(hit)}"
         elif limiter.book is not None:
@@ -82,7 +82,3 @@ def _decision(hit: Hit) -> str:
 
 def _place(rule: Rule) -> str:
     return "the limit sent with the request" if rule.place is None else f"the rule at {rule.place}"
-
-
-def _entries(entries: Entries) -> str:
-    return " ".join(f"{quoted(key)[1:-1]}={quoted(value)}" for key, value in entries)

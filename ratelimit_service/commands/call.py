@@ -8,8 +8,11 @@ from pathlib import Path
 import click
 from google.protobuf.json_format import MessageToJson
 
+from ratelimit_service.api.explanation import EXPLAIN, explanation_in
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explanation
 from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.commands.counters_table import printable
 from ratelimit_service.commands.entries import ENTRY, Entry, descriptors
 from ratelimit_service.commands.limits import LIMIT
 from ratelimit_service.commands.messages import as_message
@@ -70,11 +73,12 @@ def command(
     asked = [Descriptor(each, -cost if refund else cost, hits, limit) for each in descriptors(entries)]
     request = as_message(domain, asked)
     trust = Trust(ca, cert, key) if tls or ca or cert else None
-    answer = _ask(target, request, trust, timeout)
-    if isinstance(answer, str):
-        click.echo(f"ratelimit: {target}: {answer}", err=True)
+    encoded = _ask(target, request, trust, timeout)
+    if isinstance(encoded, str):
+        click.echo(f"ratelimit: {target}: {encoded}", err=True)
         sys.exit(FAILED)
-    click.echo(MessageToJson(answer) if as_json else _readable(request, answer))
+    answer = RateLimitResponse.FromString(encoded)
+    click.echo(MessageToJson(answer) if as_json else _readable(request, answer, explanation_in(encoded)))
     sys.exit(OVER_LIMIT if answer.overall_code == RateLimitResponse.OVER_LIMIT else 0)
 
 
@@ -88,8 +92,8 @@ def _check_target(target: str) -> None:
         raise click.UsageError(f"{target} does not end with the number of a port, such as 8081")
 
 
-def _ask(target: str, request: RateLimitRequest, trust: Trust | None, timeout: float) -> RateLimitResponse | str:
-    """The answer, or in one line why there is none."""
+def _ask(target: str, request: RateLimitRequest, trust: Trust | None, timeout: float) -> bytes | str:
+    """The bytes of the answer, with its reasons where the service gives them; or in one line why there is none."""
     # Its C++ core reads the variable when it is imported, and writes lines of its own on stderr otherwise.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc  # noqa: PLC0415 - see above
@@ -102,11 +106,11 @@ def _ask(target: str, request: RateLimitRequest, trust: Trust | None, timeout: f
     with channel:
         ask = channel.unary_unary(
             ShouldRateLimit.path,
-            request_serializer=RateLimitRequest.SerializeToString,
-            response_deserializer=RateLimitResponse.FromString,
+            request_serializer=None,
+            response_deserializer=None,
         )
         try:
-            answer: RateLimitResponse = ask(request, timeout=timeout)
+            answer: bytes = ask(request.SerializeToString() + EXPLAIN, timeout=timeout)
         except grpc.RpcError as error:
             code = error.code()
             if code is grpc.StatusCode.UNIMPLEMENTED:
@@ -120,24 +124,37 @@ def _ask(target: str, request: RateLimitRequest, trust: Trust | None, timeout: f
     return answer
 
 
-def _readable(request: RateLimitRequest, answer: RateLimitResponse) -> str:
+def _readable(request: RateLimitRequest, answer: RateLimitResponse, explanation: Explanation) -> str:
     # A status says of a descriptor that nothing limits no more than of a domain that does not exist. But where one
     # descriptor has a limit, the domain is there.
     known = any(status.HasField("current_limit") or status.limit_remaining for status in answer.statuses)
+    reasons = list(explanation.descriptors) or [Explanation.Descriptor()] * len(answer.statuses)
     lines = [RateLimitResponse.Code.Name(answer.overall_code)]
-    for descriptor, status in zip(request.descriptors, answer.statuses, strict=True):
+    for descriptor, status, reason in zip(request.descriptors, answer.statuses, reasons, strict=True):
         entries = " ".join(f"{entry.key}={entry.value}" for entry in descriptor.entries)
-        lines.append(f"  {entries}: {describe(status, '' if known else request.domain)}")
+        lines.append(f"  {entries}: {describe(status, reason, '' if known else request.domain)}")
+        if reason.rule:
+            lines.append(f"    rule {printable(reason.rule)}, {printable(reason.place)}")
+        if reason.policy:
+            lines.append(f"    answered without the store, by policy {reason.policy}: {printable(reason.reason)}")
     lines += [f"  {header.key}: {header.value}" for header in answer.response_headers_to_add]
     return "\n".join(lines)
 
 
-def describe(status: RateLimitResponse.DescriptorStatus, doubtful_domain: str = "") -> str:
-    """What a status says; `doubtful_domain` is the domain asked about, while nothing shows that there is such a one."""
+def describe(
+    status: RateLimitResponse.DescriptorStatus, reason: Explanation.Descriptor, doubtful_domain: str = ""
+) -> str:
+    """What a status says.
+
+    `reason` is empty when the service is another one, which gives none. Then `doubtful_domain` is the domain asked
+    about, if nothing shows that it exists.
+    """
     code = RateLimitResponse.Code.Name(status.code)
     if not status.HasField("current_limit"):
         if status.limit_remaining:
             return f"{code}, unlimited"
+        if reason.unmatched:
+            return f"{code}, no limit applies: {printable(reason.unmatched)}"
         return f"{code}, no limit applies" + (f", or there is no domain {doubtful_domain}" if doubtful_domain else "")
     limit = status.current_limit
     name = f" ({limit.name})" if limit.name else ""

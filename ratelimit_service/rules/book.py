@@ -127,25 +127,21 @@ class RuleBook:
             node = child
         return node.rule
 
-    def walk(self, domain: str, entries: Entries) -> tuple[Node, int]:
-        """The last node that the entries lead to in a domain of the book, and how many of them lead there."""
-        node = self.domains[domain]
-        for count, (key, value) in enumerate(entries):
-            composite = f"{key}_{value}"
-            child = node.children.get(composite)
-            if child is None and node.wildcards is not None:
-                child = node.wildcards.find(composite)
-            if child is None:
-                child = node.children.get(key)
-            if child is None:
-                return node, count
-            node = child
-        return node, len(entries)
+    def walk(self, domain: str, entries: Entries) -> Sequence[Node]:
+        """The nodes that the entries lead to, one after the other as far as they go; first that of the domain."""
+        nodes = [self.domains[domain]]
+        for key, value in entries:
+            node = nodes[-1].child(key, value)
+            if node is None:
+                break
+            nodes.append(node)
+        return nodes
 
     def exempts(self, domain: str, entries: Entries) -> bool:
         """Whether a descriptor of the file stands for these entries, and says neither a limit nor what may follow."""
-        node, count = self.walk(domain, entries)
-        return count == len(entries) > 0 and node.rule is None and not node.children
+        nodes = self.walk(domain, entries)
+        last = nodes[-1]
+        return len(nodes) == len(entries) + 1 > 1 and last.rule is None and not last.children
 
     def overriding(self, domain: str, entries: Entries, limit: Limit, near: int, tally: Tally) -> Rule:
         """The rule that a limit makes which comes with these entries, in place of the one that they match.

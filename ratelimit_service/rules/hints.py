@@ -20,7 +20,7 @@ def hints_of(walk: Sequence[Node], entries: Entries) -> tuple[str, ...]:
 
 def _hints(walk: Sequence[Node], entries: Entries) -> Iterator[str]:
     last, met = walk[-1], len(walk) - 1
-    other = _in_another_order(walk[0], entries)
+    other = in_another_order(walk[0], entries, _MOST_TRIED)
     if other is not None:
         order, rule = other
         yield f"In the order {words(order)} the rule at {rule.place} applies: entries are met in the order of the file."
@@ -40,11 +40,11 @@ def words(entries: Entries) -> str:
     return " ".join(f"{key}={value}" for key, value in entries)
 
 
-def _in_another_order(root: Node, entries: Entries) -> tuple[Entries, Rule] | None:
-    """All of the entries in an order that ends at a rule."""
+def in_another_order(root: Node, entries: Entries, most: int) -> tuple[Entries, Rule] | None:
+    """All of the entries in an order that ends at a rule; at most so many entries are tried."""
     tried = 0
     waiting: list[tuple[Node, Entries, Entries]] = [(root, (), entries)]
-    while waiting and tried < _MOST_TRIED:
+    while waiting and tried < most:
         node, before, left = waiting.pop()
         if not left and node.rule is not None:
             return before, node.rule

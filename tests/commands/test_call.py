@@ -37,14 +37,19 @@ def call(service: Service, *arguments: str) -> Result:
 
 
 def lines(result: Result) -> list[str]:
-    """The answer, without the time of the year."""
-    return [re.sub(r"(reset|come back) in [0-9]+ s", r"\1 in … s", line) for line in result.output.splitlines()]
+    """The answer, without the time of the year and the folder of the rules."""
+    shown = re.sub(r"(reset|come back) in [0-9]+ s", r"\1 in … s", result.output)
+    return re.sub(r"[^ ]*/rules\.yaml", "rules.yaml", shown).splitlines()
 
 
 def test_an_allowed_request_is_told_and_the_exit_code_is_0(service: Service) -> None:
     result = call(service, "user=ada", "--hits", "2")
 
-    assert lines(result) == ["OK", "  user=ada: OK, limit 5 per year (per-user), 3 left, reset in … s"]
+    assert lines(result) == [
+        "OK",
+        "  user=ada: OK, limit 5 per year (per-user), 3 left, reset in … s",
+        "    rule shop.user, rules.yaml:5:5",
+    ]
     assert result.exit_code == 0
 
 
@@ -54,6 +59,7 @@ def test_a_refused_request_has_exit_code_1_and_says_when_to_come_back(service: S
     assert lines(result) == [
         "OVER_LIMIT",
         "  user=bob: OVER_LIMIT, limit 5 per year (per-user), 0 left, come back in … s",
+        "    rule shop.user, rules.yaml:5:5",
     ]
     assert result.exit_code == 1
 
@@ -64,17 +70,37 @@ def test_a_plus_begins_another_descriptor(service: Service) -> None:
     assert lines(result) == [
         "OK",
         "  user=cleo: OK, limit 5 per year (per-user), 4 left, reset in … s",
+        "    rule shop.user, rules.yaml:5:5",
         "  free=: OK, unlimited",
-        "  user=cleo path=/: OK, no limit applies",
+        "    rule shop.free, rules.yaml:7:5",
+        (
+            '  user=cleo path=/: OK, no limit applies: entry 2 of 2, path="/", fits nothing below the descriptor at'
+            " rules.yaml:4:5: the rule there ends 1 entry earlier"
+        ),
     ]
 
 
-def test_where_no_descriptor_has_a_limit_there_may_be_no_such_domain(service: Service) -> None:
+def test_a_descriptor_without_a_rule_is_told_from_an_unknown_domain(service: Service) -> None:
     target = f"127.0.0.1:{service.grpc_port}"
     unknown = CliRunner().invoke(main, ["call", target, "shopp", "user=ada"])
 
-    assert lines(unknown) == ["OK", "  user=ada: OK, no limit applies, or there is no domain shopp"]
-    assert lines(call(service, "nobody=x"))[1] == "  nobody=x: OK, no limit applies, or there is no domain shop"
+    assert lines(unknown) == ["OK", '  user=ada: OK, no limit applies: domain "shopp" has no rules']
+    assert lines(call(service, "nobody=x")) == [
+        "OK",
+        '  nobody=x: OK, no limit applies: entry 1 of 1, nobody="x", fits nothing below domain "shop"',
+    ]
+
+
+def test_an_answer_without_the_store_is_told_with_the_policy_and_the_reason(tmp_path: Path, transport: str) -> None:
+    environ = {"REDIS_URL": f"127.0.0.1:{free_port()}", "ON_STORE_FAILURE": "open", "TRANSPORT": transport}
+    with start_service(tmp_path / "service", RULES, environ) as lonely:
+        lonely.wait_until(lambda: "store lost" in lonely.log, "Redis is not there")
+        result = call(lonely, "user=ada")
+
+    assert lines(result)[2:] == [
+        "    rule shop.user, rules.yaml:5:5",
+        "    answered without the store, by policy open: connection refused",
+    ]
 
 
 def test_what_was_charged_can_be_looked_at_and_given_back(service: Service) -> None:

@@ -109,6 +109,7 @@ def test_a_descriptor_without_a_rule_has_a_line_that_tells_where_the_walk_ended(
             request([("user", "ada"), ("path", "/x")]),
             request([("plan", "free")]),
             request([("plan", "free"), ("verb", "GET")]),
+            request([("path", "/x"), ("plan", "free")]),
             request([("user", "ada")], domain="shopp"),
         )
         place = f"{service.rules}/rules.yaml"
@@ -126,6 +127,10 @@ def test_a_descriptor_without_a_rule_has_a_line_that_tells_where_the_walk_ended(
         (
             '"shop" plan="free" verb="GET": OK, no rule: entry 2 of 2, verb="GET", fits nothing below the descriptor'
             f" at {place}:5:5"
+        ),
+        (
+            '"shop" path="/x" plan="free": OK, no rule: entry 1 of 2, path="/x", fits nothing below domain "shop"; in'
+            f' the order plan="free" path="/x" the rule at {place}:8:9 applies'
         ),
         '"shopp" user="ada": OK, no rule: domain "shopp" has no rules',
     ]

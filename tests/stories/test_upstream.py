@@ -5,6 +5,7 @@ Limits are by the year, so nothing depends on when the calls come.
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
+from click.testing import CliRunner
 
+from ratelimit_service.cli import main
 from ratelimit_service.errors import RulesError
 from tests.books import book
 from tests.clocks import stay_within
@@ -63,6 +66,23 @@ def start_pair(folder: Path, rules: str, environ: Mapping[str, str]) -> Iterator
 def descriptor(*entries: tuple[str, str], **more: Any) -> dict[str, Any]:
     """As `/json` takes it."""
     return {"entries": [{"key": key, "value": value} for key, value in entries], **more}
+
+
+def test_call_asks_a_service_that_gives_no_reasons(tmp_path: Path) -> None:
+    config = tmp_path / "root" / "config"
+    config.mkdir(parents=True)
+    rules = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 5}}]\n"
+    (config / "rules.yaml").write_text(rules, encoding="utf-8")
+    with start_redis(tmp_path / "redis") as redis:
+        where = {"REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": f"127.0.0.1:{redis.port}"}
+        with start_upstream(tmp_path / "theirs", config, where) as theirs:
+            target = f"127.0.0.1:{theirs.grpc_port}"
+            known, unknown = (
+                CliRunner().invoke(main, ["call", target, domain, "user=ada"]).output for domain in ("shop", "shopp")
+            )
+
+    assert re.fullmatch(r"OK\n  user=ada: OK, limit 5 per year, 4 left, reset in [0-9]+ s\n", known)
+    assert unknown == "OK\n  user=ada: OK, no limit applies, or there is no domain shopp\n"
 
 
 MODES = """
