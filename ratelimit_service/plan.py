@@ -34,7 +34,6 @@ class Plan:
         domain: DomainTally,
         aside: Sequence[Aside],
         edition: object,
-        *,
         unmatched: Sequence[str] | None = None,
         idle_quota: bool = False,
     ) -> None:
@@ -55,14 +54,14 @@ class Plan:
         """The hits with a counter, those beside them too: what the store decides."""
         self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
         """One for each descriptor, or None where nothing limits it."""
-        self.verdict = Verdict(True, self.hits, unmatched=unmatched, idle_quota=idle_quota)
+        self.verdict = Verdict(True, self.hits, unmatched, idle_quota)
 
     def again(self) -> "Plan":
         """The same with hits of its own: others may be on their way to the store."""
         if self.hits is not self.charged:
             hits = [hit.again() if hit is not None and hit.key else hit for hit in self.hits]
-            unmatched, idle_quota = self.verdict.unmatched, self.verdict.idle_quota
-            return Plan(hits, self.domain, self.aside, self.edition, unmatched=unmatched, idle_quota=idle_quota)
+            verdict = self.verdict
+            return Plan(hits, self.domain, self.aside, self.edition, verdict.unmatched, verdict.idle_quota)
         plan = Plan.__new__(Plan)
         plan.edition = self.edition
         plan.domain = self.domain
@@ -70,7 +69,7 @@ class Plan:
         plan.joint = False
         plan.charged = charged = tuple([hit.again() for hit in self.charged])
         plan.hits = charged
-        plan.verdict = Verdict(True, charged, unmatched=self.verdict.unmatched)
+        plan.verdict = Verdict(True, charged, self.verdict.unmatched)
         return plan
 
 
@@ -104,10 +103,11 @@ class Planner:
         if domain not in book.domains:
             nothing: list[Hit | None] = [None] * len(request.descriptors)
             aside.append((self._unknown_domains.of((domain,)), "total_hits", 1))
-            return Plan(nothing, tally, aside, edition, unmatched=_unmatched(request, nothing, book))
+            unmatched = _unmatched(request, nothing, book) if request.explain else None
+            return Plan(nothing, tally, aside, edition, unmatched)
         hits: list[Hit | None] = []
         unlimited = False
-        count = 0
+        count, most_hits = 0, self._most_hits
         replaced: frozenset[str] = frozenset()
         for descriptor in request.descriptors:
             rule = self._rule(book, domain, descriptor)
@@ -117,8 +117,8 @@ class Planner:
                     shape = (domain, *(key for key, _ in descriptor.entries))
                     aside += ((tally, "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1))
                 continue
-            count += 1 + len(rule.beside)
-            if count > self._most_hits:
+            count += 1 + len(rule.beside) if rule.beside else 1
+            if count > most_hits:
                 most = f"the most is {self._most_hits} (REQUEST_MAX_HITS)"
                 raise RpcError(Status.INVALID_ARGUMENT, f"the request meets more limits than it may, {most}")
             hit = _hit(rule, descriptor.entries, descriptor.cost, quota=rule.quota or self._quota_mode)
@@ -135,10 +135,10 @@ class Planner:
             hits = [_unless_replaced(hit, replaced, aside) for hit in hits]
         if unlimited:
             aside += [(hit.tally, "unlimited", abs(hit.cost)) for hit in hits if hit is not None and not hit.key]
-        unmatched = _unmatched(request, hits, book)
+        unmatched = _unmatched(request, hits, book) if request.explain else None
         # As upstream: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
         idle_quota = self._quota_mode and None in hits
-        return Plan(hits, tally, aside, edition, unmatched=unmatched, idle_quota=idle_quota)
+        return Plan(hits, tally, aside, edition, unmatched, idle_quota)
 
     def _rule(self, book: RuleBook, domain: str, descriptor: Descriptor) -> Rule | None:
         """The limit that came with the descriptor, or else that of the book."""
@@ -150,10 +150,8 @@ class Planner:
         return book.overriding(domain, entries, limit, near, self._overrides.of(sent_path(domain, entries)))
 
 
-def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook) -> Sequence[str] | None:
-    """For each descriptor why nothing limits it, empty where something does; None unless the request asks for it."""
-    if not request.explain:
-        return None
+def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook) -> Sequence[str]:
+    """For each descriptor why nothing limits it, empty where something does."""
     return [
         "" if hit is not None else why_unlimited(book, request.domain, descriptor.entries)
         for hit, descriptor in zip(hits, request.descriptors, strict=True)

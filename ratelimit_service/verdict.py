@@ -71,7 +71,6 @@ class Verdict:
         self,
         allowed: bool,
         hits: Sequence[Hit | None],
-        *,
         unmatched: Sequence[str] | None = None,
         idle_quota: bool = False,
     ) -> None:

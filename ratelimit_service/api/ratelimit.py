@@ -87,14 +87,17 @@ class ShouldRateLimit:
         """
         request = decode(body, self._limits)
         plan = self._limiter.plan(request)
-        # A limit that comes with a request is a rule of its own, and makes its plan too large.
-        if len(body) <= LONGEST_REMEMBERED and not any(descriptor.override for descriptor in request.descriptors):
-            if hash(body) in self._seen:
-                self._remember(body, plan)
-            else:
-                if len(self._seen) >= MOST_SEEN:
-                    self._seen.clear()
-                self._seen.add(hash(body))
+        if len(body) > LONGEST_REMEMBERED:
+            return plan
+        for descriptor in request.descriptors:
+            if descriptor.override is not None:
+                return plan  # a limit that comes with a request is a rule of its own, and makes its plan too large
+        if hash(body) in self._seen:
+            self._remember(body, plan)
+        else:
+            if len(self._seen) >= MOST_SEEN:
+                self._seen.clear()
+            self._seen.add(hash(body))
         return plan
 
     def _remember(self, body: bytes, plan: Plan) -> None:

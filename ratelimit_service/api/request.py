@@ -1,7 +1,8 @@
 """The bytes of a RateLimitRequest as a Request. Hot path, where requests are all different."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -12,7 +13,8 @@ from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.model import LONGEST_WINDOW, MAX_REQUESTS, Descriptor, Limit, Request, Unit
 
 
-class RequestLimits(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
     """What one request may ask for, so that no other call waits for long; docs/settings.md has the reasons."""
 
     descriptors: int = 100
@@ -20,7 +22,17 @@ class RequestLimits(NamedTuple):
     """Of all descriptors together."""
     value_length: int = 64 * 1024
     """Characters of a key, and of a value."""
+    small: int = field(init=False)
+    """Bytes of a message in which nothing can be too many or too long."""
 
+    def __post_init__(self) -> None:
+        small = min(_LEAST_DESCRIPTOR * self.descriptors, _LEAST_ENTRY * self.entries, self.value_length)
+        object.__setattr__(self, "small", small)  # frozen
+
+
+_LEAST_DESCRIPTOR: Final = 2
+_LEAST_ENTRY: Final = 6
+"""Bytes that one takes at the least."""
 
 DEFAULT: Final = RequestLimits()
 ANY: Final = RequestLimits(2**31, 2**31, 2**31)
@@ -28,10 +40,6 @@ ANY: Final = RequestLimits(2**31, 2**31, 2**31)
 
 _LONGEST_PLAIN: Final = 1000
 """Bytes of a request that is decoded by hand."""
-
-_LEAST_DESCRIPTOR: Final = 2
-_LEAST_ENTRY: Final = 6
-"""Bytes that one takes at the least."""
 
 # Tags: field number, then wire type 2 (length and bytes).
 _DOMAIN = _ENTRY = _KEY = 1 << 3 | 2
@@ -43,10 +51,8 @@ def decode(body: bytes, limits: RequestLimits = ANY) -> Request:
     request = _decode_plain(body)
     if request is None:
         return _decode_any(body, limits)
-    most, most_entries, longest = limits
-    size = len(body)
-    if size > _LEAST_DESCRIPTOR * most or size > _LEAST_ENTRY * most_entries or size > longest:
-        check_count(len(request.descriptors), most)
+    if len(body) > limits.small:
+        check_count(len(request.descriptors), limits.descriptors)
         _check_entries([descriptor.entries for descriptor in request.descriptors], limits)
     return request
 

@@ -239,6 +239,12 @@ class Settings(BaseSettings):
         "About how many counters are kept in memory; above it the least recently used go.",
         NEW,
     )
+    memory_max_bytes: Annotated[int, reads(integer(1024 * 1024))] = knob(
+        Section.COUNTING,
+        str(512 * 1024 * 1024),
+        "About how many bytes they may take, such as those of a sliding log or a long name; the same above it.",
+        NEW,
+    )
     near_limit_ratio: Annotated[float, reads(number(0, 1))] = knob(
         Section.COUNTING, "0.8", "Part of a limit above which a hit is counted as near it."
     )

@@ -4,9 +4,13 @@ Bounded and swept. The counters are cut into segments by their key's hash, each 
 growing one, nor sweeping one, nor finding the least recently used in one ever takes long: with a single dictionary of
 a million counters each of the three would stop all calls for tens of milliseconds.
 
-Law: while a segment is three quarters full, a counter that is hit moves to its end, so in front stand those that were
-not hit since it became so. Before that a counter stays where it is: none has to make way yet, and moving would take a
-quarter more memory, since a dictionary grows by what is put into it, whatever was taken out.
+Law: while a segment, or the store in bytes, is three quarters full, a counter that is hit moves to the end of its
+segment, so in front stand those that were not hit since it became so. Before that a counter stays where it is: none
+has to be evicted yet, and moving would take a quarter more memory, since a dictionary grows by what is put into it,
+whatever was taken out.
+
+Bounded by number, because most counters are alike and small; and in bytes, because some are not: a name has 600 bytes,
+a sliding log as many entries as its limit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,19 +28,28 @@ from ratelimit_service.verdict import Hit
 SEGMENT = 1024
 """Counters in a full segment: about 0.2 ms to sweep."""
 
+MOST_BYTES = 512 * 1024 * 1024
+"""Of all counters: a million of them take 250 MiB, with names of 100 characters."""
+
 _LOOKED_AT = 8
 """How many of those in front are looked at, to find one that has expired."""
 
+_BESIDES = 110
+"""Bytes of a counter besides its name and its state: its place in a dictionary, which is half empty at times."""
+
+_INTEGERS = 100
+"""Bytes of a state that is no bytes: a tuple with an integer or two of its own."""
+
 
 class MemoryStore:
-    """At most `most` counters; when there is no room, one that has expired makes way, else the least recently used."""
+    """At most `most` counters and `most_bytes`; the expired are evicted first, then the least recently used."""
 
     name = "memory"
     healthy = True
     errors: Mapping[str, int] = MappingProxyType({})
     lost: Sequence[Lost] = ()
 
-    def __init__(self, most: int, clock: Clock = system_clock) -> None:
+    def __init__(self, most: int, clock: Clock = system_clock, *, most_bytes: int = MOST_BYTES) -> None:
         count = 1
         while count * SEGMENT < most:
             count *= 2
@@ -46,8 +59,13 @@ class MemoryStore:
         self._crowded = self._room * 3 // 4
         self._clock = clock
         self._next = 0
+        self._most_bytes = most_bytes
+        self._crowded_bytes = most_bytes * 3 // 4
+        self._next_victim = 0
+        self.bytes = 0
+        """What all counters take, as `_size` reckons."""
         self.evicted = 0
-        """Live counters that had to make way: each was given a fresh allowance."""
+        """Live counters that were evicted: each was given a fresh allowance."""
 
     def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
         """Charge all hits, and say so at once."""
@@ -59,7 +77,7 @@ class MemoryStore:
         now = self._clock()
         segments = self._segments
         mask = self._mask
-        crowded = self._crowded
+        crowded = self._crowded if self.bytes < self._crowded_bytes else 0
         for hit in hits:
             if hit.together:
                 self._charge_bundles(hits[hits.index(hit) :], now)
@@ -67,9 +85,18 @@ class MemoryStore:
             key = hit.key
             rule = hit.rule
             segment = segments[hash(key) & mask]
-            state, hit.decision = rule.algorithm.hit(segment.get(key), rule.limit, hit.cost, now)  # type: ignore[arg-type]  # a hit has a limit
+            before = segment.get(key)
+            state, hit.decision = rule.algorithm.hit(before, rule.limit, hit.cost, now)  # type: ignore[arg-type]  # a hit has a limit
             if state is None or len(segment) >= crowded:
-                self._keep(segment, key, state, now)
+                self._keep(segment, key, before, state, now)
+            elif before is None:
+                segment[key] = state
+                # As _size does it, for almost all there are.
+                self.bytes += (
+                    _BESIDES + key.__sizeof__() + (state.__sizeof__() if state.__class__ is bytes else _INTEGERS)
+                )
+            elif state.__class__ is bytes and len(state) != len(before):
+                self._keep(segment, key, before, state, now)
             else:
                 segment[key] = state
         return True
@@ -82,8 +109,9 @@ class MemoryStore:
             else:
                 for hit in members:
                     segment = self._segment(hit.key)
-                    state, hit.decision = _run(hit, segment.get(hit.key), hit.cost, now)
-                    self._keep(segment, hit.key, state, now)
+                    before = segment.get(hit.key)
+                    state, hit.decision = _run(hit, before, hit.cost, now)
+                    self._keep(segment, hit.key, before, state, now)
 
     def _charge_bundle(self, hits: Sequence[Hit], now: int) -> None:
         """Charge all, or only the denied whose limit counts refused hits."""
@@ -94,49 +122,68 @@ class MemoryStore:
             states[key], hit.decision = _run(hit, state, hit.cost, now)
         if all(hit.decision.allowed for hit in hits):
             for key, state in states.items():
-                self._keep(self._segment(key), key, state, now)
+                segment = self._segment(key)
+                self._keep(segment, key, segment.get(key), state, now)
             return
         for hit in hits:
             denied = not hit.decision.allowed
             cost = hit.cost if denied and _limit(hit).count_refused else 0
             segment = self._segment(hit.key)
-            state, looked = _run(hit, segment.get(hit.key), cost, now)
-            self._keep(segment, hit.key, state, now)
+            before = segment.get(hit.key)
+            state, looked = _run(hit, before, cost, now)
+            self._keep(segment, hit.key, before, state, now)
             if not denied:
                 hit.decision = looked
 
     def _segment(self, key: str) -> dict[str, State]:
         return self._segments[hash(key) & self._mask]
 
-    def _keep(self, segment: dict[str, State], key: str, state: State | None, now: int) -> None:
-        """Put the state in its place: behind all others in a crowded segment."""
-        if state is None or len(segment) >= self._crowded:
-            segment.pop(key, None)
+    def _keep(self, segment: dict[str, State], key: str, before: State | None, state: State | None, now: int) -> None:
+        """Put the state in the place of the one before: behind all others in a crowded segment."""
+        if before is not None:
+            self.bytes -= _size(key, before)
+            if state is None or len(segment) >= self._crowded or self.bytes >= self._crowded_bytes:
+                del segment[key]
         if state is not None:
-            if len(segment) >= self._room:
-                self._make_room(segment, now)
+            if before is None and len(segment) >= self._room:
+                self._evict(segment, now)
             segment[key] = state
+            self.bytes += _size(key, state)
+            while self.bytes > self._most_bytes:
+                self._evict(self._victim(segment), now)
 
-    def _make_room(self, segment: dict[str, State], now: int) -> None:
+    def _victim(self, segment: dict[str, State]) -> dict[str, State]:
+        """The segment, or when it has but the counter that was just put there, the next one that has any."""
+        for _ in range(len(self._segments)):
+            if len(segment) > 1:
+                break
+            segment = self._segments[self._next_victim]
+            self._next_victim = (self._next_victim + 1) & self._mask
+        return segment
+
+    def _evict(self, segment: dict[str, State], now: int) -> None:
         """Look at a few only: `sweep` finds the others, and a flood of new counters must not wait for it each time."""
         oldest = list(islice(segment, _LOOKED_AT))
-        for key in oldest:
-            if expiry(segment[key]) <= now:
-                del segment[key]
-                return
-        del segment[oldest[0]]
-        self.evicted += 1
+        victim = next((key for key in oldest if expiry(segment[key]) <= now), None)
+        if victim is None:
+            victim = oldest[0]
+            self.evicted += 1
+        self.bytes -= _size(victim, segment.pop(victim))
 
     def sweep(self) -> None:
         """Drop the expired counters of the next segments: all of the store in a few hundred calls at the most."""
         now = self._clock()
         for _ in range(-(-len(self._segments) // 256)):
-            _drop_expired(self._segments[self._next], now)
+            self._drop_expired(self._segments[self._next], now)
             self._next = (self._next + 1) & self._mask
 
     def figures(self) -> Sequence[Figure]:
         """Nothing that other stores do not count."""
         return ()
+
+    def _drop_expired(self, segment: dict[str, State], now: int) -> None:
+        for key in [key for key, state in segment.items() if expiry(state) <= now]:
+            self.bytes -= _size(key, segment.pop(key))
 
     @property
     def counters(self) -> int:
@@ -157,7 +204,6 @@ def _limit(hit: Hit) -> Limit:
     return limit
 
 
-def _drop_expired(segment: dict[str, State], now: int) -> None:
-    expired = [key for key, state in segment.items() if expiry(state) <= now]
-    for key in expired:
-        del segment[key]
+def _size(key: str, state: State) -> int:
+    """Bytes that a counter takes, within a tenth."""
+    return _BESIDES + key.__sizeof__() + (state.__sizeof__() if state.__class__ is bytes else _INTEGERS)

@@ -1,5 +1,7 @@
 """What the memory store promises beyond the contract: it is bounded, and forgets in the right order."""
 
+import gc
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -8,8 +10,9 @@ from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
 from ratelimit_service.clock import MINUTE
+from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.memory import SEGMENT, MemoryStore
+from ratelimit_service.stores.memory import SEGMENT, MemoryStore, _size
 from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit
 from tests.clocks import Clock
@@ -90,3 +93,72 @@ def test_counters_charged_together_are_bounded_and_used_like_any_other() -> None
 
     assert charge(store, ("a", 0), ("b", 0), ("c", 0)) == [(True, 1), (True, 3), (True, 2)]
     assert store.evicted == 1
+
+
+MEBIBYTE = 1024 * 1024
+
+
+def rule(name: str, requests: int = 1000) -> Rule:
+    return Rule("shop", (), Limit(requests, Unit.MINUTE, MINUTE, count_refused=False), open_algorithm(name))
+
+
+@pytest.mark.parametrize("length", [20, 500])
+@pytest.mark.parametrize("name", NAMES)
+def test_counters_take_no_more_bytes_than_they_may(name: str, length: int) -> None:
+    """Whatever their algorithm, the length of their names, and how often they were hit; within a fifth."""
+    clock, tally, counted = Clock(10**15), Tally(), rule(name)
+    names = [f"{number:0{length}}" for number in range(8_000)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        store = MemoryStore(10**6, clock, most_bytes=MEBIBYTE)
+        before, _ = tracemalloc.get_traced_memory()
+        for step in range(20 if name == "sliding_log" else 3):
+            for key in names[: 1_000 if step else None]:
+                clock.advance(1)
+                store.charge([Hit(counted, str(key.encode(), "ascii"), 1, tally=tally, quota=False)])
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert store.evicted > 0
+    assert store.bytes <= MEBIBYTE
+    assert 0.6 * MEBIBYTE < taken < 1.2 * MEBIBYTE
+
+
+def test_counters_that_were_not_hit_for_longest_make_way_for_a_large_one() -> None:
+    clock = Clock()
+    store = MemoryStore(1024, clock, most_bytes=MEBIBYTE)
+    log = rule("sliding_log", 65_535)
+    for _ in range(60_000):
+        clock.advance(1)
+        store.charge([Hit(log, "log", 1, tally=Tally(), quota=False)])
+    charge(store, *((f"{number:0500}", 1) for number in range(600)))
+
+    charge(store, *((f"{number:0500}", 1) for number in range(10, 600)))
+    looked = Hit(log, "log", 0, tally=Tally(), quota=False)
+    store.charge([looked])
+
+    assert looked.decision.remaining == 65_535
+    assert charge(store, (f"{20:0500}", 0)) == [(True, 1)]
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.sampled_from("abcdefgh"), st.integers(-3, 9), st.integers(0, MINUTE)),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_its_bytes_are_those_of_the_counters_that_it_has(found: list[tuple[str, str, int, int]]) -> None:
+    clock = Clock(10**15)
+    store = MemoryStore(6, clock, most_bytes=1500)
+    for name, key, cost, pause in found:
+        clock.advance(pause)
+        store.charge([Hit(rule(name, 20), f"{key}/{name}", cost, tally=Tally(), quota=False)])
+        if cost == 0:
+            store.sweep()
+
+        held = [item for segment in store._segments for item in segment.items()]
+        assert store.bytes == sum(_size(*item) for item in held) <= 1500

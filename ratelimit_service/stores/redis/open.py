@@ -28,7 +28,12 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
 
     Tests hand it a clock, which then stands in for that of Redis.
     """
-    policy = Policy(settings.on_store_failure, settings.instances, settings.memory_max_counters)
+    policy = Policy(
+        settings.on_store_failure,
+        settings.instances,
+        settings.memory_max_counters,
+        most_bytes=settings.memory_max_bytes,
+    )
     room = WaitingRoom(policy)
     checks = Checks()
     deadline = (settings.store_deadline or DEFAULT) / SECOND

@@ -13,7 +13,7 @@ from ratelimit_service.clock import SECOND, Clock, system_clock
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import ByPolicy, Decision, Limit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.stores.memory import MOST_BYTES, MemoryStore
 from ratelimit_service.verdict import Hit
 
 _TRY_AGAIN: Final = SECOND
@@ -26,10 +26,18 @@ _MOST_SHARES: Final = 10_000
 class Policy:
     """Answers hits without the store."""
 
-    def __init__(self, name: str, instances: int, most_counters: int, clock: Clock = system_clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        instances: int,
+        most_counters: int,
+        clock: Clock = system_clock,
+        *,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
         self.name = name
         self._instances = instances
-        self._local = MemoryStore(most_counters, clock)
+        self._local = MemoryStore(most_counters, clock, most_bytes=most_bytes)
         self._clock = clock
         self._shares: dict[Rule, Rule] = {}
 
