@@ -188,23 +188,48 @@ class DomainTallies:
         return iter(tuple(self._by_domain.items()))
 
 
-class Tallies:
-    """At most `most` tallies by path; whatever comes after is summed in one more, under `other`."""
+BYTES: Final = 64 * 1024 * 1024
+"""Of the tallies by value of all rules: 150,000 of them. Ten thousand rules with a thousand values each, of a thousand
+characters, would take 13 GB."""
 
-    def __init__(self, other: Path, most: int) -> None:
+_BESIDES: Final = 320
+"""Bytes of a tally besides the characters of its path."""
+
+
+class Room:
+    """Bytes that are left for the tallies of several rules."""
+
+    def __init__(self, left: int = BYTES) -> None:
+        self.left = left
+
+
+class Tallies:
+    """At most `most` tallies by path, as long as there is room; what comes after is summed in one more, `other`."""
+
+    def __init__(self, other: Path, most: int, room: Room | None = None) -> None:
         self._by_path: dict[Path, Tally] = {}
         self._other_path = other
         self._other = Tally()
         self._most = most
+        self._room = room or Room()
+        self._bytes = 0
 
     def of(self, path: Path) -> Tally:
         """The tally at that path, made when it is new and there is room."""
         tally = self._by_path.get(path)
         if tally is None:
-            if len(self._by_path) >= self._most or sum(map(len, path)) > LONGEST_PATH:
+            length = sum(map(len, path))
+            if len(self._by_path) >= self._most or length > LONGEST_PATH or length + _BESIDES > self._room.left:
                 return self._by_path.setdefault(self._other_path, self._other)
+            self._bytes += length + _BESIDES
+            self._room.left -= length + _BESIDES
             tally = self._by_path[path] = Tally()
         return tally
+
+    def move(self, room: Room) -> None:
+        """Take bytes from that room from now on, those of the tallies that there are first."""
+        self._room = room
+        room.left -= self._bytes
 
     def items(self) -> Iterator[tuple[Path, Tally]]:
         """Every path with its tally."""

@@ -1,11 +1,14 @@
 """What each number counts: upstream's own vectors, as (limit, cost, count after) -> (within, near, over)."""
 
+import gc
+import tracemalloc
+
 import pytest
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import near_threshold
-from ratelimit_service.tally import LONGEST_PATH, Scale, Tallies, Tally
+from ratelimit_service.tally import LONGEST_PATH, Room, Scale, Tallies, Tally
 
 
 def count(limit: int, cost: int, after: int, *, shadow: bool = False) -> Tally:
@@ -103,6 +106,38 @@ def test_beyond_the_bound_values_are_summed_in_one_tally() -> None:
         ("shop", "b"): 1,
         ("shop", "other"): 2,
     }
+
+
+def test_values_of_all_rules_together_take_no_more_bytes_than_they_may() -> None:
+    room = Room(4 * 1024 * 1024)
+    rules = [Tallies((f"{rule}", "other"), 1000, room) for rule in range(20)]
+    paths = [(f"{rule}", f"{value:0500}") for rule in range(20) for value in range(1000)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for path in paths:
+            rules[int(path[0])].of((path[0], str(path[1].encode(), "ascii")))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert 0.8 * 4 * 1024 * 1024 < taken < 1.2 * 4 * 1024 * 1024
+    assert rules[19].of(paths[-1]) is rules[19].of(("19", "y" * 900))
+
+
+def test_the_bytes_of_rules_that_are_gone_are_there_for_others_after_a_reload() -> None:
+    room, after = Room(1000), Room(1000)
+    gone, kept = Tallies(("gone",), 9, room), Tallies(("kept",), 9, room)
+    gone.of(("a",))
+    gone.of(("b",))
+    first = kept.of(("a",))
+    full = kept.of(("b",))
+
+    kept.move(after)
+
+    assert kept.of(("a",)) is first
+    assert kept.of(("b",)) is not full
+    assert full is kept.of(("kept",))
 
 
 def test_a_huge_value_never_becomes_the_name_of_a_metric() -> None:

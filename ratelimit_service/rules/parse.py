@@ -25,7 +25,7 @@ from ratelimit_service.rules.report import Advice, Placed, Report, quoted
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold
 from ratelimit_service.rules.source import Source
 from ratelimit_service.rules.words import window_in_words
-from ratelimit_service.tally import Path, Tallies, Tally
+from ratelimit_service.tally import Path, Room, Tallies, Tally
 
 
 def parse(
@@ -47,10 +47,11 @@ def parse(
     domains: dict[str, _Domain] = {}
     problems: list[Problem] = []
     warnings: list[Advice] = []
+    room = Room()
     with _no_collections():
         for source in sources:
             report = Report(source.path)
-            parser = _Parser(report, near_ratio, most_values, old)
+            parser = _Parser(report, near_ratio, most_values, old, room)
             with suppress(RulesError):  # raised to leave the file; the report has it all
                 parser.file(source, domains, merge_domains)
             problems += report.problems
@@ -104,10 +105,13 @@ class _Domain(NamedTuple):
 class _Parser:
     """Reads one file."""
 
-    def __init__(self, report: Report, near_ratio: float, most_values: int, old: Mapping[Path, Rule]) -> None:
+    def __init__(
+        self, report: Report, near_ratio: float, most_values: int, old: Mapping[Path, Rule], room: Room
+    ) -> None:
         self._report = report
         self._near_ratio = near_ratio
         self._most_values = most_values
+        self._room = room
         self._old = old
         self._domain = ""
         self._charge: str | None = None
@@ -239,7 +243,9 @@ class _Parser:
             tallies = old.tallies if old is not None else None
             if tallies is None:
                 rest = (self._domain, *("other" if level.by_value else level.name for level in levels), *span)
-                tallies = Tallies(rest, self._most_values)
+                tallies = Tallies(rest, self._most_values, self._room)
+            else:
+                tallies.move(self._room)
         return Rule(
             self._domain,
             levels,
