@@ -1,6 +1,7 @@
 """RedisStores for tests, and a proxy that stands between one and its Redis and misbehaves."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from time import monotonic
@@ -25,6 +26,10 @@ from tests.redis import Redis
 
 NOISE: Final = 20.0
 """Seconds that a busy machine may add to a deadline: it is a promise about Redis, not about the machine."""
+
+PATIENT: Final = MINUTE
+ENVOYS: Final = 20_000
+"""What Envoy grants by default; answers of a busy machine may be too late for it, so nothing is said of those."""
 
 
 def rule(requests: int = 1000, algorithm: str = "fixed_window", **options: object) -> Rule:
@@ -58,8 +63,8 @@ def hit_of(of: Rule, key: str = "ada", cost: int = 1, together: int = 0) -> Hit:
     return Hit(of, name, cost, tally=Tally(), quota=False, together=together)
 
 
-async def charge(store: RedisStore, *hits: Hit, grants: int | None = None) -> Answered:
-    """One request, of a caller that grants so many microseconds."""
+async def charge(store: RedisStore, *hits: Hit, grants: int | None = PATIENT) -> Answered:
+    """One request, of a caller that grants so many microseconds: if no test says otherwise, enough for any machine."""
     answer: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
     began = monotonic()
     store.hit(hits, answer.set_result, grants)
@@ -77,11 +82,8 @@ async def until(true: Callable[[], bool], what: str, seconds: float = 60) -> Non
 
 @asynccontextmanager
 async def opened(url: object, *, wait: bool = True, **settings: str) -> AsyncIterator[RedisStore]:
-    """A store by these settings, looked after as the service does, once it is well.
-
-    Its deadline is generous unless it is given: a busy machine must not look like a server that is away.
-    """
-    read, _ = load_settings({"REDIS_URL": str(url), "STORE_DEADLINE": "5s", **settings})
+    """A store by these settings, swept as the service does it, once it is well."""
+    read, _ = load_settings({"REDIS_URL": str(url), **settings})
     store = open_store(read)
     assert isinstance(store, RedisStore)
 
@@ -107,14 +109,18 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self.delay = 0.0
-        self._speaking = asyncio.Event()
-        self._speaking.set()
         self.connections = 0
+        """All that there were."""
         self.port = 0
         self._to = port
-        self._server: asyncio.Server | None = None
+        self._speaking = asyncio.Event()
+        self._speaking.set()
+        self._silenced = 0
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._callers: list[socket.socket] = []
 
     def mute(self, *, mute: bool = True) -> None:
         """Keep what comes, or pass it on again."""
@@ -123,9 +129,33 @@ class Proxy:
         else:
             self._speaking.set()
 
+    def silence(self) -> None:
+        """Keep for ever what comes on the connections that there are."""
+        self._silenced = self.connections
+
+    def cut(self) -> None:
+        """Reset all connections."""
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    async def deafen(self) -> None:
+        """Accept no more connections, and refuse none: their queue is full."""
+        assert self._listener is not None
+        assert self._accepting is not None
+        self._accepting.cancel()
+        await asyncio.gather(self._accepting, return_exceptions=True)
+        self._listener.listen(0)
+        for _ in range(3):
+            caller = socket.socket()
+            caller.setblocking(False)
+            caller.connect_ex(("127.0.0.1", self.port))
+            self._callers.append(caller)
+
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self._accepting = asyncio.create_task(self._accept(self._listener))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -133,36 +163,40 @@ class Proxy:
 
     async def stop(self) -> None:
         """Listen no more, and cut all connections."""
-        if self._server is not None:
-            self._server.close()
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        for caller in (*self._callers, self._listener):
+            if caller is not None:
+                caller.close()
         self.cut()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def cut(self) -> None:
-        """Reset all connections."""
-        for writer in tuple(self._writers):
-            writer.transport.abort()
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            near, _ = await asyncio.get_running_loop().sock_accept(listener)
+            self.connections += 1
+            reader, writer = await asyncio.open_connection(sock=near)
+            try:
+                far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to)
+            except OSError:
+                writer.transport.abort()
+                continue
+            self._writers |= {writer, far_writer}
+            for source, sink in ((reader, far_writer), (far_reader, writer)):
+                task = asyncio.create_task(self._pump(self.connections, source, sink))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to)
-        except OSError:
-            writer.transport.abort()
-            return
-        self._writers |= {writer, far_writer}
-        for source, sink in ((reader, far_writer), (far_reader, writer)):
-            task = asyncio.create_task(self._pump(source, sink))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(self, number: int, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await source.read(65536):
                 await asyncio.sleep(self.delay)
                 await self._speaking.wait()
+                if number <= self._silenced:
+                    await asyncio.Event().wait()
                 sink.write(data)
                 await sink.drain()
         sink.transport.abort()
@@ -181,7 +215,7 @@ class RedisStores:
         """An empty one whose script is told the time."""
         self._close_all()
         self._redis.cli("FLUSHALL")
-        settings, _ = load_settings({"REDIS_URL": str(self._redis.socket), "STORE_DEADLINE": "5s"})
+        settings, _ = load_settings({"REDIS_URL": str(self._redis.socket)})
         store = open_redis(settings, lambda: _LONG_AGO + clock())
         self._opened.append(store)
         self._loop.run_until_complete(self._ready(store))
@@ -232,7 +266,7 @@ class Asked:
     def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
         async def ask() -> StoreError | None:
             answer: asyncio.Future[StoreError | None] = self._loop.create_future()
-            self._store.hit(hits, answer.set_result)
+            self._store.hit(hits, answer.set_result, PATIENT)
             return await answer
 
         done(self._loop.run_until_complete(ask()))

@@ -5,7 +5,9 @@ import logging
 import re
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,15 @@ from ratelimit_service.address import Tcp
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.redis.lane import MOST_WAITING
 from ratelimit_service.stores.redis.link import Link
+from ratelimit_service.stores.redis.orders import MOST_IN_CALL, MOST_IN_PART
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.stores.redis.target import Login
 from ratelimit_service.stores.store import Lost
 from tests.ports import free_port
 from tests.redis import Redis, debugging, start_redis
-from tests.stores.redis_stores import NOISE, Proxy, charge, hit_of, opened, rule, until
-
-DEADLINE = 0.1
-"""Seconds. Nobody waits longer, but for what a busy machine adds."""
+from tests.stores.redis_stores import ENVOYS, NOISE, PATIENT, Proxy, charge, hit_of, opened, rule, until
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
@@ -53,7 +54,8 @@ async def flood(store: RedisStore, seconds: float, count: int = 50) -> list[floa
     took: list[float] = []
     one = rule(10**9)
     while asyncio.get_running_loop().time() < end:
-        took += [each.seconds for each in await asyncio.gather(*(charge(store, hit_of(one)) for _ in range(count)))]
+        answers = await asyncio.gather(*(charge(store, hit_of(one), grants=ENVOYS) for _ in range(count)))
+        took += [each.seconds for each in answers]
         await asyncio.sleep(0)
     return took
 
@@ -89,83 +91,154 @@ def test_not_there_at_start_it_answers_by_policy_and_connects_when_it_comes(
     assert regained.startswith(f"store regained: Redis at 127.0.0.1:{port}, after ")
 
 
-def test_a_black_hole_keeps_nobody_beyond_the_deadline_and_then_is_not_asked(redis: Redis) -> None:
+def at_once(store: RedisStore, grants: int) -> list[StoreError | None]:
+    """What a request is answered before `hit` returns; nothing if it waits."""
+    answers: list[StoreError | None] = []
+    store.hit([hit_of(rule())], answers.append, grants)
+    return answers
+
+
+def is_stopped(redis: Redis) -> bool:
+    """It has heard the signal."""
+    return Path(f"/proc/{redis.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
+
+
+@asynccontextmanager
+async def standing_still(redis: Redis) -> AsyncIterator[None]:
+    """It does nothing meanwhile, and goes on then."""
+    redis.send(signal.SIGSTOP)
+    try:
+        await until(lambda: is_stopped(redis), "it is stopped")
+        yield
+    finally:
+        redis.send(signal.SIGCONT)
+
+
+def test_a_black_hole_keeps_nobody_longer_than_granted_and_then_nobody_at_all(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story() -> None:
-        async with opened(f"127.0.0.1:{redis.port}", STORE_DEADLINE=f"{DEADLINE}s") as store:
-            redis.send(signal.SIGSTOP)
-            answers = await asyncio.gather(*(charge(store, hit_of(rule())) for _ in range(100)))
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            async with standing_still(redis):
+                answers = await asyncio.gather(*(charge(store, hit_of(rule()), grants=ENVOYS) for _ in range(100)))
 
-            assert all(str(answer.error) == "no answer from the store: no answer in time" for answer in answers)
-            assert max(answer.seconds for answer in answers) < DEADLINE + NOISE
+                late = "no answer from the store: no answer in time"
+                assert {str(answer.error) for answer in answers} == {late}
+                assert max(answer.seconds for answer in answers) < NOISE
+                assert [str(error) for error in at_once(store, ENVOYS)] == [late]
 
-            await until(lambda: not store.healthy, "the breaker opened")
-            at_once: list[StoreError | None] = []
-            store.hit([hit_of(rule())], at_once.append)
-            assert [str(error) for error in at_once] == ["no answer from the store: no answer in time"]
-
-            redis.send(signal.SIGCONT)
+                await until(lambda: not store.healthy, "it is lost")
+                (lost,) = store.lost
+                assert (lost.cause, lost.words) == ("timeout", "no answer in time")
             await until(lambda: store.healthy, "found again")
             assert (await charge(store, hit_of(rule()))).allowed
+
+    run(story())
+    assert [line.partition(":")[0] for line in lines(caplog)] == ["store lost", "store regained"]
+
+
+def test_who_grants_more_than_the_silence_has_lasted_waits_and_is_answered(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            async with standing_still(redis):
+                assert (await charge(store, hit_of(rule()), grants=ENVOYS)).error
+                assert at_once(store, ENVOYS)
+                patient = asyncio.create_task(charge(store, hit_of(rule())))
+                await asyncio.sleep(0)
+            assert (await patient).allowed
 
     run(story())
 
 
 def test_under_full_load_a_black_hole_piles_nothing_up(redis: Redis) -> None:
     async def story() -> None:
-        async with opened(f"127.0.0.1:{redis.port}", STORE_DEADLINE=f"{DEADLINE}s") as store:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
             await flood(store, 0.2)
-            redis.send(signal.SIGSTOP)
-            took = await flood(store, 1.5)
+            async with standing_still(redis):
+                took = await flood(store, 1.5)
 
-            assert max(took) < DEADLINE + NOISE
-            assert len(store._room) < 20_000
-            assert sum(lane.waiting for lane in store.lanes) == 0
-            redis.send(signal.SIGCONT)
-
-    run(story())
-
-
-def test_a_slow_server_keeps_nobody_beyond_the_deadline_and_is_used_again_when_it_is_quick(redis: Redis) -> None:
-    async def story() -> None:
-        async with (
-            Proxy(redis.port) as proxy,
-            opened(f"127.0.0.1:{proxy.port}", STORE_DEADLINE=f"{DEADLINE}s") as store,
-        ):
-            proxy.delay = 2 * NOISE
-            took = await flood(store, 1.5, 5)
-
-            assert max(took) < DEADLINE + NOISE
-            assert not store.healthy
-
-            proxy.delay = 0.0
-            await until(lambda: store.healthy, "quick again")
-            assert (await charge(store, hit_of(rule()))).allowed
+                assert max(took) < NOISE
+                assert len(store._room) < 20_000
+                assert sum(lane.waiting for lane in store.lanes) <= 2 * (MOST_IN_CALL + MOST_IN_PART)
 
     run(story())
 
 
-def test_a_short_pause_of_the_server_loses_no_connection(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_waits_for_a_server_that_stands_still_is_bounded(redis: Redis) -> None:
     async def story() -> None:
-        async with opened(f"127.0.0.1:{redis.port}", STORE_DEADLINE="10s") as store:
-            pause = asyncio.create_task(asyncio.to_thread(redis.cli, "DEBUG", "SLEEP", "0.1"))
-            await asyncio.sleep(0.02)
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            async with standing_still(redis):
+                assert (await charge(store, hit_of(rule()), grants=ENVOYS)).error
+                told: list[StoreError | None] = []
+                for _ in range(MOST_WAITING + 5):
+                    store.hit([hit_of(rule())], told.append, PATIENT)
 
-            assert (await charge(store, hit_of(rule()))).allowed
-            await pause
+                assert [str(error) for error in told] == [
+                    "no answer from the store: too many hits wait for an answer"
+                ] * 5
+            await until(lambda: len(told) == MOST_WAITING + 5, "all are answered")
+            assert told.count(None) == MOST_WAITING
+
+    run(story())
+
+
+def test_pauses_of_the_server_cost_what_comes_meanwhile_and_no_connection(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each time it answers late, and that it answers is all that has to be known."""
+
+    async def story() -> None:
+        async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
+            (lane,) = store.lanes
+            for _ in range(20):
+                proxy.mute()
+                answers = await asyncio.gather(*(charge(store, hit_of(rule()), grants=ENVOYS) for _ in range(5)))
+                proxy.mute(mute=False)
+                assert all(answer.error for answer in answers)
+                await until(lambda: lane.waiting == 0, "it has answered")
+
+                assert (await charge(store, hit_of(rule()))).allowed
+
+            assert store.errors == {"timeout": 100}
+            assert proxy.connections == 1
 
     run(story())
     assert lines(caplog) == []
 
 
+def test_a_server_whose_answers_are_too_late_is_not_charged_for_nothing(redis: Redis) -> None:
+    """After five answers who grants less than they took is answered at once; who grants more is asked for."""
+
+    async def story() -> None:
+        async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
+            (lane,) = store.lanes
+            proxy.delay = 0.1
+            for _ in range(5):
+                assert (await charge(store, hit_of(rule(), "late"), grants=ENVOYS)).error
+                await until(lambda: lane.waiting == 0, "it has answered")
+            before = (await charge(store, hit_of(rule(), "late", cost=0))).hits[0].decision.remaining
+            refused = [bool(at_once(store, ENVOYS)) for _ in range(20)]
+            after = (await charge(store, hit_of(rule(), "late", cost=0))).hits[0].decision.remaining
+
+            assert 995 <= before < 1000
+            assert refused == [True] * 20
+            assert after == before
+
+            proxy.delay = 0.0
+            await until(lambda: not at_once(store, ENVOYS), "it is known to be quick again")
+
+    run(story())
+
+
 def test_a_service_that_was_not_running_reads_its_answers_before_it_judges_the_server(redis: Redis) -> None:
     async def story() -> None:
-        async with opened(f"127.0.0.1:{redis.port}", STORE_DEADLINE="15ms") as store:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
             before = clients(redis)
             for _ in range(5):
-                answer = asyncio.create_task(charge(store, hit_of(rule())))
+                answer = asyncio.create_task(charge(store, hit_of(rule()), grants=100_000))
                 for _ in range(3):  # it is put, it is sent, and uvloop writes at the end of a turn
                     await asyncio.sleep(0)
-                time.sleep(0.2)  # noqa: ASYNC251  # as when all of its processor time is used up
+                time.sleep(0.4)  # noqa: ASYNC251  # as when all of its processor time is used up
                 store.sweep()
 
                 assert (await answer).allowed
@@ -176,23 +249,16 @@ def test_a_service_that_was_not_running_reads_its_answers_before_it_judges_the_s
 
 def test_a_late_answer_is_dropped(redis: Redis) -> None:
     async def story() -> None:
-        async with (
-            Proxy(redis.port) as proxy,
-            opened(f"127.0.0.1:{proxy.port}", ON_STORE_FAILURE="closed", STORE_DEADLINE=f"{DEADLINE}s") as store,
-        ):
-            proxy.delay = 1.5 * DEADLINE
+        async with opened(f"127.0.0.1:{redis.port}", ON_STORE_FAILURE="closed") as store:
             one = rule(10)
-            late = await charge(store, hit_of(one))
-            denied = late.hits[0].decision
-            await asyncio.sleep(DEADLINE)
-            proxy.delay = 0.0
-
+            async with standing_still(redis):
+                late = await charge(store, hit_of(one), grants=ENVOYS)
+                denied = late.hits[0].decision
             assert not denied.allowed
-            await until(lambda: store.healthy, "still well")
+
             # It was charged all the same: that is said in docs/redis.md.
-            async with asyncio.timeout(60):
-                while (await charge(store, hit_of(one, cost=0))).hits[0].decision.remaining != 9:  # noqa: ASYNC110  # Redis tells nobody
-                    await asyncio.sleep(0.01)
+            assert (await charge(store, hit_of(one, cost=0))).hits[0].decision.remaining == 9
+            assert not denied.allowed
 
     run(story())
 
@@ -226,9 +292,12 @@ def test_a_request_whose_command_cannot_be_written_harms_no_other(redis: Redis) 
 def test_a_cut_connection_costs_only_what_was_under_way(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
-            for _ in range(5):
+            (lane,) = store.lanes
+            for _ in range(2):
+                await until(lambda: lane._breaker._proven, "the connection has answered for a second")
+                before = lane._calls
                 proxy.cut()
-                await asyncio.sleep(0.01)
+                await until(partial(is_another, store, before), "it is cut")
                 assert (await charge(store, hit_of(rule()))).allowed
 
             assert store.errors == {}
@@ -237,9 +306,55 @@ def test_a_cut_connection_costs_only_what_was_under_way(redis: Redis, caplog: py
     assert lines(caplog) == []
 
 
+def is_another(store: RedisStore, before: object) -> bool:
+    """The connection is not that one any more."""
+    return store.lanes[0]._calls is not before
+
+
+def test_a_server_that_lets_in_and_hangs_up_is_not_asked_without_a_pause(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
+            (lane,) = store.lanes
+            for _ in range(4):
+                before = lane._calls
+                proxy.cut()
+                await until(partial(is_another, store, before), "it is lost")
+                assert at_once(store, PATIENT)
+                await until(lambda: store.healthy, "found again")
+                assert (await charge(store, hit_of(rule()))).allowed
+                assert [lost.cause for lost in store.lost] == ["reset"]
+            assert store.errors == {"reset": 4}
+            await until(lambda: not store.lost, "it has answered for a second")
+            assert lane._breaker._proven
+
+    run(story())
+    assert [line.partition(":")[0] for line in lines(caplog)] == ["store lost", "store regained"]
+
+
+def test_nobody_waits_longer_than_granted_for_a_connection_that_does_not_come(redis: Redis) -> None:
+    """The server is gone, and packets to it vanish: nothing refuses a connection, and nothing accepts it."""
+
+    async def story() -> None:
+        async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
+            (lane,) = store.lanes
+            await until(lambda: lane._breaker._proven, "the connection has answered for a second")
+            await proxy.deafen()
+            proxy.cut()
+            await until(lambda: not store.healthy, "it is missed")
+            hasty = await charge(store, hit_of(rule()), grants=ENVOYS)
+
+            assert hasty.error
+            assert [str(error) for error in at_once(store, ENVOYS)] == ["no answer from the store: connection lost"]
+            assert at_once(store, PATIENT) == []
+
+    run(story())
+
+
 def test_a_half_open_connection_is_noticed_without_traffic(redis: Redis) -> None:
     async def story() -> None:
-        async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}", STORE_DEADLINE="1s") as store:
+        async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
             proxy.mute()
             await until(lambda: not store.healthy, "noticed")
             proxy.mute(mute=False)
@@ -248,19 +363,47 @@ def test_a_half_open_connection_is_noticed_without_traffic(redis: Redis) -> None
     run(story())
 
 
-def test_attempts_to_connect_grow_rare(redis: Redis) -> None:
-    """No thundering herd: a handful of attempts in a second, each instance's at other moments."""
-
+def test_a_connection_that_stays_mute_is_replaced_by_one_that_answers(redis: Redis) -> None:
     async def story() -> None:
         async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
-            redis.kill()
-            await until(lambda: not store.healthy, "noticed")
-            before = proxy.connections
-            await asyncio.sleep(2)
+            proxy.silence()
+            patient = await charge(store, hit_of(rule()))
+            assert str(patient.error) == "no answer from the store: no answer in time"  # it was under way
 
-            assert 2 <= proxy.connections - before <= 14
+            await until(lambda: store.healthy, "another connection answers")
+            assert (await charge(store, hit_of(rule()))).allowed
+            assert held(proxy.port) == 1
 
     run(story())
+
+
+def test_a_server_that_stands_still_is_sought_by_one_attempt_at_a_time(redis: Redis) -> None:
+    """Beside the connection that is kept."""
+
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            (lane,) = store.lanes
+            most = 0
+
+            def attempts() -> int:
+                nonlocal most
+                most = max(most, held(redis.port))
+                return lane._breaker.pauses._count
+
+            async with standing_still(redis):
+                await until(lambda: attempts() == 2, "two attempts have failed")
+            assert most == 2
+            await until(lambda: store.healthy and held(redis.port) == 1, "one connection is left")
+
+    run(story())
+
+
+def held(port: int) -> int:
+    """The sockets of this process that are connected to that port, or about to be."""
+    own = {str(file.readlink()) for file in tuple(Path("/proc/self/fd").iterdir()) if file.is_symlink()}
+    lines = Path("/proc/self/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    there = {f"socket:[{fields[9]}]" for fields in map(str.split, lines) if fields[2].endswith(f":{port:04X}")}
+    return len(own & there)
 
 
 def test_a_restart_is_healed_and_counting_goes_on(tmp_path: Path) -> None:
@@ -296,18 +439,13 @@ def test_what_is_answered_by_policy_is_not_charged_when_the_script_was_missing(r
     """Redis turns it away with NOSCRIPT, and the request is over by then."""
 
     async def story() -> None:
-        async with (
-            Proxy(redis.port) as proxy,
-            opened(f"127.0.0.1:{proxy.port}", STORE_DEADLINE="100ms") as store,
-        ):
+        async with opened(f"127.0.0.1:{redis.port}") as store:
             (lane,) = store.lanes
-            proxy.delay = 0.2
             redis.cli("SCRIPT", "FLUSH")
-            assert (await charge(store, hit_of(rule(), "late"))).error
+            async with standing_still(redis):
+                assert (await charge(store, hit_of(rule(), "late"), grants=ENVOYS)).error
             await until(lambda: lane.waiting == 0, "Redis has turned it away")
 
-            proxy.delay = 0.0
-            await until(lambda: store.healthy, "quick again")
             assert (await charge(store, hit_of(rule(), "next"))).allowed
             assert "late" not in redis.cli("KEYS", "*")
 
@@ -453,16 +591,15 @@ def test_two_services_that_count_locally_admit_the_limit_and_one_rounding_each(r
     async def story() -> None:
         address = f"127.0.0.1:{redis.port}"
         async with (
-            opened(address, ON_STORE_FAILURE="local", INSTANCES="2", STORE_DEADLINE="1s") as one,
-            opened(address, ON_STORE_FAILURE="local", INSTANCES="2", STORE_DEADLINE="1s") as other,
+            opened(address, ON_STORE_FAILURE="local", INSTANCES="2") as one,
+            opened(address, ON_STORE_FAILURE="local", INSTANCES="2") as other,
         ):
-            redis.send(signal.SIGSTOP)
-            limited = rule(7)
-            answers = [await charge(store, hit_of(limited)) for _ in range(20) for store in (one, other)]
+            async with standing_still(redis):
+                limited = rule(7)
+                both = [store for _ in range(20) for store in (one, other)]
+                answers = [await charge(store, hit_of(limited), grants=ENVOYS) for store in both]
 
-            assert sum(answer.allowed for answer in answers) in {7, 8}
-            redis.send(signal.SIGCONT)
-            await until(lambda: one.healthy and other.healthy, "found again")
+                assert sum(answer.allowed for answer in answers) in {7, 8}
             fresh = rule(5)
             answers = [await charge(store, hit_of(fresh, "new")) for _ in range(10) for store in (one, other)]
             assert sum(answer.allowed for answer in answers) == 5
@@ -491,13 +628,13 @@ def test_a_server_that_is_loading_its_data_is_waited_for(tmp_path: Path) -> None
 
 def test_closing_answers_whoever_waits(redis: Redis) -> None:
     async def story() -> None:
-        async with opened(f"127.0.0.1:{redis.port}", STORE_DEADLINE="10s") as store:
-            redis.send(signal.SIGSTOP)
-            waiting = asyncio.create_task(charge(store, hit_of(rule())))
-            await asyncio.sleep(0.05)
-        answer = await waiting
+        async with AsyncExitStack() as still:
+            async with opened(f"127.0.0.1:{redis.port}") as store:
+                await still.enter_async_context(standing_still(redis))
+                waiting = asyncio.create_task(charge(store, hit_of(rule())))
+                await asyncio.sleep(0)
+            answer = await waiting
 
         assert str(answer.error) == "no answer from the store: the service is stopping"
-        redis.send(signal.SIGCONT)
 
     run(story())

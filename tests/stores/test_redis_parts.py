@@ -2,6 +2,7 @@
 
 import logging
 import ssl
+from collections.abc import Callable
 
 import hiredis
 import pytest
@@ -14,7 +15,7 @@ from ratelimit_service.errors import StoreError
 from ratelimit_service.latency import Latency
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.redis.breaker import MOST_FAILURES, Breaker
+from ratelimit_service.stores.redis.breaker import MOST_FAILURES, Breaker, Pauses, State
 from ratelimit_service.stores.redis.checks import warnings
 from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.grants import Grants
@@ -71,45 +72,188 @@ def test_an_exception_has_a_cause(error: Exception, cause: str) -> None:
 # Breaker
 
 
-def test_it_opens_after_some_failures_one_after_the_other() -> None:
-    breaker = Breaker()
+EVENTS: dict[str, Callable[[Breaker], object]] = {
+    "a reply": lambda breaker: breaker.replied(10.0, 0.001, decided=True, in_time=True),
+    "overdue": lambda breaker: breaker.overdue(9.9, 0.015, 10.0),
+    "found": lambda breaker: breaker.found(10.0),
+    "missed": lambda breaker: breaker.missed(),
+    "hung up": lambda breaker: breaker.hung_up(10.0),
+    "will not do": lambda breaker: breaker.lose(),
+}
+
+
+def brought_to(state: State, *, proven: bool = True) -> Breaker:
+    """At moment 10."""
+    breaker = Breaker(0.0, lambda: 0.0)
+    if state is not State.SEEKING:
+        breaker.found(8.0)
+        breaker.replied(9.5 if proven else 8.1, 0.001, decided=True, in_time=True)
+    if state is State.SILENT:
+        breaker.overdue(9.0, 0.015, 9.2)
+    elif state is State.LOST:
+        breaker.lose()
+    assert breaker.state is state
+    return breaker
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "then"),
+    [
+        (State.SEEKING, "found", State.ANSWERING),
+        (State.SEEKING, "missed", State.LOST),
+        (State.ANSWERING, "a reply", State.ANSWERING),
+        (State.ANSWERING, "overdue", State.SILENT),
+        (State.ANSWERING, "hung up", State.SEEKING),
+        (State.ANSWERING, "will not do", State.LOST),
+        (State.SILENT, "a reply", State.ANSWERING),
+        (State.SILENT, "found", State.ANSWERING),
+        (State.SILENT, "missed", State.LOST),
+        (State.SILENT, "hung up", State.SEEKING),
+        (State.SILENT, "will not do", State.LOST),
+        (State.LOST, "found", State.ANSWERING),
+        (State.LOST, "missed", State.LOST),
+    ],
+)
+def test_each_event_leads_where_the_table_says(state: State, event: str, then: State) -> None:
+    breaker = brought_to(state)
+    EVENTS[event](breaker)
+
+    assert breaker.state is then
+    assert breaker.calm == (then is State.ANSWERING)
+
+
+@pytest.mark.parametrize("state", [State.ANSWERING, State.SILENT])
+def test_a_connection_that_is_lost_soon_after_it_was_found_makes_a_pause(state: State) -> None:
+    proven, fresh = brought_to(state), brought_to(state, proven=False)
+
+    assert (proven.hung_up(10.0), proven.state) == (0.0, State.SEEKING)
+    assert (fresh.hung_up(10.0), fresh.state) == (0.025, State.LOST)
+
+
+@pytest.mark.parametrize(
+    ("state", "granted", "admitted"),
+    [
+        (State.SEEKING, 9.9, False),
+        (State.SEEKING, 10.1, True),
+        (State.ANSWERING, 0.001, True),
+        (State.SILENT, 0.9, False),
+        (State.SILENT, 1.1, True),
+        (State.LOST, 100.0, False),
+    ],
+)
+def test_a_hit_waits_if_its_caller_grants_more_than_has_passed(state: State, granted: float, admitted: bool) -> None:
+    assert brought_to(state).admits(granted, 10.0) is admitted
+
+
+def test_what_takes_less_than_five_milliseconds_is_never_overdue() -> None:
+    breaker = brought_to(State.ANSWERING)
+    breaker.overdue(9.996, 0.001, 10.0)
+
+    assert breaker.state is State.ANSWERING
+
+
+def test_another_connection_is_sought_after_a_second_of_silence_and_by_chance_half_a_second_more() -> None:
+    early, late = Breaker(0.0, lambda: 0.0), Breaker(0.0, lambda: 1.0)
+    for breaker in (early, late):
+        breaker.found(1.0)
+        breaker.overdue(2.0, 0.015, 2.02)
+
+    assert [early.is_mute(now) for now in (2.99, 3.0)] == [False, True]
+    assert [late.is_mute(now) for now in (3.49, 3.5)] == [False, True]
+
+
+def test_a_server_that_has_refused_five_times_one_after_the_other_is_given_up() -> None:
+    breaker = brought_to(State.ANSWERING)
+    assert [breaker.fail() for _ in range(4)] == [False] * 4
+    breaker.replied(10.0, 0.001, decided=True, in_time=True)
 
     assert [breaker.fail() for _ in range(MOST_FAILURES)] == [False, False, False, False, True]
 
 
-def test_one_success_forgives_all_failures() -> None:
-    breaker = Breaker()
-    for _ in range(MOST_FAILURES - 1):
+def test_a_heartbeat_forgives_no_refusal() -> None:
+    breaker = brought_to(State.ANSWERING)
+    for _ in range(4):
         breaker.fail()
-    breaker.succeed()
+    breaker.replied(10.0, 0.001, decided=False, in_time=False)
 
-    assert not breaker.fail()
+    assert breaker.fail()
+
+
+def test_hits_that_grant_less_than_the_last_five_answers_took_are_not_sent() -> None:
+    breaker = brought_to(State.ANSWERING)
+    for took in (0.05, 0.03, 0.04, 0.02):
+        breaker.replied(10.0, took, decided=True, in_time=False)
+    assert breaker.admits(0.015, 10.0)
+    breaker.replied(10.0, 0.06, decided=True, in_time=False)
+
+    assert not breaker.admits(0.015, 10.0)
+    assert breaker.admits(0.021, 10.0)
+    breaker.replied(10.1, 0.001, decided=False, in_time=False)
+    assert breaker.admits(0.015, 10.1)
+
+
+def test_a_server_whose_answers_are_all_too_late_for_a_second_is_late_until_one_is_in_time() -> None:
+    breaker = brought_to(State.ANSWERING)
+    for moment in range(10):
+        breaker.overdue(10.0 + moment / 5, 0.1, 10.1 + moment / 5)
+        breaker.replied(10.13 + moment / 5, 0.13, decided=True, in_time=False)
+    assert breaker.is_late(12.0)
+    assert not breaker.serves
+    breaker.replied(12.0, 0.09, decided=False, in_time=False)  # a heartbeat that takes less than a caller granted
+
+    assert not breaker.is_late(13.0)
+    assert breaker.serves
+
+
+def test_a_few_callers_in_a_hurry_make_no_server_late() -> None:
+    breaker = brought_to(State.ANSWERING)
+    for moment in range(100):
+        breaker.overdue(10.0 + moment, 0.01, 10.03 + moment)
+        breaker.replied(10.05 + moment, 0.05, decided=True, in_time=False)
+        breaker.replied(10.10 + moment, 0.05, decided=True, in_time=True)
+
+        assert not breaker.is_late(11.0 + moment)
 
 
 def test_pauses_grow_to_two_seconds_and_half_of_each_is_chance() -> None:
-    longest = Breaker(lambda: 1.0)
-    shortest = Breaker(lambda: 0.0)
+    longest, shortest = Pauses(lambda: 1.0), Pauses(lambda: 0.0)
 
-    assert [longest.pause() for _ in range(8)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
-    assert [shortest.pause() for _ in range(8)] == [0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert [longest.next() for _ in range(8)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    assert [shortest.next() for _ in range(8)] == [0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
 def test_pauses_begin_short_in_each_outage() -> None:
-    breaker = Breaker(lambda: 1.0)
-    breaker.open(10.0)
-    assert [breaker.pause() for _ in range(3)] == [0.05, 0.1, 0.2]
-    breaker.close(11.0)
-    breaker.open(11.1)
+    breaker = brought_to(State.ANSWERING)
+    breaker.lose()
+    assert [breaker.pauses.next() for _ in range(3)] == [0.025, 0.05, 0.1]
+    breaker.found(20.0)
+    breaker.replied(21.0, 0.001, decided=True, in_time=True)
+    assert breaker.lose() == 0.0
 
-    assert breaker.pause() == 0.05
+    assert breaker.pauses.next() == 0.025
 
 
-def test_it_says_how_long_it_was_open() -> None:
-    breaker = Breaker()
+def test_pauses_go_on_growing_where_a_server_lets_in_and_hangs_up() -> None:
+    breaker = Breaker(0.0, lambda: 1.0)
+    pauses = []
+    for moment in range(8):
+        breaker.found(10.0 + moment)
+        breaker.replied(10.5 + moment, 0.001, decided=True, in_time=True)
+        pauses.append(breaker.hung_up(10.5 + moment))
 
-    assert breaker.open(10.0)
-    assert not breaker.open(11.0)
-    assert breaker.close(13.5) == 3.5
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+
+
+def test_such_a_server_has_recovered_when_it_has_answered_for_a_second() -> None:
+    breaker = brought_to(State.ANSWERING, proven=False)
+    breaker.hung_up(10.0)
+    breaker.found(11.0)
+    breaker.replied(11.9, 0.001, decided=True, in_time=True)
+    assert breaker.serves
+    assert not breaker.recovered
+    breaker.replied(12.0, 0.001, decided=True, in_time=True)
+
+    assert breaker.recovered
 
 
 # Lines for the operator

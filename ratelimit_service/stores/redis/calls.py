@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 import hiredis
 
+from ratelimit_service.stores.redis.breaker import SILENCE
 from ratelimit_service.stores.redis.faults import Fault, code_of, fault_of_reply
 from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.orders import Order
@@ -17,6 +18,9 @@ log = logging.getLogger(__name__)
 
 MOST_TRIES: Final = 4
 """Of one order: once by name, once in full, and twice elsewhere in a cluster whose slots move."""
+
+HEARTBEAT: Final = 0.1
+"""Seconds for the answer to one."""
 
 CLOSE: Final = 0.2
 """Part of the time that is granted, which an answer that comes in it has nearly missed."""
@@ -40,21 +44,22 @@ class Owner(Protocol):
     def failed(self, fault: Fault) -> bool:
         """An order was answered with an error; says whether the server is given up, and this connection with it."""
 
-    def ended(self, *, well: bool, in_time: bool) -> None:
-        """A call is answered, as it should be or not, in time for some request or for none: the next may be sent."""
+    def ended(self, sent: float, *, decided: bool, in_time: bool) -> None:
+        """A call is answered that was sent then: hits were decided or not, and in time for some request or for none."""
 
 
 class _Call:
-    """What is sent in one go: an order for each group, or a PING."""
+    """What is sent in one go: an order for each group, or a heartbeat."""
 
-    __slots__ = ("in_time", "left", "sent", "well")
+    __slots__ = ("decided", "in_time", "left", "sent")
 
     def __init__(self, left: int) -> None:
+        self.decided = False
         self.in_time = False
         """Some request waited for its answer."""
         self.left = left
+        """Orders that are not answered yet; 0 for a heartbeat."""
         self.sent = monotonic()
-        self.well = True
 
 
 class Calls:
@@ -92,10 +97,21 @@ class Calls:
         order.asking = asking
         self.send((order,))
 
-    def ping(self) -> None:
-        """One that only asks whether the server is there."""
-        call = self._begin(1)
-        self.link.call(("PING",), lambda reply: self._pong(call, reply))
+    def overdue(self, now: float) -> float | None:
+        """If the server is silent for too long, what was granted to one that waited in vain, in seconds."""
+        oldest = next(iter(self.under_way))
+        took = now - oldest.sent
+        if took >= SILENCE:
+            return SILENCE
+        if not oldest.left:
+            return HEARTBEAT if took >= HEARTBEAT else None
+        waited = (part.waiting for order in self._orders for part in order.parts)
+        return next((waiting.granted for waiting in waited if waiting.answered), None)
+
+    def ask(self) -> None:
+        """A heartbeat. TIME is allowed to whoever may run our script, and is answered while nothing else is."""
+        call = self._begin(0)
+        self.link.call(("TIME",), lambda reply: self._told(call, reply))
 
     def fail(self, fault: Fault) -> None:
         """Answer all that are under way by policy."""
@@ -135,6 +151,7 @@ class Calls:
         parts = order.parts
         if not parts[-1].waiting.answered:
             call.in_time = True
+        call.decided = True
         now = monotonic()
         first = parts[0].waiting
         if now > first.deadline - first.granted * CLOSE:
@@ -150,7 +167,6 @@ class Calls:
     def _error(self, call: _Call, order: Order, error: Exception) -> None:
         """An order was not carried out: what can be healed is sent again, the rest is answered by policy."""
         code = code_of(error)
-        call.in_time = True
         waited_for = order.waited_for()
         if waited_for is None:
             self._end(call)
@@ -169,7 +185,6 @@ class Calls:
         fault = fault_of_reply(error)
         self._fail_order(order, fault)
         if not self._owner.failed(fault):
-            call.well = False
             self._end(call)
 
     def _load(self, call: _Call, order: Order) -> None:
@@ -181,21 +196,20 @@ class Calls:
             self._loading[order] = sha
             self._order(call, order, order.in_full())
 
-    def _pong(self, call: _Call, reply: Any) -> None:
+    def _told(self, call: _Call, reply: Any) -> None:
         if call not in self.under_way:
             return
-        # A user who may not PING is told so by a server that is there.
         fault = fault_of_reply(reply) if isinstance(reply, hiredis.ReplyError) else None
         if fault is None or fault.cause not in UNFIT or not self._owner.failed(fault):
-            call.in_time = True
-            self._end(call)
+            del self.under_way[call]
+            self._owner.ended(call.sent, decided=False, in_time=False)
 
     def _end(self, call: _Call) -> None:
         """One order less to wait for."""
         call.left -= 1
         if call.left == 0 and call in self.under_way:
             del self.under_way[call]
-            self._owner.ended(well=call.well, in_time=call.in_time)
+            self._owner.ended(call.sent, decided=call.decided, in_time=call.in_time)
 
     def _fail_order(self, order: Order, fault: Fault) -> None:
         for part in order.parts:

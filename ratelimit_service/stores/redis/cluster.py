@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ratelimit_service.address import Address, Tcp
+from ratelimit_service.stores.redis.breaker import Pauses
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import SLOTS, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND, MOST_WAITING, Lane
@@ -53,6 +54,7 @@ class Cluster:
         self._early: list[Part] | None = []
         self._fault = Fault("unreachable")
         self._outage = Outage(f"{target.servers.addresses[0]} and its cluster", policy)
+        self._pauses = Pauses()
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._known = False
@@ -210,10 +212,10 @@ class Cluster:
             else:
                 await asyncio.sleep(_APART)
                 if self.healthy:
-                    self._outage.breaker.forget()
+                    self._pauses.reset()
                     continue
             self._wanted.set()
-            await asyncio.sleep(self._outage.breaker.pause())
+            await asyncio.sleep(self._pauses.next())
 
     async def _take(self, slots: list[tuple[int, int, Address]]) -> None:
         """Use this map from now on."""

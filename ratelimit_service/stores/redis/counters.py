@@ -196,7 +196,7 @@ def _chosen(counters: Sequence[Counter | None], rules: Sequence[Rule]) -> tuple[
 def _primaries(target: Target, name: Callable[[Hit], str]) -> Primaries:
     sentinels = None
     if target.kind is RedisType.SENTINEL:
-        sentinels = Sentinels(target, Opener(target, Probe(BatchScript(name), SECOND), Checks()))
+        sentinels = Sentinels(target, Opener(target, Probe(BatchScript(name)), Checks()))
     return Primaries(target, sentinels)
 
 

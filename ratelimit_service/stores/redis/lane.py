@@ -1,9 +1,7 @@
 """Hits on their way to one server: at most two calls under way, and what comes meanwhile waits for the next. Hot path.
 
-A lane is open while it has a connection and its breaker is closed. When it loses its server, all that is under way and
-all that waits is answered by policy, and so is what comes, until the server is found again: one attempt at a time, with
-growing pauses. Only a lane that has just begun, or whose connection was closed by the other side, lets hits wait for
-its first attempt: most often the server is there, and nobody notices.
+`breaker.py` says when a hit is sent, waits, or is answered by policy, and what becomes of a connection. The lane does
+it: it sends, seeks and keeps connections, and asks a server that was long silent whether it is there.
 """
 
 import asyncio
@@ -11,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from time import monotonic
 from typing import Any, Final
 
+from ratelimit_service.stores.redis.breaker import QUICK, SILENCE, Breaker, State
 from ratelimit_service.stores.redis.calls import UNFIT, Calls, Learn, Redirect
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.link import Link
@@ -34,32 +33,25 @@ by policy at once: were there no bound, a server that hangs under full load woul
 class Lane:
     """The way to one server."""
 
-    def __init__(
-        self,
-        name: str,
-        open_link: Callable[[], Awaitable[Link]],
-        room: WaitingRoom,
-        *,
-        deadline: float,
-        policy: str,
-    ) -> None:
+    def __init__(self, name: str, open_link: Callable[[], Awaitable[Link]], room: WaitingRoom, *, policy: str) -> None:
         self.name = name
         self.redirect: Redirect = _nowhere
         self.on_lost: Callable[[], None] = _nothing
         self.learn: Learn = _nothing
         self.forget: Callable[[], None] = _nothing
         self.resets_key = ""
-        """Where the server says when counters were last reset; empty when nobody wants to know."""
+        """Where the server says when counters were last reset; empty when refusals are not remembered."""
         self._room = room
-        self._deadline = deadline
+        self._breaker = Breaker(monotonic())
+        self._outage = Outage(name, policy)
+        self._seeker = Seeker(open_link, self._breaker.pauses, self._found, self._missed)
+        self._fault = Fault("unreachable")
+        """Why hits are answered by policy while there is no connection."""
         self._calls: Calls | None = None
         self._queue: list[Part] = []
         self._scheduled = False
-        self._patient = True
-        self._fault = Fault("unreachable")
-        self._outage = Outage(name, policy)
-        self._heard = monotonic()
-        self._seeker = Seeker(open_link, self._outage, self._found, self._open)
+        self._asked = 0.0
+        """When a heartbeat was sent last."""
         self._counters = 0
         self._counted = 0.0
         self._reset = b""
@@ -67,7 +59,7 @@ class Lane:
     @property
     def healthy(self) -> bool:
         """It can decide hits now."""
-        return self._calls is not None
+        return self._calls is not None and (self._outage.lost is None or self._breaker.serves)
 
     @property
     def lost(self) -> Lost | None:
@@ -85,19 +77,16 @@ class Lane:
         return len(self._queue) + (0 if self._calls is None else self._calls.parts)
 
     def start(self) -> None:
-        """Look for the server, if nobody does."""
+        """Seek the server, if it has not begun."""
         if self._calls is None:
             self._seeker.start()
 
     def put(self, part: Part) -> None:
         """Send it with the next call, or answer it by policy."""
         calls = self._calls
-        if calls is None:
-            if not self._patient:
-                self._fail(part, self._fault)
-                return
-            self.start()
-        if len(self._queue) >= MOST_WAITING:
+        if not self._breaker.calm and not self._admits(part):
+            return
+        if len(self._queue) >= MOST_WAITING and not self._make_room():
             self._fail(part, _OVERLOAD)
             return
         self._queue.append(part)
@@ -116,8 +105,8 @@ class Lane:
             self.put(part)
 
     def adopt(self, order: Order, *, asking: bool) -> bool:
-        """Send an order that another node has turned away; says whether it could be."""
-        if self._calls is None:
+        """Send an order that another node has turned away; says whether it can be now."""
+        if self._calls is None or self._breaker.state is not State.ANSWERING:
             return False
         self._calls.adopt(order, asking=asking)
         return True
@@ -129,26 +118,35 @@ class Lane:
         """
         if len(order.parts) > 1:
             return all(self.adopt(Order(order.group, [part]), asking=False) for part in order.parts)
-        pause = self._deadline / _MOVING
         (part,) = order.parts
+        pause = part.waiting.granted / _MOVING
         if monotonic() + pause >= part.waiting.deadline:
             return False
         asyncio.get_running_loop().call_later(pause, self.put, part)
         return True
 
     def look(self, now: float) -> None:
-        """Give up a server that has left a call unanswered for twice the deadline; ask one that was long silent."""
-        calls = self._calls
+        """Judge the server by what is unanswered, and ask it whether it is there. The sockets have just been read."""
+        calls, breaker = self._calls, self._breaker
         if calls is None:
             return
         oldest = calls.oldest
-        if oldest is not None:
-            if now - oldest > 2 * self._deadline:
-                self._lose(Fault("timeout"))
-                return
-        elif now - self._heard > _SILENT:
-            self._heard = now
-            calls.ping()
+        if oldest is not None and breaker.state is State.ANSWERING:
+            granted = calls.overdue(now)
+            if granted is not None:
+                breaker.overdue(oldest, granted, now)
+        if breaker.state is State.SILENT:
+            if breaker.is_mute(now) and not self._seeker.seeks:
+                self._outage.begin(Fault("timeout"), now - breaker.since)
+                self._seeker.start()
+                self.on_lost()
+            return
+        if breaker.is_late(now):
+            self._outage.begin(Fault("timeout", "answers come, but later than callers wait"), SILENCE)
+        elif breaker.recovered:
+            self._outage.end()
+        if oldest is None and (now - breaker.heard > SILENCE or breaker.unserved):
+            self._ask(now)
         if now - self._counted > _COUNT:
             self._counted = now
             calls.link.call(("DBSIZE",), self._count)
@@ -156,42 +154,71 @@ class Lane:
                 calls.link.call(("GET", self.resets_key), self._look_at_reset)
 
     def leave(self) -> None:
-        """Its server is not the right one any more: look for the other one; what is under way is lost."""
+        """Its server is not the right one any more: seek the other one; what is under way is lost."""
         if self._calls is not None:
-            self._lost(Fault("reset"))
+            self._hung_up(Fault("reset"))
 
     async def close(self) -> None:
-        """Close the connection; whoever waits is answered by policy."""
+        """Close the connection; what waits is answered by policy."""
         await self._seeker.close()
-        self._patient = False
-        self._answer_all(Fault("stopping"))
+        self._give_up(Fault("stopping"))
 
     def failed(self, fault: Fault) -> bool:
-        """Give up a server that will not do, and one that has failed too often; an order's own error is only logged."""
+        """Give up a server that will not do, or has refused too often; an error of an order alone is only logged."""
         if fault.cause == "error":
             self._outage.complain(fault)
-        elif fault.cause in UNFIT or (fault.cause != "moved" and self._outage.breaker.fail()):
+        elif fault.cause in UNFIT or (fault.cause != "moved" and self._breaker.fail()):
             self._lose(fault)
             return True
         return False
 
-    def ended(self, *, well: bool, in_time: bool) -> None:
-        """Send the next call; give up a server that was late too often."""
-        self._heard = monotonic()
-        if not in_time and well:
-            if self._outage.breaker.fail():
-                self._lose(Fault("timeout"))
-                return
-        elif well:
-            self._outage.breaker.succeed()
+    def ended(self, sent: float, *, decided: bool, in_time: bool) -> None:
+        """Send the next call."""
+        now = monotonic()
+        breaker = self._breaker
+        breaker.heard = now
+        if not (in_time and breaker.calm and now - sent < QUICK):
+            was_silent = breaker.state is State.SILENT
+            breaker.replied(now, now - sent, decided=decided, in_time=in_time)
+            if was_silent:
+                self._seeker.stop()
+                if not self._queue:
+                    self._ask(now)  # how quickly does it answer now?
+            if breaker.recovered:
+                self._outage.end()
         if self._queue and not self._scheduled:
             self._send()
+
+    def _admits(self, part: Part) -> bool:
+        """Whether it may be sent, or wait; otherwise it is answered by policy."""
+        now = monotonic()
+        if self._breaker.admits(part.waiting.granted, now):
+            self.start()
+            return True
+        if self._calls is None:
+            self._fail(part, self._fault)
+        else:
+            self._fail(part, _LATE)
+            if self._calls.oldest is None and now - self._asked > _ASKED_AGAIN:
+                self._ask(now)
+        return False
+
+    def _ask(self, now: float) -> None:
+        """A heartbeat."""
+        if self._calls is not None:
+            self._asked = now
+            self._calls.ask()
 
     def _send(self) -> None:
         """One call for what waits, a command for each group in it; the parts of a group stay in order of arrival."""
         self._scheduled = False
         calls, queue = self._calls, self._queue
-        if calls is None or not queue or len(calls.under_way) >= MOST_IN_FLIGHT:
+        if (
+            calls is None
+            or not queue
+            or len(calls.under_way) >= MOST_IN_FLIGHT
+            or self._breaker.state is not State.ANSWERING
+        ):
             return
         groups: dict[Group, list[Part]] = {}
         rests: list[Iterator[Part]] = []
@@ -221,6 +248,11 @@ class Lane:
         if groups:
             calls.send([Order(group, parts) for group, parts in groups.items()])
 
+    def _make_room(self) -> bool:
+        """Forget what has been answered by policy while it waited; says whether there is room then."""
+        self._queue = [part for part in self._queue if not part.waiting.answered]
+        return len(self._queue) < MOST_WAITING
+
     def _count(self, reply: Any) -> None:
         if isinstance(reply, int):
             self._counters = reply
@@ -236,33 +268,48 @@ class Lane:
             self._room.fail(each.waiting, each.hits, fault)
 
     def _found(self, link: Link) -> None:
-        link.on_lost = self._lost
+        """There is a connection, the first one or another one in place of one that is mute."""
+        self._answer_calls(_LATE)
+        link.on_lost = self._hung_up
         self._calls = Calls(link, self._room, self)
-        self._patient = True
-        self._heard = monotonic()
+        self._breaker.found(monotonic())
+        if self._breaker.recovered:
+            self._outage.end()
         self._send()
 
-    def _lost(self, fault: Fault) -> None:
-        """The connection is gone."""
-        if not self._outage.lasts and fault.cause == "reset" and not self._outage.breaker.fail():
-            # Restarted, failed over, or idle for too long: hits that are not under way may wait for one attempt.
-            self._patient = True
-            self._answer_calls(fault)
-            self.start()
-            self.on_lost()
-        else:
-            self._lose(fault)
+    def _missed(self, fault: Fault) -> None:
+        """An attempt has failed."""
+        if self._breaker.state is State.SILENT and fault.cause in _TELLS_NOTHING:
+            return
+        self._breaker.missed()
+        self._give_up(fault)
 
-    def _lose(self, fault: Fault) -> None:
-        """Stop asking the server, and look for it."""
-        self._open(fault)
-        self.start()
+    def _hung_up(self, fault: Fault) -> None:
+        """The connection is gone."""
+        if fault.cause != "reset":
+            self._lose(fault)
+            return
+        pause = self._breaker.hung_up(monotonic())
+        if self._breaker.state is State.SEEKING:
+            # Restarted, failed over, or idle for too long: what is not under way waits for the next connection.
+            self._fault = fault
+            self._answer_calls(fault)
+        else:
+            self._give_up(fault)
+        self._seeker.start(pause)
         self.on_lost()
 
-    def _open(self, fault: Fault) -> None:
+    def _lose(self, fault: Fault) -> None:
+        """Stop asking the server, and seek it."""
+        pause = self._breaker.lose()
+        self._give_up(fault)
+        self._seeker.start(pause)
+        self.on_lost()
+
+    def _give_up(self, fault: Fault) -> None:
         self._fault = fault
-        self._patient = False
-        self._outage.begin(fault)
+        if fault.cause != "stopping":
+            self._outage.begin(fault)
         self._answer_all(fault)
 
     def _answer_all(self, fault: Fault) -> None:
@@ -279,20 +326,24 @@ class Lane:
             calls.fail(fault)
 
 
-_SILENT: Final = 1.0
-"""Seconds without a reply, after which a server is asked whether it is there: better now than by the next request."""
-
 _COUNT: Final = 5.0
 """Seconds between two questions how many keys there are, and whether counters were reset."""
 
 _MOVING: Final = 4
 """Times that a request looks within its deadline whether its slot has moved."""
 
+_ASKED_AGAIN: Final = 0.01
+"""Seconds between two heartbeats while requests are refused because the server is too slow for them."""
+
+_TELLS_NOTHING: Final = frozenset({"timeout", "unreachable", "sentinel", "maxclients", "error"})
+"""Of an attempt beside a connection that is silent: the server may stand still, and be there when it goes on."""
+
 _OVERLOAD: Final = Fault("overload")
+_LATE: Final = Fault("timeout")
 
 
 def _nothing(*_: object) -> None:
-    """Nobody wants to hear of it."""
+    """No-op."""
 
 
 def _nowhere(_order: Order, _error: str) -> bool:

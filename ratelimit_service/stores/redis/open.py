@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from ratelimit_service.address import Address
-from ratelimit_service.clock import SECOND, Clock, system_clock
+from ratelimit_service.clock import Clock, system_clock
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.choices import KeyFormat, RedisType
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.cluster import Cluster
-from ratelimit_service.stores.redis.grants import DEFAULT, Grants
+from ratelimit_service.stores.redis.grants import Grants
 from ratelimit_service.stores.redis.keys import cluster_key, plain_key, resets_key
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.link import Link
@@ -36,7 +36,6 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
     )
     room = WaitingRoom(policy)
     checks = Checks()
-    deadline = (settings.store_deadline or DEFAULT) / SECOND
     main, per_second = main_target(settings), per_second_target(settings)
     name = cluster_key if is_clustered(main, per_second) else plain_key
     script = BatchScript(name(settings.cache_key_prefix), clock, jitter_seconds=settings.expiration_jitter_max_seconds)
@@ -45,9 +44,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
         jitter = settings.expiration_jitter_max_seconds
         upstream = UpstreamScript(settings.cache_key_prefix, jitter, clock or system_clock)
     refusals = _refusals(settings)
-    make_lane = partial(
-        _lane, room, refusals, resets_key(settings.cache_key_prefix), deadline, settings.on_store_failure
-    )
+    make_lane = partial(_lane, room, refusals, resets_key(settings.cache_key_prefix), settings.on_store_failure)
     make = partial(_servers, make_lane, script, room, checks, settings)
     return RedisStore(
         make(main),
@@ -76,7 +73,7 @@ def _servers(
     make_lane: MakeLane, script: BatchScript, room: WaitingRoom, checks: Checks, settings: Settings, target: Target
 ) -> Servers:
     policy = settings.on_store_failure
-    probe = Probe(script, (settings.store_deadline or DEFAULT) / SECOND)
+    probe = Probe(script)
     opener = Opener(target, probe, checks)
     first = target.servers.addresses[0]
     match target.kind:
@@ -97,16 +94,15 @@ def _servers(
             return OneServer(make_lane(str(first), partial(opener.open, first)))
 
 
-def _lane(  # noqa: PLR0913, PLR0917 - all but the last two are the same for all lanes
+def _lane(
     room: WaitingRoom,
     refusals: Refusals | None,
     resets: str,
-    deadline: float,
     policy: str,
     name: str,
     open_link: OpenLink,
 ) -> Lane:
-    lane = Lane(name, open_link, room, deadline=deadline, policy=policy)
+    lane = Lane(name, open_link, room, policy=policy)
     if refusals is not None:
         lane.learn, lane.forget, lane.resets_key = refusals.learn, refusals.forget, resets
     return lane

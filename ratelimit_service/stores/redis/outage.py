@@ -7,7 +7,6 @@ import logging
 from time import monotonic, time
 from typing import Final
 
-from ratelimit_service.stores.redis.breaker import Breaker
 from ratelimit_service.stores.redis.faults import CAUSES, Fault
 from ratelimit_service.stores.store import Lost
 
@@ -17,27 +16,24 @@ _MINUTE: Final = 60.0
 
 
 class Outage:
-    """The breaker of one server, and what has been said about it."""
+    """That of one server, and what has been said about it."""
 
     def __init__(self, name: str, policy: str) -> None:
-        self.breaker = Breaker()
         self.lost: Lost | None = None
         """The same for the operator's page; None while all is well."""
         self._name = name
         self._policy = policy
+        self._began = 0.0
         self._told: set[str] = set()
         self._complained = -_MINUTE
 
-    @property
-    def lasts(self) -> bool:
-        """It is going on."""
-        return self.breaker.opened_at is not None
-
-    def begin(self, fault: Fault) -> None:
-        """It is lost, or not yet regained."""
-        since = time() if self.lost is None else self.lost.since
+    def begin(self, fault: Fault, ago: float = 0.0) -> None:
+        """The server is lost, since so many seconds; or not yet regained."""
+        since = time() - ago if self.lost is None else self.lost.since
+        news = self.lost is None
         self.lost = Lost(self._name, fault.cause, str(fault), since, self._policy)
-        if self.breaker.open(monotonic()):
+        if news:
+            self._began = monotonic() - ago
             self._told = {fault.cause}
             policy = f"meanwhile answering by policy, {self._policy}"
             log.warning("store lost: Redis at %s: %s; %s", self._name, fault, policy)
@@ -54,8 +50,6 @@ class Outage:
 
     def end(self) -> None:
         """It is there."""
-        self.lost = None
-        lasted = self.lasts
-        seconds = self.breaker.close(monotonic())
-        if lasted:
-            log.warning("store regained: Redis at %s, after %.1f s", self._name, seconds)
+        if self.lost is not None:
+            self.lost = None
+            log.warning("store regained: Redis at %s, after %.1f s", self._name, monotonic() - self._began)

@@ -1,12 +1,12 @@
-"""Looking for a server until it is found: one attempt at a time, with growing pauses."""
+"""Attempts to connect to a server until one succeeds: one at a time, with growing pauses."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from ratelimit_service.stores.redis.breaker import Pauses
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.link import Link
-from ratelimit_service.stores.redis.outage import Outage
 
 log = logging.getLogger(__name__)
 
@@ -17,40 +17,58 @@ class Seeker:
     def __init__(
         self,
         open_link: Callable[[], Awaitable[Link]],
-        outage: Outage,
+        pauses: Pauses,
         found: Callable[[Link], None],
         missed: Callable[[Fault], None],
     ) -> None:
         self._open_link = open_link
-        self._outage = outage
+        self._pauses = pauses
         self._found = found
         self._missed = missed
         self._task: asyncio.Task[None] | None = None
+        self._unexpected = False
 
-    def start(self) -> None:
-        """Begin, unless it has begun."""
+    @property
+    def seeks(self) -> bool:
+        """It has begun, and not found anything yet."""
+        return self._task is not None
+
+    def start(self, pause: float = 0.0) -> None:
+        """Begin after so many seconds, unless it has begun."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._seek())
+            self._task = asyncio.get_running_loop().create_task(self._seek(pause))
 
-    async def close(self) -> None:
-        """Give up."""
+    def stop(self) -> None:
+        """Give up; nothing is called."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
 
-    async def _seek(self) -> None:
+    async def close(self) -> None:
+        """Give up, and wait until that is done."""
+        task = self._task
+        self.stop()
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _seek(self, pause: float) -> None:
         link: Link | None = None
         while link is None:
+            await asyncio.sleep(pause)
             try:
                 link = await self._open_link()
             except Fault as fault:
-                self._missed(fault)
-                await asyncio.sleep(self._outage.breaker.pause())
+                pause = self._miss(fault)
             except Exception:
-                if not self._outage.lasts:
+                if not self._unexpected:
+                    self._unexpected = True
                     log.exception("looking for Redis")
-                self._missed(Fault("error"))
-                await asyncio.sleep(self._outage.breaker.pause())
-        self._outage.end()
+                pause = self._miss(Fault("error"))
         self._task = None
+        self._unexpected = False
         self._found(link)
+
+    def _miss(self, fault: Fault) -> float:
+        """Tell of it; says after how many seconds to try again."""
+        self._missed(fault)
+        return self._pauses.next()

@@ -23,6 +23,9 @@ from ratelimit_service.stores.store import Lost
 from ratelimit_service.tally import Tally
 from ratelimit_service.verdict import Hit
 
+PROBE_SECONDS: Final = 1.0
+"""For a server to decide a hit on a new connection; callers do not wait for it longer than they granted."""
+
 MOST_SENTINEL_SECONDS: Final = 0.5
 """For one sentinel to answer, before the next one is asked."""
 
@@ -112,22 +115,20 @@ class OneServer:
 class Probe:
     """Tries a server out as a hit would: only so it shows that it is no replica, has memory left, and lets us in."""
 
-    def __init__(self, script: Script, deadline: float) -> None:
+    def __init__(self, script: Script) -> None:
         self._script = script
-        self._deadline = deadline
         self._rule = Rule("", (), Limit(2**31, Unit.SECOND, SECOND), open_algorithm("fixed_window"))
 
     async def try_out(self, link: Link, name: str = "probe") -> None:
-        """Raises Fault, also when it takes longer than a hit may."""
+        """Raises Fault, also when it takes longer than `PROBE_SECONDS`."""
         hit = Hit(self._rule, name, 1, tally=Tally(), quota=False)
         order = Order(Group(self._script), [Part(Waiting((hit,), _ignore, 0.0, 0.0), (hit,), Group(self._script), 1)])
-        # The script's first run compiles it, and that is not what hits wait for.
         try:
-            await _within(self._deadline, link.ask(*order.by_name()))
+            await _within(PROBE_SECONDS, link.ask(*order.by_name()))
         except Fault as fault:
             if not isinstance(fault.__cause__, hiredis.ReplyError) or code_of(fault.__cause__) != "NOSCRIPT":
                 raise
-            await _within(10 * self._deadline, link.ask(*order.in_full()))
+            await _within(PROBE_SECONDS, link.ask(*order.in_full()))
 
     def key(self, name: str) -> str:
         """What the counter is called that is tried."""

@@ -5,7 +5,7 @@ call. `hit` never waits, and makes no task, no future and no timer: one timer an
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from time import monotonic
 from typing import Final
@@ -33,6 +33,12 @@ _COARSE: Final = 0.001
 _ONE_POLL: Final = 0.001
 """Seconds after which the event loop has read its sockets at least once. Nothing is judged by the clock before: if this
 process was not running (throttled, stopped, starved), then what looks late lies there unread."""
+
+_STALLED: Final = 0.005
+"""Seconds by which that may come late. If it does, the process was not running meanwhile either, and polls again."""
+
+_MOST_POLLS: Final = 4
+"""Before it is judged all the same."""
 
 
 class RedisStore:
@@ -146,7 +152,7 @@ class RedisStore:
             self._started = True
             for servers in self._all:
                 servers.start()
-        asyncio.get_running_loop().call_later(_ONE_POLL, self._look)
+        self._after_poll(self._look)
         self._policy.sweep()
         if self._refusals is not None:
             self._refusals.sweep(monotonic())
@@ -191,19 +197,29 @@ class RedisStore:
         self._timer = loop.call_later(pause, self._wait_for_poll)
 
     def _wait_for_poll(self) -> None:
-        self._due = -inf
-        self._timer = asyncio.get_running_loop().call_later(_ONE_POLL, self._expire)
+        self._timer, self._due = None, -inf
+        self._after_poll(self._expire)
+
+    def _after_poll(self, judge: Callable[[], None], polls: int = _MOST_POLLS) -> None:
+        """Call it when all is read that has come until now."""
+        asyncio.get_running_loop().call_later(_ONE_POLL, self._polled, monotonic() + _ONE_POLL, judge, polls - 1)
+
+    def _polled(self, due: float, judge: Callable[[], None], polls: int) -> None:
+        if self._closed:
+            return
+        if polls and monotonic() - due > _STALLED:
+            self._after_poll(judge, polls)
+        else:
+            judge()
 
     def _expire(self) -> None:
-        self._timer, self._due = None, inf
+        self._due = inf
         deadline = self._room.expire(monotonic())
         self._look()
         if deadline is not None and deadline < self._due:
             self._arm(deadline)
 
     def _look(self) -> None:
-        if self._closed:
-            return
         now = monotonic()
         for servers in self._all:
             servers.look(now)
