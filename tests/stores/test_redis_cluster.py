@@ -15,7 +15,7 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import LIST, REQUEST, Rule
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores.redis.cluster import read_redirection
-from ratelimit_service.stores.redis.keys import cluster_key, slot_of
+from ratelimit_service.stores.redis.keys import cluster_key, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND
 from ratelimit_service.stores.redis.open import open_redis
 from ratelimit_service.stores.redis.orders import MOST_IN_CALL
@@ -143,6 +143,23 @@ def test_a_prefix_may_have_a_hash_tag() -> None:
 def test_slots_are_those_of_redis(nodes: Nodes) -> None:
     for key in ("", "rl1|shop", "{a}b", "a{}b", "a{b", "ä{ö}ü", "{}{a}"):
         assert slot_of(key) == int(nodes.redises[0].cli("CLUSTER", "KEYSLOT", key)), key
+
+
+@pytest.mark.parametrize("start", ["", "rl1|probe", "limits:rl1|probe", "a{b", "ä}ö"])
+def test_there_is_a_name_in_each_slot(start: str) -> None:
+    for slot in range(16384):
+        name = name_in_slot(start, slot)
+
+        assert name is not None
+        assert name.startswith(start)
+        assert slot_of(name) == slot
+
+
+def test_a_name_with_a_hash_tag_is_in_one_slot() -> None:
+    slot = slot_of("limits")
+
+    assert name_in_slot("{limits}rl1|probe", slot) == "{limits}rl1|probe"
+    assert name_in_slot("{limits}rl1|probe", slot + 1) is None
 
 
 def test_a_slot_that_moves_is_followed_and_nobody_sees_it(nodes: Nodes) -> None:

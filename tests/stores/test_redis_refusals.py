@@ -1,8 +1,11 @@
 """A counter that has refused is not asked again before it is worth it."""
 
 import asyncio
+import operator
 import re
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +14,12 @@ import uvloop
 from ratelimit_service.clock import MINUTE
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.refusals import Refusals
+from ratelimit_service.stores.redis.store import RedisStore
 from tests.redis import Redis, start_redis
-from tests.stores.redis_stores import charge, hit_of, opened, rule
+from tests.stores.redis_groups import Nodes, start_cluster
+from tests.stores.redis_stores import charge, hit_of, opened, rule, until
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
@@ -109,6 +115,71 @@ def test_a_refund_that_comes_while_a_hit_is_under_way_is_seen(redis: Redis, algo
                 assert (await charge(store, hit_of(once, name))).allowed
 
     run(story())
+
+
+DAILY = Rule("shop", (), Limit(1, Unit.DAY, Unit.DAY.window, count_refused=False), rule().algorithm)
+
+
+async def refused_twice(store: RedisStore, key: str) -> None:
+    """The counter is used up, and that is remembered."""
+    assert (await charge(store, hit_of(DAILY, key))).allowed
+    assert not (await charge(store, hit_of(DAILY, key))).allowed
+    assert store.charge is not None
+    assert store.charge([hit_of(DAILY, key)])
+
+
+def test_a_flush_ends_what_is_remembered_in_every_service(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as one, opened(f"127.0.0.1:{redis.port}") as other:
+            for key in ("first", "second"):
+                await refused_twice(one, f"{key} one")
+                await refused_twice(other, f"{key} other")
+                await until(lambda: all(store.lanes[0]._seen for store in (one, other)), "both know what is there")
+                redis.cli("FLUSHALL")
+
+                for store in (one, other):
+                    assert store._refusals is not None
+                    await until(partial(operator.not_, store._refusals.known), "it has forgotten")
+                assert (await charge(one, hit_of(DAILY, f"{key} one"))).allowed
+                assert (await charge(other, hit_of(DAILY, f"{key} other"))).allowed
+
+    run(story())
+
+
+def test_an_empty_restart_ends_what_is_remembered(tmp_path: Path) -> None:
+    async def story() -> None:
+        with start_redis(tmp_path / "a") as redis:
+            port = redis.port
+            async with opened(f"127.0.0.1:{port}") as store:
+                await refused_twice(store, "restarted")
+                redis.kill()
+                await until(lambda: not store.healthy, "noticed")
+                with start_redis(tmp_path / "b", port=port):
+                    await until(lambda: store.healthy, "found again")
+
+                    assert (await charge(store, hit_of(DAILY, "restarted"))).allowed
+
+    run(story())
+
+
+def test_a_flush_of_any_node_of_a_cluster_ends_what_is_remembered(tmp_path: Path) -> None:
+    async def story(nodes: Nodes) -> None:
+        async with opened(nodes.url, REDIS_TYPE="cluster") as store:
+            for number, redis in enumerate(nodes.redises):
+                keys = (f"{number}-{index}" for index in range(1000))
+                key = next(
+                    key for key in keys if nodes.with_slot(slot_of(store._script.key(hit_of(DAILY, key)))) is redis
+                )
+                await until(lambda: all(lane._seen for lane in store.lanes), "it knows what is there")
+                await refused_twice(store, key)
+                redis.cli("FLUSHALL")
+
+                assert store._refusals is not None
+                await until(partial(operator.not_, store._refusals.known), "it has forgotten")
+                assert (await charge(store, hit_of(DAILY, key))).allowed
+
+    with start_cluster(tmp_path) as nodes:
+        run(story(nodes))
 
 
 def test_where_refused_hits_count_every_one_is_asked(redis: Redis) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.stores.redis.breaker import Pauses
 from ratelimit_service.stores.redis.faults import Fault
-from ratelimit_service.stores.redis.keys import SLOTS, slot_of
+from ratelimit_service.stores.redis.keys import SLOTS, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND, MOST_WAITING, Lane
 from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.orders import MOST_IN_PART, Group, Order, Part, Script, cut, weigh
@@ -29,9 +29,6 @@ log = logging.getLogger(__name__)
 _APART: Final = 0.05
 """Seconds between two questions for the map, at the least: a slot that moves turns away many orders at once."""
 
-_TRIES: Final = 100_000
-"""Names tried to find one in a node's slots; with three nodes the third fits, with a thousand nodes one in 7,000."""
-
 
 class Cluster:
     """All counters on the nodes of a cluster, each on the one that has its slot."""
@@ -41,13 +38,11 @@ class Cluster:
         target: Target,
         make_lane: Callable[[Address, "Cluster"], Lane],
         room: WaitingRoom,
-        probe_key: Callable[[str], str],
         policy: str,
     ) -> None:
         self._target = target
         self._make_lane = make_lane
         self._room = room
-        self._probe_key = probe_key
         self._nodes: dict[Address, Lane] = {}
         self._slots: list[Lane | None] = [None] * SLOTS
         self._groups: dict[tuple[Script, int], Group] = {}
@@ -137,12 +132,13 @@ class Cluster:
         """Ask for the map, soon."""
         self._wanted.set()
 
-    def probe_name(self, lane: Lane) -> str | None:
-        """The name of a counter on that node; None when it has no slot."""
+    def name_on(self, lane: Lane, start: str) -> str | None:
+        """This name if its key is on that node, or else one that begins so and is; None when it has no slot for one."""
         if lane not in self._slots:
             return None
-        names = (f"probe{number}" for number in range(_TRIES))
-        return next((name for name in names if self._slots[slot_of(self._probe_key(name))] is lane), None)
+        if self._slots[slot_of(start)] is lane:
+            return start
+        return name_in_slot(start, self._slots.index(lane))
 
     def redirect(self, asked: Address, order: Order, error: str) -> bool:
         """Hand an order that `asked` has turned away to the node that has its slot; says whether it could be."""

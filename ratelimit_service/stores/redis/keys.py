@@ -6,7 +6,8 @@ that are charged together, all or none: one step of Redis is one slot, so they s
 """
 
 from binascii import crc_hqx
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final
 
 from ratelimit_service.rules.rule import ALONE, REQUEST
@@ -71,8 +72,48 @@ def cluster_counter(prefix: str) -> Callable[[str], str | None]:
 
 
 def resets_key(prefix: str) -> str:
-    """Where it says when counters were last reset, so that services forget refusals that they remember."""
+    """What says when counters were last reset, so that services forget refusals that they remember."""
     return f"{prefix}{VERSION}resets"
+
+
+def name_in_slot(start: str, slot: int) -> str | None:
+    """A name that begins so and is in that slot of a Cluster; None if a hash tag in it keeps it in another one."""
+    untouched = start + "0" * _DIGITS
+    missing = slot_of(untouched) ^ slot
+    if _tag(start.encode()) is not None:
+        return None if missing else start
+    ones = 0
+    for bit, digits in enumerate(_digits_by_bit()):
+        if missing >> bit & 1:
+            ones ^= digits
+    return start + f"{ones:0{_DIGITS}b}"
+
+
+_DIGITS: Final = 16
+"""Each 0 or 1: as many as decide on a slot."""
+
+
+@cache
+def _digits_by_bit() -> Sequence[int]:
+    """For each bit of a slot: which of the last digits of a name change that bit alone when they are others.
+
+    A CRC is linear: the slots of two names differ by what their differences make, whatever they have in common. So it
+    is a system of linear equations modulo 2, which Gauss solves, where to try names takes 16,384 of them.
+    """
+    zeros = b"0" * _DIGITS
+    rows = []
+    for place in range(_DIGITS):
+        digits = 1 << place
+        changed = f"{digits:0{_DIGITS}b}".encode()
+        rows.append([(crc_hqx(changed, 0) ^ crc_hqx(zeros, 0)) % SLOTS, digits])
+    for bit in range(SLOTS.bit_length() - 1):
+        pivot = next(row for row in range(bit, _DIGITS) if rows[row][0] >> bit & 1)
+        rows[bit], rows[pivot] = rows[pivot], rows[bit]
+        for row in range(_DIGITS):
+            if row != bit and rows[row][0] >> bit & 1:
+                rows[row][0] ^= rows[bit][0]
+                rows[row][1] ^= rows[bit][1]
+    return [digits for _, digits in rows[: SLOTS.bit_length() - 1]]
 
 
 def slot_of(key: str | bytes) -> int:

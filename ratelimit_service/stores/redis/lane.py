@@ -5,8 +5,9 @@ it: it sends, seeks and keeps connections, and asks a server that was long silen
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from time import monotonic
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from time import monotonic, time_ns
 from typing import Any, Final
 
 from ratelimit_service.stores.redis.breaker import QUICK, SILENCE, Breaker, State
@@ -39,8 +40,8 @@ class Lane:
         self.on_lost: Callable[[], None] = _nothing
         self.learn: Learn = _nothing
         self.forget: Callable[[], None] = _nothing
-        self.resets_key = ""
-        """Where the server says when counters were last reset; empty when refusals are not remembered."""
+        self.watched: Callable[[], Sequence[str]] = tuple
+        """Names of keys that say when counters were reset, and that are gone when the server was flushed."""
         self._room = room
         self._breaker = Breaker(monotonic())
         self._outage = Outage(name, policy)
@@ -54,7 +55,8 @@ class Lane:
         """When a heartbeat was sent last."""
         self._counters = 0
         self._counted = 0.0
-        self._reset = b""
+        self._seen: dict[str, bytes] = {}
+        """What was under the names that are watched."""
 
     @property
     def healthy(self) -> bool:
@@ -150,8 +152,8 @@ class Lane:
         if now - self._counted > _COUNT:
             self._counted = now
             calls.link.call(("DBSIZE",), self._count)
-            if self.resets_key:
-                calls.link.call(("GET", self.resets_key), self._look_at_reset)
+            for name in self.watched():
+                self._watch(calls.link, name)
 
     def leave(self) -> None:
         """Its server is not the right one any more: seek the other one; what is under way is lost."""
@@ -257,11 +259,20 @@ class Lane:
         if isinstance(reply, int):
             self._counters = reply
 
-    def _look_at_reset(self, reply: Any) -> None:
-        """What was refused before a reset may be allowed now. In a Cluster one node tells, the others say MOVED."""
-        if isinstance(reply, bytes) and reply != self._reset:
-            self._reset = reply
+    def _watch(self, link: Link, name: str) -> None:
+        link.call(("GETEX", name, "PX", _WATCHED), partial(self._watched, link, name))
+
+    def _watched(self, link: Link, name: str, reply: Any) -> None:
+        """What was refused before a reset or a flush may be allowed now."""
+        if isinstance(reply, bytes):
+            if self._seen.get(name) != reply:
+                self._seen[name] = reply
+                self.forget()
+        elif reply is None:
             self.forget()
+            self._seen.pop(name, None)
+            link.call(("SET", name, time_ns(), "NX", "PX", _WATCHED), _nothing)
+            self._watch(link, name)
 
     def _fail(self, part: Part, fault: Fault) -> None:
         for each in (part, *part.rest):
@@ -273,6 +284,8 @@ class Lane:
         link.on_lost = self._hung_up
         self._calls = Calls(link, self._room, self)
         self._breaker.found(monotonic())
+        self.forget()  # it may have been restarted, and be empty
+        self._counted = 0.0
         if self._breaker.recovered:
             self._outage.end()
         self._send()
@@ -328,6 +341,9 @@ class Lane:
 
 _COUNT: Final = 5.0
 """Seconds between two questions how many keys there are, and whether counters were reset."""
+
+_WATCHED: Final = 24 * 3600 * 1000
+"""Milliseconds that a watched key lives after it was looked at last."""
 
 _MOVING: Final = 4
 """Times that a request looks within its deadline whether its slot has moved."""

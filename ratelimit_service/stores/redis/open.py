@@ -1,6 +1,6 @@
 """How a RedisStore is put together from the settings."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from ratelimit_service.address import Address
@@ -44,7 +44,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
         jitter = settings.expiration_jitter_max_seconds
         upstream = UpstreamScript(settings.cache_key_prefix, jitter, clock or system_clock)
     refusals = _refusals(settings)
-    make_lane = partial(_lane, room, refusals, resets_key(settings.cache_key_prefix), settings.on_store_failure)
+    make_lane = partial(_lane, room, refusals, settings.on_store_failure)
     make = partial(_servers, make_lane, script, room, checks, settings)
     return RedisStore(
         make(main),
@@ -66,13 +66,15 @@ def _refusals(settings: Settings) -> Refusals | None:
 
 
 OpenLink = Callable[[], Awaitable[Link]]
-MakeLane = Callable[[str, OpenLink], Lane]
+Watched = Callable[[], Sequence[str]]
+MakeLane = Callable[[str, OpenLink, Watched], Lane]
 
 
 def _servers(
     make_lane: MakeLane, script: BatchScript, room: WaitingRoom, checks: Checks, settings: Settings, target: Target
 ) -> Servers:
     policy = settings.on_store_failure
+    resets = resets_key(settings.cache_key_prefix)
     probe = Probe(script)
     opener = Opener(target, probe, checks)
     first = target.servers.addresses[0]
@@ -81,28 +83,28 @@ def _servers(
 
             def lane_to(address: Address, cluster: Cluster) -> Lane:
                 async def open_link() -> Link:
-                    return await opener.open(address, cluster.probe_name(lane))
+                    return await opener.open(address, cluster.name_on(lane, probe.name))
 
-                lane = make_lane(str(address), open_link)
+                def watched() -> Sequence[str]:
+                    name = cluster.name_on(lane, resets)
+                    return () if name is None else (name,)
+
+                lane = make_lane(str(address), open_link, watched)
                 return lane
 
-            return Cluster(target, lane_to, room, probe.key, policy)
+            return Cluster(target, lane_to, room, policy)
         case RedisType.SENTINEL:
             sentinels = Sentinels(target, opener)
-            return OneServer(make_lane(f"{target.servers.master} (by sentinels)", sentinels.open), sentinels.follow)
+            name = f"{target.servers.master} (by sentinels)"
+            return OneServer(make_lane(name, sentinels.open, lambda: (resets,)), sentinels.follow)
         case RedisType.SINGLE:
-            return OneServer(make_lane(str(first), partial(opener.open, first)))
+            return OneServer(make_lane(str(first), partial(opener.open, first), lambda: (resets,)))
 
 
 def _lane(
-    room: WaitingRoom,
-    refusals: Refusals | None,
-    resets: str,
-    policy: str,
-    name: str,
-    open_link: OpenLink,
+    room: WaitingRoom, refusals: Refusals | None, policy: str, name: str, open_link: OpenLink, watched: Watched
 ) -> Lane:
     lane = Lane(name, open_link, room, policy=policy)
     if refusals is not None:
-        lane.learn, lane.forget, lane.resets_key = refusals.learn, refusals.forget, resets
+        lane.learn, lane.forget, lane.watched = refusals.learn, refusals.forget, watched
     return lane

@@ -118,11 +118,14 @@ class Probe:
     def __init__(self, script: Script) -> None:
         self._script = script
         self._rule = Rule("", (), Limit(2**31, Unit.SECOND, SECOND), open_algorithm("fixed_window"))
+        self.name = script.key(self._hit())
+        """What the counter is called in Redis."""
 
-    async def try_out(self, link: Link, name: str = "probe") -> None:
-        """Raises Fault, also when it takes longer than `PROBE_SECONDS`."""
-        hit = Hit(self._rule, name, 1, tally=Tally(), quota=False)
-        order = Order(Group(self._script), [Part(Waiting((hit,), _ignore, 0.0, 0.0), (hit,), Group(self._script), 1)])
+    async def try_out(self, link: Link, name: str) -> None:
+        """Charge the counter of that name. Raises Fault, also when it takes longer than `PROBE_SECONDS`."""
+        hits = (self._hit(),)
+        group = Group(self._script)
+        order = Order(group, [Part(Waiting(hits, _ignore, 0.0, 0.0), hits, group, 1, [name])])
         try:
             await _within(PROBE_SECONDS, link.ask(*order.by_name()))
         except Fault as fault:
@@ -130,10 +133,8 @@ class Probe:
                 raise
             await _within(PROBE_SECONDS, link.ask(*order.in_full()))
 
-    def key(self, name: str) -> str:
-        """What the counter is called that is tried."""
-        hit = Hit(self._rule, name, 1, tally=Tally(), quota=False)
-        return self._script.key(hit)
+    def _hit(self) -> Hit:
+        return Hit(self._rule, "probe", 1, tally=Tally(), quota=False)
 
 
 class Opener:
@@ -144,12 +145,12 @@ class Opener:
         self._probe = probe
         self._checks = checks
 
-    async def open(self, address: Address, name: str | None = "probe") -> Link:
-        """A link to that server, tried out with a counter of that name if there is one. Raises Fault."""
+    async def open(self, address: Address, name: str | None = "") -> Link:
+        """A link to that server, tried out with a counter: of that name, or the usual one; or not. Raises Fault."""
         link = await Link.open(self._target.at(address))
         try:
             if name is not None:
-                await self._probe.try_out(link, name)
+                await self._probe.try_out(link, name or self._probe.name)
         except BaseException:
             link.abort()
             raise
