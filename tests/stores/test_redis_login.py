@@ -94,6 +94,41 @@ def test_an_expired_certificate_is_told_and_a_fresh_one_is_trusted(
     )
 
 
+def test_certificates_that_are_renewed_are_used_from_the_next_connection_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As cert-manager does it: authority and client certificate are others, in the same files."""
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+    first, second = secure(tmp_path / "first", "DNS:localhost"), secure(tmp_path / "second", "DNS:localhost")
+    port = free_port()
+
+    def renew(redis: Plain) -> None:
+        """On both sides: the server has them read again, and the connections begin anew."""
+        own = (*first.server, first.authority.cert)
+        for renewed, file in zip((*second.server, second.authority.cert), own, strict=True):
+            file.write_bytes(renewed.read_bytes())
+        redis.cli("CONFIG", "SET", "tls-cert-file", str(own[0]), "tls-key-file", str(own[1]))
+        redis.cli("CONFIG", "SET", "tls-ca-cert-file", str(own[2]))
+        redis.cli("CLIENT", "KILL", "TYPE", "normal")
+
+    async def story(redis: Plain) -> None:
+        async with opened(f"rediss://localhost:{port}", wait=True, **first.settings) as store:
+            renew(redis)
+            await until(lambda: not store.healthy, "it is not let in with its old certificate")
+
+            first.client.key.write_text("broken")
+            await until(lambda: "not loaded, the old ones stay" in caplog.text, "it is told")
+            for renewed, file in zip(second.client, first.client, strict=True):
+                file.write_bytes(renewed.read_bytes())
+            await until(lambda: store.healthy, "the fresh ones are used")
+            assert (await charge(store, hit_of(rule()))).allowed
+
+    with start_redis(tmp_path / "redis", "--tls-port", str(port), *first.as_server) as redis:
+        run(story(redis))
+    assert caplog.text.count("not loaded, the old ones stay") == 1
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [

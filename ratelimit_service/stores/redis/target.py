@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.clock import SECOND
-from ratelimit_service.errors import StartError
 from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.choices import RedisType
 from ratelimit_service.settings.redis_url import Servers, read_auth, read_servers
+from ratelimit_service.stores.redis.tls import Certificates
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,19 @@ class Target:
     password: str = field(default="", repr=False)
     sentinel_user: str = field(default="", repr=False)
     sentinel_password: str = field(default="", repr=False)
-    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    certificates: Certificates | None = field(default=None, repr=False)
+    """None without TLS."""
 
     def at(self, address: Address) -> "Login":
         """How to get into one server of it."""
-        return Login(address, self.user, self.password, self.servers.database, self.tls, self.timeout)
+        return Login(address, self.user, self.password, self.servers.database, self._tls(), self.timeout)
 
     def at_sentinel(self, address: Address) -> "Login":
         """How to get into one of its sentinels."""
-        return Login(address, self.sentinel_user, self.sentinel_password, 0, self.tls, self.timeout)
+        return Login(address, self.sentinel_user, self.sentinel_password, 0, self._tls(), self.timeout)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        return None if self.certificates is None else self.certificates.current()
 
 
 def is_clustered(*targets: Target | None) -> bool:
@@ -126,22 +130,5 @@ def _target(  # noqa: PLR0913, PLR0917 - upstream has eight variables twice
         password,
         sentinel_user,
         sentinel_password,
-        _context(settings) if tls or servers.tls else None,
+        Certificates(settings) if tls or servers.tls else None,
     )
-
-
-def _context(settings: Settings) -> ssl.SSLContext:
-    """As upstream has it: the CA comes on top of the system's, and the name may be left unchecked."""
-    try:
-        context = ssl.create_default_context()
-        if settings.redis_tls_cacert:
-            context.load_verify_locations(settings.redis_tls_cacert)
-        if settings.redis_tls_client_cert:
-            context.load_cert_chain(settings.redis_tls_client_cert, settings.redis_tls_client_key or None)
-    except (OSError, ssl.SSLError) as error:
-        raise StartError(
-            f"cannot use the certificates of REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY: {error}"
-        ) from error
-    if settings.redis_tls_skip_hostname_verification:
-        context.check_hostname = False
-    return context
