@@ -58,9 +58,11 @@ coverage: .venv/.development  ## Run all tests in one process, and say which lin
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
-fuzz: .venv/.development  ## Look for bytes that break the fast transport, FUZZ_SECONDS=900; what is found lies in .fuzz.
+fuzz: .venv/.development  ## Look for bytes that break a connection or a request, FUZZ_SECONDS=900 each; what is found lies in .fuzz.
 	@fuzzer=$$($(BIN)/python -m tests.peers atheris); \
-	PYTHONPATH=$$fuzzer:. nice $(BIN)/python tests/fuzz/fuzz.py $(FUZZ_SECONDS)
+	for target in connections requests; do \
+		PYTHONPATH=$$fuzzer:. nice $(BIN)/python tests/fuzz/fuzz.py $$target $(FUZZ_SECONDS); \
+	done
 
 bench: .venv/.development  ## Load the service alone on a core, beside the real envoyproxy/ratelimit (BENCH_ARGS="--vary keys=1,1000").
 	@$(BIN)/python bench/service.py --upstream $(BENCH_ARGS)
