@@ -14,7 +14,7 @@ from ratelimit_service.clock import SECOND
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import LIST, REQUEST, Rule
 from ratelimit_service.settings import load_settings
-from ratelimit_service.stores.redis.cluster import read_redirection
+from ratelimit_service.stores.redis.cluster import Cluster, read_redirection
 from ratelimit_service.stores.redis.keys import cluster_key, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND
 from ratelimit_service.stores.redis.open import open_redis
@@ -339,6 +339,65 @@ def test_a_move_that_does_not_end_leaves_only_those_without_an_answer_whose_keys
 def turned_away(redis: Redis) -> int:
     """How many commands a node has answered with TRYAGAIN."""
     return sum(int(count) for count in re.findall(r"errorstat_TRYAGAIN:count=(\d+)", redis.cli("INFO", "errorstats")))
+
+
+def maps_told(nodes: Nodes) -> list[int]:
+    """How often each node was asked for the map."""
+    pattern = r"cmdstat_cluster\|slots:calls=(\d+)"
+    return [sum(map(int, re.findall(pattern, redis.cli("INFO", "commandstats")))) for redis in nodes.redises]
+
+
+def connections(nodes: Nodes) -> int:
+    """All that were ever made by TCP; `cli` comes by a unix socket and is one of them."""
+    pattern = r"total_connections_received:(\d+)"
+    return sum(int(re.findall(pattern, redis.cli("INFO", "stats"))[0]) for redis in nodes.redises)
+
+
+def test_any_node_is_asked_for_the_map_over_the_connection_that_there_is(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with opened(nodes.url, REDIS_TYPE="cluster") as store:
+            cluster = store._main
+            assert isinstance(cluster, Cluster)
+            before, made = maps_told(nodes), connections(nodes)
+            maps = [await cluster._read() for _ in range(60)]
+
+            assert all(sorted(found) == sorted(maps[0]) for found in maps)
+            assert connections(nodes) - made == len(nodes.redises)  # those of `cli`
+            assert all(now > then for now, then in zip(maps_told(nodes), before, strict=True))
+
+    run(story())
+
+
+def test_a_slot_without_a_node_is_told_and_asked_for_ever_more_rarely(tmp_path: Path) -> None:
+    async def story(nodes: Nodes) -> None:
+        async with opened(nodes.url, REDIS_TYPE="cluster") as store:
+            hit = hit_of(rule(), "unserved")
+            slot = slot_of(store._script.key(hit))
+            node = nodes.with_slot(slot)
+            for redis in nodes.redises:
+                redis.cli("CLUSTER", "DELSLOTS", str(slot))
+            answer = await charge(store, hit)
+            assert str(answer.error).startswith("no answer from the store: the cluster is down, or does not cover")
+            await until(lambda: not store.healthy, "it is told")
+            (lost,) = store.lost
+            assert (lost.cause, lost.words) == (
+                "clusterdown",
+                "the cluster is down, or does not cover all slots (1 of 16384 slots have no node)",
+            )
+            assert all(lane.healthy for lane in store.lanes)
+
+            before, made = sum(maps_told(nodes)), connections(nodes)
+            for _ in range(20):
+                await asyncio.gather(*(charge(store, hit_of(rule(), "unserved")) for _ in range(100)))
+            assert connections(nodes) - made == len(nodes.redises)
+            assert sum(maps_told(nodes)) - before < 10
+
+            node.cli("CLUSTER", "ADDSLOTS", str(slot))
+            await until(lambda: store.healthy and not store.lost, "it has a node again")
+            assert (await charge(store, hit_of(rule(), "unserved"))).allowed
+
+    with start_cluster(tmp_path, 0, "--cluster-require-full-coverage", "no") as nodes:
+        run(story(nodes))
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -552,6 +553,29 @@ def test_a_user_who_may_not_run_scripts_is_told_what_is_missing(redis: Redis, ca
     run(story())
     assert "the ACL user must be allowed: ~<CACHE_KEY_PREFIX>*" in lines(caplog)[0]
     assert "hunter2" not in caplog.text
+
+
+def test_a_redis_without_room_for_a_connection_is_told_each_time(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so unasked, and hangs up."""
+
+    async def story() -> None:
+        redis.cli("CONFIG", "SET", "maxclients", "1")
+        with socket.create_connection(("127.0.0.1", redis.port)) as client:
+            client.sendall(b"PING\r\n")
+            assert client.recv(100) == b"+PONG\r\n"
+            for _ in range(10):
+                async with opened(f"127.0.0.1:{redis.port}", wait=False) as store:
+                    assert (await charge(store, hit_of(rule()))).error
+                    assert store.errors == {"maxclients": 1}
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            assert (await charge(store, hit_of(rule()))).allowed
+
+    run(story())
+    told = [line for line in lines(caplog) if line.startswith("store lost")]
+    assert all("it has no room for another connection: raise its maxclients" in line for line in told)
+    assert len(told) == 10
 
 
 def test_a_wrong_password_is_told_without_the_password(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:

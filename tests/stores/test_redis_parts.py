@@ -46,6 +46,9 @@ from tests.stores.redis_stores import hit_of, rule
         ("NOREPLICAS Not enough good replicas to write.", "noreplicas"),
         ("ERR Error running script (call to f_1): @user_script:1: -READONLY You can't write", "readonly"),
         ("ERR something else", "error"),
+        ("ERR max number of clients reached", "maxclients"),
+        ("ERR max number of clients + cluster connections reached", "maxclients"),
+        ("DENIED Redis is running in protected mode because protected mode is enabled and no password", "protected"),
     ],
 )
 def test_an_error_of_redis_has_a_cause(reply: str, cause: str) -> None:

@@ -1,6 +1,7 @@
 """Counters on a primary that sentinels watch over."""
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,13 @@ from typing import Any
 import pytest
 import uvloop
 
+from ratelimit_service.settings import load_settings
+from ratelimit_service.stores.redis.checks import Checks
+from ratelimit_service.stores.redis.script import BatchScript
+from ratelimit_service.stores.redis.servers import OneServer, Opener, Probe, Sentinels
+from ratelimit_service.stores.redis.target import main_target
 from tests.ports import free_port
-from tests.stores.redis_groups import have_the_same, start_sentinels
+from tests.stores.redis_groups import Watched, ask, have_the_same, start_sentinels
 from tests.stores.redis_stores import charge, hit_of, opened, rule, until
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
@@ -36,6 +42,38 @@ def test_a_name_that_no_sentinel_knows_is_told(tmp_path: Path, caplog: pytest.Lo
 
         run(story())
     assert "store lost: Redis at shpo (by sentinels): no sentinel knows the primary" in caplog.text
+
+
+def test_a_sentinel_is_asked_again_on_the_connection_that_there_is(tmp_path: Path) -> None:
+    def made(watched: Watched) -> int:
+        """Connections to all sentinels."""
+        pattern = r"total_connections_received:(\d+)"
+        return sum(int(re.findall(pattern, ask(port, "INFO", "stats"))[0]) for port in watched.sentinels)
+
+    with start_sentinels(tmp_path, 0) as watched:
+
+        async def story() -> None:
+            async with opened(watched.url, REDIS_TYPE="sentinel") as store:
+                assert isinstance(store._main, OneServer)
+                sentinels = store._main._sentinels
+                assert sentinels is not None
+                before = made(watched)
+                primaries = {str(await sentinels.primary()) for _ in range(20)}
+
+                assert primaries == {f"127.0.0.1:{watched.primary.port}"}
+                assert made(watched) - before < 10  # those that ask here, and no twenty more
+
+        run(story())
+
+
+def test_workers_ask_the_sentinels_in_different_orders() -> None:
+    settings, _ = load_settings({"REDIS_TYPE": "sentinel", "REDIS_URL": "shop,one:1,two:2,three:3"})
+    target = main_target(settings)
+    script = BatchScript(lambda hit: hit.key)
+
+    firsts = {Sentinels(target, Opener(target, Probe(script), Checks()))._sentinels[0] for _ in range(100)}
+
+    assert len(firsts) == 3
 
 
 @pytest.mark.slow

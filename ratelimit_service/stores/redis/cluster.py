@@ -1,18 +1,21 @@
 """A Redis Cluster: which node has which slot, and a lane to each.
 
-The map is asked for when a node turns an order away (MOVED) or is lost, and again as long as a node is missing; it is
-never waited for by a hit. Hits that come before there is a map wait for the first one.
+The map is asked of any node when an order was turned away (MOVED) or a node is lost, and again as long as a node, or
+the node of a slot, is missing. No hit waits for it, but for those that come before the first one.
 """
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
+from time import monotonic
 from typing import Any, Final
 
 from ratelimit_service.address import Address, Tcp
-from ratelimit_service.stores.redis.breaker import Pauses
+from ratelimit_service.stores.redis.breaker import LONGEST_PAUSE, Pauses
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import SLOTS, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND, MOST_WAITING, Lane
@@ -26,8 +29,11 @@ from ratelimit_service.verdict import Hit
 
 log = logging.getLogger(__name__)
 
-_APART: Final = 0.05
-"""Seconds between two questions for the map, at the least: a slot that moves turns away many orders at once."""
+Map = Sequence[tuple[int, int, Address]]
+"""First slot, last slot, and the primary that has them."""
+
+_MAP_SECONDS: Final = 1.0
+"""For a node to tell the map."""
 
 
 class Cluster:
@@ -53,6 +59,8 @@ class Cluster:
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._known = False
+        self._unserved = 0
+        """Slots that the map gives to no node."""
 
     @property
     def lanes(self) -> Sequence[Lane]:
@@ -62,7 +70,7 @@ class Cluster:
     @property
     def healthy(self) -> bool:
         """All slots can be reached."""
-        return self._known and all(lane.healthy for lane in self._nodes.values())
+        return self._known and not self._unserved and all(lane.healthy for lane in self._nodes.values())
 
     @property
     def lost(self) -> Sequence[Lost]:
@@ -193,34 +201,48 @@ class Cluster:
         return lane
 
     async def _watch(self) -> None:
-        """Ask for the map whenever it is wanted."""
+        """Ask for the map when it is wanted, ever more rarely while it is wanted again and again."""
         while True:
+            asked = monotonic()
             await self._wanted.wait()
+            if monotonic() - asked > LONGEST_PAUSE:
+                self._pauses.reset()
             self._wanted.clear()
             try:
-                known = sorted(self._nodes, key=lambda address: not self._nodes[address].healthy)
-                await self._take(await read_map(self._target, known))
+                await self._take(await self._read())
             except Fault as fault:
                 self._open(fault)
             except Exception:
                 log.exception("asking for the map of the cluster")
                 self._open(Fault("error"))
-            else:
-                await asyncio.sleep(_APART)
-                if self.healthy:
-                    self._pauses.reset()
-                    continue
-            self._wanted.set()
             await asyncio.sleep(self._pauses.next())
+            if not self.healthy:
+                self._wanted.set()
 
-    async def _take(self, slots: list[tuple[int, int, Address]]) -> None:
+    async def _read(self) -> Map:
+        """Ask any node for the map: over a connection that there is, or else over one of its own. Raises Fault."""
+        nodes = list(self._nodes.items())
+        random.shuffle(nodes)
+        for address, lane in nodes:
+            if lane.healthy:
+                with suppress(Fault, TimeoutError):
+                    async with asyncio.timeout(_MAP_SECONDS):
+                        return _map(await lane.ask("CLUSTER", "SLOTS"), address)
+        return await read_map(self._target, [address for address, _ in nodes])
+
+    async def _take(self, slots: Map) -> None:
         """Use this map from now on."""
         fresh: list[Lane | None] = [None] * SLOTS
         for first, last, address in slots:
             fresh[first : last + 1] = [self._node(address)] * (last + 1 - first)
         self._slots = fresh
         self._known = True
-        self._outage.end()
+        self._unserved = fresh.count(None)
+        if self._unserved:
+            self._fault = Fault("clusterdown", f"{self._unserved} of {SLOTS} slots have no node")
+            self._outage.begin(self._fault)
+        else:
+            self._outage.end()
         used = {address for _, _, address in slots}
         for address in [address for address in self._nodes if address not in used]:
             await self._nodes.pop(address).close()
@@ -242,27 +264,32 @@ class Cluster:
             self._room.fail(part.waiting, part.hits, fault)
 
 
-async def read_map(target: Target, known: Sequence[Address] = ()) -> list[tuple[int, int, Address]]:
+async def read_map(target: Target, known: Sequence[Address] = ()) -> Map:
     """The slots of each primary, from the first node that tells; those that are known are asked first. Raises Fault."""
     fault = Fault("unreachable")
-    for address in dict.fromkeys((*known, *target.servers.addresses)):
+    configured = list(target.servers.addresses)
+    random.shuffle(configured)
+    for address in dict.fromkeys((*known, *configured)):
         try:
             link = await Link.open(target.at(address))
             try:
-                async with asyncio.timeout(1):
-                    reply = await link.ask("CLUSTER", "SLOTS")
+                async with asyncio.timeout(_MAP_SECONDS):
+                    return _map(await link.ask("CLUSTER", "SLOTS"), address)
             finally:
                 link.abort()
         except Fault as error:
             fault = error
         except TimeoutError:
             fault = Fault("timeout")
-        else:
-            found = [(first, last, _node_address(node, address)) for first, last, node, *_ in reply]
-            if found:
-                return found
-            fault = Fault("clusterdown")
     raise fault
+
+
+def _map(reply: Any, asked: Address) -> Map:
+    """What a node has told. Raises Fault when it knows of no slot."""
+    found = [(first, last, _node_address(node, asked)) for first, last, node, *_ in reply]
+    if not found:
+        raise Fault("clusterdown")
+    return found
 
 
 def _node_address(node: Sequence[Any], asked: Address) -> Address:

@@ -51,6 +51,8 @@ CAUSES: Final = {
     ),
     "tls": Cause("no TLS connection: check REDIS_TLS and its certificates", by_hand=True),
     "sentinel": Cause("no sentinel knows the primary: check the master's name and the sentinels in REDIS_URL"),
+    "maxclients": Cause("it has no room for another connection: raise its maxclients", by_hand=True),
+    "protected": Cause("it is in protected mode: give it a password, or see its documentation", by_hand=True),
     "stopping": Cause("the service is stopping"),
     "error": Cause("it answers with an error"),
 }
@@ -71,7 +73,11 @@ _BY_CODE: Final = {
     "NOAUTH": "noauth",
     "WRONGPASS": "wrongpass",
     "NOPERM": "noperm",
+    "DENIED": "protected",
 }
+UNSERVED: Final = Fault("clusterdown", "a slot has no node")
+"""Of a slot that no node has: the node that says so is well."""
+
 _SECRETIVE: Final = frozenset({"wrongpass", "noauth"})
 _LONGEST_DETAIL: Final = 200
 
@@ -91,8 +97,12 @@ def fault_of_reply(reply: Exception) -> Fault:
     if cause is None:
         if text.startswith(("ERR invalid password", "ERR AUTH")):
             return Fault("wrongpass")
+        if text.startswith("ERR max number of clients"):
+            return Fault("maxclients")
         return Fault("error", _one_line(text))
-    if cause in _SECRETIVE or not CAUSES[cause].by_hand:
+    if text.startswith("CLUSTERDOWN Hash slot not served"):
+        return UNSERVED
+    if cause in _SECRETIVE or cause == "protected" or not CAUSES[cause].by_hand:
         return Fault(cause)
     return Fault(cause, _one_line(text))
 

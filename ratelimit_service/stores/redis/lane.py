@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ratelimit_service.stores.redis.breaker import QUICK, SILENCE, Breaker, State
 from ratelimit_service.stores.redis.calls import UNFIT, Calls, Learn, Redirect
-from ratelimit_service.stores.redis.faults import Fault
+from ratelimit_service.stores.redis.faults import UNSERVED, Fault
 from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.orders import MOST_IN_CALL, MOST_IN_PART, Group, Order, Part
 from ratelimit_service.stores.redis.outage import Outage
@@ -127,6 +127,12 @@ class Lane:
         asyncio.get_running_loop().call_later(pause, self.put, part)
         return True
 
+    def ask(self, *command: str) -> Awaitable[Any]:
+        """The server's answer to a question of another kind. Raises Fault."""
+        if self._calls is None:
+            raise self._fault
+        return self._calls.link.ask(*command)
+
     def look(self, now: float) -> None:
         """Judge the server by what is unanswered, and ask it whether it is there. The sockets have just been read."""
         calls, breaker = self._calls, self._breaker
@@ -169,6 +175,8 @@ class Lane:
         """Give up a server that will not do, or has refused too often; an error of an order alone is only logged."""
         if fault.cause == "error":
             self._outage.complain(fault)
+        elif fault is UNSERVED:
+            self.on_lost()
         elif fault.cause in UNFIT or (fault.cause != "moved" and self._breaker.fail()):
             self._lose(fault)
             return True

@@ -38,6 +38,8 @@ class Link(asyncio.Protocol):
         self._reader = hiredis.Reader()
         self._replies: deque[OnReply] = deque()
         self._transport: asyncio.Transport | None = None
+        self._fault: Fault | None = None
+        """Why it is lost."""
 
     @classmethod
     async def open(cls, login: Login) -> Self:
@@ -69,14 +71,19 @@ class Link(asyncio.Protocol):
         Raises ValueError when the command cannot be written as bytes.
         """
         assert self._transport is not None, "a link is made by open"
+        if self._fault is not None:
+            return
         packed = _pack(tuple(command))  # first: a reply that is waited for in vain would be taken for the next one's
         self._replies.append(on_reply)
         self._transport.write(packed)
 
     def ask(self, *command: str | bytes | int) -> asyncio.Future[Any]:
-        """The same for whoever can wait. Raises Fault."""
+        """The same, to be awaited. Raises Fault, also when the connection is lost."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.call(command, _Answer(answer))
+        if self._fault is not None:
+            answer.set_exception(self._fault)
+        else:
+            self.call(command, _Answer(answer))
         return answer
 
     def abort(self) -> None:
@@ -95,6 +102,9 @@ class Link(asyncio.Protocol):
         try:
             while (reply := reader.gets()) is not False:
                 if not replies:
+                    if isinstance(reply, hiredis.ReplyError):  # why it is about to hang up
+                        self._lose(fault_of_reply(reply))
+                        return
                     raise hiredis.ProtocolError("it speaks unasked")  # noqa: TRY301  # as any other bytes that are wrong
                 replies.popleft()(reply)
         except hiredis.ProtocolError:
@@ -108,6 +118,7 @@ class Link(asyncio.Protocol):
         self._lose(fault_of_exception(error or ConnectionResetError()))
 
     def _lose(self, fault: Fault) -> None:
+        self._fault = self._fault or fault
         on_lost, self.on_lost = self.on_lost, None
         replies, self._replies = self._replies, deque()
         if self._transport is not None:

@@ -96,7 +96,7 @@ def _servers(
         case RedisType.SENTINEL:
             sentinels = Sentinels(target, opener)
             name = f"{target.servers.master} (by sentinels)"
-            return OneServer(make_lane(name, sentinels.open, lambda: (resets,)), sentinels.follow)
+            return OneServer(make_lane(name, sentinels.open, lambda: (resets,)), sentinels)
         case RedisType.SINGLE:
             return OneServer(make_lane(str(first), partial(opener.open, first), lambda: (resets,)))
 

@@ -12,7 +12,7 @@ import hiredis
 from ratelimit_service.address import Address
 from ratelimit_service.errors import StoreError
 from ratelimit_service.settings.choices import RedisType
-from ratelimit_service.stores.redis.cluster import read_map, read_redirection
+from ratelimit_service.stores.redis.cluster import Map, read_map, read_redirection
 from ratelimit_service.stores.redis.faults import Fault, code_of
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.link import Command, Link
@@ -41,7 +41,7 @@ class Primaries:
         self._target = target
         self._sentinels = sentinels
         self._links: dict[Address, Link] = {}
-        self._map: list[tuple[int, int, Address]] = []
+        self._map: Map = ()
 
     async def find(self) -> list[Address]:
         """Where they are now."""
@@ -60,7 +60,7 @@ class Primaries:
         return list(dict.fromkeys(address for _, _, address in self._map))
 
     @property
-    def layout(self) -> Sequence[tuple[int, int, Address]]:
+    def layout(self) -> Map:
         """Who has which slots, as `find` saw it."""
         return tuple(self._map)
 
@@ -104,6 +104,8 @@ class Primaries:
         for link in self._links.values():
             link.abort()
         self._links.clear()
+        if self._sentinels is not None:
+            self._sentinels.close()
 
     async def _link(self, address: Address) -> Link:
         link = self._links.get(address)

@@ -1,7 +1,8 @@
 """Where hits go: to one server, or to the primary that sentinels know. A Cluster's nodes are in cluster.py."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+import random
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -64,10 +65,10 @@ class Servers(Protocol):
 class OneServer:
     """All counters on one server, whichever that is at the moment."""
 
-    def __init__(self, lane: Lane, follow: Callable[[Lane], Coroutine[Any, Any, None]] | None = None) -> None:
+    def __init__(self, lane: Lane, sentinels: "Sentinels | None" = None) -> None:
         self.lanes = (lane,)
         self._lane = lane
-        self._follow = follow
+        self._sentinels = sentinels
         self._follower: asyncio.Task[None] | None = None
         self._groups: dict[Script, Group] = {}
 
@@ -84,8 +85,8 @@ class OneServer:
     def start(self) -> None:
         """Begin to look for it."""
         self._lane.start()
-        if self._follow is not None and self._follower is None:
-            self._follower = asyncio.get_running_loop().create_task(self._follow(self._lane))
+        if self._sentinels is not None and self._follower is None:
+            self._follower = asyncio.get_running_loop().create_task(self._sentinels.follow(self._lane))
 
     def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script, weight: int) -> None:
         """All to the one."""
@@ -110,6 +111,8 @@ class OneServer:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
         await self._lane.close()
+        if self._sentinels is not None:
+            self._sentinels.close()
 
 
 class Probe:
@@ -159,12 +162,20 @@ class Opener:
 
 
 class Sentinels:
-    """Ask the sentinels who the primary is; the one that knew it last is asked first."""
+    """Ask the sentinels where the primary is.
+
+    One that has answered is asked again on the same connection; the others come in an order of chance. They decide on
+    failovers with one thread each, and hundreds of workers ask each second.
+    """
 
     def __init__(self, target: Target, opener: Opener) -> None:
         self._target = target
         self._opener = opener
         self._sentinels: list[Address] = list(target.servers.addresses)
+        random.shuffle(self._sentinels)
+        self._link: Link | None = None
+        """To the one that answered last."""
+        self._lock = asyncio.Lock()
         self._known: Address | None = None
 
     async def open(self) -> Link:
@@ -177,36 +188,42 @@ class Sentinels:
     async def follow(self, lane: Lane) -> None:
         """Leave a primary that another one has followed: for ten seconds nobody tells it, and it goes on counting."""
         while True:
-            await asyncio.sleep(_FOLLOW_SECONDS)
+            await asyncio.sleep(random.uniform(1, 1.5) * _FOLLOW_SECONDS)  # noqa: S311 - so that not all ask at once
             with suppress(Fault):
                 if lane.healthy and await self.primary() != self._known:
                     lane.leave()
 
     async def primary(self) -> Address:
         """Its address. Raises Fault."""
-        fault = Fault("sentinel")
-        for sentinel in tuple(self._sentinels):
-            try:
-                primary = await self._ask(sentinel)
-            except Fault as error:
-                fault = Fault("sentinel", str(error)) if error.cause in {"noauth", "wrongpass", "tls"} else fault
-                continue
-            if primary is not None:
-                self._sentinels.remove(sentinel)
-                self._sentinels.insert(0, sentinel)
-                return primary
-        raise fault
-
-    async def _ask(self, sentinel: Address) -> Address | None:
-        try:
-            async with asyncio.timeout(MOST_SENTINEL_SECONDS):
-                link = await Link.open(self._target.at_sentinel(sentinel))
+        async with self._lock:
+            if self._link is not None:
+                with suppress(Fault):
+                    primary = await self._ask(self._link)
+                    if primary is not None:
+                        return primary
+                self.close()
+            fault = Fault("sentinel")
+            for sentinel in self._sentinels:
                 try:
-                    found = await link.ask("SENTINEL", "get-master-addr-by-name", self._target.servers.master)
-                finally:
-                    link.abort()
-        except TimeoutError as error:
-            raise Fault("timeout") from error
+                    self._link = await _within(MOST_SENTINEL_SECONDS, Link.open(self._target.at_sentinel(sentinel)))
+                    primary = await self._ask(self._link)
+                except Fault as error:
+                    fault = Fault("sentinel", str(error)) if error.cause in {"noauth", "wrongpass", "tls"} else fault
+                    primary = None
+                if primary is not None:
+                    return primary
+                self.close()
+            raise fault
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._link is not None:
+            self._link.abort()
+            self._link = None
+
+    async def _ask(self, link: Link) -> Address | None:
+        question = link.ask("SENTINEL", "get-master-addr-by-name", self._target.servers.master)
+        found = await _within(MOST_SENTINEL_SECONDS, question)
         return None if found is None else Tcp(found[0].decode(), int(found[1]))
 
 
