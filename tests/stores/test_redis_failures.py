@@ -353,6 +353,23 @@ def test_nobody_waits_longer_than_granted_for_a_connection_that_does_not_come(re
     run(story())
 
 
+def test_an_address_that_does_not_answer_leaves_time_for_the_next_one(redis: Redis) -> None:
+    """As of a name with an IPv6 address that nothing routes, or with that of a pod that is gone."""
+
+    async def story() -> None:
+        async with Proxy(redis.port) as proxy:
+            await proxy.deafen()
+            places = [Tcp("127.0.0.1", proxy.port), Tcp("127.0.0.1", redis.port)]
+            link = await Link.connect(places, Login(Tcp("two.example", 6379)))
+            assert await link.ask("PING") == b"PONG"
+            link.abort()
+
+            with pytest.raises(TimeoutError):
+                await Link.connect(places[:1] * 2, Login(Tcp("two.example", 6379), timeout=0.2))
+
+    run(story())
+
+
 def test_a_half_open_connection_is_noticed_without_traffic(redis: Redis) -> None:
     async def story() -> None:
         async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:

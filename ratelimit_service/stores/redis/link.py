@@ -7,13 +7,14 @@ client, on one and the same machine.
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self, cast
 
 import hiredis
 
-from ratelimit_service.address import Unix
+from ratelimit_service.address import Tcp, Unix
 from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.target import Login
 
@@ -26,6 +27,9 @@ OnReply = Callable[[Any], None]
 MOST_SECONDS: Final = 2.0
 """To connect, whatever REDIS_TIMEOUT allows: when packets vanish, TCP repeats its first one ever more rarely, and a
 fresh attempt finds a server that is back sooner than an old one."""
+
+NAME: Final = "ratelimit"
+"""What CLIENT LIST and ACL LOG say of our connections."""
 
 _pack: Final[Callable[[Any], bytes]] = hiredis.pack_command
 
@@ -44,19 +48,14 @@ class Link(asyncio.Protocol):
     @classmethod
     async def open(cls, login: Login) -> Self:
         """A connection that is let in. Raises Fault."""
-        loop = asyncio.get_running_loop()
         link: Self | None = None
         try:
             async with asyncio.timeout(min(login.timeout, MOST_SECONDS)):
-                name = login.server_name
-                if isinstance(login.address, Unix):
-                    _, link = await loop.create_unix_connection(cls, login.address.path)
-                else:
-                    _, link = await loop.create_connection(
-                        cls, login.address.host, login.address.port, ssl=login.tls, server_hostname=name
-                    )
+                link = await cls._connect(login)
                 for command in login.greeting:
                     await link.ask(*command)
+                # A name for CLIENT LIST. A user who may not set one is let in all the same.
+                link.call(("CLIENT", "SETNAME", NAME), _ignore)
         except BaseException as error:
             if link is not None:
                 link.abort()
@@ -64,6 +63,35 @@ class Link(asyncio.Protocol):
                 raise fault_of_exception(error) from error
             raise
         return link
+
+    @classmethod
+    async def _connect(cls, login: Login) -> Self:
+        loop = asyncio.get_running_loop()
+        if isinstance(login.address, Unix):
+            _, link = await loop.create_unix_connection(cls, login.address.path)
+            return link
+        host, port = login.address
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        places = dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found)
+        return await cls.connect([Tcp(place, port) for place in places], login)
+
+    @classmethod
+    async def connect(cls, places: Sequence[Tcp], login: Login) -> Self:
+        """A connection to the first of these addresses of one name that takes one; each has its part of the time."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + min(login.timeout, MOST_SECONDS)
+        last: Exception | None = None
+        for index, place in enumerate(places):
+            part = (end - loop.time()) / (len(places) - index)
+            try:
+                async with asyncio.timeout(part):
+                    _, link = await loop.create_connection(
+                        cls, place.host, place.port, ssl=login.tls, server_hostname=login.server_name
+                    )
+                    return link
+            except (OSError, TimeoutError) as error:
+                last = error
+        raise last or OSError(f"{login.address} has no address")
 
     def call(self, command: Command, on_reply: OnReply) -> None:
         """Send a command; `on_reply` is called when its answer comes, and never when the connection is lost first.
@@ -150,3 +178,7 @@ class _Answer:
         """There will be no reply."""
         if not self._answer.done():
             self._answer.set_exception(fault)
+
+
+def _ignore(_: Any) -> None:
+    """No-op."""
