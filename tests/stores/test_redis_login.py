@@ -1,6 +1,6 @@
 """Who gets in where: TLS, users and passwords, on a real server."""
 
-import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import pytest
 import uvloop
 
+from ratelimit_service.stores.redis.keys import slot_of
 from tests.ports import free_port
+from tests.processes import ROOT
 from tests.redis import Redis as Plain
 from tests.redis import start_redis
-from tests.stores.redis_groups import secure, start_cluster
+from tests.stores.redis_groups import Move, secure, start_cluster
 from tests.stores.redis_stores import charge, hit_of, opened, rule, until
 from tests.transports.certificates import expired
 
@@ -155,18 +157,54 @@ def test_a_cluster_may_speak_nothing_but_tls(tmp_path: Path, name: str, options:
         assert all("user=" in redis.cli("KEYS", "*") for redis in nodes.redises)
 
 
-def test_an_acl_user_with_its_prefix_is_enough(tmp_path: Path) -> None:
+DOCUMENT = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
+ACL_USER = re.findall(r"^ACL SETUSER (.*)$", DOCUMENT, re.MULTILINE)[0].split()
+IN_A_CLUSTER = re.findall(r"A Cluster needs `([^`]*)` besides", DOCUMENT)[0].split()
+ENVIRON = {"REDIS_AUTH": "limiter:password", "CACHE_KEY_PREFIX": "limits:"}
+"""Of the user that the document makes."""
+
+
+def calls(redis: Plain, command: str) -> int:
+    """How often it was called."""
+    return sum(map(int, re.findall(rf"cmdstat_{command}:calls=(\d+)", redis.cli("INFO", "commandstats"))))
+
+
+def test_the_acl_user_of_the_document_is_enough(tmp_path: Path) -> None:
     with start_redis(tmp_path) as redis:
-        redis.cli("ACL", "SETUSER", "limiter", "on", ">a:b", "~mine:*", "+@scripting", "+@read", "+@write", "+time")
-        redis.cli("ACL", "SETUSER", "default", "off")
+        redis.cli("ACL", "SETUSER", *ACL_USER, "+info")
 
         async def story() -> None:
-            environ = {"REDIS_AUTH": "limiter:a:b", "CACHE_KEY_PREFIX": "mine:"}
-
-            assert await cause(f"127.0.0.1:{redis.port}", environ) == ""
-            async with opened(f"127.0.0.1:{redis.port}", REDIS_AUTH="limiter:a:b", CACHE_KEY_PREFIX="mine:") as store:
-                await asyncio.sleep(1.5)  # it is asked whether it is there, which this user may not
+            async with opened(f"redis://127.0.0.1:{redis.port}/1", wait=True, **ENVIRON) as store:
+                assert (await charge(store, hit_of(rule()))).allowed
+                before = calls(redis, "time")
+                await until(lambda: calls(redis, "time") - before >= 3, "it is asked whether it is there")
+                await until(lambda: calls(redis, "getex") > 0, "it is asked whether counters were reset")
                 assert store.healthy
-            assert await cause(f"127.0.0.1:{redis.port}", {**environ, "CACHE_KEY_PREFIX": "other:"}) == "noperm"
+            assert await cause(f"127.0.0.1:{redis.port}", {**ENVIRON, "CACHE_KEY_PREFIX": "other:"}) == "noperm"
+
+        run(story())
+        assert redis.cli("ACL", "LOG").count("limits:") == 0
+        assert set(re.findall(r"^object\n(.*)$", redis.cli("ACL", "LOG"), re.MULTILINE)) == {"other:rl1|probe"}
+
+
+def test_the_acl_user_of_the_document_is_enough_in_a_cluster_and_no_less_is(tmp_path: Path) -> None:
+    with start_cluster(tmp_path) as nodes:
+        for redis in nodes.redises:
+            redis.cli("ACL", "SETUSER", *ACL_USER, "+info", *IN_A_CLUSTER)
+
+        async def story() -> None:
+            async with opened(nodes.url, wait=True, REDIS_TYPE="cluster", **ENVIRON) as store:
+                hit = hit_of(rule(), "moving")
+                assert (await charge(store, hit)).allowed
+                move = Move(nodes, slot_of(store._script.key(hit)))
+                move.take(*move.keys())
+                assert (await charge(store, hit_of(rule(), "moving"))).allowed
+                assert "".join(redis.cli("ACL", "LOG") for redis in nodes.redises) == ""
+
+                for redis in nodes.redises:
+                    redis.cli("ACL", "SETUSER", "limiter", "-asking")
+                assert (await charge(store, hit_of(rule(), "moving"))).error
+                assert store.errors == {"noperm": 1}
+                move.end()
 
         run(story())

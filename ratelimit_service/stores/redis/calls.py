@@ -130,7 +130,7 @@ class Calls:
         order.sent = call.sent if order.tries == 1 else monotonic()
         self._orders[order] = call
         if order.asking:
-            self.link.call(("ASKING",), _ignore)
+            self.link.call(("ASKING",), order.asked)
         try:
             self.link.call(command, lambda reply: self._reply(order, reply))
         except ValueError:
@@ -172,7 +172,9 @@ class Calls:
             self._end(call)
             return
         order = waited_for
-        if order.tries < MOST_TRIES:
+        if order.denied is not None:
+            error = order.denied  # it was turned away because it could not ask
+        elif order.tries < MOST_TRIES:
             if code == "NOSCRIPT":
                 self._load(call, order)
                 return
@@ -222,7 +224,3 @@ UNFIT: Final = frozenset({"readonly", "loading", "noauth", "wrongpass"})
 
 def _is_close(waiting: Waiting, now: float) -> bool:
     return not waiting.answered and now > waiting.deadline - waiting.granted * CLOSE
-
-
-def _ignore(_: Any) -> None:
-    """ASKING is answered with OK; what matters is the answer to what it precedes."""

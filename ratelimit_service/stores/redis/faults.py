@@ -47,7 +47,9 @@ CAUSES: Final = {
     "noauth": Cause("it asks for a password: set REDIS_AUTH", by_hand=True),
     "wrongpass": Cause("user or password is wrong: check REDIS_AUTH", by_hand=True),
     "noperm": Cause(
-        "the ACL user must be allowed: ~<CACHE_KEY_PREFIX>* +@scripting +@read +@write +time", by_hand=True
+        "the ACL user must be allowed: ~<CACHE_KEY_PREFIX>* +@scripting +@read +@write +time +select +client|setname,"
+        " in a Cluster +cluster|slots +asking",
+        by_hand=True,
     ),
     "tls": Cause("no TLS connection: check REDIS_TLS and its certificates", by_hand=True),
     "sentinel": Cause("no sentinel knows the primary: check the master's name and the sentinels in REDIS_URL"),

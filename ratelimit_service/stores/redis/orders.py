@@ -83,7 +83,7 @@ class Part(NamedTuple):
 class Order:
     """One command under way, and whose hits are in it."""
 
-    __slots__ = ("arguments", "asking", "group", "parts", "runs", "sent", "tries")
+    __slots__ = ("arguments", "asking", "denied", "group", "parts", "runs", "sent", "tries")
 
     def __init__(self, group: Group, parts: Sequence[Part]) -> None:
         self.group = group
@@ -96,6 +96,14 @@ class Order:
         """When it was sent last, in seconds of the monotonic clock."""
         self.asking = False
         """It goes to a node of a Cluster that does not have its slot yet, and each time has to say so before."""
+
+        self.denied: Exception | None = None
+        """Why that was refused."""
+
+    def asked(self, reply: Any) -> None:
+        """What the node has answered to that."""
+        if isinstance(reply, Exception):
+            self.denied = reply
 
     def waited_for(self) -> "Order | None":
         """What is left without the requests that are answered by now, which must not be charged; None if all are."""
