@@ -22,6 +22,10 @@ numbers. A twin is a Lua chunk that returns a table of functions; `stores/redis/
                                                cannot be a state is nil too, and written over by the next charge
     save(key, state, limit, now)               write it with its expiry in one command, or delete it when it is nil
 
+    ahead(limit)                  -> time      how far ahead a state may end at the most, its clock a window ahead too
+    settle(state, limit, now)     -> state     of one that ends later, because it was charged by a server whose clock
+                                               was ahead: the same counts, ending no later than that
+
 A state that is nothing but integers needs no `load` and no `save`. A limit comes as a table with the fields of `Limit`,
 booleans as 1 and 0. What the twins share stands at the head of `stores/redis/batch.lua`, such as `muldiv`, which is
 exact beyond 2^53.

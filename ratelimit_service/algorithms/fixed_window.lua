@@ -39,4 +39,13 @@ local function hit(state, limit, cost, now)
   return state, 0, room, room, reset, retry
 end
 
-return {hit = hit}
+local function ahead(limit)
+  return 2 * limit.window
+end
+
+local function settle(state, limit, now)
+  local window = limit.window
+  return {limit.first_request == 1 and now + 2 * window or now - now % window + 2 * window, state[2]}
+end
+
+return {hit = hit, ahead = ahead, settle = settle}

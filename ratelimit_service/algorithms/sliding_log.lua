@@ -232,4 +232,15 @@ local function save(key, state, limit, now)
   call('SET', key, ring, 'PX', expires)
 end
 
-return {load = load, hit = hit, save = save}
+local function ahead(limit)
+  return 2 * limit.window
+end
+
+-- All that counts, as if charged at one moment, the last that it may be of.
+local function settle(state, limit, now)
+  local window = limit.window
+  local young = state[STORED] - count_old(state, state[1] - 3 * window)
+  return {now + 2 * window, state[KEY], 0, 0, 0, state[READ], state[OFFSET], young, now + window}
+end
+
+return {load = load, hit = hit, save = save, ahead = ahead, settle = settle}

@@ -72,4 +72,13 @@ local function hit(state, limit, cost, now)
   return state, allowed and 1 or 0, max(0, most - before), max(left, 0), state and state[1] - now or 0, retry
 end
 
-return {hit = hit}
+local function ahead(limit)
+  return 3 * limit.window
+end
+
+local function settle(state, limit, now)
+  local window = limit.window
+  return {gone(now - now % window + 2 * window, state[3], window), state[2], state[3]}
+end
+
+return {hit = hit, ahead = ahead, settle = settle}

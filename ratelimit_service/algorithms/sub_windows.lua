@@ -75,4 +75,13 @@ local function hit(state, limit, cost, now)
   return state, allowed and 1 or 0, max(0, most - before), max(left, 0), state and state[1] - now or 0, retry
 end
 
-return {hit = hit}
+local function ahead(limit)
+  return (2 * limit.parts + 1) * ceil(limit.window / limit.parts)
+end
+
+local function settle(state, limit, now)
+  local part = ceil(limit.window / limit.parts)
+  return {(floor(now / part) + 2 * limit.parts + 1) * part, unpack(state, 2)}
+end
+
+return {hit = hit, ahead = ahead, settle = settle}

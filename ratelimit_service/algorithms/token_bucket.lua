@@ -109,4 +109,25 @@ local function hit(state, limit, cost, now)
   return state, 0, fits, left, reset, retry
 end
 
-return {hit = hit}
+-- In debt as deep as a charge leads, by a clock a window ahead.
+local function deepest(limit)
+  local burst = limit.burst > 0 and limit.burst or limit.requests
+  local full, part = time_of(burst + limit.exceed, limit)
+  local twice, twice_part = plus(full, part, full, part, limit.requests)
+  return twice + limit.window, twice_part
+end
+
+local function ahead(limit)
+  if limit.requests == 0 then
+    return math.huge
+  end
+  local most, part = deepest(limit)
+  return most + (part > 0 and 1 or 0)
+end
+
+local function settle(state, limit, now)
+  local missing, part = deepest(limit)
+  return {now + missing + (part > 0 and 1 or 0), part}
+end
+
+return {hit = hit, ahead = ahead, settle = settle}

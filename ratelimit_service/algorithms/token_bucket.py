@@ -49,6 +49,12 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
     burst = limit.burst or rate
     most = burst + limit.exceed
     full = most * window
+    deepest = 2 * full + rate * window
+    if before > deepest:
+        # Deeper in debt than a charge leads, by a clock a window ahead too: the clock was another, or the limit.
+        before = deepest
+        reset = -(-before // rate)
+        state = STATE.pack(now + reset, before % rate)
     price = cost * window
     after = before + price
     over = 0

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from ratelimit_service.algorithms import NAMES, Algorithm, State, open_algorithm
+from ratelimit_service.algorithms import NAMES, Algorithm, State, expiry, open_algorithm
 from ratelimit_service.clock import SECOND
 from ratelimit_service.model import Decision, Limit, Unit
 
@@ -48,6 +48,13 @@ def capacity(algorithm: Algorithm, limit: Limit) -> int:
     if not is_bucket(algorithm):
         return limit.requests + limit.exceed
     return (limit.burst or limit.requests) + limit.exceed if limit.requests else 0
+
+
+def is_too_deep(algorithm: Algorithm, limit: Limit, state: State | None, now: int) -> bool:
+    """It is a bucket deeper in debt than it can get at this moment; by a clock that stepped back it may seem so."""
+    if state is None or not is_bucket(algorithm) or not limit.requests:
+        return False
+    return (expiry(state) - now) * limit.requests > (2 * capacity(algorithm, limit) + limit.requests) * limit.window
 
 
 def replay(algorithm: Algorithm, limit: Limit, history: History) -> State | None:

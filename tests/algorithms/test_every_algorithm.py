@@ -16,6 +16,7 @@ from tests.algorithms.histories import (
     every_algorithm,
     histories,
     is_bucket,
+    is_too_deep,
     limits,
     moments,
     raised,
@@ -32,6 +33,7 @@ def test_every_name_opens_the_algorithm_that_bears_it() -> None:
 @given(every_algorithm, limits, histories, moments)
 def test_a_look_changes_nothing(algorithm: Algorithm, limit: Limit, history: History, now: int) -> None:
     state = replay(algorithm, limit, history)
+    assume(not is_too_deep(algorithm, limit, state, now))
 
     looked, _ = algorithm.hit(state, limit, 0, now)
 
@@ -97,6 +99,7 @@ def test_a_denied_hit_moves_nothing_unless_refused_hits_count(
 ) -> None:
     quiet = replace(limit, count_refused=False)
     state = replay(algorithm, quiet, history)
+    assume(not is_too_deep(algorithm, quiet, state, now))
     after, decision = algorithm.hit(state, quiet, cost, now)
 
     if not decision.allowed:
@@ -109,6 +112,7 @@ def test_a_hit_that_costs_more_than_there_can_be_is_never_charged(
 ) -> None:
     assume(algorithm.name != "fixed_window")  # upstream counts those too
     state = replay(algorithm, limit, history)
+    assume(not is_too_deep(algorithm, limit, state, now))
     after, decision = algorithm.hit(state, limit, capacity(algorithm, limit) + more, now)
 
     assert after == (state if state is not None and expiry(state) > now else None)

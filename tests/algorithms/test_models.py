@@ -91,8 +91,13 @@ def cases(draw: st.DrawFn, *, backwards: bool = True, least: int = 0) -> tuple[L
     gaps = draw(
         st.lists(st.tuples(st.one_of(steps), st.integers(least, limit.requests + limit.exceed + 1)), max_size=40)
     )
-    moments = accumulate((gap for gap, _ in gaps), initial=START + draw(st.integers(0, 2 * window)))
-    return limit, [(now, cost) for now, (_, cost) in zip(moments, gaps, strict=False)]
+    now = latest = START + draw(st.integers(0, 2 * window))
+    history = []
+    for gap, cost in gaps:
+        history.append((now, cost))
+        now = max(now + gap, latest - window)  # further back is another clock, see test_twins.py
+        latest = max(now, latest)
+    return limit, history
 
 
 implied = settings(max_examples=settings().max_examples // 4)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from redis import Redis as Client
 
 from ratelimit_service.algorithms import NAMES, Algorithm, open_algorithm
-from ratelimit_service.clock import DAY, HOUR, SECOND
+from ratelimit_service.clock import DAY, HOUR, MINUTE, SECOND
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.memory import MemoryStore
@@ -105,13 +105,17 @@ def a_history(random: Random) -> list[tuple[int, Batch]]:
         books[1].append(reloaded(random, books[0][-1]))
     rules = books[0]
     window = max(each.limit.window for each in rules[:1] if each.limit)
+    # A clock that steps back further is another one, of which there is a test of its own in Redis.
+    furthest = min(each.limit.window for each in rules if each.limit)
+    latest = 0
     now = random.choice([1, 1_790_000_000_123_456])
     history = []
     for _ in range(BATCHES):
         step = random.choice(
             [0, 1, window // 7, window // 3, window // 2, window, -window // 5, random.randint(0, 2 * window)]
         )
-        now = max(1, now + step)
+        now = max(1, now + step, latest - furthest)
+        latest = max(now, latest)
         if random.random() < 0.1:
             rules = random.choice(books)
         batch = []
@@ -187,6 +191,31 @@ def run(client: Client, batch: Batch, clock: Clock | None = None) -> tuple[int, 
 
 def milliseconds(microseconds: int) -> int:
     return -(-microseconds // 1000)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("together", [0, 1])
+@pytest.mark.parametrize("first_request", [False, True])
+def test_a_server_whose_clock_was_ahead_keeps_nobody_out_for_longer_than_three_windows(
+    client: Client, name: str, together: int, first_request: bool
+) -> None:
+    """It has charged ten by a clock an hour ahead, and another one whose clock is right has taken over."""
+    limited = rule(name, Limit(10, Unit.MINUTE, MINUTE, first_request=first_request, count_refused=False))
+    noon = 1_790_000_000 * SECOND + 17
+
+    def ask(now: int, cost: int) -> tuple[int, Batch]:
+        return now, [[hit(limited, "a", cost, together)]]
+
+    [*_, ahead, refused] = in_redis(client, [ask(noon, 10), ask(noon + HOUR, 10), ask(noon, 1)])
+    wait = refused.retry_after
+    [*_, early, in_time] = in_redis(
+        client, [ask(noon, 10), ask(noon + HOUR, 10), ask(noon, 1), ask(noon + wait - 1, 1), ask(noon + wait, 1)]
+    )
+
+    assert ahead.allowed
+    assert (refused.allowed, refused.remaining) == (False, 0)
+    assert 0 < wait <= 3 * MINUTE
+    assert (early.allowed, in_time.allowed) == (False, True)
 
 
 def test_a_request_may_have_more_counters_than_lua_can_pass_to_a_function(client: Client) -> None:

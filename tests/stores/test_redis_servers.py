@@ -1,6 +1,8 @@
 """Servers other than Debian's Redis, servers that are not as they should be, and one whose clock is wrong."""
 
+import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -89,10 +91,39 @@ def test_everything_that_is_wrong_with_a_server_is_told_at_the_start(
 
         run(story())
 
-    policy, clock = warned(caplog)
+    clock, policy = sorted(warned(caplog), key=lambda line: "maxmemory-policy" in line)
     assert policy.startswith(f"Redis at 127.0.0.1:{redis.port}: maxmemory-policy is allkeys-lru: when memory is short")
     assert clock.startswith(f"Redis at 127.0.0.1:{redis.port}: its clock is ")
     assert clock.endswith("s ahead of this machine's: windows follow Redis's clock; synchronise both")
+
+
+def test_a_clock_that_goes_wrong_is_told_and_told_again_when_it_was_right_meanwhile(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "faketime"
+    file.write_text("+0s\n")
+    environ = {**shifted("+0s"), "FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_NO_CACHE": "1"}
+    del environ["FAKETIME"]
+    with start_redis(tmp_path / "redis", program=peers.valkey(), environ=environ) as redis:
+
+        async def story() -> None:
+            async with opened(f"127.0.0.1:{redis.port}") as store:
+                link = store.lanes[0]._calls.link if store.lanes[0]._calls else None
+                assert link is not None
+                for offset, count in ((0, 0), (90, 1), (90, 1), (0, 1), (-90, 2)):
+                    file.write_text(f"{offset:+}s\n")
+                    async with asyncio.timeout(60):
+                        while abs(int((await link.ask("TIME"))[0]) - time.time() - offset) > 10:  # noqa: ASYNC110  # it looks at the file now and then
+                            await asyncio.sleep(0.01)
+                    store._checks.compare_clocks(link, "redis")
+                    await link.ask("PING")
+                    assert len(warned(caplog)) == count, offset
+
+        run(story())
+    ahead, behind = warned(caplog)
+    assert "Redis at redis: its clock is " in ahead
+    assert " s ahead of this machine's" in ahead
+    assert " s behind this machine's" in behind
 
 
 def test_a_replica_whose_clock_is_behind_opens_no_room_again_when_it_takes_over(tmp_path: Path) -> None:

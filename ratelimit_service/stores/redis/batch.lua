@@ -76,6 +76,7 @@ local function read_limits(batch)
       load = found.load,
       hit = found.hit,
       save = found.save or save_integers,
+      settle = found.settle,
       requests = batch[from + 1],
       window = batch[from + 2],
       burst = batch[from + 3],
@@ -85,6 +86,7 @@ local function read_limits(batch)
       exceed = batch[from + 7],
       jitter = batch[from + 8],
     }
+    limits[i].ahead = found.ahead(limits[i])
     whole = whole and not found.load
   end
   return limits, whole, 3 + batch[2] * 9
@@ -132,6 +134,16 @@ local function charge(keys, batch)
     return type(found) == 'string' and integers(pcall(unpack_integers, found)) or nil
   end
 
+  -- The state to go on with, and whether it is another one than was found. One that ends later than any charge could
+  -- have it, and a clock that steps back by a window, was written by a server whose clock was ahead: an hour ahead, it
+  -- would refuse for an hour. What was counted stays, and ends as late as it can.
+  local function settled(state, limit)
+    if state and state[1] - now > limit.ahead then
+      return limit.settle(state, limit, now), true
+    end
+    return state, false
+  end
+
   local function answer(got, room, left, reset, retry)
     reply[filled + 1], reply[filled + 2], reply[filled + 3] = got, room, left
     reply[filled + 4], reply[filled + 5] = reset, retry
@@ -141,7 +153,7 @@ local function charge(keys, batch)
   -- The runs on one counter.
   local function charge_counter()
     local key, limit = keys[run], limits[batch[at]]
-    local before = load(run, limit)
+    local before, skewed = settled(load(run, limit), limit)
     local state = before
     repeat
       limit = limits[batch[at]]
@@ -155,14 +167,14 @@ local function charge(keys, batch)
       answer(got, room, left, reset, retry)
       run, at = run + 1, at + 3
     until keys[run] ~= key or batch[at] < 0
-    if state ~= before then
+    if state ~= before or skewed then
       limit.save(key, state, limit, now)
     end
   end
 
   -- As in memory.py: all are charged, or only the refused that count themselves, and the others are looked at.
   local function charge_together(count)
-    local before, states, answers, all = {}, {}, {}, true
+    local before, skewed, states, answers, all = {}, {}, {}, {}, true
     local function hit(i, cost)
       local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
       local answered = {limit.hit(states[key] or nil, limit, cost, now)}
@@ -172,7 +184,8 @@ local function charge(keys, batch)
     for i = 1, count do
       local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
       if before[key] == nil then
-        before[key] = load(run + i - 1, limit) or false
+        before[key], skewed[key] = settled(load(run + i - 1, limit), limit)
+        before[key] = before[key] or false
         states[key] = before[key]
       end
       answers[i] = hit(i, batch[at + 3 * i - 2])
@@ -194,9 +207,9 @@ local function charge(keys, batch)
     for i = 1, count do
       local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
       answer(unpack(answers[i], 2, 6))
-      if states[key] ~= before[key] then
+      if states[key] ~= before[key] or skewed[key] then
         limit.save(key, states[key] or nil, limit, now)
-        before[key] = states[key]
+        before[key], skewed[key] = states[key], false
       end
     end
     run, at = run + count, at + 3 * count

@@ -1,9 +1,10 @@
-"""What is wrong with a Redis that works: said once, in a line each that says what to do."""
+"""What is wrong with a Redis that works: said once, in a line each that says what to do; of its clock, each time."""
 
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from ratelimit_service.clock import SECOND, Clock, system_clock
 from ratelimit_service.stores.redis.faults import Fault
@@ -17,11 +18,13 @@ SAFE: Final = frozenset({"noeviction", "volatile-ttl"})
 
 
 class Checks:
-    """Looks at each server once."""
+    """Looks at the settings of each server once, and at its clock as often as it is asked to."""
 
     def __init__(self, clock: Clock = system_clock) -> None:
         self._clock = clock
         self._seen: set[str] = set()
+        self._off: set[str] = set()
+        """Servers whose clock is known to be off."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, link: Link, name: str) -> None:
@@ -32,6 +35,26 @@ class Checks:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    def compare_clocks(self, link: Link, name: str) -> None:
+        """See whether the server's clock agrees with this machine's: it may do so no more after a failover."""
+        link.call(("TIME",), partial(self._compared, name, self._clock()))
+
+    def _compared(self, name: str, before: int, reply: Any) -> None:
+        if not isinstance(reply, list):
+            return  # the user may not ask for it
+        now = self._clock()
+        offset = int(reply[0]) * SECOND + int(reply[1]) - (before + now) // 2
+        # By half of the time that the answer took the clock may be another.
+        if abs(offset) - (now - before) // 2 <= MOST_OFFSET:
+            self._off.discard(name)
+        elif name not in self._off:
+            self._off.add(name)
+            direction = "ahead of" if offset > 0 else "behind"
+            log.warning(
+                "Redis at %s: its clock is %.1f s %s this machine's: windows follow Redis's clock; synchronise both",
+                *(name, abs(offset) / SECOND, direction),
+            )
+
     async def close(self) -> None:
         """Stop looking."""
         for task in self._tasks:
@@ -41,19 +64,16 @@ class Checks:
     async def _look(self, link: Link, name: str) -> None:
         """Warn of what is wrong. A server that does not tell is left in peace."""
         try:
-            before = self._clock()
-            seconds, microseconds = await link.ask("TIME")
-            offset = int(seconds) * SECOND + int(microseconds) - (before + self._clock()) // 2
             information = _read_info(await link.ask("INFO"))
         except Fault as fault:
             log.debug("Redis at %s does not tell about itself: %s", name, fault)
             return
-        for warning in warnings(information, offset):
+        for warning in warnings(information):
             log.warning("Redis at %s: %s", name, warning)
 
 
-def warnings(information: Mapping[str, str], offset: int) -> Iterator[str]:
-    """What is wrong with a server that says this of itself, and whose clock is so many microseconds ahead of ours."""
+def warnings(information: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with a server that says this of itself."""
     version = information.get("redis_version", "")
     if version and tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         yield f"it is version {version}, and not tested: use 6.2 or newer"
@@ -62,12 +82,6 @@ def warnings(information: Mapping[str, str], offset: int) -> Iterator[str]:
         yield (
             f"maxmemory-policy is {policy}: when memory is short, counters are forgotten and limits begin anew; "
             "set it to noeviction or volatile-ttl"
-        )
-    if abs(offset) > MOST_OFFSET:
-        direction = "ahead of" if offset > 0 else "behind"
-        yield (
-            f"its clock is {abs(offset) / SECOND:.1f} s {direction} this machine's: windows follow Redis's clock; "
-            "synchronise both"
         )
 
 

@@ -40,6 +40,7 @@ class Lane:
         self.on_lost: Callable[[], None] = _nothing
         self.learn: Learn = _nothing
         self.forget: Callable[[], None] = _nothing
+        self.compare_clocks: Callable[[Link], None] = _nothing
         self.watched: Callable[[], Sequence[str]] = tuple
         """Names of keys that say when counters were reset, and that are gone when the server was flushed."""
         self._room = room
@@ -158,6 +159,7 @@ class Lane:
         if now - self._counted > _COUNT:
             self._counted = now
             calls.link.call(("DBSIZE",), self._count)
+            self.compare_clocks(calls.link)
             for name in self.watched():
                 self._watch(calls.link, name)
 
@@ -348,7 +350,7 @@ class Lane:
 
 
 _COUNT: Final = 5.0
-"""Seconds between two questions how many keys there are, and whether counters were reset."""
+"""Seconds between two questions how many keys there are, what the time is, and whether counters were reset."""
 
 _WATCHED: Final = 24 * 3600 * 1000
 """Milliseconds that a watched key lives after it was looked at last."""

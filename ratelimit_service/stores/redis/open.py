@@ -44,7 +44,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
         jitter = settings.expiration_jitter_max_seconds
         upstream = UpstreamScript(settings.cache_key_prefix, jitter, clock or system_clock)
     refusals = _refusals(settings)
-    make_lane = partial(_lane, room, refusals, settings.on_store_failure)
+    make_lane = partial(_lane, room, refusals, checks, settings.on_store_failure)
     make = partial(_servers, make_lane, script, room, checks, settings)
     return RedisStore(
         make(main),
@@ -101,10 +101,17 @@ def _servers(
             return OneServer(make_lane(str(first), partial(opener.open, first), lambda: (resets,)))
 
 
-def _lane(
-    room: WaitingRoom, refusals: Refusals | None, policy: str, name: str, open_link: OpenLink, watched: Watched
+def _lane(  # noqa: PLR0913, PLR0917 - all but the last three are the same for all lanes
+    room: WaitingRoom,
+    refusals: Refusals | None,
+    checks: Checks,
+    policy: str,
+    name: str,
+    open_link: OpenLink,
+    watched: Watched,
 ) -> Lane:
     lane = Lane(name, open_link, room, policy=policy)
+    lane.compare_clocks = partial(checks.compare_clocks, name=name)
     if refusals is not None:
         lane.learn, lane.forget, lane.watched = refusals.learn, refusals.forget, watched
     return lane
