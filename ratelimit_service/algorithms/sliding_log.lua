@@ -239,8 +239,11 @@ end
 -- All that counts, as if charged at one moment, the last that it may be of.
 local function settle(state, limit, now)
   local window = limit.window
-  local young = state[STORED] - count_old(state, state[1] - 3 * window)
-  return {now + 2 * window, state[KEY], 0, 0, 0, state[READ], state[OFFSET], young, now + window}
+  local base = number_at(state, count(state, moment_at, state[1] - 3 * window))
+  local units = state[TOP] + state[ADDED] - base
+  return {
+    now + 2 * window, state[KEY], 0, 0, 0, state[READ], state[OFFSET], base, base, units, now + window, window, state[WIDTH],
+  }
 end
 
 return {load = load, hit = hit, save = save, ahead = ahead, settle = settle}
