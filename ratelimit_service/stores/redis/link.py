@@ -55,7 +55,7 @@ class Link(asyncio.Protocol):
                 for command in login.greeting:
                     await link.ask(*command)
                 # A name for CLIENT LIST. A user who may not set one is let in all the same.
-                link.call(("CLIENT", "SETNAME", NAME), _ignore)
+                link.call(("CLIENT", "SETNAME", NAME), link.named)
         except BaseException as error:
             if link is not None:
                 link.abort()
@@ -141,6 +141,11 @@ class Link(asyncio.Protocol):
             log.exception("a reply of Redis could not be used")
             self._lose(Fault("error", "a reply that could not be used"))
 
+    def named(self, reply: Any) -> None:
+        """Some servers say why they hang up, and this is taken for the answer; any other error is of the name alone."""
+        if isinstance(reply, hiredis.ReplyError) and (fault := fault_of_reply(reply)).cause in _HANGS_UP:
+            self._lose(fault)
+
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
         self._lose(fault_of_exception(error or ConnectionResetError()))
@@ -180,5 +185,5 @@ class _Answer:
             self._answer.set_exception(fault)
 
 
-def _ignore(_: Any) -> None:
-    """No-op."""
+_HANGS_UP: Final = frozenset({"maxclients", "protected"})
+"""Causes that a server names unasked."""
