@@ -239,12 +239,12 @@ def test_a_store_that_fails_is_answered_503(tmp_path: Path) -> None:
 
 
 def test_a_request_that_is_too_heavy_for_the_store_is_answered_400(tmp_path: Path) -> None:
-    store = StandIn(lambda done: done(TooHeavyError("limits that are charged together count as 501 hits")))
+    store = StandIn(lambda done: done(TooHeavyError("501 limits are to be charged together")))
 
     with running(tmp_path, RULES, store=store) as service:
         reply = service.post(ADA)
 
-    assert (reply.status, reply.text) == (400, "limits that are charged together count as 501 hits\n")
+    assert (reply.status, reply.text) == (400, "501 limits are to be charged together\n")
 
 
 def test_a_call_in_flight_is_finished_when_the_service_stops(tmp_path: Path) -> None:

@@ -9,15 +9,13 @@ import pytest
 import uvloop
 
 from ratelimit_service.errors import TooHeavyError
-from ratelimit_service.stores.redis.orders import cut, weigh
+from ratelimit_service.stores.redis.orders import cut
 from ratelimit_service.verdict import Hit
 from tests.redis import Redis, start_redis
 from tests.stores.redis_groups import Nodes, start_cluster
 from tests.stores.redis_stores import charge, hit_of, opened, rule
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
-
-LOG = rule(65_535, "sliding_log")
 
 
 @pytest.fixture(scope="module")
@@ -85,18 +83,6 @@ def test_no_step_of_redis_has_more_than_seven_hundred_hits(redis: Redis) -> None
     run(story())
 
 
-def test_a_hit_of_a_log_weighs_what_it_costs(redis: Redis) -> None:
-    async def story() -> None:
-        async with opened(f"127.0.0.1:{redis.port}") as store:
-            before = scripts(redis)
-            answer = await charge(store, *(hit_of(LOG, f"log{number}", 5000) for number in range(60)))
-
-            assert answer.allowed
-            assert scripts(redis) - before >= 60 / 6
-
-    run(story())
-
-
 def test_a_heavy_request_is_decided_in_its_order(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:
@@ -114,14 +100,10 @@ def test_a_bundle_is_never_cut_and_too_heavy_a_one_is_refused_with_the_bound(red
             before = scripts(redis)
             most = await charge(store, *many(500, "most", together=1))
             more = await charge(store, *many(501, "more", together=1))
-            log = await charge(store, *(hit_of(LOG, f"log{number}", 5000, together=1) for number in range(5)))
 
             assert most.allowed
             assert isinstance(more.error, TooHeavyError)
-            assert str(more.error).startswith(
-                "limits that are charged together count as 501 hits, the most is 500; a hit of a sliding_log counts"
-            )
-            assert isinstance(log.error, TooHeavyError)
+            assert str(more.error) == "501 limits are to be charged together, the most is 500"
             assert scripts(redis) - before == 1
             assert store.errors == {}
 
@@ -133,7 +115,6 @@ def test_a_bundle_is_never_cut_and_too_heavy_a_one_is_refused_with_the_bound(red
     [
         (many(200), [200]),
         (many(450), [200, 200, 50]),
-        ([hit_of(LOG, "a", 5000)] * 3, [1, 1, 1]),
         ([*many(150), *many(100, together=1), *many(201, together=2), *many(3, together=3)], [150, 100, 201, 3]),
         ([*many(10), *many(10, together=1)], [20]),
     ],
@@ -143,9 +124,3 @@ def test_requests_are_cut_between_bundles(hits: Sequence[Hit], sizes: list[int])
 
     assert [len(piece) for piece in pieces] == sizes
     assert [hit for piece in pieces for hit in piece] == list(hits)
-
-
-def test_weight_is_bounded_by_the_limit() -> None:
-    """What costs more is never charged."""
-    assert weigh([hit_of(rule(1000, "sliding_log"), cost=10**9)]) == 1 + 1000 // 50
-    assert weigh([hit_of(rule(), cost=10**9)]) == 1

@@ -44,8 +44,8 @@ class Owner(Protocol):
     def failed(self, fault: Fault) -> bool:
         """An order was answered with an error; says whether the server is given up, and this connection with it."""
 
-    def ended(self, sent: float, *, decided: bool, in_time: bool) -> None:
-        """A call is answered that was sent then: hits were decided or not, and in time for some request or for none."""
+    def ended(self, sent: float, now: float, *, decided: bool, in_time: bool) -> None:
+        """A call that was sent then is answered: hits were decided or not, and in time for some request or for none."""
 
 
 class _Call:
@@ -162,7 +162,7 @@ class Calls:
         for part in parts:
             part.waiting.settle()
         self._room.dismiss()
-        self._end(call)
+        self._end(call, now)
 
     def _error(self, call: _Call, order: Order, error: Exception) -> None:
         """An order was not carried out: what can be healed is sent again, the rest is answered by policy."""
@@ -204,14 +204,14 @@ class Calls:
         fault = fault_of_reply(reply) if isinstance(reply, hiredis.ReplyError) else None
         if fault is None or fault.cause not in UNFIT or not self._owner.failed(fault):
             del self.under_way[call]
-            self._owner.ended(call.sent, decided=False, in_time=False)
+            self._owner.ended(call.sent, monotonic(), decided=False, in_time=False)
 
-    def _end(self, call: _Call) -> None:
+    def _end(self, call: _Call, now: float | None = None) -> None:
         """One order less to wait for."""
         call.left -= 1
         if call.left == 0 and call in self.under_way:
             del self.under_way[call]
-            self._owner.ended(call.sent, decided=call.decided, in_time=call.in_time)
+            self._owner.ended(call.sent, now or monotonic(), decided=call.decided, in_time=call.in_time)
 
     def _fail_order(self, order: Order, fault: Fault) -> None:
         for part in order.parts:

@@ -20,7 +20,7 @@ from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import SLOTS, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND, MOST_WAITING, Lane
 from ratelimit_service.stores.redis.link import Link
-from ratelimit_service.stores.redis.orders import MOST_IN_PART, Group, Order, Part, Script, cut, weigh
+from ratelimit_service.stores.redis.orders import MOST_IN_PART, Group, Order, Part, Script, cut
 from ratelimit_service.stores.redis.outage import Outage
 from ratelimit_service.stores.redis.target import Target
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
@@ -84,7 +84,7 @@ class Cluster:
             self._wanted.set()
             self._task = asyncio.get_running_loop().create_task(self._watch())
 
-    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script, weight: int) -> None:
+    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> None:
         """A part for each slot, to the node that has it."""
         by_slot: dict[int, tuple[list[Hit], list[str]]] = {}
         for hit in hits:
@@ -96,12 +96,12 @@ class Cluster:
             else:
                 found[0].append(hit)
                 found[1].append(name)
-        if weight + COMMAND * len(by_slot) > MOST_IN_PART:
+        if len(hits) + COMMAND * len(by_slot) > MOST_IN_PART:
             self._put_many(waiting, by_slot, script)
             return
         waiting.left += len(by_slot)
         for slot, (some, names) in by_slot.items():
-            self._put(Part(waiting, some, self._group(script, slot), len(some), names))
+            self._put(Part(waiting, some, self._group(script, slot), names))
 
     def _put_many(
         self, waiting: Waiting, by_slot: Mapping[int, tuple[Sequence[Hit], Sequence[str]]], script: Script
@@ -112,7 +112,7 @@ class Cluster:
             rest = iter(names)
             for piece in cut(some):
                 of_piece = list(islice(rest, len(piece)))
-                parts.append(Part(waiting, piece, self._group(script, slot), weigh(piece), of_piece))
+                parts.append(Part(waiting, piece, self._group(script, slot), of_piece))
         waiting.left += len(parts)
         by_lane: dict[Lane, list[Part]] = {}
         for part in parts:

@@ -101,9 +101,10 @@ class Lane:
         """Send parts of one request: some with the next call, and the others after what has come meanwhile."""
         weight = 0
         for part in parts:
-            weight += part.weight + COMMAND
+            weight += len(part.hits) + COMMAND
             if weight > MOST_IN_PART:
-                self.put(part._replace(rest=parts))
+                part.rest = parts
+                self.put(part)
                 return
             self.put(part)
 
@@ -184,9 +185,8 @@ class Lane:
             return True
         return False
 
-    def ended(self, sent: float, *, decided: bool, in_time: bool) -> None:
+    def ended(self, sent: float, now: float, *, decided: bool, in_time: bool) -> None:
         """Send the next call."""
-        now = monotonic()
         breaker = self._breaker
         breaker.heard = now
         if not (in_time and breaker.calm and now - sent < QUICK):
@@ -243,12 +243,11 @@ class Lane:
                 if members is None:
                     members = groups[part.group] = []
                     weight += COMMAND
+                members.append(part)
                 if part.rest:
-                    rests.append(iter(part.rest))
-                    members.append(part._replace(rest=()))
-                else:
-                    members.append(part)
-                weight += part.weight
+                    rests.append(part.rest)
+                    part.rest = ()
+                weight += len(part.hits)
                 if weight >= MOST_IN_CALL:
                     break
         if taken == len(queue):

@@ -1,11 +1,11 @@
 """Hits as they travel: requests cut into parts, and parts put into orders, one command each. Pure. Hot path.
 
-Law: no request keeps Redis from others. What a step of Redis takes is reckoned in hits of 4 to 9 µs each. A part has at
-most `MOST_IN_PART` of them, a call `MOST_IN_CALL`, and the next part of a request waits behind what has come meanwhile.
-Only what must be one step cannot be cut: a single hit, and a bundle, which the store refuses above `MOST_IN_CALL`.
+Law: no request keeps Redis from others. A hit takes 4 to 9 µs of Redis, whatever its cost. A part has at most
+`MOST_IN_PART` of them, a call `MOST_IN_CALL`, and the next part of a request waits behind what has come meanwhile.
+Only a bundle cannot be cut, because it must be one step: the store refuses one of more than `MOST_IN_CALL`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
@@ -18,9 +18,6 @@ MOST_IN_PART: Final = 200
 
 MOST_IN_CALL: Final = 500
 """Two to four milliseconds of Redis, which has no time for other instances meanwhile."""
-
-LIGHT: Final = 50
-"""A sliding log writes a moment for each unit of a hit's cost; so many take as long as a hit without them."""
 
 Run = Sequence[Hit]
 """Hits of one rule and one cost on one counter, in order of arrival: the script answers them as one."""
@@ -66,18 +63,19 @@ class Group:
         self.slot = slot
 
 
-class Part(NamedTuple):
+class Part:
     """A request's hits of one group."""
 
-    waiting: Waiting
-    hits: Sequence[Hit]
-    group: Group
-    weight: int
-    """As `weigh` has it."""
-    names: Sequence[str] | None = None
-    """Of the hits' counters, if they are made already: in a Cluster the slot is that of the name which is sent."""
-    rest: Iterable["Part"] = ()
-    """Those of the same request that are to be sent after it, and after what has come meanwhile."""
+    __slots__ = ("group", "hits", "names", "rest", "waiting")
+
+    def __init__(self, waiting: Waiting, hits: Sequence[Hit], group: Group, names: Sequence[str] | None = None) -> None:
+        self.waiting = waiting
+        self.hits = hits
+        self.group = group
+        self.names = names
+        """Of the hits' counters, if they are made already: in a Cluster the slot is that of the name which is sent."""
+        self.rest: Iterator[Part] | tuple[()] = ()
+        """Those of the same request that are to be sent after it, and after what has come meanwhile."""
 
 
 class Order:
@@ -129,34 +127,20 @@ class Order:
         return self.group.script.decode(reply, self.runs)
 
 
-def weigh(hits: Sequence[Hit]) -> int:
-    """As how many hits these count: one of a sliding log once more for each `LIGHT` of its cost."""
-    weight = len(hits)
-    for hit in hits:
-        if hit.cost > LIGHT and hit.rule.algorithm.name == "sliding_log":
-            limit = hit.rule.limit
-            most = hit.cost if limit is None else limit.requests + limit.exceed
-            weight += min(hit.cost, most) // LIGHT  # what costs more than the limit is never charged
-    return weight
-
-
-def weigh_bundles(hits: Sequence[Hit]) -> int:
-    """The same of the heaviest bundle among them."""
-    return max((weigh(list(members)) for together, members in groupby(hits, _together) if together), default=0)
+def largest_bundle(hits: Sequence[Hit]) -> int:
+    """Of how many hits it is."""
+    return max((len(list(members)) for together, members in groupby(hits, _together) if together), default=0)
 
 
 def cut(hits: Sequence[Hit], most: int = MOST_IN_PART) -> Iterator[Sequence[Hit]]:
-    """The hits in order, in pieces of at most that weight; what cannot be cut and is heavier is a piece of its own."""
+    """The hits in order, in pieces of at most so many; a bundle of more is a piece of its own."""
     piece: list[Hit] = []
-    weight = 0
     for together, members in groupby(hits, _together):
         for unit in [list(members)] if together else [[hit] for hit in members]:
-            more = weigh(unit)
-            if piece and weight + more > most:
+            if piece and len(piece) + len(unit) > most:
                 yield piece
-                piece, weight = [], 0
+                piece = []
             piece += unit
-            weight += more
     if piece:
         yield piece
 

@@ -17,7 +17,7 @@ from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.faults import Fault, code_of
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.link import Link
-from ratelimit_service.stores.redis.orders import MOST_IN_PART, Group, Order, Part, Script, cut, weigh
+from ratelimit_service.stores.redis.orders import MOST_IN_PART, Group, Order, Part, Script, cut
 from ratelimit_service.stores.redis.target import Target
 from ratelimit_service.stores.redis.waiting import Waiting
 from ratelimit_service.stores.store import Lost
@@ -52,8 +52,8 @@ class Servers(Protocol):
     def start(self) -> None:
         """Begin to look for them."""
 
-    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script, weight: int) -> None:
-        """Send these hits of a request, which weigh so much, to where their counters are."""
+    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> None:
+        """Send these hits of a request to where their counters are."""
 
     def look(self, now: float) -> None:
         """Housekeeping, several times a second."""
@@ -88,16 +88,16 @@ class OneServer:
         if self._sentinels is not None and self._follower is None:
             self._follower = asyncio.get_running_loop().create_task(self._sentinels.follow(self._lane))
 
-    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script, weight: int) -> None:
+    def put(self, waiting: Waiting, hits: Sequence[Hit], script: Script) -> None:
         """All to the one."""
         group = self._groups.get(script)
         if group is None:
             group = self._groups[script] = Group(script)
-        if weight <= MOST_IN_PART:
+        if len(hits) <= MOST_IN_PART:
             waiting.left += 1
-            self._lane.put(Part(waiting, hits, group, weight))
+            self._lane.put(Part(waiting, hits, group))
         else:
-            parts = [Part(waiting, piece, group, weigh(piece)) for piece in cut(hits)]
+            parts = [Part(waiting, piece, group) for piece in cut(hits)]
             waiting.left += len(parts)
             self._lane.put_all(iter(parts))
 
@@ -128,7 +128,7 @@ class Probe:
         """Charge the counter of that name. Raises Fault, also when it takes longer than `PROBE_SECONDS`."""
         hits = (self._hit(),)
         group = Group(self._script)
-        order = Order(group, [Part(Waiting(hits, _ignore, 0.0, 0.0), hits, group, 1, [name])])
+        order = Order(group, [Part(Waiting(hits, _ignore, 0.0, 0.0), hits, group, [name])])
         try:
             await _within(PROBE_SECONDS, link.ask(*order.by_name()))
         except Fault as fault:

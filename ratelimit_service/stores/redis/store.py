@@ -17,7 +17,7 @@ from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.grants import Grants
 from ratelimit_service.stores.redis.lane import Lane
-from ratelimit_service.stores.redis.orders import LIGHT, MOST_IN_CALL, Script, weigh, weigh_bundles
+from ratelimit_service.stores.redis.orders import MOST_IN_CALL, Script, largest_bundle
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.refusals import Refusals
 from ratelimit_service.stores.redis.servers import Servers
@@ -72,6 +72,7 @@ class RedisStore:
         self._refusals = refusals
         self.charge = None if refusals is None else self._refuse
         self._grants = grants
+        self._granted = grants.known.get
         self._per_second = per_second
         self._upstream = upstream
         self._alike = per_second is None and upstream is None
@@ -123,16 +124,10 @@ class RedisStore:
                 done(None)
                 return None
             hits = left
-        weight = len(hits)
-        for hit in hits:
-            if hit.cost > LIGHT:
-                weight = weigh(hits)
-                break
-        if weight > MOST_IN_CALL and (together := weigh_bundles(hits)) > MOST_IN_CALL:
+        if len(hits) > MOST_IN_CALL and (together := largest_bundle(hits)) > MOST_IN_CALL:
             done(_too_heavy(together))
             return None
-        grants = self._grants
-        grant = grants.known.get(timeout) or grants.of(timeout)
+        grant = self._granted(timeout) or self._grants.of(timeout)
         grant.requests += 1
         granted = grant.seconds
         deadline = now + granted
@@ -141,7 +136,7 @@ class RedisStore:
         if deadline < self._due:
             self._arm(deadline)
         if self._alike:
-            self._main.put(waiting, hits, self._script, weight)
+            self._main.put(waiting, hits, self._script)
         else:
             self._put_by_kind(waiting, hits)
         return None if waiting.answered else waiting.take_back
@@ -180,7 +175,7 @@ class RedisStore:
             kinds.setdefault(self._kind(hit.rule), []).append(hit)
         waiting.left += 1  # for all to be on their way, whatever is answered at once
         for (servers, script), some in kinds.items():
-            servers.put(waiting, some, script, weigh(some))
+            servers.put(waiting, some, script)
         waiting.settle()
 
     def _kind(self, rule: Rule) -> tuple[Servers, Script]:
@@ -226,7 +221,4 @@ class RedisStore:
 
 
 def _too_heavy(together: int) -> TooHeavyError:
-    return TooHeavyError(
-        f"limits that are charged together count as {together} hits, the most is {MOST_IN_CALL}; "
-        f"a hit of a sliding_log counts once more for each {LIGHT} of its cost"
-    )
+    return TooHeavyError(f"{together} limits are to be charged together, the most is {MOST_IN_CALL}")
