@@ -92,7 +92,7 @@ class InRedis:
         self.counters = counters
         self.client = client
         self.clock = Clock(START)
-        self.script = BatchScript(lambda hit: "rl1|" + hit.key, self.clock)
+        self.script = BatchScript(lambda hit: "rl2|" + hit.key, self.clock)
         client.flushall()
         self.sha = client.script_load(self.script.text)
         self.before = self.used()

@@ -83,8 +83,8 @@ class Shop:
 
     def keys(self) -> list[str]:
         """Those of counters."""
-        found = self.redis.cli("KEYS", f"{self.prefix}rl1|*|*").split("\n")
-        return sorted(key.removeprefix(f"{self.prefix}rl1|") for key in found if key)
+        found = self.redis.cli("KEYS", f"{self.prefix}rl2|*|*").split("\n")
+        return sorted(key.removeprefix(f"{self.prefix}rl2|") for key in found if key)
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_one_comes_as_json_with_all_that_is_known(shop: Shop) -> None:
     assert 0 < times[0] == times[1] <= 31_536_000
     assert times[0] - 60 < times[2]
     assert row == {
-        "key": f"{shop.prefix}rl1|shop|user=bob|fixed_window/31536000000000",
+        "key": f"{shop.prefix}rl2|shop|user=bob|fixed_window/31536000000000",
         "descriptor": "user=bob",
         "rule": "shop.user",
         "place": f"{shop.rules}:4:5",

@@ -261,7 +261,7 @@ class Asked:
     @property
     def counters(self) -> int:
         """As Redis has them."""
-        return len([name for name in self._redis.cli("KEYS", "*").split("\n") if name not in {"", "rl1|resets"}])
+        return len([name for name in self._redis.cli("KEYS", "*").split("\n") if name not in {"", "rl2|resets"}])
 
     def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
         async def ask() -> StoreError | None:

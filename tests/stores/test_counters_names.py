@@ -116,7 +116,7 @@ def test_any_domain_and_any_value_are_told_apart_from_all_others(
 
 
 def test_a_counter_of_no_present_rule_tells_how_it_was_charged() -> None:
-    counter = names(SHOP, "shop").counter(b"rl1|shop|gone=x|sub_windows/60000000/4", NOW)
+    counter = names(SHOP, "shop").counter(b"rl2|shop|gone=x|sub_windows/60000000/4", NOW)
 
     assert counter is not None
     assert (counter.rule, counter.algorithm, counter.descriptor) == (None, "sub_windows", "gone=x")
@@ -124,7 +124,7 @@ def test_a_counter_of_no_present_rule_tells_how_it_was_charged() -> None:
 
 
 def test_a_rule_that_counts_another_way_now_does_not_have_its_old_counters() -> None:
-    counter = names(SHOP, "shop").counter(b"rl1|shop|user=ada|sliding_log/60000000", NOW)
+    counter = names(SHOP, "shop").counter(b"rl2|shop|user=ada|sliding_log/60000000", NOW)
 
     assert counter is not None
     assert counter.rule is None
@@ -133,7 +133,7 @@ def test_a_rule_that_counts_another_way_now_does_not_have_its_old_counters() -> 
 def test_a_name_under_which_a_rule_does_not_count_here_is_of_no_rule() -> None:
     elsewhere = OwnNames(SHOP, "shop", "", plain_counter(""), lambda _: False)
 
-    counter = elsewhere.counter(b"rl1|shop|user=ada|fixed_window/60000000", NOW)
+    counter = elsewhere.counter(b"rl2|shop|user=ada|fixed_window/60000000", NOW)
 
     assert counter is not None
     assert (counter.rule, counter.descriptor) == (None, "user=ada")
@@ -151,7 +151,7 @@ def test_a_name_under_which_a_rule_does_not_count_here_is_of_no_rule() -> None:
 def test_what_no_rule_charges_may_be_of_a_limit_sent_with_a_request_if_its_name_is_such(
     ending: str, may_be_sent: bool
 ) -> None:
-    counter = names(SHOP, "shop").counter(f"rl1|shop|user=ada|{ending}".encode(), NOW)
+    counter = names(SHOP, "shop").counter(f"rl2|shop|user=ada|{ending}".encode(), NOW)
 
     assert counter is not None
     assert counter.may_be_sent is may_be_sent
@@ -160,7 +160,7 @@ def test_what_no_rule_charges_may_be_of_a_limit_sent_with_a_request_if_its_name_
 def test_a_digest_tells_neither_entries_nor_rule() -> None:
     [hit] = hits(SHOP, "shop", (("user", "x" * 600),))
 
-    counter = names(SHOP, "shop").counter(f"rl1|{hit.key}".encode(), NOW)
+    counter = names(SHOP, "shop").counter(f"rl2|{hit.key}".encode(), NOW)
 
     assert counter is not None
     assert (counter.descriptor, counter.rule, counter.algorithm) == ("", None, "fixed_window")
@@ -168,7 +168,7 @@ def test_a_digest_tells_neither_entries_nor_rule() -> None:
 
 @pytest.mark.parametrize(
     "key",
-    [b"rl1|probe", b"rl1|resets", b"rl1|shopping|user=a|x", b"rl2|shop|user=a|x", b"shop|user=a", b"rl1|shop|\xff|x"],
+    [b"rl2|probe", b"rl2|resets", b"rl2|shopping|user=a|x", b"rl1|shop|user=a|x", b"shop|user=a", b"rl2|shop|\xff|x"],
 )
 def test_what_is_no_counter_of_the_domain_is_none(key: bytes) -> None:
     assert names(SHOP, "shop").counter(key, NOW) is None
@@ -178,7 +178,7 @@ def test_what_is_no_counter_of_the_domain_is_none(key: bytes) -> None:
     "ending", ["x", "", "fixed_window/", "fixed_window/0", "fixed_window/1x", "new_way/60000000/9"]
 )
 def test_a_way_of_counting_that_is_not_known_is_no_error(ending: str) -> None:
-    counter = names(SHOP, "shop").counter(f"rl1|shop|user=ada|{ending}".encode(), NOW)
+    counter = names(SHOP, "shop").counter(f"rl2|shop|user=ada|{ending}".encode(), NOW)
 
     assert counter is not None
     assert counter.algorithm == ""

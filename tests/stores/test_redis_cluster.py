@@ -122,7 +122,7 @@ def test_a_request_that_is_charged_together_has_one_slot() -> None:
     minute, day = hit_of(rule(together=LIST), "ada"), hit_of(rule(algorithm="fixed_window", together=LIST), "ada")
     alone = hit_of(rule(), "ada")
 
-    assert name(first).startswith("rl1|{shop}shop|user=ada|")
+    assert name(first).startswith("rl2|{shop}shop|user=ada|")
     assert slot_of(name(first)) == slot_of(name(second)) == slot_of("shop")
     assert slot_of(name(minute)) == slot_of(name(day)) == slot_of("shop|user=ada")
     assert slot_of(name(alone)) != slot_of("shop")
@@ -141,11 +141,11 @@ def test_a_prefix_may_have_a_hash_tag() -> None:
 
 
 def test_slots_are_those_of_redis(nodes: Nodes) -> None:
-    for key in ("", "rl1|shop", "{a}b", "a{}b", "a{b", "ä{ö}ü", "{}{a}"):
+    for key in ("", "rl2|shop", "{a}b", "a{}b", "a{b", "ä{ö}ü", "{}{a}"):
         assert slot_of(key) == int(nodes.redises[0].cli("CLUSTER", "KEYSLOT", key)), key
 
 
-@pytest.mark.parametrize("start", ["", "rl1|probe", "limits:rl1|probe", "a{b", "ä}ö"])
+@pytest.mark.parametrize("start", ["", "rl2|probe", "limits:rl2|probe", "a{b", "ä}ö"])
 def test_there_is_a_name_in_each_slot(start: str) -> None:
     for slot in range(16384):
         name = name_in_slot(start, slot)
@@ -158,8 +158,8 @@ def test_there_is_a_name_in_each_slot(start: str) -> None:
 def test_a_name_with_a_hash_tag_is_in_one_slot() -> None:
     slot = slot_of("limits")
 
-    assert name_in_slot("{limits}rl1|probe", slot) == "{limits}rl1|probe"
-    assert name_in_slot("{limits}rl1|probe", slot + 1) is None
+    assert name_in_slot("{limits}rl2|probe", slot) == "{limits}rl2|probe"
+    assert name_in_slot("{limits}rl2|probe", slot + 1) is None
 
 
 def test_a_slot_that_moves_is_followed_and_nobody_sees_it(nodes: Nodes) -> None:

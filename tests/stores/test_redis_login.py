@@ -184,7 +184,7 @@ def test_the_acl_user_of_the_document_is_enough(tmp_path: Path) -> None:
 
         run(story())
         assert redis.cli("ACL", "LOG").count("limits:") == 0
-        assert set(re.findall(r"^object\n(.*)$", redis.cli("ACL", "LOG"), re.MULTILINE)) == {"other:rl1|probe"}
+        assert set(re.findall(r"^object\n(.*)$", redis.cli("ACL", "LOG"), re.MULTILINE)) == {"other:rl2|probe"}
 
 
 def test_the_acl_user_of_the_document_is_enough_in_a_cluster_and_no_less_is(tmp_path: Path) -> None:

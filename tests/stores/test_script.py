@@ -17,7 +17,7 @@ BUCKET = Rule(
 
 
 def script() -> BatchScript:
-    return BatchScript(lambda hit: f"rl1|{hit.key}")
+    return BatchScript(lambda hit: f"rl2|{hit.key}")
 
 
 def hit(rule: Rule, key: str, cost: int = 1, together: int = 0) -> Hit:
@@ -29,7 +29,7 @@ def test_limits_are_told_once_and_hits_by_their_numbers() -> None:
 
     keys, (text,), runs = script().encode([first, second])
 
-    assert keys == ["rl1|a", "rl1|b", "rl1|d", "rl1|c"]
+    assert keys == ["rl2|a", "rl2|b", "rl2|d", "rl2|c"]
     limits = "1, 3, 60000000, 0, 10, 0, 1, 0, 0, 5, 5, 1000000, 9, 10, 0, 0, 1, 0"
     hits = "1, 1, 1, 2, -2, 1, 1, 4, 1, 1, 0, 1"
     assert text == f"[0, 2, {limits}, {hits}]"
@@ -41,7 +41,7 @@ def test_like_hits_on_one_counter_are_one_entry_and_others_stand_beside() -> Non
 
     keys, (text,), runs = script().encode([hits[:2], hits[2:5], hits[5:]])
 
-    assert keys == ["rl1|a", "rl1|b", "rl1|b", "rl1|b"]
+    assert keys == ["rl2|a", "rl2|b", "rl2|b", "rl2|b"]
     assert str(text).endswith(" 1, 1, 3, 1, 1, 1, 1, 2, 1, 1, 1, 1]")
     assert [list(run) for run in runs] == [hits[0:5:2], [hits[1]], [hits[3]], [hits[5]]]
 
@@ -107,7 +107,7 @@ def test_no_hit_is_moved_past_those_that_are_charged_together() -> None:
 
     keys, _, runs = script().encode([[each] for each in hits])
 
-    assert keys == ["rl1|a", "rl1|a", "rl1|b", "rl1|a"]
+    assert keys == ["rl2|a", "rl2|a", "rl2|b", "rl2|a"]
     assert [run[0] for run in runs] == hits
 
 

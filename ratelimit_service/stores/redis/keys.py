@@ -1,8 +1,8 @@
 """What counters are called in Redis. Pure. Hot path.
 
-Ours: `CACHE_KEY_PREFIX`, a version, and the counter's key, such as `rl1|shop|user=ada|fixed_window/60000000`; the
+Ours: `CACHE_KEY_PREFIX`, a version, and the counter's key, such as `rl2|shop|user=ada|fixed_window/60000000`; the
 version changes when the meaning of what is stored does. In a Cluster every counter has a slot of its own, but for those
-that are charged together, all or none: one step of Redis is one slot, so they share a hash tag, `rl1|{shop}shop|…`.
+that are charged together, all or none: one step of Redis is one slot, so they share a hash tag, `rl2|{shop}shop|…`.
 """
 
 from binascii import crc_hqx
@@ -13,7 +13,7 @@ from typing import Final
 from ratelimit_service.rules.rule import ALONE, REQUEST
 from ratelimit_service.verdict import Hit
 
-VERSION: Final = "rl1|"
+VERSION: Final = "rl2|"
 SLOTS: Final = 16384
 
 
