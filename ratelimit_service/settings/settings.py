@@ -207,7 +207,7 @@ class Settings(BaseSettings):
     refused_max_counters: Annotated[int, reads(integer(0))] = knob(
         Section.REDIS,
         "100000",
-        "Counters that refused and are not asked again before it is worth it, if refused hits do not count.",
+        "Counters that refused and are not asked again before it is worth it; 500 bytes each, fewer if names are long.",
         NEW,
     )
     store_deadline: Annotated[int, reads(duration("1ms", empty=0))] = knob(

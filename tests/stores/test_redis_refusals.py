@@ -15,7 +15,7 @@ from ratelimit_service.clock import MINUTE
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.keys import slot_of
-from ratelimit_service.stores.redis.refusals import Refusals
+from ratelimit_service.stores.redis.refusals import BYTES, Refusals
 from ratelimit_service.stores.redis.store import RedisStore
 from tests.redis import Redis, start_redis
 from tests.stores.redis_groups import Nodes, start_cluster
@@ -40,7 +40,7 @@ def calls(redis: Redis) -> int:
 
 def refused(wait: int = MINUTE, cost: int = 1, of: Rule = LOG) -> tuple[Refusals, str]:
     """What has learnt, at moment 0, of a hit that was refused."""
-    refusals = Refusals(10)
+    refusals = Refusals(10 * BYTES)
     hit = hit_of(of, cost=cost)
     hit.decision = Decision(False, 1, cost - 1, 2 * MINUTE, wait)
     refusals.learn([hit], 0.0)
@@ -262,14 +262,25 @@ def test_hits_that_are_charged_together_are_asked() -> None:
     assert not known.decision.allowed
 
 
-def test_there_are_never_more_than_so_many_and_what_is_over_goes() -> None:
-    refusals = Refusals(10)
-    for number in range(100):
-        hit = hit_of(LOG, str(number))
-        hit.decision = Decision(False, 0, 1, MINUTE, MINUTE)
-        refusals.learn([hit], 0.0)
+def test_there_are_never_more_than_so_many_bytes_and_what_is_over_goes() -> None:
+    def keep(count: int, padding: str = "") -> Refusals:
+        refusals = Refusals(1_000_000)
+        for number in range(count):
+            hit = hit_of(LOG, f"{number}{padding}")
+            hit.decision = Decision(False, 0, 1, MINUTE, MINUTE)
+            refusals.learn([hit], 0.0)
+        return refusals
 
-    assert len(refusals.known) == 10
-    refusals.sweep(59.0)
-    refusals.sweep(61.0)
-    assert refusals.known == {}
+    short, long = keep(5000), keep(5000, "ü" * 300)
+
+    assert len(short.known) in range(1500, 1_000_000 // BYTES)
+    assert len(long.known) in range(700, 1500)
+    for refusals in (short, long):
+        assert next(reversed(refusals.known)).startswith("shop|user=4999")
+        for _ in range(2):
+            refusals.sweep(59.0)
+        assert refusals.known
+        for _ in range(3):
+            refusals.sweep(61.0)
+        assert refusals.known == {}
+        assert refusals._bytes == 0

@@ -61,7 +61,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
 
 def _refusals(settings: Settings) -> Refusals | None:
     size = settings.local_cache_size_in_bytes
-    most = max(settings.refused_max_counters, size // BYTES)
+    most = max(settings.refused_max_counters * BYTES, size)
     return Refusals(most, windows=size > 0) if most else None
 
 

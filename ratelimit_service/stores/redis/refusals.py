@@ -11,6 +11,7 @@ not counted any more, as in upstream.
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
+from sys import getsizeof
 from typing import Final, NamedTuple
 
 from ratelimit_service.model import Decision, Limit
@@ -19,8 +20,11 @@ from ratelimit_service.verdict import Hit
 _SWEEP: Final = 1000
 """Refusals looked at in one sweep: 0.1 ms."""
 
-BYTES: Final = 250
-"""What one takes, about."""
+BYTES: Final = 500
+"""What one takes at the least. One with a name of the longest kind takes up to five times as much."""
+
+_BESIDE_NAME: Final = BYTES - getsizeof("x")
+"""Of these; with a limit of its own, which came with the request."""
 
 
 class _Refusal(NamedTuple):
@@ -33,11 +37,12 @@ class _Refusal(NamedTuple):
 
 
 class Refusals:
-    """At most so many; the oldest make way. With `windows` also of fixed windows that count refused hits."""
+    """At most so many bytes; the oldest make way. With `windows` also of fixed windows that count refused hits."""
 
     def __init__(self, most: int, *, windows: bool = False) -> None:
         self.known: OrderedDict[str, _Refusal] = OrderedDict()
         self._most = most
+        self._bytes = 0
         self._windows = windows
         self._to_sweep: list[str] = []
 
@@ -55,7 +60,7 @@ class Refusals:
                 continue
             cost = hit.cost
             if cost < 0 or refusal.until <= now:
-                del known[hit.key]
+                self._drop(hit.key)
                 left.append(hit)
                 continue
             limit = hit.rule.limit
@@ -76,7 +81,7 @@ class Refusals:
         """Remember what these hits, which were sent at that moment, were refused; forget it where they gave back."""
         for hit in told:
             if hit.cost < 0:
-                self.known.pop(hit.key, None)
+                self._drop(hit.key)
                 continue
             decision = hit.decision
             if hit.together or decision.retry_after <= 0:
@@ -91,13 +96,16 @@ class Refusals:
             else:
                 cost = hit.cost
             known = self.known
-            if len(known) >= self._most and hit.key not in known:
-                known.popitem(last=False)
+            if hit.key not in known:
+                self._bytes += _size(hit.key)
+                while self._bytes > self._most and known:
+                    self._drop(next(iter(known)))
             known[hit.key] = _Refusal(asked + decision.retry_after / 1_000_000, cost, limit, decision)
 
     def forget(self) -> None:
         """Ask for all of them again: counters were reset."""
         self.known.clear()
+        self._bytes = 0
         self._to_sweep.clear()
 
     def sweep(self, now: float) -> None:
@@ -108,5 +116,13 @@ class Refusals:
         for key in islice(self._to_sweep, _SWEEP):
             refusal = known.get(key)
             if refusal is not None and refusal.until <= now:
-                del known[key]
+                self._drop(key)
         del self._to_sweep[:_SWEEP]
+
+    def _drop(self, key: str) -> None:
+        if self.known.pop(key, None) is not None:
+            self._bytes -= _size(key)
+
+
+def _size(key: str) -> int:
+    return _BESIDE_NAME + getsizeof(key)
