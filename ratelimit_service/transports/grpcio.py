@@ -22,7 +22,7 @@ from ratelimit_service.transports.grpcio_call import Context, StreamCall, UnaryC
 from ratelimit_service.transports.lag import watch_lag
 from ratelimit_service.transports.listen import ensure_free
 from ratelimit_service.transports.options import GrpcOptions
-from ratelimit_service.transports.refusals import INTERNAL, STOPPING, not_admitted, too_large
+from ratelimit_service.transports.refusals import INTERNAL, STOPPING, clipped, not_admitted, too_large
 from ratelimit_service.transports.tls import Certificates, Pems, bears
 
 log = logging.getLogger(__name__)
@@ -195,7 +195,7 @@ class _Handlers(Handlers):
 
 
 async def _abort(context: Context, error: RpcError) -> NoReturn:
-    await context.abort(_CODES[error.status], error.message)
+    await context.abort(_CODES[error.status], clipped(error.message))
 
 
 def _without_second_wildcards(addresses: Sequence[Address]) -> Sequence[Address]:

@@ -35,9 +35,12 @@ class Refuse:
 
     path = "/tests.Methods/Refuse"
 
+    def __init__(self, text: str = "größer als 100 %: ✗\n") -> None:
+        self._text = text
+
     def call(self, _body: bytes, reply: Reply, timeout: int | None = None) -> None:
         """Fail."""
-        reply(RpcError(Status.INVALID_ARGUMENT, "größer als 100 %: ✗\n"))
+        reply(RpcError(Status.INVALID_ARGUMENT, self._text))
 
 
 class Break:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 from asyncio.subprocess import create_subprocess_exec
+from urllib.parse import quote
 
 import grpc
 import pytest
@@ -39,6 +40,24 @@ def test_an_error_arrives_with_its_status_and_its_message_in_unicode(transport: 
             return await failure(channel, Refuse(), b"")
 
     assert run(story()) == (grpc.StatusCode.INVALID_ARGUMENT, "größer als 100 %: ✗\n")
+
+
+@pytest.mark.parametrize("text", ["€" * 1_000, "ab" * 50_000, "a" * 3_000 + "\n€" * 3_000, "\U0001f600" * 2_000])
+def test_an_error_with_a_long_message_arrives_with_its_status_and_the_beginning_of_it(
+    transport: OpenTransport, text: str
+) -> None:
+    """Clients refuse trailers of more than 8 KiB, percent-encoded, and report that in place of the status."""
+
+    async def story() -> tuple[grpc.StatusCode, str | None]:
+        async with serving(transport, [Refuse(text)]) as (_, address), connect(address) as channel:
+            return await failure(channel, Refuse(), b"")
+
+    code, message = run(story())
+
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert message
+    assert text.startswith(message)
+    assert 1_000 < len(quote(message, " ")) <= 4_096
 
 
 def test_an_unknown_path_is_unimplemented(transport: OpenTransport) -> None:

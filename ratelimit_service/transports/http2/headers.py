@@ -24,15 +24,16 @@ from ratelimit_service.transports.http2.whole import QUESTION_BYTES, question_in
 from ratelimit_service.transports.http2.work import of_block
 from ratelimit_service.transports.refusals import EXPIRED
 
-MOST_CACHED: Final = 64
-"""Blocks remembered per connection: a client has one for each method and timeout. Full of blocks that never come again
-(each with an identifier of its own), the memory is emptied and starts anew."""
-
-MOST_FIELDS: Final = 128
-"""Fields remembered per connection, of at most 256 bytes each: those that all calls have in common, and the latest."""
+MOST_KEPT: Final = 64 * 1024
+"""Bytes of blocks and fields remembered per connection, as `_ENTRY` reckons them: a client has a block for each method
+and timeout. Full of blocks that never come again (each with an identifier of its own), the memory is emptied and starts
+anew."""
 
 LONGEST_CACHED: Final = 1024
-"""Bytes of a block that is remembered: with MOST_CACHED, 64 KiB per connection at the most."""
+"""Bytes of a block that is remembered."""
+
+_ENTRY: Final = 300
+"""Bytes of a remembered block or field besides its own: keys and values of dictionaries, and the Head."""
 
 
 class Head(NamedTuple):
@@ -69,6 +70,7 @@ class Usual(NamedTuple):
 
 
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_BAD_NAME: Final = "the name of a header is not one (8.2.1)"
 _BAD_VALUE: Final = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
 _PSEUDO: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
 _OF_CALL: Final = frozenset({b"content-type", b"te", b"grpc-timeout", b"grpc-encoding", b"content-length"})
@@ -95,6 +97,8 @@ class HeaderReader:
         self._acknowledged = False
         self._fields: dict[bytes, tuple[bytes, bytes]] = {}
         self._heads: dict[bytes, Head] = {}
+        self.kept = 0
+        """Bytes of all that is remembered."""
         # Of a list that is too large the rest must be decoded all the same, for the blocks to come: but not for ever.
         self._decoder = Decoder(2 * most_bytes)
         self.work = 0
@@ -113,12 +117,8 @@ class HeaderReader:
         head = None if self._decoder.header_table_size else self._of_fields(block)
         if head is None:
             head = self._head(self._decode(block))
-        if self._decoder.header_table_size:
-            self._forget()
-            return head
-        if len(block) <= LONGEST_CACHED:
-            if len(self.cache) >= MOST_CACHED:
-                self._forget()
+        if not self._decoder.header_table_size and len(block) <= LONGEST_CACHED:
+            self._keep(len(block) + len(head.path))
             self.cache[block] = head
             if head.plain:
                 self.plain[block] = head
@@ -141,8 +141,7 @@ class HeaderReader:
                 ((name, value),) = self._decode(field)
                 if _problem(name, value) or not (name in _PSEUDO or _NAME.fullmatch(name)):
                     return None
-                if len(self._fields) >= MOST_FIELDS:
-                    self._fields.clear()
+                self._keep(len(field) + len(name) + len(value))
                 known = self._fields[field] = name, value
             name, value = known
             size += len(name) + len(value) + 32
@@ -159,11 +158,9 @@ class HeaderReader:
         key = b"".join(wanted)
         head = self._heads.get(key)
         if head is None:
-            if len(self._heads) >= MOST_CACHED:
-                self._heads.clear()
-            head = self._heads[key] = self._head(
-                [self._fields.get(field) or self._decode(field)[0] for field in wanted]
-            )
+            head = self._head([self._fields.get(field) or self._decode(field)[0] for field in wanted])
+            self._keep(len(key))
+            self._heads[key] = head
         return head
 
     def usually(self, block: bytes) -> bool:
@@ -175,16 +172,27 @@ class HeaderReader:
         self.usual = Usual(block, head, first, unpack, QUESTION_BYTES + len(block))
         return True
 
+    def _keep(self, size: int) -> None:
+        """Make room for an entry of so many bytes."""
+        if self.kept + size + _ENTRY > MOST_KEPT:
+            self._forget()
+        self.kept += size + _ENTRY
+
     def _forget(self) -> None:
         self.cache.clear()
         self.plain.clear()
+        self._fields.clear()
+        self._heads.clear()
         self.usual = None
+        self.kept = 0
 
     def read_trailers(self, block: bytes) -> str:
         """How they are malformed, if they are; they tell us nothing else."""
         for name, value in self._decode(block):
             if name.startswith(b":"):
                 return "trailers have a pseudo header (8.1)"
+            if not _NAME.fullmatch(name):
+                return _BAD_NAME
             if problem := _problem(name, value):
                 return problem
         return ""
@@ -200,6 +208,10 @@ class HeaderReader:
             raise WireError(Code.ENHANCE_YOUR_CALM, problem, Bound.HEADER_BLOCK) from error
         except (HPACKError, IndexError) as error:
             raise WireError(Code.COMPRESSION_ERROR, "the header block cannot be decoded (4.3)") from error
+        if self.kept and self._decoder.header_table_size:
+            # The client has a table again, as it may until it acknowledges ours: what is remembered could not be
+            # looked up any more, because a block may add to that table, in trailers too.
+            self._forget()
         self.work += of_block(len(fields), len(block))
         return fields
 
@@ -218,7 +230,7 @@ class HeaderReader:
             else:
                 found[b""] = b""
                 if not _NAME.fullmatch(name):
-                    return _malformed("the name of a header is not one (8.2.1)")
+                    return _malformed(_BAD_NAME)
             if problem := _problem(name, value):
                 return _malformed(problem)
             if name == b"content-length" and found.get(name, value) != value:

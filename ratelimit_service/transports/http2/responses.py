@@ -1,12 +1,9 @@
 """The header blocks that we send. They use no table but the static one, so that each is the same for every client."""
 
 from typing import Final
-from urllib.parse import quote
 
 from ratelimit_service.errors import RpcError, Status
-
-LONGEST_MESSAGE: Final = 1000
-"""Characters of `grpc-message`: clients take 8 KiB of trailers, and a character may become twelve bytes."""
+from ratelimit_service.transports.refusals import clipped, percent_encoded
 
 
 def _string(text: bytes) -> bytes:
@@ -28,8 +25,6 @@ def _literal(name: bytes, value: bytes) -> bytes:
     return b"\0" + _string(name) + _string(value)
 
 
-_ASCII: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
-
 NO_TABLE: Final = b"\x20"
 """What a block begins with from which on our table has no entries: RFC 7541, 6.3."""
 
@@ -42,7 +37,7 @@ OK: Final = _literal(b"grpc-status", b"0")
 
 def trailers(error: RpcError) -> bytes:
     """The block at the end of a call that did not."""
-    message = quote(error.message[:LONGEST_MESSAGE], _ASCII, errors="replace").encode()
+    message = percent_encoded(clipped(error.message)).encode()
     block = _literal(b"grpc-status", str(int(error.status)).encode()) + _literal(b"grpc-message", message)
     if error.status is Status.UNIMPLEMENTED:
         block += _literal(b"grpc-accept-encoding", b"identity,gzip")

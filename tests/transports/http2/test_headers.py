@@ -1,13 +1,19 @@
 """Header blocks: whether they are looked up, put together from fields, or decoded, they ask for the same."""
 
+import gc
+import tracemalloc
+from collections.abc import Callable
+
 import hpack
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.errors import WireError
 from ratelimit_service.transports.http2.fields import cut
-from ratelimit_service.transports.http2.headers import MOST_FIELDS, Head, HeaderReader
-from tests.transports.http2.talk import METHODS, block
+from ratelimit_service.transports.http2.frames import Code
+from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_KEPT, Head, HeaderReader
+from tests.transports.http2.talk import HELLO, METHODS, UNARY, Talk, block, data, headers, literal, message, window
 
 NAMES = [":method", ":scheme", ":path", ":authority", ":other", "content-type", "te", "grpc-timeout", "grpc-encoding"]
 VALUES = [
@@ -57,7 +63,7 @@ def test_a_field_that_changes_with_each_call_leaves_the_others_known() -> None:
 
     assert heads == {Head("/t/U", plain=True)}
     assert len(reader._heads) == 1
-    assert len(reader._fields) <= MOST_FIELDS
+    assert reader.kept <= MOST_KEPT
 
 
 def test_a_block_is_cut_at_its_fields() -> None:
@@ -72,6 +78,89 @@ def test_a_block_is_cut_at_its_fields() -> None:
     assert cut(b"\x83\x20") is None
     assert cut(b"\xbe") is None
     assert cut(b"\x00\x05a") is None
+
+
+def _of_paths(number: int) -> bytes:
+    return block("/" + f"{number:0110}")
+
+
+def _of_long_fields(number: int) -> bytes:
+    return block(UNARY, (b"id", b"%0120d" % number), (b"more", b"%0120d" % (number + 1)))
+
+
+def _of_short_fields(number: int) -> bytes:
+    return block(UNARY, *((b"a%d" % name, b"%d" % number) for name in range(10)))
+
+
+def _of_huffman(number: int) -> bytes:
+    encoder = hpack.Encoder()
+    encoder.header_table_size = 0
+    return encoder.encode([*HEAD[:2], (":path", "/" + f"{number}".zfill(1_500)), *HEAD[3:]])
+
+
+def _of_timeouts(number: int) -> bytes:
+    return block(UNARY, (b"grpc-timeout", b"%dm" % number))
+
+
+@pytest.mark.parametrize(
+    "made", [_of_paths, _of_long_fields, _of_short_fields, _of_huffman, _of_timeouts], ids=lambda made: made.__name__
+)
+def test_what_is_remembered_of_headers_is_bounded_in_bytes(made: Callable[[int], bytes]) -> None:
+    """Blocks, fields and what they ask for together, whatever they are like."""
+    sent = [made(number) for number in range(1_000)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        reader = HeaderReader(METHODS, 16_384, None)
+        reader.read(block())
+        before, _ = tracemalloc.get_traced_memory()
+        most = 0
+        for each in sent:
+            reader.read(bytes(bytearray(each)))  # as they come, in bytes of their own
+            most = max(most, tracemalloc.get_traced_memory()[0] - before)
+    finally:
+        tracemalloc.stop()
+
+    assert reader.kept <= MOST_KEPT
+    assert most < 1.2 * MOST_KEPT
+
+
+def test_a_block_that_is_longer_is_not_remembered() -> None:
+    reader = HeaderReader(METHODS, 16_384, None)
+    reader.read(block(UNARY, *((b"a%d" % name, b"x" * 100) for name in range(10))))
+
+    assert max(map(len, reader.cache), default=0) <= LONGEST_CACHED
+
+
+GROWN = b"\x3f\xe1\x1f"
+"""The client's table has 4,096 bytes again: RFC 7541, 6.3."""
+
+
+@pytest.mark.parametrize("where", ["trailers", "HEADERS of a stream that was reset"])
+def test_a_table_that_grows_where_headers_count_for_nothing_grows_all_the_same(where: str) -> None:
+    """A client that has not acknowledged our table of no entries may; what it then adds to it is decoded."""
+    adds = block() + b"\x40\3new\5value"
+    refers = block()[1:] + b"\xbe"
+    talk = Talk(HELLO, headers(1, adds) + data(1, message(b"")), headers(3, adds[1:]) + data(3, message(b"")))
+    talk.say(headers(5) + (data(5, message(b""), end=False) if where == "trailers" else window(5, 0)))
+    talk.say(headers(5, GROWN + literal(b"x", b"y"), end=True))
+    talk.say(headers(7, adds[1:]) + data(7, message(b"")))
+    talk.say(headers(9, adds[1:]) + data(9, message(b"")))
+    talk.say(headers(11, refers) + data(11, message(b"last")))
+
+    assert talk.error is None
+    assert talk.heard[-1] == ("CALL", 11, b"last")
+
+
+@pytest.mark.parametrize("name", [b"Upper", b"a b", b"", b"a:b", b"\xff"])
+def test_trailers_whose_names_are_none_are_malformed(name: bytes) -> None:
+    talk = Talk(HELLO, headers(1), data(1, message(b""), end=False))
+    talk.take()
+    talk.say(headers(1, literal(name, b"y"), end=True))
+
+    assert [(kind, number, payload) for kind, _, number, payload in talk.frames()] == [
+        (3, 1, Code.PROTOCOL_ERROR.to_bytes(4, "big"))
+    ]
 
 
 def asked(reader: HeaderReader, sent: bytes) -> str | int:

@@ -26,7 +26,7 @@ from tests.transports.http2.talk import (
 MEMORY = 1024 * 1024
 LIMITS = Limits(max_concurrent_streams=1_000, max_connection_memory=MEMORY)
 BESIDES = 1024 * 1024
-"""Bytes for all that is no message: 1,000 streams, 64 header blocks, 128 fields, 1,000 resets."""
+"""Bytes for all that is no message: 1,000 streams, 64 KiB of headers, 1,000 resets."""
 
 
 def feed(connection: Connection, pieces: Iterable[bytes], answer: bytes = b"") -> None:
