@@ -11,7 +11,6 @@ from ratelimit_service.api.method import TakeBack
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2 import messages
 from ratelimit_service.transports.http2.counts import Counts
-from ratelimit_service.transports.http2.deadlines import Deadlines
 from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.flow import Outflow, Stream
 from ratelimit_service.transports.http2.frames import (
@@ -52,9 +51,8 @@ class Calls:
         """What is written now is taken soon: nobody has to be woken."""
         self.lingering: dict[int, bool] = {}
         """Streams that are answered, and whose clients do not speak gRPC and may go on; whether for long."""
-        self.deadlines = Deadlines()
-        self.timed = self.deadlines.of
-        """Calls that have a deadline."""
+        self.timed: dict[int, int] = {}
+        """When calls are over that have a deadline and are not answered."""
         self._wake = wake
         self.limits = limits
         self.counts = counts

@@ -16,7 +16,7 @@ from ratelimit_service.transports.figures import of_lag
 from ratelimit_service.transports.http2.ages import Age, Due
 from ratelimit_service.transports.http2.arrival import Arrival
 from ratelimit_service.transports.http2.counts import Counts
-from ratelimit_service.transports.http2.deadlines import GRAIN
+from ratelimit_service.transports.http2.deadlines import GRAIN, Deadlines
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import FRAMES_PER_SECOND, MOST_IDLE_FRAMES, Bound, Limits
 from ratelimit_service.transports.http2.wire import Wire
@@ -30,7 +30,7 @@ LOOK: Final = SECOND // 2
 """How often connections are looked at, in microseconds: every timeout of theirs may be so much longer."""
 
 _AT_ONCE: Final = 200
-"""Connections looked at before other work has its turn: 2 µs each."""
+"""Connections looked at, or calls whose deadline is over ended, before other work has its turn: 2 µs and 10 µs each."""
 
 
 class Server:
@@ -58,8 +58,7 @@ class Server:
         self.denial = admit
         self.now = clock
         """Microseconds of a clock that does not go back."""
-        self.timed: dict[Wire, None] = {}
-        """Connections that have calls with a deadline, or had until lately."""
+        self.deadlines = Deadlines()
         self.counts = Counts()
         self.streams_end = False
         self.draining = False
@@ -113,7 +112,6 @@ class Server:
             counts.ended[wire.reason or "client"] += 1
             counts.received += wire.received
             counts.sent += wire.sent
-        self.timed.pop(wire, None)
         self._changed.set()
 
     def quiet(self) -> None:
@@ -225,8 +223,8 @@ class Server:
 
     async def _expire(self) -> None:
         while True:
-            await asyncio.sleep(GRAIN / SECOND if self.timed else LOOK / SECOND / 10)
-            now = self.now()
-            for wire in [wire for wire in self.timed if wire.connection.calls.deadlines.soonest <= now]:
-                if not wire.expire(now):
-                    self.timed.pop(wire, None)
+            await asyncio.sleep(GRAIN / SECOND if self.deadlines else LOOK / SECOND / 10)
+            for index, (calls, number) in enumerate(self.deadlines.over(self.now())):
+                calls.expire(number)
+                if index % _AT_ONCE == _AT_ONCE - 1:
+                    await asyncio.sleep(0)

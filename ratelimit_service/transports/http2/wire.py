@@ -124,8 +124,7 @@ class Wire(asyncio.Protocol):
                 if head is not before:  # calls that come together ask the same, almost always
                     before, call, timeout = head, self._methods[head.path].call, head.timeout
                     if timeout is not None:
-                        over = self._server.now() + timeout
-                        self._server.timed[self] = None
+                        now = self._server.now()
                 if number in abandoned:  # it was reset in the same read
                     abandoned.discard(number)
                     continue
@@ -140,7 +139,7 @@ class Wire(asyncio.Protocol):
                     log.exception("%s failed", head.path)
                     reply(number, INTERNAL)
                 if timeout is not None and number in calls.streams and number not in calls.timed:  # type: ignore[possibly-undefined] # as above
-                    calls.deadlines.add(number, over)  # type: ignore[possibly-undefined] # as above
+                    self._server.deadlines.add(calls, number, now + timeout, now)  # type: ignore[possibly-undefined] # as above
             elif kind is Kind.BEGIN:
                 self._expire_in(number, head.timeout)
             else:
@@ -262,8 +261,8 @@ class Wire(asyncio.Protocol):
     def _expire_in(self, number: int, timeout: int | None) -> None:
         calls = self.connection.calls
         if timeout is not None and number in calls.streams:
-            calls.deadlines.add(number, self._server.now() + timeout)
-            self._server.timed[self] = None
+            now = self._server.now()
+            self._server.deadlines.add(calls, number, now + timeout, now)
 
     def cut(self, reason: str) -> None:
         """End it now, whatever it waits for."""
@@ -272,13 +271,6 @@ class Wire(asyncio.Protocol):
         self._finish_events()
         self.transport.abort()
         self._server.leave(self)
-
-    def expire(self, now: int) -> bool:
-        """End the calls whose deadline is over; whether others have one."""
-        calls = self.connection.calls
-        for number in calls.deadlines.over(now):
-            calls.expire(number)
-        return bool(calls.timed)
 
     def end_streams(self, error: RpcError) -> None:
         """Finish all streaming calls."""
