@@ -21,7 +21,7 @@ _OTHER_FILES: Final = 100
 """Of a process, besides its clients' connections: what it listens on, Redis, rules, those who read its metrics."""
 
 
-def allow_files(connections: int, *, tls: bool) -> str:
+def allow_files(connections: int) -> str:
     """Let this process, and those it starts, have all the files that the system lets it; or why they are too few.
 
     What shells and containers begin with, often 1,024, is for the sake of select(2), which nobody here uses.
@@ -29,7 +29,7 @@ def allow_files(connections: int, *, tls: bool) -> str:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError):  # macOS has fewer than it says
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    least = connections * (2 if tls else 1) + _OTHER_FILES  # a handshake has two: see transports/http2/handshakes.py
+    least = connections + _OTHER_FILES
     if most == resource.RLIM_INFINITY or least <= most:
         return ""
     return f"{connections} connections take {least} files, and the process may have {most}: raise ulimit -Hn"

@@ -62,7 +62,7 @@ def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
     start_logging(settings.log_level, settings.log_format)
     for warning in warnings:
         log.warning("%s", warning)
-    if problem := allow_files(settings.grpc_max_connections, tls=settings.grpc_server_use_tls):
+    if problem := allow_files(settings.grpc_max_connections):
         log.warning("GRPC_MAX_CONNECTIONS: %s", problem)
     sys.setswitchinterval(SWITCH_SECONDS)
     uvloop.run(_serve(settings, hints=hints))

@@ -83,11 +83,3 @@ def test_it_takes_all_the_files_that_it_may_have(tmp_path: Path) -> None:
     with files(512), start_service(tmp_path, RULES, {"GRPC_MAX_CONNECTIONS": str(hard)}) as service:
         assert float(service.metrics().partition("\nprocess_max_fds ")[2].split()[0]) == hard
         assert f"GRPC_MAX_CONNECTIONS: {hard} connections take {hard + 100} files" in service.log
-
-
-def test_handshakes_of_tls_take_twice_as_many_files(tmp_path: Path) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    half = hard // 2
-    environ = {"GRPC_MAX_CONNECTIONS": str(half), **with_tls(tmp_path)}
-    with start_service(tmp_path, RULES, environ) as service:
-        assert f"GRPC_MAX_CONNECTIONS: {half} connections take {2 * half + 100} files" in service.log

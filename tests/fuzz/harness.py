@@ -56,7 +56,8 @@ class Driver:
         self.client = Client()
         self.heard: list[tuple[str, int, bytes]] = []
         self.error: Code | None = None
-        self.connection = Connection(METHODS, limits, self._wake, denial)
+        self.connection = Connection(METHODS, limits, self._wake)
+        self.connection.admit(denial, "")
         self._limits = limits
         self._manner = manner
         self._waiting: list[int] = []

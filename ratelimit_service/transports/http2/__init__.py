@@ -1,7 +1,7 @@
 """The fast transport: our own HTTP/2, for gRPC and nothing else.
 
 `frames`, `headers`, `messages`, `flow`, `calls`, `peer` and `connection` are the protocol, without I/O, `ages` what
-becomes of a connection in time; `arrival`, `wire` and `server` give them sockets and a clock.
+becomes of a connection in time; `handshakes` is TLS; `wire` and `server` give them sockets and a clock.
 """
 
 import asyncio
@@ -10,16 +10,13 @@ from collections.abc import Callable, Sequence
 
 from ratelimit_service.address import Address
 from ratelimit_service.api.method import Method, StreamMethod
-from ratelimit_service.clock import SECOND, Clock, steady_clock
-from ratelimit_service.errors import RpcError
+from ratelimit_service.clock import Clock, steady_clock
 from ratelimit_service.figures import Figure
-from ratelimit_service.transports.http2.arrival import Arrival
 from ratelimit_service.transports.http2.handshakes import Handshakes
 from ratelimit_service.transports.http2.server import Server
+from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.listen import open_sockets, remove_socket
 from ratelimit_service.transports.options import GrpcOptions
-from ratelimit_service.transports.refusals import not_admitted
-from ratelimit_service.transports.tls import bears
 from ratelimit_service.transports.transport import Connections
 
 
@@ -39,15 +36,14 @@ class Http2Transport:
         self, methods: Sequence[Method], streams: Sequence[StreamMethod], addresses: Sequence[Address]
     ) -> Sequence[Address]:
         """As Transport says; also StartError when a certificate cannot be used."""
-        tls, seconds = self._options.tls, self._options.preface_timeout / SECOND
-        self._handshakes = handshakes = Handshakes(tls, seconds) if tls else None
+        self._handshakes = Handshakes(self._options.tls) if self._options.tls else None
         opened = open_sockets(addresses)
-        server = Server(methods, streams, self._options, self._denial, self._clock)
+        server = Server(methods, streams, self._options, self._handshakes, self._clock)
         self._server = server
         loop = asyncio.get_running_loop()
         for address in opened:
             for listening in address.sockets:
-                listener = await loop.create_server(lambda: Arrival(server, handshakes), sock=listening, backlog=1024)
+                listener = await loop.create_server(lambda: Wire(server), sock=listening, backlog=1024)
                 self._listeners.append(listener)
         self._addresses = [each.address for each in opened]
         return self._addresses
@@ -68,10 +64,10 @@ class Http2Transport:
             connection.close()
             gone()
             return
-        arrival = Arrival(self._server, self._handshakes, gone)
+        wire = Wire(self._server, gone)
         connection.setblocking(False)
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: arrival, connection)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, connection)
         except OSError:
             gone()
 
@@ -102,11 +98,3 @@ class Http2Transport:
         for address in self._addresses:
             remove_socket(address)  # not later: by the end of the drain the next instance may listen there
         await server.drain(grace_seconds)
-
-    def _denial(self, transport: asyncio.Transport) -> RpcError | None:
-        wanted = self._options.tls.client_san if self._options.tls else ""
-        if not wanted:
-            return None
-        shown = transport.get_extra_info("peercert") or {}
-        names = (value for _, value in shown.get("subjectAltName", ()))
-        return None if bears(names, wanted) else not_admitted(wanted)

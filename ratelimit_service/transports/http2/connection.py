@@ -32,6 +32,7 @@ from ratelimit_service.transports.http2.frames import (
 from ratelimit_service.transports.http2.headers import HeaderReader
 from ratelimit_service.transports.http2.limits import (
     FRAMES_PER_QUESTION,
+    FRAMES_PER_RECORD,
     MOST_IDLE_FRAMES,
     RECEIVE_WINDOW,
     Bound,
@@ -59,9 +60,7 @@ class Connection:
         methods: Mapping[str, bool],
         limits: Limits,
         wake: Callable[[], None],
-        denial: RpcError | None = None,
         counts: Counts | None = None,
-        refusal: str = "",
     ) -> None:
         self._counts = counts or Counts()
         self.calls = Calls(limits, wake, self._counts)
@@ -74,8 +73,8 @@ class Connection:
         """Reads in which the client finished a frame, or a header block, that it had begun."""
         self._limits = limits
         self._largest_whole = min(limits.max_message_size, LARGEST - PREFIX_BYTES)
-        self.peer = Peer(self.calls, HeaderReader(methods, limits.max_header_list_size, denial), limits)
-        self._refusal = refusal
+        self.peer = Peer(self.calls, HeaderReader(methods, limits.max_header_list_size), limits)
+        self._refusal = ""
         self._buffer = b""
         announced = {
             frames.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
@@ -84,6 +83,10 @@ class Connection:
         self._out = self.calls.flow.out
         # They leave when the client has said that it speaks HTTP/2: 3.4.
         self._out += (frames.settings(announced), frames.window_update(0, RECEIVE_WINDOW - FIRST_WINDOW))
+
+    def admit(self, denial: RpcError | None, refusal: str) -> None:
+        """What TLS has shown of the client: each of its calls may be denied, or the connection refused."""
+        self.peer.headers.denial, self._refusal = denial, refusal
 
     def receive(self, data: bytes) -> list[Event]:
         """What these bytes, after those before, make happen. To be called again with none while there is `more`."""
@@ -174,6 +177,11 @@ class Connection:
         """Take no new calls from now on; the client learns which was the last."""
         if not self.closed:
             self.peer.leave()
+
+    def waste(self, records: int) -> None:
+        """So many records of TLS came that carry nothing: each costs us something and asks for nothing."""
+        if not self.closed and not self.peer.afford(records * FRAMES_PER_RECORD):
+            self.close(Code.ENHANCE_YOUR_CALM, "too many records of TLS that carry nothing", Bound.EMPTY_RECORDS)
 
     @property
     def left(self) -> bool:

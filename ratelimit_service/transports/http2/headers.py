@@ -84,16 +84,17 @@ _GRPC: Final = re.compile(rb"application/grpc(?:[+;].*)?", re.IGNORECASE)
 class HeaderReader:
     """The blocks of one connection."""
 
-    def __init__(self, methods: Mapping[str, bool], most_bytes: int, denial: RpcError | None) -> None:
+    def __init__(self, methods: Mapping[str, bool], most_bytes: int) -> None:
         self.cache: dict[bytes, Head] = {}
         """Every block in it means the same whenever it comes."""
         self.plain: dict[bytes, Head] = {}
         """Those of them that are `plain`: the hot path asks for no other."""
+        self.denial: RpcError | None = None
+        """Why the client may call nothing."""
         self.usual: Usual | None = None
         """The one of those that came last."""
         self._methods = methods
         self._most_bytes = most_bytes
-        self._denial = denial
         self._acknowledged = False
         self._fields: dict[bytes, tuple[bytes, bytes]] = {}
         self._heads: dict[bytes, Head] = {}
@@ -254,8 +255,8 @@ class HeaderReader:
             return Head(path, http=b"405", bodiless=found[b":method"] == b"HEAD")
         if not _GRPC.fullmatch(found.get(b"content-type", b"")):
             return Head(path, http=b"415")
-        if self._denial is not None:
-            return Head(path, refusal=self._denial)
+        if self.denial is not None:
+            return Head(path, refusal=self.denial)
         streaming = self._methods.get(path)
         if streaming is None:
             return _refused(path, Status.UNIMPLEMENTED, "unknown method")

@@ -102,9 +102,13 @@ class Peer:
             case _:
                 self._spend(Bound.UNKNOWN_FRAMES)  # 4.1: of unknown kinds nothing is to be made
 
-    def _spend(self, bound: Bound, count: int = 1) -> None:
+    def afford(self, count: int) -> bool:
+        """Take so many from what may come and ask for nothing; False when there were fewer."""
         self.budget -= count
-        if self.budget < 0:
+        return self.budget >= 0
+
+    def _spend(self, bound: Bound, count: int = 1) -> None:
+        if not self.afford(count):
             raise WireError(Code.ENHANCE_YOUR_CALM, f"too many frames that ask for nothing: {bound}", bound)
 
     def _on_stream(self, number: int) -> None:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.clock import SECOND, Clock
@@ -14,15 +14,16 @@ from ratelimit_service.latency import Latency
 from ratelimit_service.notices import Notices
 from ratelimit_service.transports.figures import of_lag
 from ratelimit_service.transports.http2.ages import Age, Due
-from ratelimit_service.transports.http2.arrival import Arrival
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.deadlines import GRAIN, Deadlines
 from ratelimit_service.transports.http2.frames import Code
+from ratelimit_service.transports.http2.handshakes import Handshakes
 from ratelimit_service.transports.http2.limits import FRAMES_PER_SECOND, MOST_IDLE_FRAMES, Bound, Limits
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.lag import watch_lag
 from ratelimit_service.transports.options import GrpcOptions
-from ratelimit_service.transports.refusals import STOPPING
+from ratelimit_service.transports.refusals import STOPPING, not_admitted
+from ratelimit_service.transports.tls import bears
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Server:
         methods: Sequence[Method],
         streams: Sequence[StreamMethod],
         options: GrpcOptions,
-        admit: Callable[[asyncio.Transport], RpcError | None],
+        handshakes: Handshakes | None,
         clock: Clock,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -55,7 +56,7 @@ class Server:
             options.max_header_list_size,
             options.max_connection_memory,
         )
-        self.denial = admit
+        self.handshakes = handshakes
         self.now = clock
         """Microseconds of a clock that does not go back."""
         self.deadlines = Deadlines()
@@ -64,7 +65,6 @@ class Server:
         self.draining = False
         self._options = options
         self._notices = Notices(log, self.now)
-        self._arrivals: dict[Arrival, None] = {}
         self._wires: dict[Wire, Age] = {}
         self._changed = asyncio.Event()
         self._lag = Latency()
@@ -74,36 +74,34 @@ class Server:
         """As Connections says."""
         counts, wires = self.counts, self._wires
         counted = counts.figures(
-            connections=len(self._arrivals) + len(wires),
+            connections=len(wires),
             streams=sum(len(wire.connection.calls.streams) for wire in wires),
             received=counts.received + sum(wire.received for wire in wires),
             sent=counts.sent + sum(wire.sent for wire in wires),
         )
         return (*counted, of_lag(self._lag))
 
-    def arrive(self, arrival: Arrival) -> bool:
+    def enter(self, wire: Wire) -> bool:
         """Whether there is room for one more, be it through TLS or not."""
-        most, counts, there = self._options.max_connections, self.counts, len(self._arrivals) + len(self._wires)
-        if most and there >= most:
+        options, counts = self._options, self.counts
+        most = options.max_connections
+        if most and len(self._wires) >= most:
             counts.turn_away(most)
             return False
         counts.accepted += 1
-        self._arrivals[arrival] = None
+        # A tenth more or less: those who came together shall not come again together.
+        oldest = int(options.max_connection_age * random.uniform(0.9, 1.1))  # noqa: S311 - nobody gains by guessing it
+        now = wire.connection.calls.flow.now = self.now()
+        self._wires[wire] = Age(now, oldest, options)
         return True
 
-    def turn_away(self, arrival: Arrival, name: str) -> None:
-        """It did not come through TLS."""
-        del self._arrivals[arrival]
-        self.counts.ended[name] += 1
-
-    def enter(self, arrival: Arrival, wire: Wire) -> None:
-        """It did, or there is none."""
-        del self._arrivals[arrival]
-        # A tenth more or less: those who came together shall not come again together.
-        age = self._options.max_connection_age
-        oldest = int(age * random.uniform(0.9, 1.1))  # noqa: S311 - nobody gains by guessing it
-        now = wire.connection.calls.flow.now = self.now()
-        self._wires[wire] = Age(now, oldest, self._options)
+    def denial(self, shown: Mapping[str, Any]) -> RpcError | None:
+        """Why a client with this certificate may call nothing."""
+        wanted = self._options.tls.client_san if self._options.tls else ""
+        if not wanted:
+            return None
+        names = (value for _, value in shown.get("subjectAltName", ()))
+        return None if bears(names, wanted) else not_admitted(wanted)
 
     def leave(self, wire: Wire) -> None:
         """It is gone."""
@@ -125,8 +123,6 @@ class Server:
     async def drain(self, grace_seconds: float) -> None:
         """Let calls finish, then streams end, then connections; what is left when the grace is over is cut."""
         self.draining = True
-        for arrival in self._arrivals:
-            arrival.cut()
         for wire, age in tuple(self._wires.items()):
             age.grace = 0
             if wire.connection.begun:
@@ -209,6 +205,10 @@ class Server:
             case Due.CLOSE_SLOW:
                 # Slow preface and slow headers (Slowloris): a byte now and then holds a connection for ever.
                 bound = Bound.UNFINISHED if connection.begun else Bound.PREFACE
+                if wire.securing:
+                    refused[bound] += 1
+                    wire.end_tls("the client takes too long for its handshake")
+                    return
                 connection.close(Code.ENHANCE_YOUR_CALM, "the client takes too long to finish what it began", bound)
             case Due.RETIRE_OLD:
                 self._retire(wire, age, "age")

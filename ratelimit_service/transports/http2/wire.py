@@ -6,6 +6,7 @@ more, nothing is read: a client that does not read its answers asks nothing eith
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter_ns
@@ -16,6 +17,7 @@ from ratelimit_service.errors import RpcError
 from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import Code
+from ratelimit_service.transports.http2.handshakes import Session, why
 from ratelimit_service.transports.http2.limits import LINGER_SECONDS
 from ratelimit_service.transports.http2.stream_call import StreamCall
 from ratelimit_service.transports.http2.work import MOST
@@ -36,12 +38,12 @@ _MOST_TIMED: Final = 64
 
 
 class Wire(asyncio.Protocol):
-    """One connection."""
+    """One connection; `tell_gone` is called once, when it is over, now or later."""
 
     transport: asyncio.Transport
     connection: Connection
 
-    def __init__(self, server: "Server", tell_gone: Callable[[], None]) -> None:
+    def __init__(self, server: "Server", tell_gone: Callable[[], None] | None = None) -> None:
         self._server = server
         self._tell_gone = tell_gone
         self._loop = server.loop
@@ -51,8 +53,12 @@ class Wire(asyncio.Protocol):
         self._unanswered: dict[int, tuple[int, int]] = {}
         """Of timed reads that were not answered at once: their last call, when it came, and how many calls they had."""
         self._turn = -1
+        self._session: Session | None = None
+        """TLS, if there is any."""
         self._closing: asyncio.TimerHandle | None = None
         self._held = False
+        self.securing = False
+        """The client is not through with TLS."""
         self.gone = False
         self.heard = True
         """Something came since the server looked last."""
@@ -70,18 +76,16 @@ class Wire(asyncio.Protocol):
         return self.sent - self.transport.get_write_buffer_size() if self.stuck else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is here, and through with TLS."""
+        """A client is here."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's own are not of asyncio's class
-        secured = transport.get_extra_info("ssl_object")
-        refusal = "TLS without h2 by ALPN (3.2)" if secured and secured.selected_alpn_protocol() != "h2" else ""
-        self.connection = Connection(
-            self._server.kinds,
-            self._server.limits,
-            self._wake,
-            self._server.denial(self.transport),
-            self._server.counts,
-            refusal,
-        )
+        server = self._server
+        self.connection = Connection(server.kinds, server.limits, self._wake, server.counts)
+        if not server.enter(self):
+            self.connection.lose()
+            self.transport.abort()
+        elif server.handshakes is not None:
+            self._session = server.handshakes.begin()
+            self.securing = True
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
@@ -90,13 +94,15 @@ class Wire(asyncio.Protocol):
         self._work(data)
 
     def _work(self, data: bytes) -> None:
-        connection = self.connection
+        connection, session = self.connection, self._session
         if connection.closed:
             return
         calls = connection.calls
         calls.expected = True
         self._turn = (self._turn + 1) % TIMED
         arrived = 0 if self._turn else perf_counter_ns()
+        if session is not None:
+            data = self._decrypt(session, data)
         events = connection.receive(data)
         if events:
             count, (kind, last, _, _) = len(events), events[-1]
@@ -111,10 +117,46 @@ class Wire(asyncio.Protocol):
                     self._unanswered[last] = arrived, count
         else:
             self._write()
-        if (calls.ready or calls.work >= MOST) and connection.more and not self._held:
+        more = (calls.ready or calls.work >= MOST) and connection.more
+        if (more or (session is not None and session.more)) and not (self._held or connection.closed):
             self._held = True
             self.transport.pause_reading()
             self._loop.call_soon(self._go_on)
+        elif session is not None and session.over:
+            self.transport.close()  # nobody speaks gRPC half open
+
+    def _decrypt(self, session: Session, raw: bytes) -> bytes:
+        """The data in what has come; what TLS answers by itself is written."""
+        try:
+            data = session.whole(raw)
+            if data:
+                return data
+            if data is None:
+                data = session.receive(raw)
+        except ssl.SSLError as error:
+            self.transport.write(session.take())  # the alert that tells the client
+            self.securing = not session.established
+            self.end_tls(why(error, "the handshake" if self.securing else "a record of TLS"))
+            return b""
+        if out := session.take():
+            self.sent += len(out)
+            self.transport.write(out)
+        if self.securing and session.established:
+            self.securing = False
+            refusal = "" if session.agreed == "h2" else "TLS without h2 by ALPN (3.2)"
+            self.connection.admit(self._server.denial(session.shown), refusal)
+        if session.empty:
+            self.connection.waste(session.empty)
+            session.empty = 0
+        return data
+
+    def end_tls(self, reason: str) -> None:
+        """It is over because of TLS."""
+        self.reason = "tls_handshake" if self.securing else "tls_record"
+        self._server.tell(self.reason, reason)
+        self.connection.lose()
+        self._finish_events()
+        self._linger()
 
     def _handle(self, events: list[Event]) -> None:
         calls = self.connection.calls
@@ -195,7 +237,9 @@ class Wire(asyncio.Protocol):
         out = connection.take()
         if self.gone:
             return
-        if out and self._closing is None:
+        if out and self._closing is None and not self.securing:
+            if self._session is not None:
+                out = self._session.send(out)
             self.sent += len(out)
             self.transport.write(out)
         if connection.closed:
@@ -213,13 +257,14 @@ class Wire(asyncio.Protocol):
                 code, reason = self.connection.error
                 self.reason = code.name.lower()
                 self._server.tell(self.reason, reason)
-            self._closing = self._loop.call_later(LINGER_SECONDS, self.transport.abort)
-            if self.transport.can_write_eof():
-                self.transport.write_eof()
-            elif self.connection.error is None:
-                self.transport.close()
-            # Else TLS, which cannot be half closed: who goes on sending would be cut off before it reads the reason.
+            self._linger()
             self._finish_events()
+
+    def _linger(self) -> None:
+        self._closing = self._loop.call_later(LINGER_SECONDS, self.transport.abort)
+        if self._session is not None and not self.securing:
+            self.transport.write(self._session.close())
+        self.transport.write_eof()
 
     def _finish_events(self) -> None:
         calls = self.connection.calls
@@ -256,7 +301,8 @@ class Wire(asyncio.Protocol):
         self.connection.lose()
         self._finish_events()
         self._server.leave(self)
-        self._tell_gone()
+        if self._tell_gone is not None:
+            self._tell_gone()
 
     def _expire_in(self, number: int, timeout: int | None) -> None:
         calls = self.connection.calls
@@ -281,7 +327,3 @@ class Wire(asyncio.Protocol):
     def unary(self) -> bool:
         """A method that answers once is at work."""
         return len(self.connection.calls.streams) > len(self._streams)
-
-
-def nothing() -> None:
-    """Nobody wants to know."""

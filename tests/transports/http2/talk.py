@@ -78,7 +78,8 @@ class Talk:
         self.out = b""
         self.heard: list[Heard] = []
         self.counts = Counts()
-        self.connection = Connection(METHODS, limits or Limits(), self._wake, denial, self.counts)
+        self.connection = Connection(METHODS, limits or Limits(), self._wake, self.counts)
+        self.connection.admit(denial, "")
         self.say(*first)
 
     def _wake(self) -> None:

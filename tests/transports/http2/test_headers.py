@@ -40,7 +40,7 @@ lists = st.lists(st.tuples(others, st.sampled_from(VALUES)), max_size=6)
 def test_a_block_put_together_from_fields_asks_for_what_it_says(
     blocks: list[tuple[bool, list[tuple[str, str]], bool]],
 ) -> None:
-    reader = HeaderReader(METHODS, 400, None)
+    reader = HeaderReader(METHODS, 400)
     encoder = hpack.Encoder()
     encoder.header_table_size = 0
     for common, more, huffman in blocks:
@@ -51,14 +51,14 @@ def test_a_block_put_together_from_fields_asks_for_what_it_says(
 
 @given(st.binary(max_size=40), st.booleans())
 def test_any_bytes_are_read_alike_from_fields_and_whole(sent: bytes, common: bool) -> None:
-    reader = HeaderReader(METHODS, 400, None)
+    reader = HeaderReader(METHODS, 400)
     asked(reader, block())
 
     assert asked(reader, block()[1:] + sent if common else sent) == decoded(block()[1:] + sent if common else sent)
 
 
 def test_a_field_that_changes_with_each_call_leaves_the_others_known() -> None:
-    reader = HeaderReader(METHODS, 16_384, None)
+    reader = HeaderReader(METHODS, 16_384)
     heads = {reader.read(block("/t/U", (b"traceparent", b"%d" % number))) for number in range(1_000)}
 
     assert heads == {Head("/t/U", plain=True)}
@@ -111,7 +111,7 @@ def test_what_is_remembered_of_headers_is_bounded_in_bytes(made: Callable[[int],
     gc.collect()
     tracemalloc.start()
     try:
-        reader = HeaderReader(METHODS, 16_384, None)
+        reader = HeaderReader(METHODS, 16_384)
         reader.read(block())
         before, _ = tracemalloc.get_traced_memory()
         most = 0
@@ -126,7 +126,7 @@ def test_what_is_remembered_of_headers_is_bounded_in_bytes(made: Callable[[int],
 
 
 def test_a_block_that_is_longer_is_not_remembered() -> None:
-    reader = HeaderReader(METHODS, 16_384, None)
+    reader = HeaderReader(METHODS, 16_384)
     reader.read(block(UNARY, *((b"a%d" % name, b"x" * 100) for name in range(10))))
 
     assert max(map(len, reader.cache), default=0) <= LONGEST_CACHED
@@ -173,7 +173,7 @@ def asked(reader: HeaderReader, sent: bytes) -> str | int:
 
 def decoded(sent: bytes) -> str | int:
     """The same, decoded whole by a reader that knows nothing."""
-    reader = HeaderReader(METHODS, 400, None)
+    reader = HeaderReader(METHODS, 400)
     reader._decode(b"\x20")
     try:
         return repr(reader._head(reader._decode(sent)))
