@@ -7,6 +7,7 @@ becomes of a connection in time; `handshakes` is TLS; `wire` and `server` give t
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 
 from ratelimit_service.address import Address
 from ratelimit_service.api.method import Method, StreamMethod
@@ -23,9 +24,12 @@ from ratelimit_service.transports.transport import Connections
 class Http2Transport:
     """Carries methods on HTTP/2 of our own."""
 
-    def __init__(self, options: GrpcOptions, clock: Clock = steady_clock) -> None:
+    def __init__(
+        self, options: GrpcOptions, clock: Clock = steady_clock, tick: Callable[[], int] = perf_counter_ns
+    ) -> None:
         self._options = options
         self._clock = clock
+        self._tick = tick
         self._server: Server | None = None
         self._listeners: list[asyncio.Server] = []
         self._addresses: Sequence[Address] = ()
@@ -38,7 +42,7 @@ class Http2Transport:
         """As Transport says; also StartError when a certificate cannot be used."""
         self._handshakes = Handshakes(self._options.tls) if self._options.tls else None
         opened = open_sockets(addresses)
-        server = Server(methods, streams, self._options, self._handshakes, self._clock)
+        server = Server(methods, streams, self._options, self._handshakes, self._clock, self._tick)
         self._server = server
         loop = asyncio.get_running_loop()
         for address in opened:

@@ -26,7 +26,7 @@ from ratelimit_service.transports.http2.headers import Head
 from ratelimit_service.transports.http2.limits import MOST_RESET, Bound, Limits
 from ratelimit_service.transports.http2.responses import OK, RESPONSE, http_response, trailers
 from ratelimit_service.transports.http2.whole import MOST_AT_ONCE, OK_HEAD, RESPONSE_HEAD, answer_of
-from ratelimit_service.transports.http2.work import of_blocked, of_streams
+from ratelimit_service.transports.http2.work import OF_ERROR, of_blocked, of_streams
 from ratelimit_service.transports.refusals import EXPIRED, MOST_UNREAD_BYTES, PAUSE_BYTES, UNREAD, too_large
 
 _WHOLE: Final = Head("", plain=True)
@@ -57,7 +57,7 @@ class Calls:
         self.limits = limits
         self.counts = counts
         self.work = 0
-        """Microseconds that this read has taken so far, as `work` reckons."""
+        """Nanoseconds that this step takes so far, as `work` reckons."""
         self.held = 0
         """Bytes of messages that are not read yet."""
 
@@ -151,6 +151,7 @@ class Calls:
             self._start(stream)
             block = OK
         else:
+            self.work += OF_ERROR
             block = trailers(error) if stream.started else RESPONSE + trailers(error)
         stream.tail = frame(HEADERS, END_HEADERS | END_STREAM, number, block)
         self._release(stream)

@@ -76,6 +76,8 @@ class Connection:
         self.peer = Peer(self.calls, HeaderReader(methods, limits.max_header_list_size), limits)
         self._refusal = ""
         self._buffer = b""
+        """What came and is not read, from `_at` on."""
+        self._at = 0
         announced = {
             frames.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
             frames.MAX_HEADER_LIST_SIZE: limits.max_header_list_size,
@@ -92,7 +94,11 @@ class Connection:
         """What these bytes, after those before, make happen. To be called again with none while there is `more`."""
         if self.closed:
             return []
-        buffer = self._buffer + data if self._buffer else data
+        buffer, at = self._buffer, self._at
+        if not buffer:
+            buffer = data
+        elif data:
+            buffer, at = buffer[at:] + data, 0
         calls, peer = self.calls, self.peer
         calls.work = 0
         try:
@@ -101,12 +107,13 @@ class Connection:
             if calls.ready:
                 for stream in tuple(calls.ready.values()):
                     questions.read(calls, stream)
-                    if calls.work >= work.MOST:
+                    if calls.work >= work.STEP:
                         break
             block = peer.block
-            read = self._parse(buffer)
-            self._buffer = buffer[read:]
-            if read and peer.settled and (block is None or peer.block is not block):
+            read = self._parse(buffer, at)
+            # What is left of a long read is not copied at each step.
+            self._buffer, self._at = (buffer, read) if calls.work >= work.STEP else (buffer[read:], 0)
+            if read > at and peer.settled and (block is None or peer.block is not block):
                 self.finished += 1
         except WireError as error:
             self.close(Code(error.code), error.message, error.bound)
@@ -120,12 +127,12 @@ class Connection:
     @property
     def more(self) -> bool:
         """It stopped to let others have their turn."""
-        return not self.closed and bool(self.calls.ready or self.calls.work >= work.MOST)
+        return not self.closed and bool(self.calls.ready or self.calls.work >= work.STEP)
 
     @property
     def unfinished(self) -> bool:
         """The client began a header block or a frame, and owes the rest."""
-        return bool(self._buffer) or self.peer.block is not None or not self.peer.settled
+        return len(self._buffer) > self._at or self.peer.block is not None or not self.peer.settled
 
     def take(self) -> bytes:
         """What is to be written now."""
@@ -204,14 +211,15 @@ class Connection:
     def lose(self) -> None:
         """The client is gone, or nobody for us any more."""
         self.closed = True
-        self._buffer = b""
+        self._buffer, self._at = b"", 0
         self.peer.block = None
         for number in tuple(self.calls.streams):
             self.calls.leave(number)
 
-    def _parse(self, buffer: bytes) -> int:
+    def _parse(self, buffer: bytes, at: int) -> int:
         """How far the buffer was read."""
-        at = 0 if self.begun else self._greet(buffer)
+        if not self.begun:
+            at = self._greet(buffer)
         if not self.begun:
             return 0
         end_of_buffer, peer, calls = len(buffer), self.peer, self.calls
@@ -219,7 +227,7 @@ class Connection:
         while end_of_buffer - at >= 9:
             if headers.usual is not None and peer.block is None and (after := self._questions(buffer, at)) > at:
                 at = after
-                if calls.work >= work.MOST:
+                if calls.work >= work.STEP:
                     break
                 continue
             high, low, kind, flags, number = unpack_head(buffer, at)
@@ -235,7 +243,7 @@ class Connection:
             at = end
             calls.work += work.OF_FRAME + headers.work
             headers.work = 0
-            if calls.work >= work.MOST:
+            if calls.work >= work.STEP:
                 break
         return at
 

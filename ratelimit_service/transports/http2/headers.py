@@ -21,7 +21,7 @@ from ratelimit_service.transports.http2.fields import cut
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.http2.whole import QUESTION_BYTES, question_in
-from ratelimit_service.transports.http2.work import of_block
+from ratelimit_service.transports.http2.work import of_block, of_fields
 from ratelimit_service.transports.refusals import EXPIRED
 
 MOST_KEPT: Final = 64 * 1024
@@ -103,7 +103,7 @@ class HeaderReader:
         # Of a list that is too large the rest must be decoded all the same, for the blocks to come: but not for ever.
         self._decoder = Decoder(2 * most_bytes)
         self.work = 0
-        """Microseconds that decoding has taken, as `work` reckons; who reads it sets it back."""
+        """Nanoseconds that decoding takes, as `work` reckons; who reads it sets it back."""
 
     def acknowledged(self) -> None:
         """The client knows that our header table has no entries: RFC 7541, 4.2 has it shrink its own.
@@ -133,6 +133,7 @@ class HeaderReader:
         fields = cut(block)
         if fields is None:
             return None
+        self.work += of_fields(len(fields))
         wanted: list[bytes] = []
         size = regular = 0
         most = self._most_bytes

@@ -246,6 +246,7 @@ class Peer:
                 self.headers.acknowledged()
             return
         found, flow = frames.read_settings(payload), self.calls.flow
+        self.calls.work += work.OF_SETTINGS * (1 + len(payload) // 48)
         flow.frame_size = min(found.get(frames.MAX_FRAME_SIZE, flow.frame_size), _LARGEST_SENT)
         self._out.append(frames.frame(frames.SETTINGS, ACK, 0))
         if found.get(frames.HEADER_TABLE_SIZE, FIRST_TABLE) < FIRST_TABLE:

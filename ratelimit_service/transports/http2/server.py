@@ -19,6 +19,7 @@ from ratelimit_service.transports.http2.deadlines import GRAIN, Deadlines
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.handshakes import Handshakes
 from ratelimit_service.transports.http2.limits import FRAMES_PER_SECOND, MOST_IDLE_FRAMES, Bound, Limits
+from ratelimit_service.transports.http2.shares import Shares, Tick
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.lag import watch_lag
 from ratelimit_service.transports.options import GrpcOptions
@@ -44,6 +45,7 @@ class Server:
         options: GrpcOptions,
         handshakes: Handshakes | None,
         clock: Clock,
+        tick: Tick,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.methods = {method.path: method for method in methods}
@@ -59,6 +61,8 @@ class Server:
         self.handshakes = handshakes
         self.now = clock
         """Microseconds of a clock that does not go back."""
+        self.tick = tick
+        self.shares = Shares(self.loop.call_soon, tick)
         self.deadlines = Deadlines()
         self.counts = Counts()
         self.streams_end = False

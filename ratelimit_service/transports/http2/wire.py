@@ -1,7 +1,8 @@
 """The asyncio side of a connection: bytes in, events to methods, bytes out. Hot path.
 
 One write answers a whole read. What is answered later is written once per turn of the loop. While the socket takes no
-more, nothing is read: a client that does not read its answers asks nothing either.
+more, nothing is read: a client that does not read its answers asks nothing either. Nor is anything read while what came
+waits for its turn (`shares`).
 """
 
 import asyncio
@@ -9,7 +10,6 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
 
 from ratelimit_service.api.method import Method, StreamMethod
@@ -19,8 +19,9 @@ from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.handshakes import Session, why
 from ratelimit_service.transports.http2.limits import LINGER_SECONDS
+from ratelimit_service.transports.http2.shares import HANDSHAKE, host_of
 from ratelimit_service.transports.http2.stream_call import StreamCall
-from ratelimit_service.transports.http2.work import MOST
+from ratelimit_service.transports.http2.work import STEP
 from ratelimit_service.transports.refusals import INTERNAL, STOPPING
 
 if TYPE_CHECKING:
@@ -56,7 +57,14 @@ class Wire(asyncio.Protocol):
         self._session: Session | None = None
         """TLS, if there is any."""
         self._closing: asyncio.TimerHandle | None = None
-        self._held = False
+        self._tick = server.tick
+        self._data = b""
+        """What came and waits for its turn."""
+        self._arrived = 0
+        """When that came."""
+        self.waits = False
+        self.finish = self.cost = 0
+        """As `Waiting` says, and nanoseconds too."""
         self.securing = False
         """The client is not through with TLS."""
         self.gone = False
@@ -79,6 +87,7 @@ class Wire(asyncio.Protocol):
         """A client is here."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's own are not of asyncio's class
         server = self._server
+        self.host = server.shares.join(host_of(transport.get_extra_info("peername")))
         self.connection = Connection(server.kinds, server.limits, self._wake, server.counts)
         if not server.enter(self):
             self.connection.lose()
@@ -86,22 +95,49 @@ class Wire(asyncio.Protocol):
         elif server.handshakes is not None:
             self._session = server.handshakes.begin()
             self.securing = True
+            self.cost = HANDSHAKE
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
         self.heard = True
         self.received += len(data)
-        self._work(data)
+        host, now = self.host, self._tick()
+        if host.room <= 0 or self.waits or self.securing:
+            self._data += data
+            self._arrived = now
+            self._wait()
+            return
+        more = self._work(data, now)
+        self.cost = cost = self._tick() - now + (len(data) >> 2)  # to read a byte takes a quarter of a nanosecond
+        host.room -= cost
+        if more:
+            self._wait()
 
-    def _work(self, data: bytes) -> None:
+    def _wait(self) -> None:
+        """Let others have their turn."""
+        if not self.waits:
+            self.transport.pause_reading()
+            self._server.shares.wait(self)
+
+    def go_on(self) -> bool:
+        """It is its turn; whether there is more to do."""
+        if self.gone or self.stuck:
+            return False  # the socket will take more, and then this goes on
+        data, self._data = self._data, b""
+        more = self._work(data, self._arrived)
+        if not (more or self.stuck):
+            self.transport.resume_reading()
+        return more
+
+    def _work(self, data: bytes, arrived: int) -> bool:
+        """A step; whether there is more to do of what has come."""
         connection, session = self.connection, self._session
         if connection.closed:
-            return
+            return False
         calls = connection.calls
         calls.expected = True
         self._turn = (self._turn + 1) % TIMED
-        arrived = 0 if self._turn else perf_counter_ns()
-        if session is not None:
+        if session is not None and (data or not connection.more):
             data = self._decrypt(session, data)
         events = connection.receive(data)
         if events:
@@ -110,20 +146,19 @@ class Wire(asyncio.Protocol):
                 self._handle(events)
                 events, calls.events = calls.events, []
             self._write()
-            if arrived and kind is _CALL:
+            if not self._turn and kind is _CALL:
                 if last not in calls.streams:
-                    self._server.counts.answers.observe_all(perf_counter_ns() - arrived, count)
+                    self._server.counts.answers.observe_all(self._tick() - arrived, count)
                 elif len(self._unanswered) < _MOST_TIMED:
                     self._unanswered[last] = arrived, count
         else:
             self._write()
-        more = (calls.ready or calls.work >= MOST) and connection.more
-        if (more or (session is not None and session.more)) and not (self._held or connection.closed):
-            self._held = True
-            self.transport.pause_reading()
-            self._loop.call_soon(self._go_on)
-        elif session is not None and session.over:
+        more = (calls.ready or calls.work >= STEP) and connection.more
+        if session is None or more:
+            return bool(more)
+        if session.over:
             self.transport.close()  # nobody speaks gRPC half open
+        return session.more and not connection.closed
 
     def _decrypt(self, session: Session, raw: bytes) -> bytes:
         """The data in what has come; what TLS answers by itself is written."""
@@ -212,25 +247,18 @@ class Wire(asyncio.Protocol):
             calls.events = []
             self._handle(events)
             events = calls.events
-        if self.connection.calls.ready and not self._held and not self.stuck:
-            self._held = True
-            self._loop.call_soon(self._go_on)
+        if self.connection.calls.ready and not self.stuck:
+            self._wait()
         self._write()
         if self._unanswered:
             self._time()
 
     def _time(self) -> None:
         """Some of the calls that were not answered at once may have been now."""
-        streams, now, answers = self.connection.calls.streams, perf_counter_ns(), self._server.counts.answers
+        streams, now, answers = self.connection.calls.streams, self._tick(), self._server.counts.answers
         for number in [number for number in self._unanswered if number not in streams]:
             arrived, count = self._unanswered.pop(number)
             answers.observe_all(now - arrived, count)
-
-    def _go_on(self) -> None:
-        self._held = False
-        if not self.gone and not self.stuck:
-            self.transport.resume_reading()
-            self._work(b"")
 
     def _write(self) -> None:
         connection = self.connection
@@ -285,8 +313,7 @@ class Wire(asyncio.Protocol):
         self.stuck = False
         self.connection.congest(False)
         if not self.gone:
-            self.transport.resume_reading()
-            self._work(b"")  # what was read before the socket was stuck
+            self._wait()  # there may be more of what was read before
             self._flush()
 
     def eof_received(self) -> bool:
@@ -296,11 +323,13 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """It is over."""
         self.gone = True
+        self._data = b""
         if self._closing is not None:
             self._closing.cancel()
         self.connection.lose()
         self._finish_events()
         self._server.leave(self)
+        self._server.shares.leave(self.host)
         if self._tell_gone is not None:
             self._tell_gone()
 

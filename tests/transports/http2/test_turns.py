@@ -87,7 +87,7 @@ def test_a_read_that_takes_long_is_read_in_turns(name: str) -> None:
         talk.connection.refill(MOST_IDLE_FRAMES)
         talk.connection.receive(rest)
         turns, rest = turns + 1, b""
-        assert talk.connection.calls.work < 3 * work.MOST
+        assert talk.connection.calls.work < 3 * work.STEP
 
     assert turns >= least
     assert talk.error is None
@@ -132,5 +132,5 @@ def test_room_that_no_answer_waits_for_moves_none() -> None:
     talk = waiting(1)
     talk.say(window(0, 1) * 500, settings((4, 0)) * 500)
 
-    assert talk.connection.calls.work < work.MOST
+    assert talk.connection.calls.work < work.STEP
     assert talk.error is None
