@@ -17,6 +17,7 @@ from ratelimit_service.commands.entries import ENTRY, Entry, descriptors
 from ratelimit_service.commands.limits import LIMIT
 from ratelimit_service.commands.messages import as_message
 from ratelimit_service.commands.reach import Trust, why_no_answer
+from ratelimit_service.disk import read_file
 from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit
 from ratelimit_service.rules.words import units_in_words
 
@@ -101,7 +102,7 @@ def _ask(target: str, request: RateLimitRequest, trust: Trust | None, timeout: f
     if trust is None:
         channel = grpc.insecure_channel(target)
     else:
-        files = (file.read_bytes() if file else None for file in (trust.ca, trust.key, trust.cert))
+        files = [_read(file) if file else None for file in (trust.ca, trust.key, trust.cert)]
         channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(*files))
     with channel:
         ask = channel.unary_unary(
@@ -122,6 +123,13 @@ def _ask(target: str, request: RateLimitRequest, trust: Trust | None, timeout: f
                 reason = f"no answer within {timeout:g} s"
             return reason or f"{code.name}: {error.details()}"
     return answer
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return read_file(file)
+    except OSError as error:
+        raise click.UsageError(f"{file} cannot be read: {error.strerror}") from error
 
 
 def _readable(request: RateLimitRequest, answer: RateLimitResponse, explanation: Explanation) -> str:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from ratelimit_service.disk import read_file
 from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.document import MOST_BYTES
 from ratelimit_service.rules.source import Source
@@ -16,14 +17,13 @@ def read_sources(path: Path) -> list[Source]:
     """Every `*.yaml` and `*.yml` file below a folder, in the order of their paths, or the one file that `path` is.
 
     Names that begin with a dot are passed over, of files and of folders: Kubernetes keeps each ConfigMap twice, once
-    below `..data`. Raises RulesError with all that cannot be read.
+    below `..data`. Raises RulesError with all that cannot be read, and with all of these names that are no files.
     """
     problems: list[Problem] = []
     sources: list[Source] = []
     for file in _rules_files(path, problems) if path.is_dir() else [path]:
         try:
-            with file.open("rb") as opened:
-                text = opened.read(MOST_BYTES + 1)
+            text = read_file(file, MOST_BYTES + 1)
         except OSError as error:
             problems.append(_unreadable(file, error))
         else:
@@ -58,8 +58,14 @@ def _rules_files(folder: Path, problems: list[Problem]) -> list[Path]:
             continue
         walked.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(root, name) for name in files if not name.startswith(".") and name.endswith((".yaml", ".yml"))]
+        # A folder with such a name is refused as what it is: Docker makes one where a file to mount is missing.
+        found += [Path(root, name) for name in files + folders if _is_rules_file(name)]
+        folders[:] = [name for name in folders if not _is_rules_file(name)]
     return sorted(found)
+
+
+def _is_rules_file(name: str) -> bool:
+    return not name.startswith(".") and name.endswith((".yaml", ".yml"))
 
 
 def _unreadable(path: Path, error: OSError) -> Problem:

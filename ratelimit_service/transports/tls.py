@@ -8,10 +8,10 @@ import ssl
 import threading
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
-from pathlib import Path
 from time import time
 from typing import Final, NamedTuple
 
+from ratelimit_service.disk import read_file
 from ratelimit_service.errors import StartError
 from ratelimit_service.figures import Figure, Sort
 from ratelimit_service.transports.options import Tls
@@ -102,7 +102,7 @@ def _read(tls: Tls) -> Pems:
 
 def _bytes(what: str, path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        return read_file(path)
     except OSError as error:
         raise StartError(f"cannot read the {what} {path}: {(error.strerror or str(error)).lower()}") from error
 

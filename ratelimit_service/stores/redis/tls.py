@@ -6,8 +6,8 @@ old one stays.
 
 import logging
 import ssl
-from pathlib import Path
 
+from ratelimit_service.disk import read_file
 from ratelimit_service.errors import StartError
 from ratelimit_service.settings import Settings
 
@@ -48,7 +48,7 @@ class Certificates:
         return self._current
 
     def _read(self) -> list[bytes]:
-        return [Path(path).read_bytes() for path in (self._ca, self._cert, self._key) if path]
+        return [read_file(path) for path in (self._ca, self._cert, self._key) if path]
 
     def _load(self) -> ssl.SSLContext:
         """As upstream has it: the CA comes on top of the system's, and the name may be left unchecked."""
