@@ -15,7 +15,6 @@ from ratelimit_service.clock import SECOND
 from ratelimit_service.engine import Engine, parse_rules
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files import ensure_there
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.settings import Settings
 from ratelimit_service.transports.listen import remove_socket
@@ -88,9 +87,7 @@ def watch_rules(settings: Settings, publish: Callable[[RuleBook], None]) -> Watc
 
 async def load_rules(watcher: Watcher, settings: Settings) -> None:
     """Load them for the first time. StartError when there are none, unless they may come later."""
-    if not settings.force_start_without_initial_config:
-        ensure_there(settings.rules_path)
-    await watcher.load()
+    await watcher.load(required=not settings.force_start_without_initial_config)
 
 
 def grpc_addresses(settings: Settings) -> list[Address]:

@@ -196,12 +196,14 @@ def start_service(
     environ: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
     *,
+    prefix: Sequence[str] = (),
     wait_until_healthy: bool = True,
 ) -> Iterator[Service]:
     """The service with these rules, the text of a file or a folder of them, once it listens and is well.
 
-    It is quick to notice changed rules and to stop, unless `environ` says otherwise; `folder` becomes its own. At the
-    end it is killed if it is still there, and its log printed: pytest shows it when the test failed.
+    It is quick to notice changed rules and to stop, unless `environ` says otherwise; `folder` becomes its own. `prefix`
+    is a command that becomes the service. At the end it is killed if it is still there, and its log printed: pytest
+    shows it when the test failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rules_path = rules if isinstance(rules, Path) else folder / "rules"
@@ -221,7 +223,7 @@ def start_service(
         "PYTHONPATH": str(ROOT),
         "TRANSPORT": os.environ.get("TRANSPORT", "http2"),  # which tests/conftest.py sets for each test
     }
-    command = [sys.executable, "-m", "ratelimit_service", "serve", *flags]
+    command = [*prefix, sys.executable, "-m", "ratelimit_service", "serve", *flags]
     with Service(command, folder, defaults | dict(environ or {})) as service:
         service.rules = rules_path
         service.wait_until(lambda: service.listening, "listens on its ports")

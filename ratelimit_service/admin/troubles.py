@@ -66,7 +66,7 @@ def _not_loaded(watcher: Watcher) -> Trouble:
     return Trouble(
         "The rules on disk could not be loaded",
         None if watcher.failing_since is None else watcher.failing_since / SECOND,
-        f"{watcher.path} has mistakes",
+        f"{watcher.path} has problems",
         "there are no rules in force, and calls fail" if watcher.book is None else "the old ones stay in force",
         details + ([f"and {more:,} more"] if more > 0 else []),
     )

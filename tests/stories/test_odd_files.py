@@ -13,8 +13,8 @@ from tests.stories.test_life import run
 
 RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 100}}]\n"
 ASK = '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}'
-LOADED = "ratelimit_reload_last_attempt_successful 1"
-NOT_LOADED = "ratelimit_reload_last_attempt_successful 0"
+LOADED = "\nratelimit_reload_last_attempt_successful 1\n"
+NOT_LOADED = "\nratelimit_reload_last_attempt_successful 0\n"
 PIPE = "it is a pipe, and only regular files are read: put one in its place, or remove it"
 FOLDER = "it is a folder, and only regular files are read: put one in its place, or remove it"
 

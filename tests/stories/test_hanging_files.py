@@ -1,0 +1,113 @@
+"""A file system that does not answer holds up neither calls nor signals, and is told."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests import hanging
+from tests.processes import Service, ask, start_service
+
+RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 100}}]\n"
+REMOTE = "domain: api\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 100}}]\n"
+ASK = '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}'
+LOADED = "\nratelimit_reload_last_attempt_successful 1\n"
+NOT_LOADED = "\nratelimit_reload_last_attempt_successful 0\n"
+HANGS = "cannot be read: its file system has not answered for 10 s; SIGHUP tries again at once\n"
+
+needs_fuse = pytest.mark.skipif(not hanging.can_hang(), reason="a process may not mount what it serves itself")
+
+
+@contextmanager
+def started(folder: Path, *, hangs: bool = False) -> Iterator[tuple[Service, hanging.Server]]:
+    """A service that has rules of its own, and some on a file system that can hang."""
+    file, mount = folder / "remote.yaml", folder / "rules" / "remote"
+    file.write_text(REMOTE)
+    mount.mkdir(parents=True)
+    (folder / "rules" / "shop.yaml").write_text(RULES)
+    prefix = hanging.command(mount, file, folder / "pid", hangs=hangs)
+    with start_service(folder / "service", folder / "rules", prefix=prefix, wait_until_healthy=not hangs) as service:
+        yield service, hanging.Server(folder / "pid")
+
+
+@needs_fuse
+def test_a_look_at_the_rules_that_hangs_is_told_once_and_the_rules_stay(tmp_path: Path) -> None:
+    with started(tmp_path) as (service, server):
+        server.hang()
+        service.wait_until(lambda: NOT_LOADED in service.metrics(), "it is told")
+        answer = ask(service.http_port, "/json", method="POST", body=ASK)
+        told = service.log.count(HANGS)
+        server.go_on()
+        service.wait_until(lambda: LOADED in service.metrics(), "the rules are looked at again")
+
+        assert answer.status == 200
+        assert f"the old rules stay:\n  {service.rules}: {HANGS}" in service.log
+        assert told == 1
+        assert service.log.count("rules loaded") == 2
+        assert service.stop() == 0
+
+
+@needs_fuse
+def test_sigterm_ends_a_service_whose_rules_hang(tmp_path: Path) -> None:
+    with started(tmp_path) as (service, server):
+        server.hang()
+        service.wait_until(lambda: HANGS in service.log, "it is told")
+
+        assert service.stop() == 0
+        assert service.log.rstrip().endswith("stopped")
+
+
+@needs_fuse
+def test_sighup_looks_at_once_at_what_is_there_instead(tmp_path: Path) -> None:
+    """The mount is given up, as by `umount --lazy`; the look that hangs in it may never end."""
+    with started(tmp_path) as (service, server):
+        server.hang()
+        service.wait_until(lambda: HANGS in service.log, "it is told")
+        (tmp_path / "rules").rename(tmp_path / "old")
+        service.rules.mkdir()
+        service.write_rules(RULES)
+        service.send(signal.SIGHUP)
+        service.wait_until(lambda: LOADED in service.metrics(), "the rules are loaded")
+        service.write_rules(RULES.replace("user", "client"))
+        service.wait_until(lambda: service.log.count("rules loaded") == 3, "changes are seen as before")
+
+        assert service.stop() == 0
+
+
+@needs_fuse
+def test_a_start_with_rules_that_hang_listens_and_serves_when_they_answer(tmp_path: Path) -> None:
+    with started(tmp_path, hangs=True) as (service, server):
+        assert f"there are none yet, calls are refused:\n  {service.rules}: {HANGS}" in service.log
+        server.go_on()
+        service.wait_until(lambda: service.healthy, "it serves")
+
+        assert "2 rules in 2 domains, 2 files" in service.log
+
+
+@needs_fuse
+def test_a_start_with_rules_that_hang_can_be_ended(tmp_path: Path) -> None:
+    with started(tmp_path, hangs=True) as (service, _):
+        assert service.stop() == 0
+
+
+def test_sigterm_does_not_wait_for_rules_that_are_being_parsed(tmp_path: Path) -> None:
+    """So many take longer than a second of CPU on any machine, by which the test knows that it has begun."""
+    rule = "- {key: user%d, rate_limit: {unit: day, requests_per_unit: 1}}\n"
+    many = "domain: api\ndescriptors:\n" + "".join(rule % number for number in range(50_000))
+    with start_service(tmp_path, RULES) as service:
+        before = cpu_seconds(service.pid)
+        service.write_rules(many, "many.yaml")
+        service.wait_until(lambda: cpu_seconds(service.pid) > before + 1, "they are being parsed")
+
+        assert service.stop() == 0
+        assert service.log.count("rules loaded") == 1
+        assert service.log.rstrip().endswith("stopped")
+
+
+def cpu_seconds(pid: int) -> float:
+    """What the process has used."""
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
