@@ -3,8 +3,19 @@
 import errno
 import os
 import stat
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
+
+from ratelimit_service.background import DaemonExecutor
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS: Final = 1.0
+"""How long the event loop waits for a read: more than a busy machine takes, and once for a file system that hangs."""
+START_PATIENCE_SECONDS: Final = 10.0
+"""How long a start waits: what is on a network file system may come late then."""
 
 _KINDS: Final = {
     stat.S_IFIFO: "a pipe",
@@ -32,3 +43,23 @@ def _ensure_regular(path: str | Path, found: os.stat_result) -> None:
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
         what = f"it is {kind}, and only regular files are read: put one in its place, or remove it"
         raise OSError(errno.EINVAL, what, str(path))
+
+
+class BoundedRead(Generic[T]):
+    """Reads files in a thread, and gives up waiting for it: for callers that a file system that hangs must not stop."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._executor = DaemonExecutor()
+        self._reading: Future[T] | None = None
+
+    def now(self, patience_seconds: float = PATIENCE_SECONDS) -> T:
+        """What `read` returns or raises; TimeoutError while it hangs, from the second time on without a wait."""
+        if self._reading is None or self._reading.done():
+            reading = self._reading = self._executor.submit(self._read)
+            try:
+                return reading.result(patience_seconds)
+            except TimeoutError:
+                if reading.done():  # raised by the read itself
+                    raise
+        raise TimeoutError(errno.ETIMEDOUT, "its file system does not answer")

@@ -2,12 +2,13 @@
 
 import os
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ratelimit_service.disk import read_file
+from ratelimit_service.disk import BoundedRead, read_file
 
 PUT = "and only regular files are read: put one in its place, or remove it"
 
@@ -52,3 +53,39 @@ def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("file")
 
     assert read_file(tmp_path / "link") == b"abc"
+
+
+def test_a_read_that_hangs_is_given_up_and_begun_anew_when_it_has_ended() -> None:
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def read() -> str:
+        begun.release()
+        go_on.wait()
+        return "read"
+
+    bounded = BoundedRead(read)
+    for _ in range(3):
+        with pytest.raises(TimeoutError, match="its file system does not answer"):
+            bounded.now(0.1)
+    asked = [begun.acquire(blocking=False) for _ in range(2)]
+    go_on.set()
+
+    assert asked == [True, False]
+    assert eventually_reads(bounded) == "read"
+
+
+def eventually_reads(bounded: BoundedRead[str]) -> str:
+    """What it reads once the read that hung has ended."""
+    while True:
+        try:
+            return bounded.now(60)
+        except TimeoutError:
+            continue
+
+
+def test_what_a_read_raises_is_raised() -> None:
+    def read() -> None:
+        raise TimeoutError("the server says so")
+
+    with pytest.raises(TimeoutError, match="the server says so"):
+        BoundedRead(read).now()

@@ -7,11 +7,12 @@ import logging
 import ssl
 import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from ipaddress import ip_address
 from time import time
 from typing import Final, NamedTuple
 
-from ratelimit_service.disk import read_file
+from ratelimit_service.disk import PATIENCE_SECONDS, START_PATIENCE_SECONDS, BoundedRead, read_file
 from ratelimit_service.errors import StartError
 from ratelimit_service.figures import Figure, Sort
 from ratelimit_service.transports.options import Tls
@@ -39,7 +40,8 @@ class Certificates:
         self._refused: object = None
         # Transports may ask from several threads at once; a change is to be logged once.
         self._lock = threading.Lock()
-        self._current = _read(tls)
+        self._files = BoundedRead(partial(_read, tls))
+        self._current = self._read(START_PATIENCE_SECONDS)
         self._dates = _dates(_check(tls, self._current), self._current)
         if problem := _out_of_date(self._dates):
             # Whoever starts with it may have none that is better, and clients that do not look.
@@ -67,7 +69,7 @@ class Certificates:
         return found
 
     def _look(self) -> None:
-        pems = _read(self._tls)
+        pems = self._read()
         if pems == self._current:
             if self._refused is not None:
                 self._refused = None
@@ -78,13 +80,19 @@ class Certificates:
         try:
             dates = _check_better(self._tls, pems)
         except StartError as error:
-            if pems == _read(self._tls):
+            if pems == self._read():
                 self._refuse(pems, error)
             return
-        if pems != _read(self._tls):
+        if pems != self._read():
             return  # they change this moment; the next connection sees what becomes of it
         self._current, self._dates, self._refused = pems, dates, None
         log.info("certificate loaded again from %s", self._tls.cert)
+
+    def _read(self, patience_seconds: float = PATIENCE_SECONDS) -> Pems:
+        try:
+            return self._files.now(patience_seconds)
+        except TimeoutError as error:
+            raise StartError(f"cannot read the certificate {self._tls.cert}: {error.strerror}") from error
 
     def _refuse(self, what: object, error: StartError) -> None:
         if what != self._refused:

@@ -6,16 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tests import hanging
 from tests.processes import Service, ask, start_service
+from tests.transports.certificates import Issued, authority, issue
+from tests.workers.crew import callers
 
 RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 100}}]\n"
 REMOTE = "domain: api\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 100}}]\n"
 ASK = '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}'
 LOADED = "\nratelimit_reload_last_attempt_successful 1\n"
 NOT_LOADED = "\nratelimit_reload_last_attempt_successful 0\n"
+TLS_LOADED = "ratelimit_tls_reload_last_attempt_successful"
 HANGS = "cannot be read: its file system has not answered for 10 s; SIGHUP tries again at once\n"
 
 needs_fuse = pytest.mark.skipif(not hanging.can_hang(), reason="a process may not mount what it serves itself")
@@ -105,6 +109,30 @@ def test_sigterm_does_not_wait_for_rules_that_are_being_parsed(tmp_path: Path) -
         assert service.stop() == 0
         assert service.log.count("rules loaded") == 1
         assert service.log.rstrip().endswith("stopped")
+
+
+@needs_fuse
+def test_a_certificate_on_a_file_system_that_hangs_stays_in_use(tmp_path: Path, transport: str) -> None:
+    ca = authority(tmp_path)
+    own = issue(ca, "server", "IP:127.0.0.1")
+    mount = tmp_path / "certificates"
+    mount.mkdir()
+    environ = {"TRANSPORT": transport, **Issued(mount / own.cert.name, own.key).environ}
+    prefix = hanging.command(mount, own.cert, tmp_path / "pid")
+    good, bad = f"\n{TLS_LOADED} 1\n", f"\n{TLS_LOADED} 0\n"
+    with start_service(tmp_path / "service", RULES, environ, prefix=prefix) as service:
+        server = hanging.Server(tmp_path / "pid")
+        server.hang()
+        with callers(service.grpc_port, 3, grpc.ssl_channel_credentials(ca.cert.read_bytes())):  # each has an answer
+            service.wait_until(lambda: bad in service.metrics(), "it is told")
+        server.go_on()
+        service.wait_until(lambda: good in service.metrics(), "it is read again")
+        server.hang()
+        service.wait_until(lambda: bad in service.metrics(), "it is told again")
+
+        told = f"cannot read the certificate {mount / own.cert.name}: its file system does not answer\n"
+        assert service.log.count(f"the old one stays: {told}") == 2
+        assert service.stop() == 0
 
 
 def cpu_seconds(pid: int) -> float:

@@ -7,7 +7,7 @@ old one stays.
 import logging
 import ssl
 
-from ratelimit_service.disk import read_file
+from ratelimit_service.disk import START_PATIENCE_SECONDS, BoundedRead, read_file
 from ratelimit_service.errors import StartError
 from ratelimit_service.settings import Settings
 
@@ -23,9 +23,10 @@ class Certificates:
         self._key = settings.redis_tls_client_key
         self._check_hostname = not settings.redis_tls_skip_hostname_verification
         self._held: list[bytes] = []
+        self._files = BoundedRead(self._read)
         self._refused = ""
         try:
-            self._held = self._read()
+            self._held = self._files.now(START_PATIENCE_SECONDS)
             self._current = self._load()
         except OSError as error:
             raise StartError(
@@ -36,7 +37,7 @@ class Certificates:
     def current(self) -> ssl.SSLContext:
         """What to connect with now; never raises."""
         try:
-            held = self._read()
+            held = self._files.now()
             if held != self._held:
                 self._current, self._held = self._load(), held
                 log.info("certificates for Redis loaded again")
