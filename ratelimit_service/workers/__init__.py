@@ -30,5 +30,6 @@ line: no setting, and no secret, stands on a command line or in a worker's envir
 service manager may send SIGTERM to every process). SIGTERM: health says NOT_SERVING in all, the grace, no more
 connections, all drain, exit. A worker that dies is told in one line and replaced, after a pause that doubles while new
 ones die soon; if all its clients have gone to the others by then, these send some of them back by GOAWAY. One that says
-nothing for half a minute is killed. A worker whose parent is gone reads the end of its channel, drains and ends.
+nothing and uses no CPU for half a minute is killed. A worker whose parent is gone reads the end of its channel, drains
+and ends.
 """

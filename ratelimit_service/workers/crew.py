@@ -200,7 +200,7 @@ class Crew:
         if post.silent:
             log.warning("worker %d answers again", post.number)
             self._send_rules(post)
-        post.passed_over = post.silent = False
+        post.passed_over = post.silent = post.busy = False
         self._changed.set()
         self.sharing.resume()
 

@@ -62,7 +62,11 @@ class Post:
         """It gets no connections until it says something."""
         self.silent = False
         """It was seen to say nothing for long."""
-        self.heard = self._handed_at = self._waits_since = monotonic()
+        self.busy = False
+        """It was seen to compute meanwhile."""
+        self.used: int | None = None
+        """CPU that it had used at the last look, while it says nothing."""
+        self.heard = self.moved = self._handed_at = self._waits_since = monotonic()
         self._given = self._taken = self._lost = 0
         self._calls: dict[int, Reply] = {}
         self._next_call = 0

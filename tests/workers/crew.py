@@ -121,9 +121,9 @@ class Caller:
             response_deserializer=rls_pb2.RateLimitResponse.FromString,
         )
 
-    def ask(self) -> rls_pb2.RateLimitResponse:
+    def ask(self, seconds: float = SECONDS) -> rls_pb2.RateLimitResponse:
         """One call."""
-        answer: rls_pb2.RateLimitResponse = self._ask(QUESTION, timeout=SECONDS)
+        answer: rls_pb2.RateLimitResponse = self._ask(QUESTION, timeout=seconds)
         return answer
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ def test_a_worker_that_hangs_for_good_is_replaced_and_after_as_long_a_life_pause
             crew.wait_for_another(2, pid)
         hanging, living = crew.pids[1], crew.pids[2]
         crew.stop(hanging)
-        told = "worker 1 has said nothing for 30 s: it is killed"
+        told = "worker 1 has said nothing and used no CPU for 30 s: it is killed"
         crew.service.wait_until(lambda: told in crew.service.log, "it is killed", 2 * SECONDS)
         crew.wait_for_another(1, hanging)
         os.kill(living, signal.SIGKILL)
@@ -138,7 +138,7 @@ def test_a_worker_that_hangs_for_good_does_not_hold_up_the_end(tmp_path: Path) -
         crew.service.send(signal.SIGTERM)
 
         assert crew.service.wait(2 * SECONDS) == 0
-        assert "worker 1 has said nothing for 30 s: it is killed" in crew.service.log
+        assert "worker 1 has said nothing and used no CPU for 30 s: it is killed" in crew.service.log
 
 
 def test_no_setting_and_no_secret_stands_in_a_worker_s_environment(tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""A worker that computes for long is left alone; one that does not move is replaced. Others notice neither."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT
+from tests.workers.crew import SECONDS, Caller, Load, callers, start_crew
+
+FAULTS = Path(__file__).with_name("faults")
+
+
+@pytest.mark.slow
+def test_a_busy_worker_is_not_killed_and_one_that_waits_for_ever_is(tmp_path: Path) -> None:
+    environ = {"PYTHONPATH": f"{FAULTS}:{ROOT}"}
+    with start_crew(tmp_path, 3, environ) as crew, ExitStack() as stack:
+        of: dict[int, list[Caller]] = {1: [], 2: [], 3: []}
+        for _ in range(6):
+            fewer = crew.connections
+            (caller,) = stack.enter_context(callers(crew.service.grpc_port, 1))
+            of[next(number for number, count in crew.connections.items() if count > fewer[number])].append(caller)
+        before = crew.pids
+        busy, waiting = before[1], before[2]
+        pool = stack.enter_context(ThreadPoolExecutor())
+        with Load(of[3]) as load:
+            os.kill(busy, signal.SIGUSR1)
+            os.kill(waiting, signal.SIGUSR2)
+            asked = [pool.submit(caller.ask, 10 * SECONDS) for caller in of[1]]
+            killed = "worker 2 has said nothing and used no CPU for 30 s: it is killed"
+            crew.service.wait_until(lambda: killed in crew.service.log, "it is killed", 2 * SECONDS)
+            crew.wait_for_another(2, waiting)
+            left_alone = "worker 1 has said nothing for 30 s and is busy: its calls wait"
+            crew.service.wait_until(lambda: left_alone in crew.service.log, "it is told", 2 * SECONDS)
+            (tmp_path / "service" / "GO_ON").touch()
+            answers = [future.result(SECONDS) for future in asked]
+            load.wait_for(10)
+            crew.service.wait_until(lambda: len(crew.pids) == 3, "all are ready")
+
+        assert [len(answer.statuses) for answer in answers] == [1, 1]
+        assert (crew.pids[1], crew.pids[3]) == (busy, before[3])
+        assert load.errors == [[], []]
+        assert crew.metric("ratelimit_worker_deaths_total") == 1
