@@ -15,12 +15,14 @@ from aiohttp.typedefs import Handler, Middleware
 
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.admin.blocks import send_blocks
+from ratelimit_service.admin.connection import KEEPALIVE_SECONDS, HttpConnection
 from ratelimit_service.admin.explain import explained_answer
 from ratelimit_service.admin.json_api import Called, JsonApi, http_answer
 from ratelimit_service.admin.listen import BACKLOG, bound, open_sockets
 from ratelimit_service.admin.status import Listening, Status
 from ratelimit_service.admin.texts import rules_text, stats_text
-from ratelimit_service.admin.wrong_protocol import FirstBytes, Misdirected, ServerLog, with_target
+from ratelimit_service.admin.turns import Turns
+from ratelimit_service.admin.wrong_protocol import Misdirected, ServerLog, with_target
 from ratelimit_service.api.method import Method
 from ratelimit_service.clock import SECOND, steady_clock
 from ratelimit_service.errors import StartError
@@ -33,9 +35,6 @@ from ratelimit_service.series import Counted
 from ratelimit_service.settings import Settings
 
 log = logging.getLogger(__name__)
-
-_KEEPALIVE_SECONDS = 75
-"""For the next request on a connection, or the whole header of the first; nginx's default."""
 
 _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _TEXT: Final = _HEADERS | {"Content-Type": "text/plain; charset=utf-8"}
@@ -106,6 +105,8 @@ class AdminServer:
         self._explain = json_api(explainer, explained_answer)
         self._page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
         self._notices = Notices(log, steady_clock)
+        self._turns = Turns()
+        self._connections = set[HttpConnection]()
         self._servers: list[asyncio.Server] = []
         self._runners: list[web.AppRunner] = []
 
@@ -136,6 +137,8 @@ class AdminServer:
         for server in self._servers:
             server.close()
         await asyncio.gather(*(runner.cleanup() for runner in self._runners))
+        for connection in tuple(self._connections):
+            connection.close()
         self._servers.clear()
         self._runners.clear()
         self._json.close()
@@ -180,7 +183,9 @@ class AdminServer:
         return ports
 
     async def _serve(self, listener: socket, endpoints: Sequence[_Endpoint], misdirected: Misdirected) -> None:
-        app = web.Application(client_max_size=self._settings.http_max_body_size, middlewares=[_listing(endpoints)])
+        app = web.Application(
+            client_max_size=self._settings.http_max_body_size, middlewares=[self._in_turn, _listing(endpoints)]
+        )
         for endpoint in endpoints:
             app.router.add_route(endpoint.verb, endpoint.path, endpoint.handle)
             if endpoint.verb == "GET":
@@ -189,7 +194,8 @@ class AdminServer:
             app,
             access_log=None,
             logger=ServerLog(log, misdirected),
-            keepalive_timeout=_KEEPALIVE_SECONDS,
+            keepalive_timeout=KEEPALIVE_SECONDS,
+            lingering_time=0,  # it would parse what it throws away
             shutdown_timeout=self._settings.drain_timeout / SECOND,
             auto_decompress=False,  # a few bytes can be a gigabyte
         )
@@ -200,8 +206,17 @@ class AdminServer:
         http.request_factory = with_target(http.request_factory)
         loop = asyncio.get_running_loop()
         self._servers.append(
-            await loop.create_server(lambda: FirstBytes(http(), misdirected), sock=listener, backlog=BACKLOG)
+            await loop.create_server(
+                lambda: HttpConnection(self._connections, self._turns, http, misdirected),
+                sock=listener,
+                backlog=BACKLOG,
+            )
         )
+
+    @web.middleware
+    async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        await self._turns.wait()
+        return await handler(request)
 
     async def _healthcheck(self, _: web.Request) -> web.StreamResponse:
         if self._health.serving:

@@ -3,10 +3,9 @@
 An Envoy whose cluster names the wrong port connects again and again, for as long as it runs.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -16,10 +15,10 @@ from yarl import URL
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.notices import Notices
 
-_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """RFC 9113, 3.4: a client of HTTP/2 begins with these bytes."""
 
-_HANDSHAKE: Final = b"\x16\x03"
+HANDSHAKE: Final = b"\x16\x03"
 """RFC 8446, 5.1: a client of TLS begins with a record of this type and major version."""
 
 _ANSWER: Final = (
@@ -27,9 +26,6 @@ _ANSWER: Final = (
 )
 """What clients of HTTP/2 and of TLS know an HTTP/1.1 port by. A GOAWAY would say more to those of HTTP/2, but it needs
 SETTINGS before it, and by these gRPC's C core takes the connection for made: it connects anew without a pause."""
-
-_LINGER_SECONDS: Final = 1.0
-"""For the client to read the answer and leave; to close before that would reset what is under way to it."""
 
 
 class Misdirected:
@@ -60,49 +56,14 @@ class Misdirected:
             return True
         return isinstance(error, ConnectionError)
 
+    def cannot_parse(self, error: Exception, client: str) -> None:
+        """Log bytes at which aiohttp failed, by the kind of the failure: its text may quote them."""
+        self._notices.warn(f"aiohttp cannot parse a client's bytes on {self._port} ({type(error).__name__})", client)
+
 
 def _answer(text: str) -> bytes:
     body = text.encode()
     return _ANSWER % (len(body), body)
-
-
-class FirstBytes(asyncio.Protocol):
-    """Reads the beginning of a connection; that of HTTP/1.1 goes on to `http`, and so does all that follows."""
-
-    def __init__(self, http: asyncio.Protocol, misdirected: Misdirected) -> None:
-        self._http = http
-        self._misdirected = misdirected
-        self._bytes = b""
-        self._answered = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """`http` counts it, and closes it when nothing comes."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's has no such base
-        self._http.connection_made(transport)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """By the client, or by `http`."""
-        self._http.connection_lost(error)
-
-    def data_received(self, data: bytes) -> None:
-        """Until there are enough bytes to know the protocol; what comes after an answer is thrown away."""
-        if self._answered:
-            return
-        self._bytes += data
-        if self._bytes.startswith(_PREFACE):
-            self._refuse(self._misdirected.refuse_http2)
-        elif self._bytes.startswith(_HANDSHAKE):
-            self._refuse(self._misdirected.refuse_tls)
-        elif not _PREFACE.startswith(self._bytes) and not _HANDSHAKE.startswith(self._bytes):
-            self._transport.set_protocol(self._http)
-            self._http.data_received(self._bytes)
-
-    def _refuse(self, refuse: Callable[[str], bytes]) -> None:
-        self._answered = True
-        peer = self._transport.get_extra_info("peername")
-        self._transport.write(refuse(peer[0] if peer else ""))
-        self._transport.write_eof()
-        asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._transport.close)
 
 
 def with_target(make: Callable[..., web.BaseRequest]) -> Callable[..., web.BaseRequest]:

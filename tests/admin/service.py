@@ -43,13 +43,21 @@ class Reply(NamedTuple):
 class Service:
     """Everything that HTTP shows, put together as `app.py` does it; the rules are the files in `rules`."""
 
-    def __init__(self, rules: Path, *, store: Store | None = None, answer: Answer | None = None, **knobs: Any) -> None:
+    def __init__(
+        self,
+        rules: Path,
+        *,
+        store: Store | None = None,
+        answer: Answer | None = None,
+        health: Health | None = None,
+        **knobs: Any,
+    ) -> None:
         self.rules = rules
         local = dict.fromkeys(("host", "debug_host"), "127.0.0.1") | {"port": "0", "debug_port": "0"}
         self.settings = Settings.model_validate(local | knobs)
         self.store = store or MemoryStore(1000, Clock())
         self.limiter = Limiter(self.store, most_values=self.settings.metrics_max_values)
-        self.health = Health()
+        self.health = health or Health()
         self.watcher = Watcher(rules, _parse, self._publish, clock=Clock(1_700_000_000_000_000))
         self.method = ShouldRateLimit(self.limiter, answer or Answer())
         self.explainer = Explainer(self.limiter)

@@ -1,0 +1,201 @@
+"""One HTTP connection: bytes go to aiohttp a few at a time and in turns; aiohttp's protocol sees an ordinary transport.
+
+| state | what comes | what ends it |
+| --- | --- | --- |
+| beginning | is kept until it is clear that it is HTTP/1 | bytes of HTTP/2 or TLS, `KEEPALIVE_SECONDS` without any |
+| open | goes to aiohttp, one read in a turn, and no more is read before | aiohttp |
+| ending | is dropped unparsed, so that a client that still sends reads its answer | the client, or the bounds below |
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from aiohttp import web
+
+from ratelimit_service.admin.turns import Turns
+from ratelimit_service.admin.wrong_protocol import HANDSHAKE, PREFACE, Misdirected
+
+READ: Final = 4096
+"""Bytes parsed in one turn. The worst, chunks of one byte, take aiohttp 0.3 µs a byte: a millisecond."""
+
+KEEPALIVE_SECONDS: Final = 75
+"""For the next request on a connection, or the whole header of the first; nginx's default."""
+LINGER_SECONDS: Final = 1.0
+"""For a client to read its last answer and leave: to close while it sends would reset what is under way to it."""
+UNREAD_SECONDS: Final = 30.0
+"""For the socket to take the last answer."""
+MOST_DROPPED: Final = 1024 * 1024
+"""Bytes after the last answer. They cost 2 µs a read."""
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """Between a socket and aiohttp."""
+
+    def __init__(
+        self,
+        all_open: set["HttpConnection"],
+        turns: Turns,
+        make: Callable[[], web.RequestHandler],
+        misdirected: Misdirected,
+    ) -> None:
+        self._open = all_open
+        self._turns = turns
+        self._make = make
+        self._misdirected = misdirected
+        self._http: web.RequestHandler | None = None
+        self._buffer = bytearray(READ)
+        self._unparsed = b""
+        """Bytes of the beginning that may still become several protocols."""
+        self._waiting = False
+        """A read waits for its turn."""
+        self._held = False
+        """aiohttp takes no more for now."""
+        self._ending = False
+        self._dropped = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for bytes; aiohttp's part is made in their turn, for it is most of what a connection costs."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has no such base
+        self._timer = asyncio.get_running_loop().call_later(KEEPALIVE_SECONDS, self._transport.abort)
+        self._open.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Drop what waits for its turn."""
+        self._timer.cancel()
+        self._open.discard(self)
+        if self._http is not None:
+            self._http.connection_lost(exc)
+
+    def close(self) -> None:
+        """Close it as soon as all that was written is sent."""
+        self._transport.close()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """For the next read."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Read no more until these bytes have had their turn."""
+        if self._ending:
+            self._dropped += nbytes
+            if self._dropped > MOST_DROPPED:
+                self._transport.abort()
+            return
+        self._waiting = True
+        self._transport.pause_reading()
+        data = bytes(memoryview(self._buffer)[:nbytes])
+        self._turns.add(lambda: self._take(data))
+
+    def eof_received(self) -> None:
+        """The transport closes itself."""
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        if self._http is not None:
+            self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        if self._http is not None:
+            self._http.resume_writing()
+
+    def hold(self, held: bool) -> None:
+        """Read no more, or again, for aiohttp's sake."""
+        self._held = held
+        self._read_on()
+
+    @property
+    def closing(self) -> bool:
+        """Nothing can be written any more."""
+        return self._ending or self._transport.is_closing()
+
+    def end(self) -> None:
+        """Write no more; the client has a moment to read the last answer."""
+        if not self.closing:
+            self._ending = True
+            try:
+                self._transport.write_eof()
+            except OSError:  # the client has left
+                self._transport.abort()
+            else:
+                self._linger(UNREAD_SECONDS)
+                self._read_on()
+
+    def _take(self, data: bytes) -> None:
+        self._waiting = False
+        if self.closing:
+            return
+        if self._http is None:
+            self._begin(self._unparsed + data)
+        else:
+            self._parse(self._http, data)
+        self._read_on()
+
+    def _begin(self, data: bytes) -> None:
+        if data.startswith(PREFACE):
+            self._refuse(self._misdirected.refuse_http2)
+        elif data.startswith(HANDSHAKE):
+            self._refuse(self._misdirected.refuse_tls)
+        elif PREFACE.startswith(data) or HANDSHAKE.startswith(data):
+            self._unparsed = data
+        else:
+            self._timer.cancel()  # aiohttp has its own
+            self._http = self._make()
+            self._http.connection_made(cast("asyncio.Transport", _Transport(self, self._transport)))
+            self._parse(self._http, data)
+
+    def _parse(self, http: web.RequestHandler, data: bytes) -> None:
+        try:
+            http.data_received(data)
+        except Exception as error:  # noqa: BLE001 - aiohttp documents no error that any bytes could raise here
+            self._misdirected.cannot_parse(error, self._client)
+            self._transport.abort()
+
+    def _refuse(self, refuse: Callable[[str], bytes]) -> None:
+        self._transport.write(refuse(self._client))
+        self.end()
+
+    def _linger(self, seconds: float) -> None:
+        """Abort after the time that there is to read an answer that is sent, or to take one that is not."""
+        self._timer.cancel()
+        if seconds <= 0 or (self._transport.get_write_buffer_size() == 0 and seconds < UNREAD_SECONDS):
+            self._transport.abort()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._linger, seconds - LINGER_SECONDS)
+
+    def _read_on(self) -> None:
+        if self._transport.is_closing() or self._waiting:
+            return
+        if self._held and not self._ending:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    @property
+    def _client(self) -> str:
+        peer = self._transport.get_extra_info("peername")
+        return peer[0] if peer else ""
+
+
+class _Transport:
+    """The transport as aiohttp has it."""
+
+    def __init__(self, connection: HttpConnection, transport: asyncio.Transport) -> None:
+        self._connection = connection
+        self.write: Callable[[bytes], None] = transport.write
+        self.writelines: Callable[[Any], None] = transport.writelines
+        self.get_extra_info = transport.get_extra_info
+        self.abort = transport.abort
+
+    def pause_reading(self) -> None:
+        self._connection.hold(True)
+
+    def resume_reading(self) -> None:
+        self._connection.hold(False)
+
+    def is_closing(self) -> bool:
+        return self._connection.closing
+
+    def close(self) -> None:
+        self._connection.end()
