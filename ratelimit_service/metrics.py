@@ -59,7 +59,7 @@ class Serving(Protocol):
 
 
 class Connections(Protocol):
-    """What a transport tells of its connections."""
+    """What a transport, or HTTP, tells of its connections."""
 
     def figures(self) -> Sequence[Figure]:
         """As metrics."""
@@ -106,6 +106,7 @@ class Metrics:
         *,
         extra_labels: Iterable[tuple[str, str]] = (),
         connections: Callable[[], Connections | None] = lambda: None,
+        http: Connections | None = None,
         workers: Workers | None = None,
     ) -> None:
         self._counted = counted
@@ -113,6 +114,7 @@ class Metrics:
         self._watcher = watcher
         self._health = health
         self._connections = connections
+        self._http = http
         # A label of ours wins, as that of a target does in Prometheus, which calls the other one so too.
         self._extra = tuple(
             (f"exported_{name}" if name in _OWN_LABELS else name, value) for name, value in extra_labels
@@ -131,8 +133,8 @@ class Metrics:
         yield self._store()
         for figure in self._counted.store.figures():
             yield self._figure(figure)
-        if connections := self._connections():
-            for figure in connections.figures():
+        for connections in (self._connections(), self._http):
+            for figure in () if connections is None else connections.figures():
                 yield self._figure(figure)
         if self._workers is not None:
             yield self._of_workers(self._workers)

@@ -18,10 +18,10 @@ _SUMMED: Final = {_CPU, "process_virtual_memory_bytes", "process_resident_memory
 
 
 _OTHER_FILES: Final = 100
-"""Of a process, besides its clients' connections: what it listens on, Redis, rules, those who read its metrics."""
+"""Of a process, besides its clients' connections: what it listens on, Redis, rules."""
 
 
-def allow_files(connections: int) -> str:
+def allow_files(grpc: int, http: int) -> str:
     """Let this process, and those it starts, have all the files that the system lets it; or why they are too few.
 
     What shells and containers begin with, often 1,024, is for the sake of select(2), which nobody here uses.
@@ -29,10 +29,16 @@ def allow_files(connections: int) -> str:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError):  # macOS has fewer than it says
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    least = connections + _OTHER_FILES
+    least = grpc + http + _OTHER_FILES
     if most == resource.RLIM_INFINITY or least <= most:
         return ""
-    return f"{connections} connections take {least} files, and the process may have {most}: raise ulimit -Hn"
+    return f"{grpc} gRPC and {http} HTTP connections take {least} files, the process may have {most}: raise ulimit -Hn"
+
+
+def share_of_files(most: int) -> int:
+    """As many HTTP connections as `most`, where a quarter of the files that the process may have is enough for them."""
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if files == resource.RLIM_INFINITY else max(1, min(most, files // 4))
 
 
 class Worker(Protocol):

@@ -1,5 +1,6 @@
 """Metrics as Prometheus reads them: prometheus_client's parser is the reader, which is not ours."""
 
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from ratelimit_service.admin.connections import HttpConnections
 from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
@@ -20,6 +22,7 @@ from ratelimit_service.latency import Latency
 from ratelimit_service.limiter import Limiter
 from ratelimit_service.metrics import Metrics
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
+from ratelimit_service.notices import Notices
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.series import plain, upstream_text
 from ratelimit_service.stores.memory import MemoryStore
@@ -112,6 +115,7 @@ class Parts:
             self.health,
             extra_labels=labels,
             connections=Known,
+            http=HttpConnections(500, Notices(logging.getLogger("tests"), Clock())),
             workers=workers,
         )
 

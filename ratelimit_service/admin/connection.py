@@ -8,11 +8,13 @@
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, cast
 
 from aiohttp import web
 
+from ratelimit_service.admin.connections import HttpConnections
 from ratelimit_service.admin.turns import Turns
 from ratelimit_service.admin.wrong_protocol import HANDSHAKE, PREFACE, Misdirected
 
@@ -34,12 +36,12 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        all_open: set["HttpConnection"],
+        connections: HttpConnections,
         turns: Turns,
         make: Callable[[], web.RequestHandler],
         misdirected: Misdirected,
     ) -> None:
-        self._open = all_open
+        self._connections = connections
         self._turns = turns
         self._make = make
         self._misdirected = misdirected
@@ -53,23 +55,46 @@ class HttpConnection(asyncio.BufferedProtocol):
         """aiohttp takes no more for now."""
         self._ending = False
         self._dropped = 0
+        self._stuck = False
+        """The client does not read."""
+        self._request: web.BaseRequest | None = None
+        """The one that is being answered."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for bytes; aiohttp's part is made in their turn, for it is most of what a connection costs."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has no such base
         self._timer = asyncio.get_running_loop().call_later(KEEPALIVE_SECONDS, self._transport.abort)
-        self._open.add(self)
+        self._connections.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop what waits for its turn."""
         self._timer.cancel()
-        self._open.discard(self)
+        self._connections.leave(self)
         if self._http is not None:
             self._http.connection_lost(exc)
 
     def close(self) -> None:
         """Close it as soon as all that was written is sent."""
         self._transport.close()
+
+    def abort(self) -> None:
+        """Close it at once."""
+        self._transport.abort()
+
+    @property
+    def at_work(self) -> bool:
+        """A whole request has come, its answer is not yet written, and the client reads."""
+        return self._request is not None and self._request.content.is_eof() and not self._stuck
+
+    @contextmanager
+    def answering(self, request: web.BaseRequest) -> Iterator[None]:
+        """While it has an answer made for the request."""
+        self._request = request
+        try:
+            yield
+        finally:
+            self._request = None
+            self._connections.touch(self)
 
     def get_buffer(self, sizehint: int) -> bytearray:
         """For the next read."""
@@ -83,6 +108,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._transport.abort()
             return
         self._waiting = True
+        self._connections.touch(self)
         self._transport.pause_reading()
         data = bytes(memoryview(self._buffer)[:nbytes])
         self._turns.add(lambda: self._take(data))
@@ -92,11 +118,14 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client does not read."""
+        self._stuck = True
         if self._http is not None:
             self._http.pause_writing()
 
     def resume_writing(self) -> None:
         """It does again."""
+        self._stuck = False
+        self._connections.touch(self)
         if self._http is not None:
             self._http.resume_writing()
 
@@ -142,7 +171,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             self._timer.cancel()  # aiohttp has its own
             self._http = self._make()
-            self._http.connection_made(cast("asyncio.Transport", _Transport(self, self._transport)))
+            self._http.connection_made(Transport(self, self._transport))
             self._parse(self._http, data)
 
     def _parse(self, http: web.RequestHandler, data: bytes) -> None:
@@ -178,24 +207,42 @@ class HttpConnection(asyncio.BufferedProtocol):
         return peer[0] if peer else ""
 
 
-class _Transport:
+class Transport(asyncio.Transport):
     """The transport as aiohttp has it."""
 
     def __init__(self, connection: HttpConnection, transport: asyncio.Transport) -> None:
-        self._connection = connection
-        self.write: Callable[[bytes], None] = transport.write
-        self.writelines: Callable[[Any], None] = transport.writelines
-        self.get_extra_info = transport.get_extra_info
-        self.abort = transport.abort
+        super().__init__()
+        self.connection = connection
+        self._transport = transport
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """As the real one."""
+        return self._transport.get_extra_info(name, default)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """As the real one."""
+        self._transport.write(data)
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """As the real one."""
+        self._transport.writelines(list_of_data)
+
+    def abort(self) -> None:
+        """As the real one."""
+        self._transport.abort()
 
     def pause_reading(self) -> None:
-        self._connection.hold(True)
+        """Hand on no more."""
+        self.connection.hold(True)
 
     def resume_reading(self) -> None:
-        self._connection.hold(False)
+        """Hand on again."""
+        self.connection.hold(False)
 
     def is_closing(self) -> bool:
-        return self._connection.closing
+        """Nothing can be written any more."""
+        return self.connection.closing
 
     def close(self) -> None:
-        self._connection.end()
+        """Write no more."""
+        self.connection.end()

@@ -8,7 +8,8 @@ from ratelimit_service.address import ANY_HOST, Tcp, cannot_listen
 from ratelimit_service.errors import StartError
 
 _ANY_IPV4 = "0.0.0.0"  # noqa: S104  # only compared with, and bound where the operator asks for every address
-BACKLOG = 1024
+BACKLOG = 128
+"""Clients that are accepted in one turn of the loop: connections above the bound that have files until the next."""
 
 
 async def open_sockets(addresses: Sequence[Tcp]) -> list[socket.socket]:

@@ -15,7 +15,8 @@ from aiohttp.typedefs import Handler, Middleware
 
 from ratelimit_service.address import Address, Tcp
 from ratelimit_service.admin.blocks import send_blocks
-from ratelimit_service.admin.connection import KEEPALIVE_SECONDS, HttpConnection
+from ratelimit_service.admin.connection import KEEPALIVE_SECONDS, HttpConnection, Transport
+from ratelimit_service.admin.connections import HttpConnections
 from ratelimit_service.admin.explain import explained_answer
 from ratelimit_service.admin.json_api import Called, JsonApi, http_answer
 from ratelimit_service.admin.listen import BACKLOG, bound, open_sockets
@@ -29,7 +30,7 @@ from ratelimit_service.errors import StartError
 from ratelimit_service.exposition import CONTENT_TYPE
 from ratelimit_service.metrics import Calls, Connections, Metrics, Serving
 from ratelimit_service.notices import Notices
-from ratelimit_service.processes import Workers
+from ratelimit_service.processes import Workers, share_of_files
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.series import Counted
 from ratelimit_service.settings import Settings
@@ -88,6 +89,9 @@ class AdminServer:
         self._health = health
         self._settings = settings
         self._workers = workers
+        self._notices = Notices(log, steady_clock)
+        self._turns = Turns()
+        self._connections = HttpConnections(share_of_files(settings.http_max_connections), self._notices)
         self._metrics = Metrics(
             counted,
             [method],
@@ -95,6 +99,7 @@ class AdminServer:
             health,
             extra_labels=settings.extra_tags,
             connections=connections,
+            http=self._connections,
             workers=workers,
         )
         self._status = Status(counted, method, watcher, health, workers=workers)
@@ -104,9 +109,6 @@ class AdminServer:
         self._json = json_api(method, http_answer)
         self._explain = json_api(explainer, explained_answer)
         self._page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
-        self._notices = Notices(log, steady_clock)
-        self._turns = Turns()
-        self._connections = set[HttpConnection]()
         self._servers: list[asyncio.Server] = []
         self._runners: list[web.AppRunner] = []
 
@@ -137,8 +139,7 @@ class AdminServer:
         for server in self._servers:
             server.close()
         await asyncio.gather(*(runner.cleanup() for runner in self._runners))
-        for connection in tuple(self._connections):
-            connection.close()
+        self._connections.close()
         self._servers.clear()
         self._runners.clear()
         self._json.close()
@@ -215,8 +216,11 @@ class AdminServer:
 
     @web.middleware
     async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        await self._turns.wait()
-        return await handler(request)
+        if not isinstance(request.transport, Transport):
+            raise ConnectionResetError("the client has left")
+        with request.transport.connection.answering(request):
+            await self._turns.wait()
+            return await handler(request)
 
     async def _healthcheck(self, _: web.Request) -> web.StreamResponse:
         if self._health.serving:

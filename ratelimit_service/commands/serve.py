@@ -62,7 +62,8 @@ def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
     start_logging(settings.log_level, settings.log_format)
     for warning in warnings:
         log.warning("%s", warning)
-    if problem := allow_files(settings.grpc_max_connections):
+    grpc, http = settings.grpc_max_connections, settings.http_max_connections
+    if problem := allow_files(grpc, http):
         log.warning("GRPC_MAX_CONNECTIONS: %s", problem)
     sys.setswitchinterval(SWITCH_SECONDS)
     uvloop.run(_serve(settings, hints=hints))

@@ -121,6 +121,9 @@ class Settings(BaseSettings):
     request_max_hits: Annotated[int, reads(integer(1))] = knob(
         Section.LISTENING, "200", "Limits that one request is charged to.", NEW
     )
+    http_max_connections: Annotated[int, reads(integer(1))] = knob(
+        Section.LISTENING, "500", "HTTP connections of all ports at once; a new one closes the idlest.", NEW
+    )
     http_max_body_size: Bytes = knob(Section.LISTENING, "131072", "Bytes of the largest HTTP body.", NEW)
     transport: Annotated[TransportName, reads(one_of(TransportName))] = knob(
         Section.LISTENING, "http2", "What carries gRPC: `http2`, or `grpcio`; see docs/transports.md.", NEW, flag=""

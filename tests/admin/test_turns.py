@@ -12,6 +12,7 @@ import uvloop
 from aiohttp import web
 
 from ratelimit_service.admin.connection import READ, HttpConnection
+from ratelimit_service.admin.connections import HttpConnections
 from ratelimit_service.admin.turns import Turns
 from ratelimit_service.admin.wrong_protocol import Misdirected
 from ratelimit_service.api.health import Health
@@ -60,10 +61,12 @@ class Parser(asyncio.Protocol):
 async def parsed(sent: Sequence[bytes]) -> Reads:
     """The reads of a parser, each with its turn of the loop, when each of these is sent on a connection of its own."""
     loop, turns, lost, reads = Loop(), Turns(), asyncio.Queue[None](), Reads()
-    misdirected = Misdirected("HTTP", 8080, [], Notices(logging.getLogger("tests"), Clock()))
+    notices = Notices(logging.getLogger("tests"), Clock())
+    connections, misdirected = HttpConnections(100, notices), Misdirected("HTTP", 8080, [], notices)
 
     def connection() -> HttpConnection:
-        return HttpConnection(set(), turns, lambda: cast(web.RequestHandler, Parser(loop, reads, lost)), misdirected)
+        parser = Parser(loop, reads, lost)
+        return HttpConnection(connections, turns, lambda: cast(web.RequestHandler, parser), misdirected)
 
     server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
     async with asyncio.timeout(START_SECONDS):

@@ -82,4 +82,4 @@ def test_it_takes_all_the_files_that_it_may_have(tmp_path: Path) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with files(512), start_service(tmp_path, RULES, {"GRPC_MAX_CONNECTIONS": str(hard)}) as service:
         assert float(service.metrics().partition("\nprocess_max_fds ")[2].split()[0]) == hard
-        assert f"GRPC_MAX_CONNECTIONS: {hard} connections take {hard + 100} files" in service.log
+        assert f"GRPC_MAX_CONNECTIONS: {hard} gRPC and 500 HTTP connections take {hard + 600} files" in service.log

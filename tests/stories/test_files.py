@@ -35,3 +35,18 @@ def test_when_files_run_out_those_who_are_here_go_on_and_newcomers_are_served_af
 
         assert [len(answer.statuses) for answer in (*answers, late)] == [2] * 101
         assert service.stop() == 0
+
+
+def test_http_connections_take_no_files_of_grpcs(tmp_path: Path) -> None:
+    with start_service(tmp_path, RULES, {"HTTP_MAX_CONNECTIONS": "20"}) as service:
+        few = len(list(Path(f"/proc/{service.pid}/fd").iterdir())) + 100
+        resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (few, few))
+        with ExitStack() as crowd:
+            for _ in range(300):
+                crowd.enter_context(socket.create_connection(("127.0.0.1", service.http_port)))
+            with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}", ALONE) as new:
+                answers = [ask_on(new)(question("ada"), timeout=20) for _ in range(100)]
+        scraped = service.metrics()
+
+    assert [len(answer.statuses) for answer in answers] == [2] * 100
+    assert int(scraped.partition("\nratelimit_http_connections ")[2].split()[0]) <= 20

@@ -1,0 +1,120 @@
+"""HTTP connections have a bound of their own: beyond it the idlest makes way, and a request at work is never cut."""
+
+import logging
+import socket
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from ratelimit_service.admin.connections import HttpConnections
+from ratelimit_service.notices import Notices
+from tests.admin.conftest import RULES
+from tests.admin.service import START_SECONDS, Service, ask, running
+from tests.clocks import Clock
+
+HEALTH = b"GET /healthcheck HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+class Connection:
+    """One of which it is known whether it is at work."""
+
+    def __init__(self, *, at_work: bool = False) -> None:
+        self.at_work = at_work
+        self.aborted = False
+
+    def close(self) -> None:
+        self.aborted = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def three(*connections: Connection) -> HttpConnections:
+    """Of at most three, those that are open, the first of them the idlest."""
+    open_ = HttpConnections(3, Notices(logging.getLogger("tests"), Clock()))
+    for connection in connections:
+        open_.enter(connection)
+    return open_
+
+
+def test_the_connection_that_did_nothing_for_longest_makes_way() -> None:
+    first, second, third, new = (Connection() for _ in range(4))
+    connections = three(first, second, third)
+
+    connections.touch(first)
+    connections.enter(new)
+
+    assert [each.aborted for each in (first, second, third, new)] == [False, True, False, False]
+
+
+def test_a_connection_at_work_stays() -> None:
+    first, second, third, new = Connection(at_work=True), Connection(), Connection(), Connection()
+
+    three(first, second, third).enter(new)
+
+    assert [each.aborted for each in (first, second, third, new)] == [False, True, False, False]
+
+
+def test_when_all_are_at_work_the_new_one_is_closed() -> None:
+    *old, new = (Connection(at_work=True) for _ in range(4))
+    connections = three(*old)
+
+    connections.enter(new)
+    connections.touch(new)
+
+    assert [each.aborted for each in (*old, new)] == [False, False, False, True]
+    assert [figure.values for figure in connections.figures()] == [[((), 3)], [((), 1)]]
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET /healthc",
+        b"POST /json HTTP/1.1\r\nHost: here\r\nContent-Length: 50\r\n\r\n{",
+        b"POST /json HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+    ],
+)
+def test_connections_that_are_held_keep_no_other_out(
+    tmp_path: Path, begun: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(tmp_path, RULES, http_max_connections="8") as service:
+        healthy = socket.create_connection(service.http[0], START_SECONDS)
+        held, answers = [], []
+        for _ in range(60):
+            held.append(socket.create_connection(service.http[0], START_SECONDS))
+            held[-1].sendall(begun)
+            answers.append(ask(service.http[0], "GET", "/healthcheck").body)
+            healthy.sendall(HEALTH)
+            answers.append(healthy.recv(1000)[-2:])
+        connections, evicted = numbers(service)
+        for client in (healthy, *held):
+            client.close()
+
+    assert answers == [b"OK"] * 120
+    assert connections <= 8
+    assert evicted >= 52
+    assert [record.getMessage()[:27] for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "8 HTTP connections are open"
+    ]
+
+
+def test_clients_that_read_no_answer_keep_no_other_out(tmp_path: Path) -> None:
+    with running(tmp_path, RULES, http_max_connections="8") as service, ExitStack() as held:
+        answers = []
+        for _ in range(30):
+            client = held.enter_context(socket.create_connection(service.debug[0], START_SECONDS))
+            with suppress(ConnectionError):  # it makes way while it sends
+                client.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" * 1000)
+            answers.append(ask(service.http[0], "GET", "/healthcheck").body)
+        connections, _ = numbers(service)
+
+    assert answers == [b"OK"] * 30
+    assert connections <= 8
+
+
+def numbers(service: Service) -> list[int]:
+    """HTTP connections that are open, and those that made way."""
+    lines = service.get("/metrics").text.splitlines()
+    return [int(line.split()[1]) for line in lines if line.startswith("ratelimit_http_connections")]
