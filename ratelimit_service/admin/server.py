@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from importlib import resources
 from itertools import chain
@@ -14,12 +14,12 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from ratelimit_service.address import Address, Tcp
-from ratelimit_service.admin.blocks import send_blocks
 from ratelimit_service.admin.connection import KEEPALIVE_SECONDS, HttpConnection, Transport
 from ratelimit_service.admin.connections import HttpConnections
 from ratelimit_service.admin.explain import explained_answer
 from ratelimit_service.admin.json_api import Called, JsonApi, http_answer
 from ratelimit_service.admin.listen import BACKLOG, bound, open_sockets
+from ratelimit_service.admin.renderings import Rendering
 from ratelimit_service.admin.status import Listening, Status
 from ratelimit_service.admin.texts import rules_text, stats_text
 from ratelimit_service.admin.turns import Turns
@@ -148,6 +148,10 @@ class AdminServer:
     def _ports(self) -> list[_Port]:
         settings = self._settings
         metrics = "what is counted, as Prometheus reads it"
+        expose = Rendering(_METRICS, self._metrics_text, self._turns).send
+        status = Rendering(_JSON, self._status_text, self._turns).send
+        rules = Rendering(_TEXT, self._rules_text, self._turns).send
+        stats = Rendering(_TEXT, self._stats_text, self._turns).send
         ports = [
             _Port(
                 "HTTP",
@@ -157,7 +161,7 @@ class AdminServer:
                         "POST", "/json", self._json.handle, "a RateLimitRequest as JSON: 200 allowed, 429 over limit"
                     ),
                     _Endpoint("GET", "/healthcheck", self._healthcheck, "200 while callers should come, 500 otherwise"),
-                    _Endpoint("GET", "/metrics", self._expose, metrics),
+                    _Endpoint("GET", "/metrics", expose, metrics),
                 ],
             ),
             _Port(
@@ -165,10 +169,10 @@ class AdminServer:
                 [Tcp(host, settings.debug_port) for host in settings.debug_host],
                 [
                     _Endpoint("GET", "/", self._show, "the page: rules and what they answer"),
-                    _Endpoint("GET", "/metrics", self._expose, metrics),
-                    _Endpoint("GET", "/rlconfig", self._list_rules, "the rules in force, a line each"),
-                    _Endpoint("GET", "/stats", self._list_stats, "what upstream counts, under its statsd names"),
-                    _Endpoint("GET", "/status", self._tell_status, "what the page shows, as JSON"),
+                    _Endpoint("GET", "/metrics", expose, metrics),
+                    _Endpoint("GET", "/rlconfig", rules, "the rules in force, a line each"),
+                    _Endpoint("GET", "/stats", stats, "what upstream counts, under its statsd names"),
+                    _Endpoint("GET", "/status", status, "what the page shows, as JSON"),
                     _Endpoint(
                         "POST",
                         "/explain",
@@ -179,7 +183,7 @@ class AdminServer:
             ),
         ]
         if settings.use_prometheus:
-            endpoint = _Endpoint("GET", settings.prometheus_path, self._expose, metrics)
+            endpoint = _Endpoint("GET", settings.prometheus_path, expose, metrics)
             ports.append(_Port("Prometheus", [settings.prometheus_addr], [endpoint]))
         return ports
 
@@ -227,10 +231,10 @@ class AdminServer:
             return web.Response(text="OK", headers=_TEXT)
         return web.Response(status=500, headers=_TEXT)
 
-    async def _expose(self, request: web.Request) -> web.StreamResponse:
+    async def _metrics_text(self) -> Iterable[str]:
         await self._refresh()
         process = await asyncio.to_thread(self._metrics.process)
-        return await send_blocks(request, _METRICS, chain(self._metrics.exposition(), [process]))
+        return chain(self._metrics.exposition(), [process])
 
     async def _refresh(self) -> None:
         if self._workers is not None:
@@ -247,17 +251,17 @@ class AdminServer:
         }
         return web.Response(text=self._page.replace("{nonce}", nonce), content_type="text/html", headers=headers)
 
-    async def _tell_status(self, request: web.Request) -> web.StreamResponse:
+    async def _status_text(self) -> Iterable[str]:
         await self._refresh()
-        return await send_blocks(request, _JSON, self._status.text())
+        return self._status.text()
 
-    async def _list_rules(self, request: web.Request) -> web.StreamResponse:
+    async def _rules_text(self) -> Iterable[str]:
         book = self._counted.book
-        return await send_blocks(request, _TEXT, rules_text(() if book is None else book.rules))
+        return rules_text(() if book is None else book.rules)
 
-    async def _list_stats(self, request: web.Request) -> web.StreamResponse:
+    async def _stats_text(self) -> Iterable[str]:
         await self._refresh()
-        return await send_blocks(request, _TEXT, stats_text(self._counted, [self._method], self._watcher))
+        return stats_text(self._counted, [self._method], self._watcher)
 
 
 def _listing(endpoints: Sequence[_Endpoint]) -> Middleware:

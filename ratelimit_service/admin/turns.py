@@ -2,7 +2,7 @@
 
 aiohttp parses, and answers, as much as has come: a read of 256 KB takes it tens of milliseconds, and uvloop hands over
 32 reads in one turn. Here all HTTP connections share one queue, whatever their number: a turn of the loop parses one
-read of at most `connection.READ` bytes, or begins one answer.
+read of at most `connection.READ` bytes, or begins one answer, or sends one slice of a long one.
 """
 
 import asyncio

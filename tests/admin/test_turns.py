@@ -99,15 +99,17 @@ def test_bytes_at_which_the_parser_fails_are_one_line_without_them(caplog: pytes
 
 
 class NotingHealth(Health):
-    """Notes in which turns of the loop it is asked."""
+    """Notes how often, and in which turns of the loop, it is asked."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loop: Loop | None = None
         self.turns: list[int] = []
+        self.asked = 0
 
     @property
     def serving(self) -> bool:
+        self.asked += 1
         if self.loop is not None:
             self.turns.append(self.loop.turn)
         return super().serving
