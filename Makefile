@@ -12,6 +12,7 @@ DEVELOPMENT_LOCK := requirements-dev.lock
 PYTEST_ARGS ?= -n 2
 FUZZ_SECONDS ?= 900
 BENCH_ARGS ?=
+ATTACK_ARGS ?=
 
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links
@@ -30,7 +31,7 @@ NOTED := exec 9>&2; FETCHING_NOTES=/proc/$$$$/fd/9
 PYTHON ?=
 USABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 
-.PHONY: help run test check format coverage fuzz bench proto lock clean
+.PHONY: help run test check format coverage fuzz bench attack proto lock clean
 
 help:  ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -66,6 +67,10 @@ fuzz: .venv/.development  ## Look for bytes that break a connection or a request
 
 bench: .venv/.development  ## Load the service alone on a core, beside the real envoyproxy/ratelimit (BENCH_ARGS="--vary keys=1,1000").
 	@$(BIN)/python bench/service.py --upstream $(BENCH_ARGS)
+
+attack: .venv/.development  ## Attack the service beside a healthy client (ONLY=rapid-reset,big-value; SERVER=HOST:PORT PID=… HTTP=HOST:PORT for one that runs; ATTACK_ARGS=--list).
+	@$(BIN)/python bench/attack $(if $(ONLY),--only $(ONLY)) $(if $(SERVER),--at $(SERVER)) $(if $(PID),--pid $(PID)) \
+		$(if $(HTTP),--http $(HTTP)) $(ATTACK_ARGS)
 
 proto: .venv/.development  ## Generate ratelimit_service/api/generated from proto/.
 	$(BIN)/python proto/generate.py

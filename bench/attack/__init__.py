@@ -1,0 +1,1 @@
+"""Attacks on a rate-limit service, beside a healthy client; `python bench/attack --list` names them."""

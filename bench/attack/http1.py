@@ -1,0 +1,265 @@
+"""HTTP/1 on the ports beside gRPC: what its clients may cost those of gRPC, and what they may learn or do."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+from attack.attacker import Attacker
+from attack.catalogue import Need, attack
+from attack.frames import descriptor, message, request
+from attack.wire import Ended, Wire
+
+CHUNKED = b"POST /json HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKS = b"1\r\nx\r\n" * 40_000
+OF_ONE_DESCRIPTOR = {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}
+
+
+def post(path: bytes, body: bytes, *more: bytes) -> bytes:
+    """A request with a body."""
+    lines = [b"POST " + path + b" HTTP/1.1", b"Host: localhost", b"Content-Length: %d" % len(body), *more]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def get(path: bytes, *more: bytes) -> bytes:
+    """One without."""
+    return b"\r\n".join([b"GET " + path + b" HTTP/1.1", b"Host: localhost", *more]) + b"\r\n\r\n"
+
+
+async def again(wire: Wire, what: bytes) -> None:
+    """The same request, each when the one before was answered."""
+    while True:
+        expected = wire.streams_ended + 1
+        await wire.send(what)
+        await wire.until_ended(expected)
+
+
+async def chunks(attacker: Attacker, connections: int) -> None:
+    """An upload in chunks of one byte, without end."""
+
+    async def client(wire: Wire) -> None:
+        await wire.send(CHUNKED)
+        await wire.repeat(CHUNKS)
+
+    await attacker.each(connections, client, attacker.open_http)
+
+
+@attack(Need.HTTP)
+async def http_chunks(attacker: Attacker) -> None:
+    """Four uploads in chunks of one byte."""
+    await chunks(attacker, 4)
+
+
+@attack(Need.HTTP)
+async def http_chunks_1(attacker: Attacker) -> None:
+    """One upload in chunks of one byte."""
+    await chunks(attacker, 1)
+
+
+@attack(Need.HTTP)
+async def http_chunks_20(attacker: Attacker) -> None:
+    """20 uploads in chunks of one byte."""
+    await chunks(attacker, 20)
+
+
+@attack(Need.HTTP)
+async def json_overrides(attacker: Attacker) -> None:
+    """Two callers of /json with 31 KB: 500 descriptors with limits of their own."""
+    own = {"entries": [], "limit": {"unit": "SECOND", "requests_per_unit": 1}}
+    body = json.dumps({"domain": "shop", "descriptors": [own] * 500}).encode()
+    await attacker.each(2, lambda wire: again(wire, post(b"/json", body)), attacker.open_http)
+
+
+@attack(Need.HTTP)
+async def json_nested(attacker: Attacker) -> None:
+    """Two callers of /json with 100 KB of brackets, digits, and keys that come twice."""
+    bodies = [
+        *(b"[" * 100_000, b'{"a":' * 20_000, b'{"domain": ' + b"9" * 100_000, b'{"domain":"shop","domain":"x"}'),
+        *(b'{"domain": NaN}', b'{"hitsAddend": 1e400}', b'"\\ud800"', "{}".encode("utf-16"), b"\xff\xfe", b""),
+        *(json.dumps({"domain": "shop", "descriptors": [{}] * 40_000}).encode(), b"{" + b'"x":0,' * 20_000 + b"}"),
+    ]
+
+    async def client(wire: Wire) -> None:
+        while True:
+            for body in bodies:
+                expected = wire.streams_ended + 1
+                await wire.send(post(b"/json", body))
+                await wire.until_ended(expected)
+
+    await attacker.each(2, client, attacker.open_http)
+
+
+@attack(Need.HTTP)
+async def json_calls(attacker: Attacker) -> None:
+    """50 callers of /json, plain calls as fast as they are answered."""
+    body = json.dumps(OF_ONE_DESCRIPTOR).encode()
+    await attacker.each(50, lambda wire: again(wire, post(b"/json", body)), attacker.open_http)
+
+
+@attack(Need.HTTP)
+async def http_metrics(attacker: Attacker) -> None:
+    """100 clients that read /metrics as fast as it is answered."""
+    await attacker.each(100, lambda wire: again(wire, get(b"/metrics")), attacker.open_http)
+
+
+@attack(Need.DEBUG)
+async def debug_pages(attacker: Attacker) -> None:
+    """50 clients that read the debug port's pages as fast as they are answered."""
+    paths = [b"/", b"/status", b"/rlconfig", b"/stats", b"/metrics"]
+
+    async def client(wire: Wire) -> None:
+        while True:
+            for path in paths:
+                expected = wire.streams_ended + 1
+                await wire.send(get(path))
+                await wire.until_ended(expected)
+
+    await attacker.each(50, client, lambda: attacker.open_http(debug=True))
+
+
+@attack(Need.HTTP)
+async def http_pipelines(attacker: Attacker) -> None:
+    """Four clients that send requests without end and never read an answer."""
+
+    async def client(wire: Wire) -> None:
+        wire.stop_reading()
+        await wire.repeat(get(b"/metrics") * 500)
+
+    await attacker.each(4, client, attacker.open_http)
+
+
+@attack(Need.HTTP, seconds=4)
+async def http_slow(attacker: Attacker) -> None:
+    """300 requests that come byte by byte, headers and bodies."""
+    whole = post(b"/json", json.dumps(OF_ONE_DESCRIPTOR).encode())
+
+    async def client(wire: Wire) -> None:
+        start = attacker.random.choice((0, whole.index(b"\r\n\r\n") + 4))
+        if start:
+            await wire.send(whole[:start])
+        for at in range(start, len(whole)):
+            await wire.send(whole[at : at + 1])
+            await asyncio.sleep(0.5)
+
+    await attacker.each(300, client, attacker.open_http)
+
+
+@attack(Need.HTTP, seconds=6)
+async def http_connections(attacker: Attacker) -> None:
+    """2,000 HTTP connections that say nothing."""
+    await attacker.each(2000, lambda wire: wire.until_closed(), attacker.open_http)
+
+
+@attack(Need.HTTP, Need.OURS, seconds=4, settings={"GRPC_MAX_CONNECTIONS": "200"}, files=400)
+async def http_files(attacker: Attacker) -> None:
+    """380 silent HTTP connections to a service that may open 400 files."""
+    await attacker.each(380, lambda wire: wire.until_closed(), attacker.open_http)
+
+
+def _size(file: str) -> int:
+    return Path(file).stat().st_size
+
+
+@attack(Need.HTTP, Need.OURS)
+async def log_flood(attacker: Attacker) -> None:
+    """20 connections at a time: requests that are no HTTP, first lines of 256 KB; the log must not grow with each."""
+    most = 64 * 1024
+    before = _size(attacker.target.log)
+    wrong = [b"GET / HTTP/1.1\r\n:\r\n\r\n", b"GET /" + b"x" * 256_000 + b" HTTP/1.1\r\n\r\n", b"\0" * 100]
+
+    async def client(wire: Wire) -> None:
+        await wire.send(attacker.random.choice(wrong))
+        try:
+            await wire.until_ended(1)
+        finally:
+            if _size(attacker.target.log) - before > most:
+                attacker.harm(f"over {most // 1024} KiB of log lines")
+
+    await attacker.each(20, client, attacker.open_http)
+
+
+@attack(Need.HTTP)
+async def http_wrong(attacker: Attacker) -> None:
+    """20 clients with requests of every wrong kind: lengths twice, two encodings, traversal, verbs, HTTP/2."""
+    body = b"0\r\n\r\n"
+    wrong = [
+        *(post(b"/json", body, b"Transfer-Encoding: chunked"), post(b"/json", body, b"Content-Length: 9")),
+        *(get(b"/../../etc/passwd"), get(b"//"), get(b"/%00"), get(b"http://x/"), b"BREW / HTTP/1.1\r\n\r\n"),
+        *(b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"CONNECT x:1 HTTP/1.1\r\n\r\n"),
+        *(get(b"/", b"Upgrade: h2c", b"Connection: Upgrade"), get(b"/", b"Expect: 100-continue"), b"\r\n" * 9999),
+        *(get(b"/", *(b"x%d: %s" % (at, b"y" * 80) for at in range(200))), get(b"/", b"x: " + b"y" * 100_000)),
+        *(
+            post(b"/json", b"x" * 200_000),
+            post(b"/healthcheck", b"x" * 100),
+            post(b"/json", b"\x1f\x8b", b"Content-Encoding: gzip"),
+        ),
+        message(b"x"),
+    ]
+
+    async def client(wire: Wire) -> None:
+        await wire.send(attacker.random.choice(wrong))
+        await asyncio.sleep(0.1)
+
+    await attacker.each(20, client, attacker.open_http)
+
+
+async def answer_of(attacker: Attacker, what: bytes, *, debug: bool = False) -> bytes:
+    """What comes back for one request."""
+    wire = await attacker.open_http(debug=debug)
+    await wire.send(what)
+    try:
+        await wire.until_ended(1)
+        await asyncio.sleep(0.3)
+    except Ended:
+        pass
+    wire.close()
+    return wire.text
+
+
+@attack(Need.HTTP, Need.OURS)
+async def other_sites(attacker: Attacker) -> None:
+    """A page of another site makes a browser call /json: it must not charge."""
+    body = json.dumps(OF_ONE_DESCRIPTOR).encode()
+    kind = (b"Content-Type: text/plain", b"Connection: close")
+    for line in (b"Origin: http://elsewhere.example", b"Sec-Fetch-Site: cross-site"):
+        answer = await answer_of(attacker, post(b"/json", body, line, *kind))
+        if b" 200 " in answer[:16] or b" 429 " in answer[:16]:
+            attacker.harm(f"charged with {line.decode()}")
+
+
+@attack(Need.DEBUG, Need.OURS)
+async def foreign_hosts(attacker: Attacker) -> None:
+    """A name of another site that leads to the debug port (DNS rebinding): it must not show rules."""
+    for path in (b"/rlconfig", b"/status"):
+        answer = await answer_of(attacker, b"GET " + path + b" HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n", debug=True)
+        if b" 200 " in answer[:16]:
+            attacker.harm(f"{path.decode()} answers any Host")
+
+
+@attack(Need.HTTP, Need.OURS)
+async def server_versions(attacker: Attacker) -> None:
+    """A stranger reads which versions of what are at work."""
+    answer = await answer_of(attacker, get(b"/healthcheck", b"Connection: close"))
+    if found := re.search(rb"(?i)\r\nserver: ([^\r]*\d[^\r]*)", answer):
+        attacker.harm(f"Server: {found[1].decode()}")
+
+
+@attack(Need.RATE_LIMITS, Need.DEBUG, Need.OURS)
+async def texts(attacker: Attacker) -> None:
+    """Control characters, quotes and markup in requests: what shows them must escape them."""
+    shown = ["\u009b31m", "\u0085", "\x1b[2J", "\u202e", '"\n# x', "<script>"]
+    block = attacker.block()
+    wire = await attacker.open()
+    for value in shown:
+        body = message(request(descriptor((b"detailed", value.encode()), (b"x", value.encode()))))
+        await wire.call(block, body)
+        await wire.call(block, message(request(descriptor((value.encode(), b"x")))))
+        await wire.call(block, message(request(descriptor((b"x", b"x")), domain=value.encode())))
+    for path in (b"/stats", b"/metrics", b"/rlconfig"):
+        answer = await answer_of(attacker, get(path, b"Connection: close"), debug=True)
+        page = answer.partition(b"\r\n\r\n")[2].decode(errors="replace")
+        for character in sorted(
+            {c for c in page if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160 or c == "\u202e"}
+        ):
+            if character != "\r":
+                attacker.harm(f"{path.decode()} shows U+{ord(character):04X}")
