@@ -44,6 +44,13 @@ class Target:
     """The folder of its rules, where these may be changed."""
     log: str = ""
     """The file of its log."""
+    same_address: bool = False
+    """The healthy client's is that of the attackers."""
+
+    @property
+    def healthy_address(self) -> tuple[str, int] | None:
+        """Where the healthy client calls from: another host than the attackers', where this machine can be two."""
+        return ("127.0.0.2", 0) if self.host.startswith("127.") and not self.same_address else None
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,9 @@ class Healthy:
 
     async def _open(self) -> "Calling":
         calling = Calling(Counts())
-        await connect(calling, (self._target.host, self._target.port), tls=self._target.tls)
+        target = self._target
+        address = (target.host, target.port)
+        await connect(calling, address, tls=target.tls, local_addr=target.healthy_address)
         return calling
 
     async def _own(self) -> str:
@@ -123,7 +125,8 @@ class Healthy:
 
     async def _http(self) -> str:
         """A connection, and one request on it."""
-        reader, writer = await asyncio.open_connection(self._target.host, self._target.http_port)
+        target = self._target
+        reader, writer = await asyncio.open_connection(target.host, target.http_port, local_addr=target.healthy_address)
         try:
             writer.write(b"GET /healthcheck HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             words = (await reader.readline()).decode(errors="replace").split()

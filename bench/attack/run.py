@@ -1,6 +1,7 @@
 """Attack a rate-limit service, and see what a healthy client beside the attacker notices: `make attack`.
 
-Without arguments: every attack on our own service with its default settings, a fresh one for each, alone on a core.
+Without arguments: every attack on our own service with its default settings, a fresh one for each, on a core of its
+own; the attackers have one address, and the healthy client another.
 --upstream attacks envoyproxy/ratelimit too, --command any other program, --at a server that runs already.
 
 Rules of the verdicts: bench/attack/verdict.py. The exit code is 1 when a verdict is `broken`.
@@ -34,6 +35,9 @@ from attack.verdict import MIB, Row, judged, together
 
 BESIDE, SECONDS = 1.5, 4.0
 """Of the phases before and after the attack, and of the attack."""
+
+RUNS = 3
+"""Of an attack whose verdict is `weak`: other work of the machine makes calls slow, and nothing makes them fast."""
 
 GRACE = 10.0
 """Seconds that a client may take to print what it counted, after its time is over."""
@@ -122,18 +126,25 @@ def beside(attack: Attack, server: Server, target: Target, seconds: float) -> Ro
     return replace(row, verdict=verdict, why=why)
 
 
-def rows_of(server: Server, chosen: Sequence[Attack], seconds: float) -> Iterator[Row]:
-    """Each attack in turn."""
+def rows_of(server: Server, chosen: Sequence[Attack], seconds: float, *, same_address: bool) -> Iterator[Row]:
+    """Each attack in turn; one that is weak is run again, and the best of its runs counts."""
     for attack in chosen:
-        if lacks := sorted(attack.needs - server.has):
-            yield Row(attack, server.name, why=(f"it needs {', '.join(lacks)}",))
-            continue
-        try:
-            with redirect_stdout(io.StringIO()), server.start(attack) as target:  # logs of processes that end
-                row = beside(attack, server, target, seconds)
-        except AssertionError as error:  # of tests.processes: it did not start, or takes no connections
-            row = Row(attack, server.name, "broken", (str(error).splitlines()[0],))
+        row = one = _row(server, attack, seconds, same_address=same_address)
+        for _ in range(RUNS - 1):
+            if one.verdict == "weak":
+                one = _row(server, attack, seconds, same_address=same_address)
+                row = min(row, one, key=Row.badness)
         yield row
+
+
+def _row(server: Server, attack: Attack, seconds: float, *, same_address: bool) -> Row:
+    if lacks := sorted(attack.needs - server.has):
+        return Row(attack, server.name, why=(f"it needs {', '.join(lacks)}",))
+    try:
+        with redirect_stdout(io.StringIO()), server.start(attack) as target:  # logs of processes that end
+            return beside(attack, server, replace(target, same_address=same_address), seconds)
+    except AssertionError as error:  # of tests.processes: it did not start, or takes no connections
+        return Row(attack, server.name, "broken", (str(error).splitlines()[0],))
 
 
 def _servers(chosen: argparse.Namespace, fail: Any) -> list[Server]:
@@ -190,6 +201,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--path", default=SHOULD_RATE_LIMIT, help="the method of a peer that does not speak Envoy's protocol")
     add("--request", default=PLAIN, metavar="HEX", help="a plain message of that method")
     add("--show-rules", action="store_true", help="print the rules that a peer of Envoy's protocol needs")
+    add(
+        "--same-address",
+        action="store_true",
+        help="the healthy client has the address of the attackers, as behind a proxy",
+    )
     add("--i-own-this-server", action="store_true", help="attack one that is not on this machine")
     add("--be", help=argparse.SUPPRESS)
     add("--target", help=argparse.SUPPRESS)
@@ -224,7 +240,7 @@ def main() -> None:
     for server in _servers(chosen, parser.error):
         print(f"\n{server.name}\n\n{head()}", flush=True)
         verdicts = Counter[str]()
-        for row in rows_of(server, attacks, chosen.seconds):
+        for row in rows_of(server, attacks, chosen.seconds, same_address=chosen.same_address):
             rows.append(row)
             verdicts[row.verdict] += 1
             print(row_of(row), flush=True)

@@ -7,6 +7,8 @@
   FAIR_MIB, and what settings grant to the attack beside that
 - `held`: none of these
 
+An attack that is weak is run up to run.RUNS times: it is broken if one of them is, otherwise the best counts.
+
 Processor time is shown and decides nothing: work that others do not wait for is no harm.
 """
 
@@ -52,6 +54,10 @@ class Row:
         """The 50th and 99th percentile, in milliseconds."""
         of_kind = self.healthy[phase][kind] if self.healthy else {}
         return of_kind.get("p50"), of_kind.get("p99")
+
+    def badness(self) -> tuple[bool, bool, float]:
+        """To choose among runs: one that broke calls counts before all others, then the best."""
+        return self.verdict != "broken", self.verdict != "held", self.times("during")[1] or 0
 
     def calls(self) -> tuple[int, Counter[str]]:
         """How many healthy calls were answered during the attack and after it, and how the others ended."""

@@ -295,7 +295,10 @@ def any_certificate() -> ssl.SSLContext:
     return context
 
 
-async def connect(wire: Wire, address: tuple[str, int], *, tls: bool) -> None:
+async def connect(
+    wire: Wire, address: tuple[str, int], *, tls: bool, local_addr: tuple[str, int] | None = None
+) -> None:
     """Open it. OSError when that cannot be done."""
     loop = asyncio.get_running_loop()
-    await loop.create_connection(lambda: wire, *address, ssl=any_certificate() if tls else None)
+    context = any_certificate() if tls else None
+    await loop.create_connection(lambda: wire, *address, ssl=context, local_addr=local_addr)
