@@ -69,7 +69,7 @@ class Known:
     def figures(self) -> Sequence[Figure]:
         counts = Counts()
         counts.ended["enhance_your_calm"] += 2
-        return (*counts.figures(connections=3, streams=7, received=100, sent=200), of_lag(Latency()))
+        return (*counts.figures(connections=3, streams=7, memory=50, received=100, sent=200), of_lag(Latency()))
 
 
 class Place(NamedTuple):

@@ -91,6 +91,8 @@ class _Descriptions:
         self._symbols: dict[str, FileDescriptor] = {}
         self._messages: set[str] = set()
         self._extensions: dict[tuple[str, int], FileDescriptor] = {}
+        self._written: dict[str, bytes] = {}
+        """The answers about files, by their names: all that a question adds is an echo of itself."""
         for file in self._files.values():
             for symbol in _symbols(file):
                 self._symbols[symbol] = file
@@ -108,36 +110,45 @@ class _Descriptions:
             problem = f"the message is not a ServerReflectionRequest: {error}"
             raise RpcError(Status.INVALID_ARGUMENT, problem) from error
         answer = ServerReflectionResponse(valid_host=request.host, original_request=request)
+        written = b""
         match request.WhichOneof("message_request"):
             case "list_services":
                 answer.list_services_response.CopyFrom(self._services)
             case "file_by_filename":
                 name = request.file_by_filename
-                self._describe(answer, self._files.get(name), f"file {name!r}")
+                written = self._describe(answer, self._files.get(name), f"file {name!r}")
             case "file_containing_symbol":
                 name = request.file_containing_symbol
-                self._describe(answer, self._symbols.get(name), f"symbol {name!r}")
+                written = self._describe(answer, self._symbols.get(name), f"symbol {name!r}")
             case "file_containing_extension":
                 name, number = (
                     request.file_containing_extension.containing_type,
                     request.file_containing_extension.extension_number,
                 )
-                self._describe(answer, self._extensions.get((name, number)), f"extension {number} of {name!r}")
+                written = self._describe(
+                    answer, self._extensions.get((name, number)), f"extension {number} of {name!r}"
+                )
             case "all_extension_numbers_of_type":
                 self._number(answer, request.all_extension_numbers_of_type)
             case _:
                 raise RpcError(
                     Status.INVALID_ARGUMENT, "the ServerReflectionRequest asks for nothing that is known here"
                 )
-        return answer.SerializeToString()
+        return answer.SerializeToString() + written
 
-    def _describe(self, answer: ServerReflectionResponse, file: FileDescriptor | None, what: str) -> None:
+    def _describe(self, answer: ServerReflectionResponse, file: FileDescriptor | None, what: str) -> bytes:
+        """What follows the beginning of the answer: in protobuf's format messages that are joined are merged."""
         if file is None:
             _not_found(answer, what)
-            return
-        # The file that was asked for comes first; clients rely on it.
-        files = [found.serialized_pb for found in _with_imports(file)]
-        answer.file_descriptor_response.CopyFrom(FileDescriptorResponse(file_descriptor_proto=files))
+            return b""
+        written = self._written.get(file.name)
+        if written is None:
+            # The file that was asked for comes first; clients rely on it.
+            files = [found.serialized_pb for found in _with_imports(file)]
+            described = FileDescriptorResponse(file_descriptor_proto=files)
+            written = ServerReflectionResponse(file_descriptor_response=described).SerializeToString()
+            self._written[file.name] = written
+        return written
 
     def _number(self, answer: ServerReflectionResponse, name: str) -> None:
         if name not in self._messages:

@@ -95,8 +95,14 @@ class Settings(BaseSettings):
     )
     grpc_max_connection_memory: Bytes = knob(
         Section.LISTENING,
-        "16777216",
+        "4194304",
         "Bytes of unread answers, and of unfinished questions, of one gRPC connection. `http2` only.",
+        NEW,
+    )
+    grpc_max_memory: Bytes = knob(
+        Section.LISTENING,
+        "268435456",
+        "Bytes that all gRPC connections of a process hold: messages, headers, bytes that wait. `http2` only.",
         NEW,
     )
     grpc_max_header_list_size: Bytes = knob(Section.LISTENING, "16384", "Bytes of a call's headers.", NEW)
@@ -106,7 +112,7 @@ class Settings(BaseSettings):
     grpc_preface_timeout: Annotated[int, reads(duration("100ms"))] = knob(
         Section.LISTENING,
         "10s",
-        "How long a gRPC client may take to begin; with `http2` also to finish headers or a frame it began.",
+        "How long a gRPC client may take to begin; with `http2` also to go on with headers, a frame or a message.",
         NEW,
     )
     request_max_descriptors: Annotated[int, reads(integer(1))] = knob(

@@ -40,6 +40,7 @@ def _options(settings: Settings) -> GrpcOptions:
         max_concurrent_streams=settings.grpc_max_concurrent_streams,
         max_header_list_size=settings.grpc_max_header_list_size,
         max_connection_memory=settings.grpc_max_connection_memory,
+        max_memory=settings.grpc_max_memory,
         preface_timeout=settings.grpc_preface_timeout,
         tls=tls if settings.grpc_server_use_tls else None,
     )

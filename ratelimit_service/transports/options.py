@@ -37,8 +37,10 @@ class GrpcOptions:
     """Calls of one connection at once: what one client can keep waiting, and what one read can bring."""
     max_header_list_size: int = 16 * 1024
     """Bytes of a call's headers; larger ones end it with RESOURCE_EXHAUSTED."""
-    max_connection_memory: int = 16 * 1024 * 1024
+    max_connection_memory: int = 4 * 1024 * 1024
     """Bytes of unread answers, and of unfinished questions, of one connection."""
+    max_memory: int = 256 * 1024 * 1024
+    """Bytes that all connections hold together; beyond it those that hold most are ended."""
     preface_timeout: int = 10 * SECOND
     """How long a client may take to begin, TLS included; with http2 also to finish a frame or headers it began."""
     tls: Tls | None = None

@@ -21,6 +21,7 @@ _AS_IT_IS: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 INTERNAL: Final = RpcError(Status.INTERNAL, "internal error; the log of the service says more")
 UNREAD: Final = RpcError(Status.RESOURCE_EXHAUSTED, "the client leaves too many answers unread")
+UNFINISHED: Final = RpcError(Status.DEADLINE_EXCEEDED, "the client takes too long to finish its message")
 STOPPING: Final = RpcError(Status.UNAVAILABLE, "the service is stopping")
 EXPIRED: Final = RpcError(Status.DEADLINE_EXCEEDED, "the deadline is over")
 

@@ -84,7 +84,7 @@ class Sums:
 
     def figures(self) -> Sequence[Figure]:
         """What the transports and stores of all tell of themselves, those that are gone too."""
-        own = self.refused.figures(connections=0, streams=0, received=0, sent=0)
+        own = self.refused.figures(connections=0, streams=0, memory=0, received=0, sent=0)
         return summed([own, self._gone, *(post.figures for post in self._posts)])
 
     def bury(self, post: Post) -> None:

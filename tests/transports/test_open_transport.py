@@ -33,6 +33,7 @@ def test_every_knob_arrives() -> None:
             "grpc_max_concurrent_streams": "50",
             "grpc_max_header_list_size": "9000",
             "grpc_max_connection_memory": "2000000",
+            "grpc_max_memory": "30000000",
             "grpc_preface_timeout": "3s",
             "grpc_server_use_tls": "true",
             "grpc_server_tls_cert": "cert.pem",
@@ -53,6 +54,7 @@ def test_every_knob_arrives() -> None:
         max_concurrent_streams=50,
         max_header_list_size=9000,
         max_connection_memory=2_000_000,
+        max_memory=30_000_000,
         preface_timeout=3 * SECOND,
         tls=Tls("cert.pem", "key.pem", "ca.pem", "envoy.local"),
     )

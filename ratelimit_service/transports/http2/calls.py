@@ -27,7 +27,7 @@ from ratelimit_service.transports.http2.limits import MOST_RESET, Bound, Limits
 from ratelimit_service.transports.http2.responses import OK, RESPONSE, http_response, trailers
 from ratelimit_service.transports.http2.whole import MOST_AT_ONCE, OK_HEAD, RESPONSE_HEAD, answer_of
 from ratelimit_service.transports.http2.work import OF_ERROR, of_blocked, of_streams
-from ratelimit_service.transports.refusals import EXPIRED, MOST_UNREAD_BYTES, PAUSE_BYTES, UNREAD, too_large
+from ratelimit_service.transports.refusals import EXPIRED, MOST_UNREAD_BYTES, PAUSE_BYTES, UNFINISHED, UNREAD, too_large
 
 _WHOLE: Final = Head("", plain=True)
 _EXPLANATION: Final = b"This port speaks gRPC: POST, with content-type application/grpc.\n"
@@ -46,6 +46,8 @@ class Calls:
         self.flow = Outflow(min(limits.max_answer_size, MOST_AT_ONCE))
         self.ready: dict[int, Stream] = {}
         """Streams whose messages are not all read, although they may be."""
+        self.owing: dict[int, int] = {}
+        """Streams whose client began a message and owes the rest; when a part came last, the oldest first."""
         self.reset_by_us: dict[int, None] = {}
         self.expected = False
         """What is written now is taken soon: nobody has to be woken."""
@@ -225,6 +227,14 @@ class Calls:
             else:
                 self.lingering[number] = True
 
+    def cut_unfinished(self, now: int, timeout: int) -> None:
+        """Refuse the calls whose messages do not go on."""
+        for number, since in tuple(self.owing.items()):
+            if now - since <= timeout:
+                break
+            self.counts.refused[Bound.UNFINISHED] += 1
+            self.fail(number, UNFINISHED)
+
     def cut_stalled(self, now: int) -> None:
         """Give up the answers that nobody reads."""
         for stream in self.flow.stalled(now):
@@ -295,3 +305,4 @@ class Calls:
     def _release(self, stream: Stream) -> None:
         self.held -= len(stream.body)
         stream.body.clear()
+        self.owing.pop(stream.id, None)

@@ -35,6 +35,8 @@ from ratelimit_service.transports.http2.limits import (
     FRAMES_PER_RECORD,
     MOST_IDLE_FRAMES,
     RECEIVE_WINDOW,
+    RESET_BYTES,
+    STREAM_BYTES,
     Bound,
     Limits,
 )
@@ -133,6 +135,14 @@ class Connection:
     def unfinished(self) -> bool:
         """The client began a header block or a frame, and owes the rest."""
         return len(self._buffer) > self._at or self.peer.block is not None or not self.peer.settled
+
+    @property
+    def weight(self) -> int:
+        """Bytes that are held for the client, about."""
+        calls, block = self.calls, self.peer.block
+        size = len(self._buffer) + (len(block.bytes) if block else 0) + self.peer.headers.kept
+        size += calls.held + calls.flow.queued + RESET_BYTES * len(calls.reset_by_us)
+        return size + STREAM_BYTES * (len(calls.streams) + len(calls.abandoned))
 
     def take(self) -> bytes:
         """What is to be written now."""

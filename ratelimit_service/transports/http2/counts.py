@@ -55,7 +55,7 @@ class Counts:
         if self.refused[Bound.CONNECTIONS] == 1:
             log.warning("connections are refused: there are %d, the most there may be", most)
 
-    def figures(self, *, connections: int, streams: int, received: int, sent: int) -> Sequence[Figure]:
+    def figures(self, *, connections: int, streams: int, memory: int, received: int, sent: int) -> Sequence[Figure]:
         """As metrics; what is open is told by who knows it."""
         ended = [((("reason", reason),), count) for reason, count in sorted(self.ended.items())]
         refused = [((("limit", bound.value),), count) for bound, count in self.refused.items()]
@@ -66,6 +66,12 @@ class Counts:
             Figure(f"{size}_accepted_total", Sort.COUNTER, "gRPC connections accepted.", [((), self.accepted)]),
             Figure(f"{size}_ended_total", Sort.COUNTER, "gRPC connections ended, by the reason.", ended),
             *of_calls(streams, self.streams),
+            Figure(
+                "ratelimit_grpc_memory_bytes",
+                Sort.GAUGE,
+                "What gRPC connections hold for their clients: messages, headers, bytes that wait.",
+                [((), memory)],
+            ),
             Figure("ratelimit_grpc_resets_total", Sort.COUNTER, "Streams reset, by whom.", resets),
             Figure(
                 "ratelimit_grpc_refused_total",

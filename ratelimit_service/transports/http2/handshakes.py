@@ -91,6 +91,11 @@ class Session:
         """Records without data that came since the handshake: who reads it sets it back."""
 
     @property
+    def weight(self) -> int:
+        """Bytes of records that are not read."""
+        return len(self._raw)
+
+    @property
     def agreed(self) -> str | None:
         """The protocol of ALPN."""
         return self._object.selected_alpn_protocol()

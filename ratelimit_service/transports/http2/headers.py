@@ -177,10 +177,11 @@ class HeaderReader:
     def _keep(self, size: int) -> None:
         """Make room for an entry of so many bytes."""
         if self.kept + size + _ENTRY > MOST_KEPT:
-            self._forget()
+            self.forget()
         self.kept += size + _ENTRY
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """All that is remembered: it is decoded anew when it comes again."""
         self.cache.clear()
         self.plain.clear()
         self._fields.clear()
@@ -213,7 +214,7 @@ class HeaderReader:
         if self.kept and self._decoder.header_table_size:
             # The client has a table again, as it may until it acknowledges ours: what is remembered could not be
             # looked up any more, because a block may add to that table, in trailers too.
-            self._forget()
+            self.forget()
         self.work += of_block(len(fields), len(block))
         return fields
 

@@ -44,6 +44,12 @@ MOST_WRITTEN: Final = 256 * 1024
 """Bytes of answers that are written before other work has its turn, and before we know whether the socket takes them:
 a read may hold thousands of questions on streams, 44 bytes each, whose answers have thousands. What waits counts."""
 
+STREAM_BYTES: Final = 600
+"""Of a call that is open, without its messages."""
+
+RESET_BYTES: Final = 100
+"""Of a stream that we reset."""
+
 RECEIVE_WINDOW: Final = 1024 * 1024
 """Bytes of messages that may be on their way to us on one connection; what has come makes room at once, because unread
 questions are bounded by the memory of a connection and not by this."""
@@ -74,7 +80,7 @@ class Limits:
     max_answer_size: int = 4 * 1024 * 1024
     max_concurrent_streams: int = 1_000
     max_header_list_size: int = 16 * 1024
-    max_connection_memory: int = 16 * 1024 * 1024
+    max_connection_memory: int = 4 * 1024 * 1024
 
 
 class Bound(StrEnum):
@@ -89,7 +95,7 @@ class Bound(StrEnum):
     PREFACE = "preface"
     """GRPC_PREFACE_TIMEOUT, for the first bytes (Slowloris)."""
     UNFINISHED = "unfinished"
-    """GRPC_PREFACE_TIMEOUT, for headers or a frame that it began."""
+    """GRPC_PREFACE_TIMEOUT, for headers, a frame or a message that it began."""
     SILENT = "silent"
     """GRPC_KEEPALIVE_TIMEOUT: it vanished."""
     STALLED = "stalled"
@@ -98,6 +104,8 @@ class Bound(StrEnum):
     """GRPC_MAX_CONNECTION_MEMORY, or that of one stream."""
     UNREAD_QUESTIONS = "unread_questions"
     """GRPC_MAX_CONNECTION_MEMORY, for questions that it does not finish."""
+    MEMORY = "memory"
+    """GRPC_MAX_MEMORY: all connections together held too much, and this one most."""
     MESSAGE = "message_size"
     """GRPC_MAX_MESSAGE_SIZE, unpacked too."""
     HEADER_LIST = "header_list_size"

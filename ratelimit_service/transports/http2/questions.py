@@ -31,6 +31,9 @@ def read(calls: Calls, stream: Stream) -> None:
     if stream.tail is not None:  # refused while it was read
         return
     calls.held += len(stream.body) - before
+    calls.owing.pop(stream.id, None)
+    if stream.body and not (stream.ended or stream.paused or stream.id in calls.ready):
+        calls.owing[stream.id] = calls.flow.now
     if error is not None:
         if error.status is Status.RESOURCE_EXHAUSTED:
             calls.counts.refused[Bound.MESSAGE] += 1

@@ -19,6 +19,7 @@ from ratelimit_service.transports.http2.deadlines import GRAIN, Deadlines
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.handshakes import Handshakes
 from ratelimit_service.transports.http2.limits import FRAMES_PER_SECOND, MOST_IDLE_FRAMES, Bound, Limits
+from ratelimit_service.transports.http2.memory import Memory
 from ratelimit_service.transports.http2.shares import Shares, Tick
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.lag import watch_lag
@@ -70,6 +71,7 @@ class Server:
         self._options = options
         self._notices = Notices(log, self.now)
         self._wires: dict[Wire, Age] = {}
+        self.memory = Memory(options.max_memory, self._wires)
         self._changed = asyncio.Event()
         self._lag = Latency()
         self._timers = [self.loop.create_task(work) for work in (self._look(), self._expire(), watch_lag(self._lag))]
@@ -80,6 +82,7 @@ class Server:
         counted = counts.figures(
             connections=len(wires),
             streams=sum(len(wire.connection.calls.streams) for wire in wires),
+            memory=self.memory.used,
             received=counts.received + sum(wire.received for wire in wires),
             sent=counts.sent + sum(wire.sent for wire in wires),
         )
@@ -187,6 +190,10 @@ class Server:
                     calls.dismiss()
                 if calls.flow.blocked:
                     calls.cut_stalled(now)
+                if calls.owing and wire.stuck:
+                    calls.owing = dict.fromkeys(calls.owing, now)  # nothing is read that may have come
+                calls.cut_unfinished(now, self._options.preface_timeout)
+                wire.weigh()
                 due = age.due(now, connection, heard=wire.heard, left=wire.left)
                 wire.heard = False
                 if due is not None:

@@ -18,7 +18,7 @@ from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.handshakes import Session, why
-from ratelimit_service.transports.http2.limits import LINGER_SECONDS
+from ratelimit_service.transports.http2.limits import LINGER_SECONDS, Bound
 from ratelimit_service.transports.http2.shares import HANDSHAKE, host_of
 from ratelimit_service.transports.http2.stream_call import StreamCall
 from ratelimit_service.transports.http2.work import STEP
@@ -65,6 +65,7 @@ class Wire(asyncio.Protocol):
         self.waits = False
         self.finish = self.cost = 0
         """As `Waiting` says, and nanoseconds too."""
+        self.weight = 0
         self.securing = False
         """The client is not through with TLS."""
         self.gone = False
@@ -118,6 +119,7 @@ class Wire(asyncio.Protocol):
         if not self.waits:
             self.transport.pause_reading()
             self._server.shares.wait(self)
+        self.weigh()
 
     def go_on(self) -> bool:
         """It is its turn; whether there is more to do."""
@@ -153,6 +155,8 @@ class Wire(asyncio.Protocol):
                     self._unanswered[last] = arrived, count
         else:
             self._write()
+        if calls.held or calls.flow.queued:
+            self.weigh()
         more = (calls.ready or calls.work >= STEP) and connection.more
         if session is None or more:
             return bool(more)
@@ -250,6 +254,8 @@ class Wire(asyncio.Protocol):
         if self.connection.calls.ready and not self.stuck:
             self._wait()
         self._write()
+        if self.connection.calls.flow.queued:
+            self.weigh()
         if self._unanswered:
             self._time()
 
@@ -328,6 +334,7 @@ class Wire(asyncio.Protocol):
             self._closing.cancel()
         self.connection.lose()
         self._finish_events()
+        self.weigh()
         self._server.leave(self)
         self._server.shares.leave(self.host)
         if self._tell_gone is not None:
@@ -338,6 +345,29 @@ class Wire(asyncio.Protocol):
         if timeout is not None and number in calls.streams:
             now = self._server.now()
             self._server.deadlines.add(calls, number, now + timeout, now)
+
+    def weigh(self) -> None:
+        """As Holder says."""
+        weight = 0
+        if not self.gone:
+            weight = self.connection.weight + len(self._data) + self.transport.get_write_buffer_size()
+            if self._session is not None:
+                weight += self._session.weight
+        change, self.weight = weight - self.weight, weight
+        self._server.memory.add(change)
+
+    def shed(self) -> None:
+        """As Holder says."""
+        self.connection.peer.headers.forget()
+
+    def end_heavy(self) -> None:
+        """As Holder says: with its reason, if the socket takes that."""
+        self._data = b""
+        self.connection.close(Code.ENHANCE_YOUR_CALM, "it holds most of the memory of all connections", Bound.MEMORY)
+        if self.stuck:
+            self._hang_up()
+            self.transport.abort()  # what it does not read would stay for a second
+            self.gone = True
 
     def cut(self, reason: str) -> None:
         """End it now, whatever it waits for."""
