@@ -23,9 +23,9 @@ from ratelimit_service.series import (
     STATS,
     Counted,
     domain_numbers,
+    plain,
     sums,
     tallies_of,
-    upstream_text,
 )
 from ratelimit_service.tally import OUTCOMES, POLICY_ANSWERS, Path
 
@@ -200,7 +200,7 @@ class Metrics:
         for count, (domain, tally) in enumerate(self._counted.domains.items()):
             if count % BLOCK == 0:
                 yield ""
-            labels = self._labels(("domain", upstream_text(domain)))
+            labels = self._labels(("domain", plain(domain)))
             numbers = domain_numbers(tally)
             found[labels] = tuple(map(add, numbers, found[labels])) if labels in found else numbers
         name = "ratelimit_requests_total"
@@ -213,7 +213,7 @@ class Metrics:
         yield from _in_blocks(line(name, labels, numbers[-1]) for labels, numbers in found.items())
 
     def _path_labels(self, path: Path) -> str:
-        levels = [upstream_text(level) for level in path]
+        levels = [plain(level) for level in path]
         if len(levels) > 4:
             levels[3:] = [".".join(levels[3:])]
         return self._labels(*zip(("domain", "key1", "key2", "key3"), levels, strict=False))

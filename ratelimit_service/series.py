@@ -171,7 +171,12 @@ def _shown(rule: Rule) -> frozenset[str]:
 
 
 _IPV4 = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+CONTROL: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u2028\u2029"  # control characters (U+009B is CSI, as ESC [ is), and ends of lines
+    r"\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"  # invisible ones, and those that reverse text
+    r"\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""Characters that no text from a request brings into a terminal, a page or a log."""
 
 
 def upstream_text(part: str) -> str:
@@ -185,4 +190,4 @@ def upstream_text(part: str) -> str:
 
 def plain(part: str) -> str:
     """The same, fit for a line of text."""
-    return _CONTROL.sub("_", upstream_text(part))
+    return CONTROL.sub("_", upstream_text(part))

@@ -31,6 +31,22 @@ MOST_DROPPED: Final = 1024 * 1024
 """Bytes after the last answer. They cost 2 µs a read."""
 
 
+NAME: Final = "ratelimit"
+"""What `Server` says, which aiohttp fills with its version and Python's."""
+
+
+class Handler(web.RequestHandler):
+    """aiohttp's side of a connection."""
+
+    __slots__ = ()
+
+    def handle_error(self, *args: Any, **keywords: Any) -> web.StreamResponse:
+        """The answer to what cannot be parsed, and to what fails: the application does not see it."""
+        response = super().handle_error(*args, **keywords)
+        response.headers["Server"] = NAME
+        return response
+
+
 class HttpConnection(asyncio.BufferedProtocol):
     """Between a socket and aiohttp."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
-from ratelimit_service.admin.json_api import HttpAnswer
+from ratelimit_service.admin.json_api import HttpAnswer, printable
 from ratelimit_service.api.method import Reply
 from ratelimit_service.api.request import decode
 from ratelimit_service.errors import RpcError, Status, StoreError
@@ -111,7 +111,7 @@ def _explained(book: RuleBook, request: Request) -> tuple[Explained, dict[str, A
 
 
 def _text(found: dict[str, Any]) -> bytes:
-    return json.dumps(found, ensure_ascii=False).encode()
+    return printable(json.dumps(found, ensure_ascii=False)).encode()
 
 
 def _look_of(met: Met) -> Hit:

@@ -17,6 +17,7 @@ from ratelimit_service.api.explanation import EXPLAIN, explanation_in
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.series import CONTROL
 
 _BODY_SECONDS = 10
 """For the whole body to arrive, however slowly it is sent."""
@@ -108,7 +109,7 @@ class JsonApi:
 
 def refusal(status: int, message: str) -> web.Response:
     """Why there is no answer."""
-    return web.Response(status=status, text=f"{message}\n")
+    return web.Response(status=status, text=f"{printable(message)}\n")
 
 
 def request_bytes(body: bytes, most_objects: int = 1301) -> bytes:
@@ -131,6 +132,11 @@ def request_bytes(body: bytes, most_objects: int = 1301) -> bytes:
         raise _invalid(" ".join(str(error).split())) from error
     encoded: bytes = message.SerializeToString()
     return encoded + EXPLAIN
+
+
+def printable(text: str) -> str:
+    """The text with control characters of requests as JSON's escapes, in JSON too: there they are within strings."""
+    return CONTROL.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 class _Objects:
@@ -178,7 +184,7 @@ def http_answer(answer: bytes) -> HttpAnswer:
     }
     if policies:
         headers["X-RateLimit-By-Policy"] = ", ".join(policies)
-    return status, headers, json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+    return status, headers, printable(json.dumps(fields, separators=(",", ":"), ensure_ascii=False))
 
 
 def _retry_after(message: RateLimitResponse) -> Mapping[str, str]:

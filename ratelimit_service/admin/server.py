@@ -3,18 +3,20 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import resources
 from itertools import chain
 from socket import socket
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler as Handle
+from aiohttp.typedefs import Middleware
 
 from ratelimit_service.address import Address, Tcp
-from ratelimit_service.admin.connection import KEEPALIVE_SECONDS, HttpConnection, Transport
+from ratelimit_service.admin.browsers import refuse_cross_site, refuse_foreign_hosts
+from ratelimit_service.admin.connection import KEEPALIVE_SECONDS, NAME, Handler, HttpConnection, Transport
 from ratelimit_service.admin.connections import HttpConnections
 from ratelimit_service.admin.explain import explained_answer
 from ratelimit_service.admin.json_api import Called, JsonApi, http_answer
@@ -66,6 +68,7 @@ class _Port(NamedTuple):
     what: str
     addresses: Sequence[Tcp]
     endpoints: Sequence[_Endpoint]
+    refusals: Sequence[Middleware] = ()
 
 
 class AdminServer:
@@ -128,7 +131,7 @@ class AdminServer:
         for port, listeners in zip(ports, opened, strict=True):
             got.append([bound(listener) for listener in listeners])
             for listener, address in zip(listeners, got[-1], strict=True):
-                await self._serve(listener, port.endpoints, Misdirected(port.what, address.port, grpc, self._notices))
+                await self._serve(listener, port, Misdirected(port.what, address.port, grpc, self._notices))
                 listening.append(Listening(port.what, str(address)))
                 log.info("listening for %s on %s", port.what, address)
         self._status.listening = listening
@@ -148,6 +151,7 @@ class AdminServer:
     def _ports(self) -> list[_Port]:
         settings = self._settings
         metrics = "what is counted, as Prometheus reads it"
+        same_site = refuse_cross_site(settings.http_allowed_origins)
         expose = Rendering(_METRICS, self._metrics_text, self._turns).send
         status = Rendering(_JSON, self._status_text, self._turns).send
         rules = Rendering(_TEXT, self._rules_text, self._turns).send
@@ -163,6 +167,7 @@ class AdminServer:
                     _Endpoint("GET", "/healthcheck", self._healthcheck, "200 while callers should come, 500 otherwise"),
                     _Endpoint("GET", "/metrics", expose, metrics),
                 ],
+                [same_site],
             ),
             _Port(
                 "debug HTTP",
@@ -180,6 +185,7 @@ class AdminServer:
                         "which rules a RateLimitRequest meets, and why",
                     ),
                 ],
+                [refuse_foreign_hosts(settings.debug_allowed_hosts), same_site],
             ),
         ]
         if settings.use_prometheus:
@@ -187,39 +193,40 @@ class AdminServer:
             ports.append(_Port("Prometheus", [settings.prometheus_addr], [endpoint]))
         return ports
 
-    async def _serve(self, listener: socket, endpoints: Sequence[_Endpoint], misdirected: Misdirected) -> None:
+    async def _serve(self, listener: socket, port: _Port, misdirected: Misdirected) -> None:
         app = web.Application(
-            client_max_size=self._settings.http_max_body_size, middlewares=[self._in_turn, _listing(endpoints)]
+            client_max_size=self._settings.http_max_body_size,
+            middlewares=[self._in_turn, *port.refusals, _listing(port.endpoints)],
         )
-        for endpoint in endpoints:
+        app.on_response_prepare.append(_name_server)
+        for endpoint in port.endpoints:
             app.router.add_route(endpoint.verb, endpoint.path, endpoint.handle)
             if endpoint.verb == "GET":
                 app.router.add_route("HEAD", endpoint.path, endpoint.handle)
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            logger=ServerLog(log, misdirected),
-            keepalive_timeout=KEEPALIVE_SECONDS,
-            lingering_time=0,  # it would parse what it throws away
-            shutdown_timeout=self._settings.drain_timeout / SECOND,
-            auto_decompress=False,  # a few bytes can be a gigabyte
-        )
+        runner = web.AppRunner(app, shutdown_timeout=self._settings.drain_timeout / SECOND)
         await runner.setup()
         self._runners.append(runner)
-        http = runner.server
+        http, loop = runner.server, asyncio.get_running_loop()
         assert http is not None, "it was set up"
         http.request_factory = with_target(http.request_factory)
-        loop = asyncio.get_running_loop()
+        options: Mapping[str, Any] = {
+            "logger": ServerLog(log, misdirected),
+            "access_log": None,
+            "keepalive_timeout": KEEPALIVE_SECONDS,
+            "lingering_time": 0,  # it would parse what it throws away
+            "auto_decompress": False,  # a few bytes can be a gigabyte
+        }
+        make = partial(Handler, http, loop=loop, **options)
         self._servers.append(
             await loop.create_server(
-                lambda: HttpConnection(self._connections, self._turns, http, misdirected),
+                lambda: HttpConnection(self._connections, self._turns, make, misdirected),
                 sock=listener,
                 backlog=BACKLOG,
             )
         )
 
     @web.middleware
-    async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _in_turn(self, request: web.Request, handler: Handle) -> web.StreamResponse:
         if not isinstance(request.transport, Transport):
             raise ConnectionResetError("the client has left")
         with request.transport.connection.answering(request):
@@ -264,12 +271,16 @@ class AdminServer:
         return stats_text(self._counted, [self._method], self._watcher)
 
 
+async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = NAME
+
+
 def _listing(endpoints: Sequence[_Endpoint]) -> Middleware:
     """Answers for what is not there with what is."""
     lines = "".join(f"{endpoint.verb} {endpoint.path}: {endpoint.help}\n" for endpoint in endpoints)
 
     @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def middleware(request: web.Request, handler: Handle) -> web.StreamResponse:
         try:
             return await handler(request)
         except web.HTTPNotFound:

@@ -15,7 +15,7 @@ from ratelimit_service.processes import Workers
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.rules.words import counting_in_words, window_in_words
-from ratelimit_service.series import Counted, domain_numbers
+from ratelimit_service.series import CONTROL, Counted, domain_numbers
 from ratelimit_service.tally import OUTCOMES, POLICY_ANSWERS, DomainTallies, Tallies
 
 _MOST_TALLIES = 20
@@ -154,7 +154,10 @@ def _options(rule: Rule) -> list[str]:
 
 def _most_hit(tallies: Tallies) -> list[dict[str, Any]]:
     most = nlargest(_MOST_TALLIES, tallies.items(), key=lambda item: item[1].total_hits)
-    return [{"path": path, "total": tally.total_hits, "over": tally.over_limit} for path, tally in most]
+    return [
+        {"path": [CONTROL.sub("_", part) for part in path], "total": tally.total_hits, "over": tally.over_limit}
+        for path, tally in most
+    ]
 
 
 def _requests(domains: DomainTallies) -> list[dict[str, Any]]:

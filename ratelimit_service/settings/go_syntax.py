@@ -33,6 +33,8 @@ _INTEGER: Final = re.compile(
 )
 _NUMBER: Final = re.compile(r"\+?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
 _HOST: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+_ALLOWED_NAME: Final = re.compile(r"\*|\.?[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?")
+_ORIGIN: Final = re.compile(r"\*|[a-z][a-z0-9+.-]{0,30}://(?:[a-z0-9_.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 
 
@@ -148,6 +150,23 @@ def _host(text: str) -> str:
         if bare == text and _HOST.fullmatch(text) and text.strip("0123456789."):
             return text
     raise ValueError("is not an address or a name to listen on such as 0.0.0.0, :: or localhost")
+
+
+def read_names(text: str) -> tuple[str, ...]:
+    """Names of hosts, separated by commas, in lower case; `.svc` is all names below, `*` any."""
+    return _listed(text, _ALLOWED_NAME, "is not a list of names such as limits.example.com, .example.com or *")
+
+
+def read_origins(text: str) -> tuple[str, ...]:
+    """Origins as browsers send them, separated by commas, in lower case; `*` is any."""
+    return _listed(text, _ORIGIN, "is not a list of origins such as https://console.example.com, or *")
+
+
+def _listed(text: str, allowed: re.Pattern[str], wrong: str) -> tuple[str, ...]:
+    parts = tuple(part for part in (part.strip().lower() for part in text.split(",")) if part)
+    if not all(allowed.fullmatch(part) for part in parts):
+        raise ValueError(wrong)
+    return parts
 
 
 def read_address(text: str) -> Tcp:

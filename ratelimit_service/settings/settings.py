@@ -131,6 +131,18 @@ class Settings(BaseSettings):
         Section.LISTENING, "500", "HTTP connections of all ports at once; a new one closes the idlest.", NEW
     )
     http_max_body_size: Bytes = knob(Section.LISTENING, "131072", "Bytes of the largest HTTP body.", NEW)
+    http_allowed_origins: Annotated[tuple[str, ...], reads(go_syntax.read_origins)] = knob(
+        Section.LISTENING,
+        "",
+        "Origins of other sites whose pages may post to `/json`, separated by commas; `*` is any.",
+        NEW,
+    )
+    debug_allowed_hosts: Annotated[tuple[str, ...], reads(go_syntax.read_names)] = knob(
+        Section.LISTENING,
+        ".svc,.cluster.local,.internal",
+        "Names, besides `localhost` and those without a dot, by which browsers may ask the debug port; `*` is any.",
+        NEW,
+    )
     transport: Annotated[TransportName, reads(one_of(TransportName))] = knob(
         Section.LISTENING, "http2", "What carries gRPC: `http2`, or `grpcio`; see docs/transports.md.", NEW, flag=""
     )

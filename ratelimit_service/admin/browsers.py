@@ -1,0 +1,72 @@
+"""Refuses what a browser sends for a page of another site: its user is inside the network, the page's author is not.
+
+Such a page can post to `/json`, and use up a limit, without being allowed to read the answer. And it can read all that
+the operator's port shows, when the name it came from is made to resolve to the service's address (DNS rebinding): then
+the browser takes both for one site, but still sends that name as Host.
+"""
+
+from collections.abc import Collection
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+ANY: Final = "*"
+
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_OPEN_TO_ALL_NAMES: Final = frozenset({"/metrics"})
+"""As on the callers' port: Prometheus may know the service by any name."""
+
+
+def refuse_cross_site(allowed: Collection[str]) -> Middleware:
+    """403 for what pages of other sites post, unless their origin is `allowed`."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method in _SAFE or ANY in allowed or _same_site(request, allowed):
+            return await handler(request)
+        return web.Response(status=403, text="a page of another site may not ask this (HTTP_ALLOWED_ORIGINS)\n")
+
+    return middleware
+
+
+def _same_site(request: web.Request, allowed: Collection[str]) -> bool:
+    """As Go's `http.CrossOriginProtection` decides: only browsers send these headers, and pages cannot set them."""
+    site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin", "").lower()
+    if site is not None:
+        return site in {"same-origin", "none"} or origin in allowed
+    # Browsers send it to https and localhost only, but Origin with every POST.
+    return not origin or _netloc(origin) == request.headers.get("Host", "").lower() or origin in allowed
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
+def refuse_foreign_hosts(allowed: Collection[str]) -> Middleware:
+    """403 for a Host that another site's page may have come from, unless it is `allowed`; `.svc` is all names below."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in _OPEN_TO_ALL_NAMES or _own(request.headers.get("Host", ""), allowed):
+            return await handler(request)
+        text = "this port is not asked by that name, but by an address, localhost, or a name in DEBUG_ALLOWED_HOSTS\n"
+        return web.Response(status=403, text=text)
+
+    return middleware
+
+
+def _own(host: str, allowed: Collection[str]) -> bool:
+    """It is no name that a stranger can have in the public DNS."""
+    if host.startswith("["):
+        return True  # an address of IPv6
+    name = host.partition(":")[0].lower().removesuffix(".")
+    *_, last = labels = name.split(".")
+    # No top-level domain has an address of its own, is a number, or is localhost (RFC 3696 section 2, RFC 6761).
+    if len(labels) == 1 or last.isdecimal() or last == "localhost" or ANY in allowed or name in allowed:
+        return True
+    return any(one.startswith(".") and name.endswith(one) for one in allowed)
