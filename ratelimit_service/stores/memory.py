@@ -153,12 +153,14 @@ class MemoryStore:
                 self._evict(self._victim(segment), now)
 
     def _victim(self, segment: dict[str, State]) -> dict[str, State]:
-        """The segment, or when it has but the counter that was just put there, the next one that has any."""
+        """The segment; when it has but the counter that was just put there, the next one that has any, if one has."""
+        if len(segment) > 1:
+            return segment
         for _ in range(len(self._segments)):
-            if len(segment) > 1:
-                break
-            segment = self._segments[self._next_victim]
+            other = self._segments[self._next_victim]
             self._next_victim = (self._next_victim + 1) & self._mask
+            if other and other is not segment:
+                return other
         return segment
 
     def _evict(self, segment: dict[str, State], now: int) -> None:

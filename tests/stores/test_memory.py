@@ -144,6 +144,19 @@ def test_counters_that_were_not_hit_for_longest_make_way_for_a_large_one() -> No
     assert charge(store, (f"{20:0500}", 0)) == [(True, 1)]
 
 
+def test_counters_so_large_that_few_segments_have_any_make_way_for_another() -> None:
+    """Ten logs of 12,000 bytes in 1,024 segments: most have none, and hardly one has two."""
+    clock, log = Clock(), rule("sliding_log", 1_000)
+    store = MemoryStore(10**6, clock, most_bytes=10 * 12_000)
+    for name in range(40):
+        for _ in range(1_000):
+            clock.advance(1)
+            store.charge([Hit(log, str(name), 1, tally=Tally(), quota=False)])
+
+    assert store.counters == 9
+    assert store.evicted == 31
+
+
 steps = st.lists(
     st.tuples(st.sampled_from(NAMES), st.sampled_from("abcdefgh"), st.integers(-3, 9), st.integers(0, MINUTE)),
     max_size=60,
