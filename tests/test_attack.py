@@ -24,7 +24,7 @@ after
 
 def attack(*options: str) -> tuple[int, dict[str, list[str]], str]:
     """The exit code, the rows of the table by attack, and all that is printed."""
-    command = [sys.executable, str(ROOT / "bench" / "attack"), "--seconds=1", *options]
+    command = [sys.executable, str(ROOT / "bench" / "attack"), "--seconds=1", "--runs=1", *options]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     lines = [line.strip("| ").split(" | ") for line in ended.stdout.splitlines() if line.startswith("| ")]
     return ended.returncode, {cells[0]: cells[1:] for cells in lines[2:]}, ended.stdout + ended.stderr

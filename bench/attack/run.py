@@ -126,11 +126,13 @@ def beside(attack: Attack, server: Server, target: Target, seconds: float) -> Ro
     return replace(row, verdict=verdict, why=why)
 
 
-def rows_of(server: Server, chosen: Sequence[Attack], seconds: float, *, same_address: bool) -> Iterator[Row]:
+def rows_of(
+    server: Server, chosen: Sequence[Attack], seconds: float, *, runs: int = RUNS, same_address: bool = False
+) -> Iterator[Row]:
     """Each attack in turn; one that is weak is run again, and the best of its runs counts."""
     for attack in chosen:
         row = one = _row(server, attack, seconds, same_address=same_address)
-        for _ in range(RUNS - 1):
+        for _ in range(runs - 1):
             if one.verdict == "weak":
                 one = _row(server, attack, seconds, same_address=same_address)
                 row = min(row, one, key=Row.badness)
@@ -187,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--list", action="store_true", help="name the attacks and what each does")
     add("--only", default="", metavar="NAME,…", help="some of them")
     add("--seconds", type=float, default=SECONDS, help="of each attack; some need more (default: %(default)s)")
+    add("--runs", type=int, default=RUNS, help="of an attack while it is weak (default: %(default)s)")
     add("--document", type=Path, metavar="FILE", help="write the column of each server in that document's table")
     add("--redis", action="store_true", help="ours with counters in Redis")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of ours")
@@ -240,7 +243,7 @@ def main() -> None:
     for server in _servers(chosen, parser.error):
         print(f"\n{server.name}\n\n{head()}", flush=True)
         verdicts = Counter[str]()
-        for row in rows_of(server, attacks, chosen.seconds, same_address=chosen.same_address):
+        for row in rows_of(server, attacks, chosen.seconds, runs=chosen.runs, same_address=chosen.same_address):
             rows.append(row)
             verdicts[row.verdict] += 1
             print(row_of(row), flush=True)

@@ -2,9 +2,9 @@
 
 - `broken`: a healthy call failed or had no answer within healthy.PATIENCE, a process of the server ended, or the attack
   saw for itself that something is wrong (`Attacker.harm`)
-- `weak`: calls of the healthy client's own connection had a 99th percentile over SLOW_MS, or fresh connections or HTTP
-  requests one over SLOW_FRESH_MS, and of SLOWER times that before the attack; or the server's memory grew by more than
-  FAIR_MIB, and what settings grant to the attack beside that
+- `weak`: calls of the healthy client's own connection had a 99th percentile over SLOW_MS and over SLOWER times the one
+  before the attack, or a median over SLOW_MS; fresh connections or HTTP requests the same with SLOW_FRESH_MS; or memory
+  of the server grew by more than FAIR_MIB, and what settings grant to the attack beside that
 - `held`: none of these
 
 An attack that is weak is run up to run.RUNS times: it is broken if one of them is, otherwise the best counts.
@@ -100,7 +100,7 @@ def judged(row: Row, died: int) -> tuple[str, tuple[str, ...]]:
 def _slow(row: Row) -> list[str]:
     slow = []
     for kind, (name, most) in KINDS.items():
-        (_, before), (_, during) = row.times("before", kind), row.times("during", kind)
-        if before and during and during > most and during > SLOWER * before:
-            slow.append(f"{name}: p99 {during:.0f} ms")
+        (_, before), (p50, p99) = row.times("before", kind), row.times("during", kind)
+        if p50 and p99 and p99 > most and (p50 > most or p99 > SLOWER * (before or 0)):
+            slow.append(f"{name}: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
     return slow
