@@ -54,8 +54,7 @@ class Link(asyncio.Protocol):
                 link = await cls._connect(login)
                 for command in login.greeting:
                     await link.ask(*command)
-                # A name for CLIENT LIST. A user who may not set one is let in all the same.
-                link.call(("CLIENT", "SETNAME", NAME), link.named)
+                await link.introduce()
         except BaseException as error:
             if link is not None:
                 link.abort()
@@ -141,10 +140,15 @@ class Link(asyncio.Protocol):
             log.exception("a reply of Redis could not be used")
             self._lose(Fault("error", "a reply that could not be used"))
 
-    def named(self, reply: Any) -> None:
-        """Some servers say why they hang up, and this is taken for the answer; any other error is of the name alone."""
-        if isinstance(reply, hiredis.ReplyError) and (fault := fault_of_reply(reply)).cause in _HANGS_UP:
-            self._lose(fault)
+    async def introduce(self) -> None:
+        """Give it a name for CLIENT LIST. A user who may not set one is let in all the same."""
+        # Nothing else is written before the answer has come: a server that has no room says so and hangs up, and a
+        # second write, which would fail then, would end the connection before that is read.
+        try:
+            await self.ask("CLIENT", "SETNAME", NAME)
+        except Fault as fault:
+            if self._fault is not None or fault.cause in _HANGS_UP:
+                raise
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
