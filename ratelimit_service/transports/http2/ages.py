@@ -3,7 +3,7 @@
 from enum import Enum, auto
 
 from ratelimit_service.transports.http2.connection import Connection
-from ratelimit_service.transports.http2.limits import FAREWELL, LAST_STREAM, LEAST_PROGRESS, STALL
+from ratelimit_service.transports.http2.limits import FAREWELL, FIRST_CALL, LAST_STREAM, LEAST_PROGRESS, STALL
 from ratelimit_service.transports.options import GrpcOptions
 
 
@@ -104,7 +104,8 @@ class Age:
             return Due.LEAVE if now - self.leaving > FAREWELL else None
         if self._oldest and now > self._oldest:
             return Due.RETIRE_OLD
-        if options.max_connection_idle and now - self._used > options.max_connection_idle:
+        idle = options.max_connection_idle
+        if idle and now - self._used > (idle if last else min(idle, FIRST_CALL)):
             return Due.RETIRE_IDLE
         return Due.RETIRE_SPENT if connection.peer.last > LAST_STREAM else None
 

@@ -45,7 +45,7 @@ class Counts:
         """From the read that brought questions until the answer of the last of them was written, for all of them."""
 
     def turn_away(self, most: int) -> None:
-        """Count a connection that came when there were as many as may be; the first of them is told in the log.
+        """Count a connection that was refused because there were as many as may be; the first is told in the log.
 
         Connections without end: each costs a file and some memory, and the other clients' must not suffer.
         """

@@ -54,6 +54,13 @@ RECEIVE_WINDOW: Final = 1024 * 1024
 """Bytes of messages that may be on their way to us on one connection; what has come makes room at once, because unread
 questions are bounded by the memory of a connection and not by this."""
 
+FIRST_CALL: Final = 60 * SECOND
+"""A connection that never had a call is asked to close after this, sooner than one that has but is idle."""
+
+MOST_STREAMING: Final = 100
+"""Streaming calls of one connection, such as Watch and reflection: a client needs one of each. They stay, so that those
+of all connections are bounded too (health.MOST_WATCHERS), and a few clients could have them all."""
+
 LAST_STREAM: Final = 2**31 - 1_000_000
 """Streams are numbered once (5.1.1): before a client runs out of numbers it is asked to connect anew."""
 
@@ -90,6 +97,8 @@ class Bound(StrEnum):
     """GRPC_MAX_CONNECTIONS."""
     STREAMS = "concurrent_streams"
     """GRPC_MAX_CONCURRENT_STREAMS, those included that it reset and that are still at work."""
+    STREAMING = "streaming_calls"
+    """MOST_STREAMING."""
     STREAM_NUMBERS = "stream_numbers"
     """A stream was used again, or out of order: 5.1.1."""
     PREFACE = "preface"

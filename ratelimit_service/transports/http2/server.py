@@ -20,6 +20,7 @@ from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.handshakes import Handshakes
 from ratelimit_service.transports.http2.limits import FRAMES_PER_SECOND, MOST_IDLE_FRAMES, Bound, Limits
 from ratelimit_service.transports.http2.memory import Memory
+from ratelimit_service.transports.http2.places import Places
 from ratelimit_service.transports.http2.shares import Shares, Tick
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.lag import watch_lag
@@ -71,6 +72,7 @@ class Server:
         self._options = options
         self._notices = Notices(log, self.now)
         self._wires: dict[Wire, Age] = {}
+        self._places: Places[Wire] = Places()
         self.memory = Memory(options.max_memory, self._wires)
         self._changed = asyncio.Event()
         self._lag = Latency()
@@ -93,13 +95,19 @@ class Server:
         options, counts = self._options, self.counts
         most = options.max_connections
         if most and len(self._wires) >= most:
-            counts.turn_away(most)
-            return False
+            idlest = self._places.idlest()
+            if idlest is None:
+                counts.turn_away(most)
+                return False
+            counts.refused[Bound.CONNECTIONS] += 1
+            self.tell("made_way", f"there are {most}, the most there may be, and it had no call for longest")
+            idlest.make_way()
         counts.accepted += 1
         # A tenth more or less: those who came together shall not come again together.
         oldest = int(options.max_connection_age * random.uniform(0.9, 1.1))  # noqa: S311 - nobody gains by guessing it
         now = wire.connection.calls.flow.now = self.now()
         self._wires[wire] = Age(now, oldest, options)
+        self._places.take(wire)
         return True
 
     def denial(self, shown: Mapping[str, Any]) -> RpcError | None:
@@ -113,6 +121,7 @@ class Server:
     def leave(self, wire: Wire) -> None:
         """It is gone."""
         if self._wires.pop(wire, None) is not None:
+            self._places.leave(wire)
             counts = self.counts
             counts.ended[wire.reason or "client"] += 1
             counts.received += wire.received
@@ -194,6 +203,7 @@ class Server:
                     calls.owing = dict.fromkeys(calls.owing, now)  # nothing is read that may have come
                 calls.cut_unfinished(now, self._options.preface_timeout)
                 wire.weigh()
+                self._places.notice(wire)
                 due = age.due(now, connection, heard=wire.heard, left=wire.left)
                 wire.heard = False
                 if due is not None:

@@ -13,12 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from ratelimit_service.api.method import Method, StreamMethod
-from ratelimit_service.errors import RpcError
+from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.handshakes import Session, why
-from ratelimit_service.transports.http2.limits import LINGER_SECONDS, Bound
+from ratelimit_service.transports.http2.limits import LINGER_SECONDS, MOST_STREAMING, Bound
 from ratelimit_service.transports.http2.shares import HANDSHAKE, host_of
 from ratelimit_service.transports.http2.stream_call import StreamCall
 from ratelimit_service.transports.http2.work import STEP
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CALL: Final = Kind.CALL
+
+TOO_MANY_STREAMING: Final = RpcError(
+    Status.RESOURCE_EXHAUSTED, f"the connection has {MOST_STREAMING} streaming calls, the most there may be"
+)
 
 TIMED: Final = 16
 """One read in so many is timed: all of them would be a twentieth of what a call costs."""
@@ -227,7 +231,10 @@ class Wire(asyncio.Protocol):
                 self._stream_event(kind, number, head.path, body, head.timeout)
 
     def _stream_event(self, kind: Kind, number: int, path: str, body: bytes, timeout: int | None) -> None:
-        if kind is Kind.OPEN:
+        if kind is Kind.OPEN and len(self._streams) >= MOST_STREAMING:
+            self._server.counts.refused[Bound.STREAMING] += 1
+            self.connection.calls.finish(number, TOO_MANY_STREAMING)
+        elif kind is Kind.OPEN:
             call = self._streams[number] = StreamCall(self.connection.calls, number, path)
             call.open(self._stream_methods[path])
             self._expire_in(number, timeout)
@@ -345,6 +352,28 @@ class Wire(asyncio.Protocol):
         if timeout is not None and number in calls.streams:
             now = self._server.now()
             self._server.deadlines.add(calls, number, now + timeout, now)
+
+    @property
+    def last_call(self) -> int:
+        """As Guest says."""
+        return self.connection.peer.last
+
+    @property
+    def at_work(self) -> bool:
+        """As Guest says."""
+        calls = self.connection.calls
+        return bool(calls.streams or calls.abandoned or self.waits)
+
+    def make_way(self) -> None:
+        """End it, and tell it so: another takes its place now."""
+        self.reason = "made_way"
+        self.connection.close(Code.NO_ERROR, "others need its place")
+        self._write()
+        if self.stuck:
+            self.transport.abort()
+        else:
+            self.transport.close()
+        self._server.leave(self)
 
     def weigh(self) -> None:
         """As Holder says."""

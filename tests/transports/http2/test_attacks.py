@@ -12,7 +12,7 @@ from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
 from tests.processes import ROOT
-from tests.transports.http2.clients import Deaf, frames_of, goaway_of, healthy, house, open_socket, told, until
+from tests.transports.http2.clients import frames_of, goaway_of, healthy, house, open_socket, told, until
 from tests.transports.http2.talk import (
     HELLO,
     data,
@@ -147,17 +147,23 @@ def test_unfinished_questions_are_bounded_together() -> None:
     assert ends.endswith(b"bytes of unread messages")
 
 
-def test_connections_above_the_most_are_closed_and_those_before_go_on() -> None:
+def test_connections_above_the_most_are_closed_and_those_at_work_go_on() -> None:
     async def story() -> tuple[bytes, int]:
-        async with house(GrpcOptions(max_connections=1)) as (transport, address), connect(address) as channel:
-            await ask(channel, Echo(), b"")
+        later = Later()
+        async with (
+            house(GrpcOptions(max_connections=1), later=later) as (transport, address),
+            connect(address) as channel,
+        ):
+            asking = asyncio.create_task(ask(channel, Later(), b""))
+            reply = await later.asked()
             for _ in range(50):
                 reader, writer = await open_socket(address)
                 writer.write(HELLO)
                 with suppress(ConnectionResetError):
                     assert await reader.read() == b""
                 writer.close()
-            return await ask(channel, Echo(), b"still here"), told(transport, "refused_total", Bound.CONNECTIONS)
+            reply(b"still here")
+            return await asking, told(transport, "refused_total", Bound.CONNECTIONS)
 
     assert run(story()) == (b"still here", 50)
 
@@ -246,9 +252,8 @@ def test_one_that_opens_every_stream_it_may_delays_nobody() -> None:
             sockets = []
             for _ in range(5):
                 reader, writer = await open_socket(address)
-                deaf = block_of(Deaf.path)
                 writer.write(
-                    HELLO + b"".join(headers(n, deaf) for n in range(1, 2_000, 2)) + frame(6, 0, 0, b"12345678")
+                    HELLO + b"".join(headers(n, ECHO) for n in range(1, 2_000, 2)) + frame(6, 0, 0, b"12345678")
                 )
                 async for kind, flags, _, _ in frames_of(reader):
                     if (kind, flags) == (6, 1):

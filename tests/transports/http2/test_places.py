@@ -1,0 +1,194 @@
+"""When there are as many connections as may be, one makes way: that without a call for longest, and none at work."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import grpc
+
+from ratelimit_service.address import Address
+from ratelimit_service.clock import HOUR, MINUTE, SECOND
+from ratelimit_service.transports.http2.ages import Age, Due
+from ratelimit_service.transports.http2.limits import MOST_STREAMING, Bound
+from ratelimit_service.transports.http2.places import Places
+from ratelimit_service.transports.options import GrpcOptions
+from tests.loops import run
+from tests.transports.http2.clients import Deaf, frames_of, healthy, house, open_socket, told, until
+from tests.transports.http2.talk import HELLO, Talk, block, data, headers, message, question
+from tests.transports.http2.waste import ECHO, LATER, calls
+from tests.transports.methods import WAIT_SECONDS, Echo, Later
+from tests.transports.servers import ask, connect, failure
+
+
+class Some:
+    """A connection of the test's own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.last_call = 0
+        self.at_work = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def of(*names: str) -> tuple[Places[Some], list[Some]]:
+    """These connections, in this order."""
+    places: Places[Some] = Places()
+    guests = [Some(name) for name in names]
+    for guest in guests:
+        places.take(guest)
+    return places, guests
+
+
+def order(places: Places[Some]) -> list[str]:
+    """In which they make way."""
+    found = []
+    while (guest := places.idlest()) is not None:
+        found.append(guest.name)
+        places.leave(guest)
+    return found
+
+
+def test_those_that_never_called_make_way_first_and_then_who_called_longest_ago() -> None:
+    places, (_, old, recent, _, work) = of("first", "old", "recent", "new", "work")
+    recent.last_call, work.last_call = 1, 5
+    assert places.notice(recent)
+    assert places.notice(work)
+    old.last_call = 1
+    assert places.notice(old)
+    recent.last_call = 3
+    assert places.notice(recent)
+    work.at_work = True
+
+    assert order(places) == ["first", "new", "old", "recent"]
+    assert places.idlest() is None
+
+
+def test_one_that_called_since_the_last_look_does_not_make_way() -> None:
+    places, (first, second, _) = of("first", "second", "third")
+    for guest in (first, second):
+        guest.last_call = 1
+        places.notice(guest)
+    first.last_call = 3
+
+    assert order(places) == ["third", "second", "first"]
+
+
+async def greet(address: Address, stack: AsyncExitStack, count: int) -> None:
+    """So many connections that say hello, and no more."""
+    for _ in range(count):
+        reader, writer = await open_socket(address)
+        stack.callback(writer.close)
+        writer.write(HELLO)
+        async with asyncio.timeout(WAIT_SECONDS):
+            await reader.read(1)
+
+
+def test_connections_that_never_call_take_no_place_from_those_that_do() -> None:
+    """A newcomer is served although all places are taken, and the healthy one of before loses no call."""
+
+    async def story() -> tuple[list[bytes], int, int]:
+        async with AsyncExitStack() as stack:
+            transport, address = await stack.enter_async_context(house(GrpcOptions(max_connections=20)))
+            stack.push_async_callback(until, lambda: not told(transport, "connections"))
+            await stack.enter_async_context(healthy(address))
+            await greet(address, stack, 30)
+            answers = []
+            for _ in range(10):
+                channel = await stack.enter_async_context(connect(address))
+                answers.append(await ask(channel, Echo(), b"let in"))
+            await greet(address, stack, 30)
+            made_way = told(transport, "connections_ended_total", "made_way")
+            assert told(transport, "refused_total", Bound.CONNECTIONS) == made_way
+            return answers, made_way, told(transport, "connections")
+
+    answers, made_way, connections = run(story())
+    assert answers == [b"let in"] * 10
+    assert made_way == 1 + 30 + 10 + 30 - 20
+    assert connections == 20
+
+
+def test_one_that_makes_way_is_told_that_no_call_of_it_was_taken() -> None:
+    async def story() -> list[tuple[int, bytes]]:
+        async with house(GrpcOptions(max_connections=1)) as (_, address):
+            reader, writer = await open_socket(address)
+            writer.write(HELLO + calls(2, block=ECHO))
+            seen = []
+            ended = 0
+            async for kind, flags, _, _ in frames_of(reader):
+                ended += kind == 1 and flags == 5
+                if ended == 2:
+                    break
+            async with connect(address) as channel:
+                await ask(channel, Echo(), b"")
+                async for kind, _, _, payload in frames_of(reader):
+                    if kind == 7:
+                        seen.append((int.from_bytes(payload[:4], "big"), payload[4:8]))
+            writer.close()
+            return seen
+
+    assert run(story()) == [(3, b"\0\0\0\0")]
+
+
+def test_while_all_are_at_work_new_ones_are_refused() -> None:
+    async def story() -> tuple[grpc.StatusCode, int, int]:
+        later = Later()
+        async with house(GrpcOptions(max_connections=2), later=later) as (transport, address):
+            writers = []
+            for _ in range(2):
+                _, writer = await open_socket(address)
+                writer.write(HELLO + headers(1, LATER) + data(1, message(b"")))
+                writers.append(writer)
+            replies = [await later.asked(), await later.asked()]
+            async with connect(address) as channel:
+                code, _ = await failure(channel, Echo(), b"")
+            for reply in replies:
+                reply(b"")
+            for writer in writers:
+                writer.close()
+            await until(lambda: not told(transport, "connections"))
+            ended = "connections_ended_total"
+            return code, min(1, told(transport, ended, "too_many_connections")), told(transport, ended, "made_way")
+
+    assert run(story()) == (grpc.StatusCode.UNAVAILABLE, 1, 0)
+
+
+def test_a_connection_that_never_called_has_a_minute_and_one_that_did_its_hour() -> None:
+    options = GrpcOptions(keepalive_time=0, max_connection_age=0)
+    never, once = (Talk(HELLO), Age(0, 0, options)), (Talk(HELLO, question(1), answer=True), Age(0, 0, options))
+    found = [
+        [age.due(now, talk.connection, heard=True, left=None) for talk, age in (never, once)]
+        for now in (0, MINUTE, MINUTE + 1, HOUR, HOUR + 1)
+    ]
+
+    assert found == [[None] * 2, [None] * 2, [Due.RETIRE_IDLE, None], [Due.RETIRE_IDLE, None], [Due.RETIRE_IDLE] * 2]
+    assert options.max_connection_idle > 60 * SECOND
+
+
+def test_streaming_calls_of_one_connection_are_bounded_and_those_of_others_and_its_unary_ones_go_on() -> None:
+    """Eleven connections with 999 calls of Watch each had all that there may be: other clients took that for unwell."""
+
+    async def story() -> tuple[int, int, int]:
+        async with house() as (transport, address), healthy(address):
+            reader, writer = await open_socket(address)
+            deaf = block(Deaf.path)
+            writer.write(HELLO + b"".join(headers(n, deaf) for n in range(1, 2 * MOST_STREAMING + 21, 2)))
+            writer.write(headers(999, ECHO) + data(999, message(b"unary")))
+            refused = 0
+            async for kind, _, number, payload in frames_of(reader):
+                refused += kind == 1 and b"grpc-status\x018" in payload
+                if number == 999 and b"grpc-status" in payload:
+                    break
+            other, second = await open_socket(address)
+            second.write(HELLO + headers(1, deaf) + headers(3, ECHO) + data(3, message(b"unary")))
+            async for kind, flags, number, _ in frames_of(other):
+                if (kind, flags, number) == (1, 5, 3):
+                    break
+            open_ones = told(transport, "streams")
+            writer.close()
+            second.close()
+            return refused, told(transport, "refused_total", Bound.STREAMING), open_ones
+
+    refused, counted, open_ones = run(story())
+    assert refused == counted == 10
+    assert open_ones in {MOST_STREAMING + 1, MOST_STREAMING + 2}  # the healthy one may have a call open
