@@ -194,8 +194,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         try:
             http.data_received(data)
         except Exception as error:  # noqa: BLE001 - aiohttp documents no error that any bytes could raise here
-            self._misdirected.cannot_parse(error, self._client)
-            self._transport.abort()
+            answer = self._misdirected.cannot_parse(error, self._client)
+            if self._request is None:
+                self._transport.write(answer)
+            self.end()
 
     def _refuse(self, refuse: Callable[[str], bytes]) -> None:
         self._transport.write(refuse(self._client))

@@ -56,9 +56,12 @@ class Misdirected:
             return True
         return isinstance(error, ConnectionError)
 
-    def cannot_parse(self, error: Exception, client: str) -> None:
-        """Log bytes at which aiohttp failed, by the kind of the failure: its text may quote them."""
-        self._notices.warn(f"aiohttp cannot parse a client's bytes on {self._port} ({type(error).__name__})", client)
+    def cannot_parse(self, error: Exception, client: str) -> bytes:
+        """The answer to bytes at which the parser raised."""
+        # Of a ValueError the bytes are the cause, of others perhaps not. The text may quote them.
+        kind = "" if isinstance(error, ValueError) else f" ({type(error).__name__})"
+        self._notices.warn(f"a client sends bytes that are not HTTP/1.1 to {self._port}{kind}", client)
+        return _answer("These bytes are not HTTP/1.1.\n")
 
 
 def _answer(text: str) -> bytes:

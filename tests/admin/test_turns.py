@@ -52,7 +52,7 @@ class Parser(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._reads.append((self._loop.turn, len(data)))
         if b"unreadable" in data:
-            raise ValueError(data)
+            raise KeyError(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost.put_nowait(None)
@@ -94,7 +94,7 @@ def test_a_turn_of_the_loop_parses_one_small_read_of_all_connections_together(ru
 def test_bytes_at_which_the_parser_fails_are_one_line_without_them(caplog: pytest.LogCaptureFixture) -> None:
     asyncio.run(parsed([b"GET /unreadable HTTP/1.1\r\n\r\n"] * 3))
 
-    line = "aiohttp cannot parse a client's bytes on the HTTP port 8080 (ValueError) (from 127.0.0.1)"
+    line = "a client sends bytes that are not HTTP/1.1 to the HTTP port 8080 (KeyError) (from 127.0.0.1)"
     assert [record.getMessage() for record in caplog.records] == [f"{line}; logged at most once a minute"]
 
 
