@@ -1,14 +1,18 @@
-"""Work in a thread that the process does not wait for at its end."""
+"""Work in a thread that the process does not wait for at its end, and an end that waits for no thread."""
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from queue import SimpleQueue
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+EXIT_SECONDS: Final = 2.0
+"""For an interpreter to end when all that the service does has ended."""
 
 
 class DaemonExecutor(Executor):
@@ -44,3 +48,20 @@ def _work(queue: SimpleQueue[Callable[[], None] | None]) -> None:
     while (run := queue.get()) is not None:
         run()
         del run  # what it holds is not held while the next is waited for
+
+
+def exit_within(seconds: float, code: int, last: Callable[[], None] = lambda: None) -> None:
+    """End the process after so long at the latest, whatever its threads wait for; then `last` is called before.
+
+    A name that is looked up cannot be given up: the resolver's thread is joined when the loop is closed.
+    """
+
+    def leave() -> None:
+        try:
+            last()
+        finally:
+            os._exit(code)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import uvloop
 import ratelimit_service
 from ratelimit_service.address import Address, Tcp, from_here
 from ratelimit_service.app import App, grpc_addresses
+from ratelimit_service.background import EXIT_SECONDS, exit_within
+from ratelimit_service.clock import SECOND
 from ratelimit_service.commands.sources import env_file_option, read_settings
 from ratelimit_service.engine import SWITCH_SECONDS
 from ratelimit_service.errors import ListenError, StartError
@@ -25,6 +28,9 @@ from ratelimit_service.workers.cpus import usable_cpus
 from ratelimit_service.workers.parent import Parent
 
 log = logging.getLogger(__name__)
+
+_STOP_SECONDS = 20.0
+"""For a stop to end after its grace and its drain, within which workers that do not end are killed."""
 
 _CALL = """
   {ratelimit} call {grpc} shop login=ada
@@ -80,8 +86,9 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
     app = App(settings) if count == 1 else Parent(settings, count)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    seconds = settings.drain_seconds + settings.drain_timeout / SECOND + _STOP_SECONDS
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _end, app, stop, number)
+        loop.add_signal_handler(number, _end, app, stop, number, seconds)
     loop.add_signal_handler(signal.SIGHUP, app.reload)
     try:
         await app.start()
@@ -101,6 +108,7 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
         )
     await stop.wait()
     await app.stop()
+    exit_within(EXIT_SECONDS, 0)
 
 
 def _asked_by(address: object, settings: Settings) -> str:
@@ -114,9 +122,15 @@ def _asked_by(address: object, settings: Settings) -> str:
     return ", ".join(names for names, addresses in asked.items() if address in addresses)
 
 
-def _end(app: App | Parent, stop: asyncio.Event, number: signal.Signals) -> None:
+def _end(app: App | Parent, stop: asyncio.Event, number: signal.Signals, seconds: float) -> None:
     if stop.is_set():
         log.warning("second signal: leaving at once")
         app.abandon()
         os._exit(128 + number)
+    exit_within(seconds, 1, partial(_leave, app, seconds))
     stop.set()
+
+
+def _leave(app: App | Parent, seconds: float) -> None:
+    log.error("not stopped within %g s: leaving", seconds)
+    app.abandon()

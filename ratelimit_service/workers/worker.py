@@ -11,6 +11,7 @@ from typing import Final
 
 import uvloop
 
+from ratelimit_service.background import EXIT_SECONDS, exit_within
 from ratelimit_service.engine import SWITCH_SECONDS, Engine, parse_rules
 from ratelimit_service.errors import RpcError, StartError
 from ratelimit_service.logs import start_logging
@@ -53,7 +54,9 @@ async def _work(end: socket.socket, door: socket.socket) -> int:
             return 1
         await worker.serve()
         await worker.stop()
-        return 1 if worker.failed else 0
+        code = 1 if worker.failed else 0
+        exit_within(EXIT_SECONDS, code)
+        return code
     return 0
 
 

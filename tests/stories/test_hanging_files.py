@@ -112,3 +112,23 @@ def test_a_certificate_on_a_file_system_that_hangs_stays_in_use(tmp_path: Path, 
         told = f"cannot read the certificate {mount / own.cert.name}: its file system does not answer\n"
         assert service.log.count(f"the old one stays: {told}") == 2
         assert service.stop() == 0
+
+
+def test_sigterm_ends_a_service_whose_resolver_hangs(tmp_path: Path) -> None:
+    """It reads /etc/hosts, in a thread that cannot be given up; a name server that does not answer takes minutes."""
+    hosts, mount = tmp_path / "hosts", tmp_path / "etc"
+    hosts.write_text("127.0.0.1 localhost\n")
+    mount.mkdir()
+    over = ["sh", "-c", f'mount --bind {mount / "hosts"} /etc/hosts && exec "$@"', "sh"]
+    prefix = [*hanging.command(mount, hosts, tmp_path / "pid"), *over]
+    with start_service(tmp_path / "service", RULES, {"REDIS_URL": "redis.example:6379"}, prefix=prefix) as service:
+        hanging.Server(tmp_path / "pid").hang()
+        service.wait_until(lambda: waits_for_fuse(service.pid), "the name is looked up")
+
+        assert service.stop() == 0
+        assert service.log.rstrip().endswith("stopped")
+
+
+def waits_for_fuse(pid: int) -> bool:
+    """A thread of the process waits for the answer to a request; so the kernel's function is called since 2006."""
+    return any(thread.read_text() == "request_wait_answer" for thread in Path(f"/proc/{pid}/task").glob("*/wchan"))

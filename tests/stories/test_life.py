@@ -14,6 +14,7 @@ from tests.processes import ROOT, Process, ask, start_service
 
 pytestmark = pytest.mark.usefixtures("transport")
 
+FAULTS = ROOT / "tests" / "workers" / "faults"
 RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 100}}]\n"
 ASK = '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}'
 
@@ -46,6 +47,18 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
         assert service.wait() == 128 + signal.SIGINT
         assert not path.exists()
+
+
+@pytest.mark.slow
+def test_sigterm_ends_it_though_its_event_loop_stands_still(tmp_path: Path) -> None:
+    environ = {"DRAIN_SECONDS": "10", "DRAIN_TIMEOUT": "1s", "PYTHONPATH": f"{FAULTS}:{ROOT}"}
+    with start_service(tmp_path, RULES, environ) as service:
+        service.send(signal.SIGTERM)
+        service.wait_until(lambda: "draining" in service.log, "it drains")
+        service.send(signal.SIGUSR2)
+
+        assert service.wait() == 1
+        assert service.log.rstrip().endswith("not stopped within 31 s: leaving")
 
 
 def test_sighup_loads_the_rules_though_nothing_changed(tmp_path: Path) -> None:
