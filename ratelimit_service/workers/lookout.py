@@ -76,10 +76,10 @@ def _look_at_silent(post: Post, now: float, silence: float) -> None:
     if used != post.used and post.used is not None:
         post.moved = now
     post.used = used
-    if silence > _LONGEST_SECONDS:
-        _kill(post, now, f"has said nothing for {_LONGEST_SECONDS:g} s, though it is busy")
-    elif now - max(post.heard, post.moved) > _HUNG_SECONDS:
-        _kill(post, now, f"has said nothing and used no CPU for {_HUNG_SECONDS:g} s")
+    if why := why_kill(silence, now - max(post.heard, post.moved)):
+        log.error("worker %d %s: it is killed", post.number, why)
+        post.heard = now
+        post.kill()
     elif post.ready and not post.silent:
         log.warning(
             "worker %d has said nothing for %g s: new connections go to the others", post.number, _SILENCE_SECONDS
@@ -90,10 +90,13 @@ def _look_at_silent(post: Post, now: float, silence: float) -> None:
         log.warning("worker %d has said nothing for %g s and is busy: its calls wait", post.number, _HUNG_SECONDS)
 
 
-def _kill(post: Post, now: float, why: str) -> None:
-    log.error("worker %d %s: it is killed", post.number, why)
-    post.heard = now
-    post.kill()
+def why_kill(silence: float, still: float) -> str:
+    """Why a worker is killed that has said nothing, and used no CPU, for so many seconds; empty when it is not."""
+    if still > _HUNG_SECONDS:
+        return f"has said nothing and used no CPU for {_HUNG_SECONDS:g} s"
+    if silence > _LONGEST_SECONDS:
+        return f"has said nothing for {_LONGEST_SECONDS:g} s, though it is busy"
+    return ""
 
 
 def _cpu_used(pid: int) -> int | None:

@@ -15,8 +15,25 @@ from ratelimit_service.tally import Tally
 from ratelimit_service.workers.channel import handed_over
 from ratelimit_service.workers.cpus import usable_cpus
 from ratelimit_service.workers.door import Door, taken
+from ratelimit_service.workers.lookout import why_kill
 from ratelimit_service.workers.post import Post
 from ratelimit_service.workers.sums import SharedStore, Sums
+
+
+@pytest.mark.parametrize(
+    ("silence", "still", "why"),
+    [
+        (29.0, 29.0, ""),
+        (31.0, 0.1, ""),
+        (31.0, 31.0, "has said nothing and used no CPU for 30 s"),
+        (299.0, 29.0, ""),
+        (301.0, 0.1, "has said nothing for 300 s, though it is busy"),
+    ],
+)
+def test_a_silent_worker_is_killed_when_it_stands_still_or_computes_for_ever(
+    silence: float, still: float, why: str
+) -> None:
+    assert why_kill(silence, still) == why
 
 
 def test_what_waits_at_a_door_is_taken_or_taken_back_never_both() -> None:
