@@ -25,7 +25,7 @@ after
 def attack(*options: str) -> tuple[int, dict[str, list[str]], str]:
     """The exit code, the rows of the table by attack, and all that is printed."""
     command = [sys.executable, str(ROOT / "bench" / "attack"), "--seconds=1", "--runs=1", *options]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     lines = [line.strip("| ").split(" | ") for line in ended.stdout.splitlines() if line.startswith("| ")]
     return ended.returncode, {cells[0]: cells[1:] for cells in lines[2:]}, ended.stdout + ended.stderr
 
@@ -46,7 +46,8 @@ def test_each_attack_on_a_service_of_its_own_has_a_row_and_a_verdict(tmp_path: P
     assert code == ("broken" in verdicts)
     for cells in rows.values():
         lost, of = map(int, cells[1].split(" of "))
-        assert lost < of
+        assert lost <= of
+        assert of > 0
     columns = [line.strip("| ").split(" | ") for line in document.read_text().splitlines()[2:-2]]
     assert columns[0] == ["attack", "what it does", "another", "ours"]
     assert [(cells[0], cells[2]) for cells in columns[2:4]] == [
@@ -61,7 +62,7 @@ def test_a_service_that_stops_during_an_attack_is_broken(tmp_path: Path) -> None
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attacking:
             service.wait_until(lambda: re.search(CALLED, service.metrics()) is not None, "is called")
             service.send(signal.SIGSTOP)
-            printed, _ = attacking.communicate(timeout=240)
+            printed, _ = attacking.communicate(timeout=600)
 
     assert attacking.returncode == 1
     assert "| control | **broken** | " in printed
