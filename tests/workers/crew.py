@@ -84,7 +84,12 @@ class Crew(NamedTuple):
 
 @contextmanager
 def start_crew(
-    folder: Path, workers: int, environ: Mapping[str, str] | None = None, rules: str = RULES
+    folder: Path,
+    workers: int,
+    environ: Mapping[str, str] | None = None,
+    rules: str | Path = RULES,
+    *,
+    prefix: Sequence[str] = (),
 ) -> Iterator[Crew]:
     """A Redis, and a service with so many workers that count in it."""
     with start_redis(folder / "redis") as redis:
@@ -94,7 +99,7 @@ def start_crew(
             "REDIS_URL": f"127.0.0.1:{redis.port}",
             "STORE_DEADLINE": "10s",
         }
-        with start_service(folder / "service", rules, own | dict(environ or {})) as service:
+        with start_service(folder / "service", rules, own | dict(environ or {}), prefix=prefix) as service:
             stopped: set[int] = set()
             try:
                 yield Crew(service, redis, stopped)

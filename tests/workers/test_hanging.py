@@ -6,10 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import grpc
 import pytest
 
+from tests import hanging
 from tests.processes import ROOT
-from tests.workers.crew import SECONDS, Caller, Load, callers, start_crew
+from tests.transports.certificates import Issued, authority, issue
+from tests.workers.crew import RULES, SECONDS, Caller, Load, callers, start_crew
 
 FAULTS = Path(__file__).with_name("faults")
 
@@ -44,3 +47,30 @@ def test_a_busy_worker_is_not_killed_and_one_that_waits_for_ever_is(tmp_path: Pa
         assert (crew.pids[1], crew.pids[3]) == (busy, before[3])
         assert load.errors == [[], []]
         assert crew.metric("ratelimit_worker_deaths_total") == 1
+
+
+@pytest.mark.skipif(not hanging.can_hang(), reason="a process may not mount what it serves itself")
+def test_a_file_system_that_hangs_stops_neither_the_parent_nor_the_workers(tmp_path: Path) -> None:
+    """The parent reads the rules there, and the workers their certificate: a link leads to the one file that it has."""
+    ca = authority(tmp_path)
+    own = issue(ca, "server", "IP:127.0.0.1")
+    rules, mount = tmp_path / "rules", tmp_path / "mount"
+    rules.mkdir()
+    mount.mkdir()
+    (rules / "shop.yaml").write_text(RULES)
+    (rules / "mounted").symlink_to(mount)
+    prefix = hanging.command(mount, own.cert, tmp_path / "pid")
+    credentials = grpc.ssl_channel_credentials(ca.cert.read_bytes())
+    environ = Issued(mount / own.cert.name, own.key).environ
+    with start_crew(tmp_path, 2, environ, rules, prefix=prefix) as crew:
+        pids = crew.pids
+        with callers(crew.service.grpc_port, 2, credentials) as two, Load(two) as load:
+            hanging.Server(tmp_path / "pid").hang()
+            with callers(crew.service.grpc_port, 4, credentials):  # each has had its answer
+                crew.wait_for_metric("ratelimit_reload_last_attempt_successful", 0)
+                crew.wait_for_metric("ratelimit_tls_reload_last_attempt_successful", 0)
+            load.wait_for(10)
+
+        assert load.errors == [[], []]
+        assert crew.pids == pids
+        assert crew.service.stop() == 0
