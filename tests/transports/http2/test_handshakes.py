@@ -5,6 +5,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count, pairwise
 from pathlib import Path
 
 import grpc
@@ -15,6 +16,7 @@ from ratelimit_service.address import Address, Tcp
 from ratelimit_service.clock import SECOND
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.http2.limits import Bound
+from ratelimit_service.transports.http2.shares import TURN
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests.loops import run
 from tests.transports.certificates import Issued, authority, issue
@@ -234,3 +236,41 @@ async def closed(address: Address, sent: bytes) -> bytes:
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What the service warned of."""
     return [record.getMessage() for record in caplog.records if record.name.startswith("ratelimit_service")]
+
+
+def hello() -> bytes:
+    """What a client begins its handshake with."""
+    context, there = ssl.create_default_context(), ssl.MemoryBIO()
+    context.set_alpn_protocols(["h2"])
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), there, server_hostname="localhost").do_handshake()
+    return there.read()
+
+
+def test_handshakes_that_begin_at_once_are_answered_so_many_in_a_turn(server: Issued) -> None:
+    """Each is half a millisecond of work by this clock; all in one turn, they kept every other client waiting."""
+
+    async def story() -> list[int]:
+        options = GrpcOptions(tls=Tls(str(server.cert), str(server.key)))
+        served = Http2Transport(options, tick=count(0, 500_000).__next__)
+        turns = [0]
+        async with serving(lambda _: served, [Echo()]) as (_, address):
+            writers = [(await open_socket(address))[1] for _ in range(60)]
+            await until(lambda: told(served, "connections") == 60)
+
+            def look() -> None:
+                assert served._server is not None
+                turns.append(sum(wire.sent > 0 for wire in served._server._wires))
+                if turns[-1] < 60:
+                    asyncio.get_running_loop().call_soon(look)
+
+            for writer in writers:
+                writer.write(hello())
+            look()
+            await until(lambda: turns[-1] == 60)
+            for writer in writers:
+                writer.close()
+            await until(lambda: not told(served, "connections"))
+        return [after - before for before, after in pairwise(turns)]
+
+    assert max(run(story())) <= TURN // 500_000
