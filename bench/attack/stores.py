@@ -29,7 +29,7 @@ async def redis_100(attacker: Attacker) -> None:
     await attacker.each(4, client)
 
 
-@attack(Need.RATE_LIMITS, Need.REDIS)
+@attack(Need.RATE_LIMITS, Need.REDIS, Need.OURS)
 async def redis_logs(attacker: Attacker) -> None:
     """One connection, one request at a time: 50 new logs of 65,000 moments each, in Redis."""
     await attacker.each(1, lambda wire: _logs(attacker, wire, 50))
