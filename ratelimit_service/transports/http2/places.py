@@ -1,7 +1,8 @@
 """Which connection makes way when there are as many as may be: the one that has had no call for longest.
 
-Those that never had one are before all others, so that a flood of connections drives out itself. One at work never
-makes way. Calls are noticed twice a second, and once more before a connection is chosen.
+Those that never had one are before all others, so that a flood of connections drives out itself. One that waits for an
+answer never makes way; but a stream that is only kept open (Watch, or headers without their message) keeps no place.
+Calls are noticed twice a second, and once more before a connection is chosen.
 """
 
 from collections import OrderedDict
@@ -17,7 +18,7 @@ class Guest(Protocol):
 
     @property
     def at_work(self) -> bool:
-        """It has open calls, or bytes that may be some."""
+        """It waits for an answer of ours, or has sent bytes that may be a call."""
 
 
 G = TypeVar("G", bound=Guest)
@@ -42,9 +43,9 @@ class Places(Generic[G]):
         self._called.pop(guest, None)
 
     def notice(self, guest: G) -> bool:
-        """Whether it called since this was asked last, or is at work: then it is behind all others."""
+        """Whether it called since this was asked last: then it is behind all others."""
         last = guest.last_call
-        if not guest.at_work and last == self._called.get(guest, 0):
+        if last == self._called.get(guest, 0):
             return False
         self._new.pop(guest, None)
         self._called[guest] = last
@@ -56,6 +57,9 @@ class Places(Generic[G]):
         for guests in self._new, self._called:
             for _ in range(len(guests)):
                 guest = next(iter(guests))
-                if not self.notice(guest):
+                if self.notice(guest):
+                    continue
+                if not guest.at_work:
                     return guest
+                guests.move_to_end(guest)
         return None

@@ -362,7 +362,9 @@ class Wire(asyncio.Protocol):
     def at_work(self) -> bool:
         """As Guest says."""
         calls = self.connection.calls
-        return bool(calls.streams or calls.abandoned or self.waits)
+        if self.waits or calls.abandoned:
+            return True
+        return any(stream is None or stream.waiting for stream in calls.streams.values())
 
     def make_way(self) -> None:
         """End it, and tell it so: another takes its place now."""

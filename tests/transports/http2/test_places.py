@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import grpc
+import pytest
 
 from ratelimit_service.address import Address
 from ratelimit_service.clock import HOUR, MINUTE, SECOND
@@ -13,7 +14,7 @@ from ratelimit_service.transports.http2.places import Places
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
 from tests.transports.http2.clients import Deaf, frames_of, healthy, house, open_socket, told, until
-from tests.transports.http2.talk import HELLO, Talk, block, data, headers, message, question
+from tests.transports.http2.talk import HELLO, Talk, block, data, frame, headers, message, question
 from tests.transports.http2.waste import ECHO, LATER, calls
 from tests.transports.methods import WAIT_SECONDS, Echo, Later
 from tests.transports.servers import ask, connect, failure
@@ -62,6 +63,19 @@ def test_those_that_never_called_make_way_first_and_then_who_called_longest_ago(
 
     assert order(places) == ["first", "new", "old", "recent"]
     assert places.idlest() is None
+
+
+def test_bytes_that_may_be_a_call_are_none_yet() -> None:
+    """Such as a handshake: else a flood of them would be before connections that did call."""
+    places, (called, shaking) = of("called", "shaking")
+    called.last_call = 1
+    places.notice(called)
+    shaking.at_work = True
+    first = places.idlest()
+    shaking.at_work = False
+
+    assert first is called
+    assert order(places) == ["shaking", "called"]
 
 
 def test_one_that_called_since_the_last_look_does_not_make_way() -> None:
@@ -128,6 +142,30 @@ def test_one_that_makes_way_is_told_that_no_call_of_it_was_taken() -> None:
             return seen
 
     assert run(story()) == [(3, b"\0\0\0\0")]
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [headers(1, block(Deaf.path)), headers(1, ECHO), headers(1, ECHO) + data(1, message(b"half")[:-1], end=False)],
+    ids=["a stream", "headers", "half a message"],
+)
+def test_calls_that_are_only_kept_open_keep_no_place(opened: bytes) -> None:
+    async def story() -> int:
+        async with AsyncExitStack() as stack:
+            transport, address = await stack.enter_async_context(house(GrpcOptions(max_connections=5)))
+            stack.push_async_callback(until, lambda: not told(transport, "connections"))
+            for _ in range(5):
+                reader, writer = await open_socket(address)
+                stack.callback(writer.close)
+                writer.write(HELLO + opened + frame(6, 0, 0, b"all read"))
+                async for kind, flags, _, _ in frames_of(reader):
+                    if (kind, flags) == (6, 1):
+                        break
+            channel = await stack.enter_async_context(connect(address))
+            assert await ask(channel, Echo(), b"let in") == b"let in"
+            return told(transport, "connections_ended_total", "made_way")
+
+    assert run(story()) == 1
 
 
 def test_while_all_are_at_work_new_ones_are_refused() -> None:
