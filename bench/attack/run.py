@@ -234,7 +234,7 @@ def main() -> None:
         return None
     if chosen.show_rules:
         return print(PEER_RULES, end="")
-    rows = []
+    broken = False
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
     busy = "; times mean little while others use it" if load > 0.5 * cores else ""
     print(f"{platform.machine()}, {cores} cores, Python {platform.python_version()}, load {load:.1f}{busy}")
@@ -244,10 +244,10 @@ def main() -> None:
         print(f"\n{server.name}\n\n{head()}", flush=True)
         verdicts = Counter[str]()
         for row in rows_of(server, attacks, chosen.seconds, runs=chosen.runs, same_address=chosen.same_address):
-            rows.append(row)
+            broken |= row.verdict == "broken"
             verdicts[row.verdict] += 1
             print(row_of(row), flush=True)
+            if chosen.document:
+                write_document(chosen.document, [row])
         print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common()))
-    if chosen.document:
-        write_document(chosen.document, rows)
-    sys.exit(any(row.verdict == "broken" for row in rows))
+    sys.exit(broken)
