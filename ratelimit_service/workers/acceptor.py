@@ -6,7 +6,6 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.listen import Opened, remove_socket
 from ratelimit_service.workers.sharing import Sharing
 
@@ -20,12 +19,10 @@ _PAUSE_SECONDS: Final = 1.0
 
 
 class Acceptor:
-    """Hands all connections on, and refuses those above the most there may be of all workers together."""
+    """Hands all connections on."""
 
-    def __init__(self, sharing: Sharing, most: int, refused: Counts) -> None:
+    def __init__(self, sharing: Sharing) -> None:
         self._sharing = sharing
-        self._most = most
-        self._refused = refused
         self._opened: Sequence[Opened] = ()
         self._paused = False
         """It would accept, if there were room."""
@@ -87,8 +84,4 @@ class Acceptor:
                 self._pause()
                 self._resuming = asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._resume_late)
                 return
-            if self._most and self._sharing.open >= self._most:
-                connection.close()
-                self._refused.turn_away(self._most)
-                continue
             self._sharing.hand(connection)

@@ -45,8 +45,13 @@ class Crew:
         """Workers that ended without being told to."""
         self.last_deaths: deque[Death] = deque(maxlen=_MOST_DEATHS)
         self.draining_since: int | None = None
-        # Without the store each worker counts alone: it is an instance among instances.
-        self._settings = handed_over(settings.model_copy(update={"instances": settings.instances * count}))
+        # Without the store each worker counts alone: it is an instance among instances. Connections go to the worker
+        # that has the fewest, so each has its part of them, within which the one that is idle for longest makes way.
+        parts = {
+            "instances": settings.instances * count,
+            "grpc_max_connections": -(-settings.grpc_max_connections // count),
+        }
+        self._settings = handed_over(settings.model_copy(update=parts))
         self._drain_seconds = settings.drain_timeout / SECOND
         self._sources: Sequence[Source] = ()
         self._up = False

@@ -31,7 +31,7 @@ class Parent:
         self._settings = settings
         self._crew = Crew(settings, count)
         self._watcher = watch_rules(settings, self._publish)
-        self._acceptor = Acceptor(self._crew.sharing, settings.grpc_max_connections, self._crew.sums.refused)
+        self._acceptor = Acceptor(self._crew.sharing)
         self._admin = AdminServer(
             self._crew.sums,
             _Method(self._crew),

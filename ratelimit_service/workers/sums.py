@@ -12,7 +12,6 @@ from ratelimit_service.series import add_domain, add_tally
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores.store import Lost
 from ratelimit_service.tally import OTHER, DomainTallies, Path, Tallies, Totals
-from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.workers.figures import lasting, summed
 from ratelimit_service.workers.post import Post
 from ratelimit_service.workers.report import Numbers
@@ -70,8 +69,6 @@ class Sums:
         self.waits = Latency()
         self.calls = 0
         self.latency = Latency()
-        self.refused = Counts()
-        """Connections that got to no worker, because there were too many."""
         self._posts = posts
         self._gone: Sequence[Figure] = ()
         self._rules: dict[Path, Rule] = {}
@@ -84,8 +81,7 @@ class Sums:
 
     def figures(self) -> Sequence[Figure]:
         """What the transports and stores of all tell of themselves, those that are gone too."""
-        own = self.refused.figures(connections=0, streams=0, memory=0, received=0, sent=0)
-        return summed([own, self._gone, *(post.figures for post in self._posts)])
+        return summed([self._gone, *(post.figures for post in self._posts)])
 
     def bury(self, post: Post) -> None:
         """Remember what lasts of the figures of a worker that has ended."""
