@@ -100,6 +100,8 @@ class Upstream:
             rules.mkdir(parents=True)
             (rules / "rules.yaml").write_text(PEER_RULES)
             settings = {**_redis(stack, folder), **_tls(folder, attack), "GOMAXPROCS": "1", "LOG_LEVEL": "error"}
+            # Statistics as in use: without this it writes a line of its log for each call.
+            settings |= {"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": f"127.0.0.1:{free_port()}"}
             upstream = stack.enter_context(start_upstream(folder / "upstream", rules, settings))
             pin(upstream.pid, server=True)
             yield Target(
