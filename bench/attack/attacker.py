@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import random
 import sys
@@ -104,6 +105,7 @@ class Attacker:
 def main(attack: Attack, target: Target, seconds: float) -> None:
     """Waits for a line of standard input, attacks, and prints its counts as JSON."""
     os.nice(NICE)
+    logging.disable()  # uvloop warns of each connection of TLS that the server ended
     print("ready", flush=True)
     sys.stdin.readline()
     attacker = Attacker(target, seconds)
