@@ -18,8 +18,8 @@ from ratelimit_service.admin.connections import HttpConnections
 from ratelimit_service.admin.turns import Turns
 from ratelimit_service.admin.wrong_protocol import HANDSHAKE, PREFACE, Misdirected
 
-READ: Final = 1024
-"""Bytes parsed in one turn. The worst, chunks of one byte, take aiohttp 0.3 µs a byte: a third of a millisecond."""
+READ: Final = 2048
+"""Bytes parsed in one turn. The worst, chunks of one byte, take aiohttp 0.3 µs a byte: 0.6 ms."""
 
 KEEPALIVE_SECONDS: Final = 75
 """For the next request on a connection, or the whole header of the first; nginx's default."""
@@ -106,6 +106,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def answering(self, request: web.BaseRequest) -> Iterator[None]:
         """While it has an answer made for the request."""
         self._request = request
+        self._connections.touch(self)
         try:
             yield
         finally:
@@ -124,7 +125,6 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._transport.abort()
             return
         self._waiting = True
-        self._connections.touch(self)
         self._transport.pause_reading()
         data = bytes(memoryview(self._buffer)[:nbytes])
         self._turns.add(lambda: self._take(data))
@@ -141,7 +141,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It does again."""
         self._stuck = False
-        self._connections.touch(self)
         if self._http is not None:
             self._http.resume_writing()
 

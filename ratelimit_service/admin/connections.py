@@ -1,7 +1,8 @@
 """All HTTP connections, of all ports: a bound of their own, so that they cannot take the files of gRPC's.
 
-When there are as many as there may be, the one that has been idle for longest is closed for a new one, so that clients
-that hold connections keep no other out. One whose request is at work stays.
+When there are as many as there may be, one is closed for a new one, so that clients that hold connections keep no other
+out: the one that has asked nothing for longest. Bytes that never become a request count for nothing, and one whose
+request is at work stays while there is another.
 """
 
 from collections.abc import Sequence
@@ -35,25 +36,23 @@ class HttpConnections:
         self._notices = notices
         self._evicted = 0
         self._open: dict[Closable, None] = {}
-        """The one that did something last comes last."""
+        """The one whose request began or ended last, or that was made last, comes last."""
 
     def enter(self, connection: Closable) -> None:
-        """Count a new one, and close another if they are too many; the new one itself if all others are at work."""
+        """Count a new one, and close another if they are too many."""
         if len(self._open) >= self._most:
-            idlest = next((each for each in self._open if not each.at_work), connection)
-            self.leave(idlest)
+            oldest = next((each for each in self._open if not each.at_work), next(iter(self._open)))
+            self.leave(oldest)
             self._evicted += 1
-            idlest.abort()
+            oldest.abort()
             self._notices.warn(
                 f"{self._most} HTTP connections are open, the most there may be (HTTP_MAX_CONNECTIONS):"
-                " the one that has been idle for longest is closed for each new one"
+                " the one that has asked nothing for longest is closed for each new one"
             )
-            if idlest is connection:
-                return
         self._open[connection] = None
 
     def touch(self, connection: Closable) -> None:
-        """It did something."""
+        """A request of it began or ended."""
         if connection in self._open:
             self._open[connection] = self._open.pop(connection)
 

@@ -27,6 +27,9 @@ _ANSWER_SECONDS = 10
 _SMALL = 1024
 """Bytes. More are converted in a thread: they take milliseconds, a megabyte up to a second, and calls must not wait."""
 
+_MOST_WAITING: Final = 64
+"""Conversions that wait for the thread, up to 20 ms each."""
+
 _LONGEST_MESSAGE = 1000
 """Characters; what is wrong with a body can quote much of it."""
 
@@ -58,6 +61,7 @@ class JsonApi:
         self._most_bytes = most_bytes
         # One thread: several would take the interpreter from the loop together.
         self._thread = ThreadPoolExecutor(1, "json")
+        self._waiting = 0
 
     async def handle(self, request: web.Request) -> web.Response:
         """200 allowed, 429 over limit; 400, 413, 415 or 503 and a line of text that says why there is no answer."""
@@ -72,6 +76,8 @@ class JsonApi:
             return refusal(400, "the body's chunks are not as HTTP/1.1 has them")
         except web.HTTPRequestEntityTooLarge:
             return refusal(413, f"the body is larger than {self._most_bytes} bytes (HTTP_MAX_BODY_SIZE)")
+        if self._waiting >= _MOST_WAITING and len(body) > _SMALL:
+            return refusal(503, "too many large requests at once: ask again, or by gRPC")
         try:
             asked = await self._convert(self._request_bytes, body)
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -90,7 +96,11 @@ class JsonApi:
     async def _convert(self, convert: Callable[[bytes], _T], given: bytes) -> _T:
         if len(given) <= _SMALL:
             return convert(given)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, convert, given)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, convert, given)
+        finally:
+            self._waiting -= 1
 
     async def _call(self, body: bytes) -> bytes:
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

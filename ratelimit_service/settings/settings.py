@@ -128,7 +128,10 @@ class Settings(BaseSettings):
         Section.LISTENING, "200", "Limits that one request is charged to.", NEW
     )
     http_max_connections: Annotated[int, reads(integer(1))] = knob(
-        Section.LISTENING, "500", "HTTP connections of all ports at once; a new one closes the idlest.", NEW
+        Section.LISTENING,
+        "500",
+        "HTTP connections of all ports at once; a new one closes the idlest.",
+        NEW,
     )
     http_max_body_size: Bytes = knob(Section.LISTENING, "131072", "Bytes of the largest HTTP body.", NEW)
     http_allowed_origins: Annotated[tuple[str, ...], reads(go_syntax.read_origins)] = knob(

@@ -1,4 +1,4 @@
-"""HTTP connections have a bound of their own: beyond it the idlest makes way, and a request at work is never cut."""
+"""HTTP connections have a bound of their own: beyond it the one that asked nothing for longest makes way."""
 
 import logging
 import socket
@@ -31,14 +31,14 @@ class Connection:
 
 
 def three(*connections: Connection) -> HttpConnections:
-    """Of at most three, those that are open, the first of them the idlest."""
+    """Of at most three, those that are open, the first of them the oldest."""
     open_ = HttpConnections(3, Notices(logging.getLogger("tests"), Clock()))
     for connection in connections:
         open_.enter(connection)
     return open_
 
 
-def test_the_connection_that_did_nothing_for_longest_makes_way() -> None:
+def test_the_connection_that_asked_nothing_for_longest_makes_way() -> None:
     first, second, third, new = (Connection() for _ in range(4))
     connections = three(first, second, third)
 
@@ -48,7 +48,7 @@ def test_the_connection_that_did_nothing_for_longest_makes_way() -> None:
     assert [each.aborted for each in (first, second, third, new)] == [False, True, False, False]
 
 
-def test_a_connection_at_work_stays() -> None:
+def test_a_connection_at_work_stays_while_there_is_another() -> None:
     first, second, third, new = Connection(at_work=True), Connection(), Connection(), Connection()
 
     three(first, second, third).enter(new)
@@ -56,14 +56,13 @@ def test_a_connection_at_work_stays() -> None:
     assert [each.aborted for each in (first, second, third, new)] == [False, True, False, False]
 
 
-def test_when_all_are_at_work_the_new_one_is_closed() -> None:
+def test_when_all_are_at_work_the_one_at_it_for_longest_makes_way() -> None:
     *old, new = (Connection(at_work=True) for _ in range(4))
     connections = three(*old)
 
     connections.enter(new)
-    connections.touch(new)
 
-    assert [each.aborted for each in (*old, new)] == [False, False, False, True]
+    assert [each.aborted for each in (*old, new)] == [True, False, False, False]
     assert [figure.values for figure in connections.figures()] == [[((), 3)], [((), 1)]]
 
 
