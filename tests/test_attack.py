@@ -91,12 +91,16 @@ def test_an_attack_that_a_server_has_no_port_for_is_not_tried(tmp_path: Path) ->
     ], printed
 
 
-def test_every_attack_says_what_it_does() -> None:
+def test_every_attack_says_what_it_does_and_stands_in_the_document() -> None:
+    document = (ROOT / "docs" / "security.md").read_text("utf-8")
+
     code, _, printed = attack("--list")
 
     assert code == 0
     assert len(printed.splitlines()) >= 62
-    assert all(len(line.split()) > 3 for line in printed.splitlines())
+    for line in printed.splitlines():
+        name, does = line.split(maxsplit=1)
+        assert f"| `{name}` | {does.partition(' (needs ')[0]} |" in document
 
 
 def test_an_unknown_attack_and_another_machine_are_refused() -> None:
