@@ -8,6 +8,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
+from typing import Final
 
 from ratelimit_service.address import Address
 from ratelimit_service.api.method import Method, StreamMethod
@@ -19,6 +20,10 @@ from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.listen import open_sockets, remove_socket
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.transport import Connections
+
+ACCEPTS: Final = 16
+"""Connections that are accepted in a turn of the event loop: uvloop accepts one for each handle that listens, and a
+turn may take milliseconds. Clients that came and vanished kept others in the kernel's queue for seconds."""
 
 
 class Http2Transport:
@@ -47,8 +52,9 @@ class Http2Transport:
         loop = asyncio.get_running_loop()
         for address in opened:
             for listening in address.sockets:
-                listener = await loop.create_server(lambda: Wire(server), sock=listening, backlog=1024)
-                self._listeners.append(listener)
+                for handle in (listening, *(listening.dup() for _ in range(ACCEPTS - 1))):
+                    listener = await loop.create_server(lambda: Wire(server), sock=handle, backlog=1024)
+                    self._listeners.append(listener)
         self._addresses = [each.address for each in opened]
         return self._addresses
 
