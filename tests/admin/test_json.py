@@ -1,19 +1,25 @@
 """POST /json: the same question as over gRPC, for callers that have only HTTP."""
 
+import asyncio
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from aiohttp import StreamReader, web
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.admin.json_api import http_answer, request_bytes
+from ratelimit_service.admin.json_api import JsonApi, http_answer, request_bytes
 from ratelimit_service.api.answer import Answer, HeaderNames
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
-from ratelimit_service.errors import RpcError, StoreError, TooHeavyError
+from ratelimit_service.api.method import Reply
+from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
 from ratelimit_service.figures import Figure
 from ratelimit_service.stores.store import Done, Lost
 from ratelimit_service.verdict import Hit
@@ -245,6 +251,35 @@ def test_a_request_that_is_too_heavy_for_the_store_is_answered_400(tmp_path: Pat
         reply = service.post(ADA)
 
     assert (reply.status, reply.text) == (400, "501 limits are to be charged together\n")
+
+
+class Refusing:
+    """Refuses every call, so that what comes of a body is told without an answer."""
+
+    def call(self, body: bytes, reply: Reply) -> None:
+        """As Called says."""
+        reply(RpcError(Status.INVALID_ARGUMENT, "it was called"))
+
+
+def test_large_bodies_that_come_at_once_wait_for_the_thread_up_to_a_bound_and_small_ones_never() -> None:
+    def request(body: bytes) -> web.BaseRequest:
+        loop = asyncio.get_running_loop()
+        payload = StreamReader(BaseProtocol(loop), 2**16, loop=loop)
+        payload.feed_data(body)
+        payload.feed_eof()
+        return make_mocked_request("POST", "/json", payload=payload)
+
+    async def at_once(*bodies: bytes) -> Counter[tuple[int, str]]:
+        api = JsonApi(Refusing(), http_answer, most_bytes=2**17, most_objects=1000)
+        answers = await asyncio.gather(*(api.handle(cast("web.Request", request(body))) for body in bodies))
+        api.close()
+        return Counter((answer.status, answer.text or "") for answer in answers)
+
+    small = json.dumps(ADA).encode()
+    large = small + b" " * 2000
+    called, refused = (400, "it was called\n"), (503, "too many large requests at once: ask again, or by gRPC\n")
+
+    assert asyncio.run(at_once(*[large] * 80, *[small] * 20)) == {called: 64 + 20, refused: 16}
 
 
 def test_a_call_in_flight_is_finished_when_the_service_stops(tmp_path: Path) -> None:
