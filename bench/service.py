@@ -29,6 +29,7 @@ from picture import draw
 
 from tests import peers
 from tests.fetching import Missing
+from tests.ports import free_port
 from tests.processes import start_service
 from tests.redis import start_redis
 from tests.upstream import start_upstream
@@ -144,6 +145,8 @@ def started(scenario: Scenario, load: Load, cores: Cores, *, upstream: bool) -> 
         if upstream:
             redis_pid, environ = start_a_redis("upstream's redis")
             environ |= {"GOMAXPROCS": str(scenario.workers), "LOG_LEVEL": "error"}
+            # Statistics as in use, and as ours has them: with no sink chosen it writes a line of its log for each call.
+            environ |= {"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": f"127.0.0.1:{free_port()}"}
             theirs = stack.enter_context(start_upstream(folder / "upstream", rules, environ))
             running.append(Running("envoyproxy", f"127.0.0.1:{theirs.grpc_port}", theirs.pid, redis_pid))
         for service in running:
