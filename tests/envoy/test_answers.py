@@ -15,6 +15,14 @@ def test_requests_above_a_limit_are_refused_with_429(envoy: Envoy) -> None:
     assert envoy.statuses(1, "/user", x_user="bob") == [200]
 
 
+def test_the_longest_header_that_envoy_takes_is_counted_as_any_other(envoy: Envoy) -> None:
+    """60 KiB for all headers together, by default; and each value for itself, to its last character."""
+    longest = "=" * 59_000
+
+    assert envoy.statuses(4, "/user", x_user=f"{longest}a") == [200, 200, 200, 429]
+    assert envoy.statuses(1, "/user", x_user=f"{longest}b") == [200]
+
+
 def test_a_refusal_says_that_it_is_one(envoy: Envoy) -> None:
     """Envoy's header for it, and nothing of what stands behind."""
     passed = envoy.get("/user", x_user="eve")
