@@ -55,7 +55,7 @@ class Calls:
         """Streams that are answered, and whose clients do not speak gRPC and may go on; whether for long."""
         self.timed: dict[int, int] = {}
         """When calls are over that have a deadline and are not answered."""
-        self._wake = wake
+        self.wake = wake
         self.limits = limits
         self.counts = counts
         self.work = 0
@@ -300,7 +300,7 @@ class Calls:
         """There is something to take."""
         if not self.expected:
             self.expected = True
-            self._wake()
+            self.wake()
 
     def _release(self, stream: Stream) -> None:
         self.held -= len(stream.body)

@@ -344,6 +344,8 @@ class Wire(asyncio.Protocol):
         self.weigh()
         self._server.leave(self)
         self._server.shares.leave(self.host)
+        # The two would keep each other, until the collector looks at old objects: after 70 million new ones (`engine`).
+        self.connection.calls.wake = _nothing
         if self._tell_gone is not None:
             self._tell_gone()
 
@@ -417,3 +419,7 @@ class Wire(asyncio.Protocol):
     def unary(self) -> bool:
         """A method that answers once is at work."""
         return len(self.connection.calls.streams) > len(self._streams)
+
+
+def _nothing() -> None:
+    """No-op."""

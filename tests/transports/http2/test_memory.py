@@ -1,12 +1,21 @@
 """What a connection keeps, at the worst: measured by Python's own account of its memory."""
 
 import gc
+import ssl
 import tracemalloc
 from collections.abc import Iterable
 
+import pytest
+
 from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.events import Kind
+from ratelimit_service.transports.http2.handshakes import Session
 from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, MOST_RESET, MOST_WRITTEN, Limits
+from ratelimit_service.transports.http2.wire import Wire
+from ratelimit_service.transports.options import GrpcOptions, Tls
+from tests.loops import run
+from tests.transports.certificates import Issued
+from tests.transports.http2.clients import house, open_socket, told, until
 from tests.transports.http2.talk import (
     HELLO,
     METHODS,
@@ -22,6 +31,7 @@ from tests.transports.http2.talk import (
     settings,
     window,
 )
+from tests.transports.http2.waste import calls
 
 MEMORY = 1024 * 1024
 LIMITS = Limits(max_concurrent_streams=1_000, max_connection_memory=MEMORY)
@@ -92,6 +102,37 @@ def test_a_connection_that_does_nothing_keeps_little() -> None:
         tracemalloc.stop()
 
     assert kept / len(connections) < 16_000
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_connection_leaves_nothing_when_it_ends(secure: bool, server: Issued, ca: Issued) -> None:
+    """Not until the collector looks either: it looks at old objects after 70 million new ones."""
+    options, context = GrpcOptions(), None
+    if secure:
+        options = GrpcOptions(tls=Tls(str(server.cert), str(server.key)))
+        context = ssl.create_default_context(cafile=str(ca.cert))
+        context.set_alpn_protocols(["h2"])
+    unfinished = headers(11, block("/tests.Methods/Talk")) + data(11, message(b"?")[:-1], end=False)
+
+    def kept() -> int:
+        return sum(1 for each in gc.get_objects() if isinstance(each, (Wire, Connection, Session)))
+
+    async def story() -> None:
+        async with house(options) as (transport, address):
+            for _ in range(20):
+                reader, writer = await open_socket(address, context)
+                writer.write(HELLO + calls(5) + unfinished)
+                await reader.readuntil(b"\x01\x05\x00\x00\x00\x09")  # the end of the fifth answer
+                writer.close()
+            await until(lambda: told(transport, "connections") == 0)
+            await until(lambda: kept() == 0)
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(story())
+    finally:
+        gc.enable()
 
 
 def test_answers_that_one_read_asks_for_are_written_in_turns() -> None:
