@@ -283,9 +283,7 @@ async def huge_headers(attacker: Attacker) -> None:
                 mark = b"%x" % attacker.random.getrandbits(64)
                 more = b"".join(literal(b"h%d" % at, mark + b"v" * 200) for at in range(60))
                 out.append(headers(number, attacker.block() + more) + data(number, attacker.message))
-            expected = wire.streams_ended + 10
-            await wire.send(b"".join(out))
-            await wire.until_ended(expected)
+            await wire.exchange(b"".join(out), 10)
 
     await attacker.each(4, client)
 
@@ -343,9 +341,7 @@ async def table_grows_in_trailers(attacker: Attacker) -> None:
                 # By the table's own rules the entry that `indexed` adds is there for the calls that follow.
                 asked += headers(two, indexed) + data(two, attacker.message)
                 asked += headers(three, block + b"\xbe") + data(three, attacker.message)
-                expected = wire.streams_ended + 3
-                await wire.send(asked)
-                await wire.until_ended(expected)
+                await wire.exchange(asked, 3)
         except Ended:
             if "GOAWAY COMPRESSION_ERROR" in attacker.counts.ended:
                 attacker.harm("valid headers end the connection with COMPRESSION_ERROR")
@@ -389,8 +385,6 @@ async def stream_numbers(attacker: Attacker) -> None:
 
     async def client(wire: Wire) -> None:
         for number in (2**31 - 3, 2**31 - 1):
-            expected = wire.streams_ended + 1
-            await wire.send(calls([number], block, attacker.message))
-            await wire.until_ended(expected)
+            await wire.exchange(calls([number], block, attacker.message), 1)
 
     await attacker.each(20, client)

@@ -29,9 +29,7 @@ def get(path: bytes, *more: bytes) -> bytes:
 async def again(wire: Wire, what: bytes) -> None:
     """The same request, each when the one before was answered."""
     while True:
-        expected = wire.streams_ended + 1
-        await wire.send(what)
-        await wire.until_ended(expected)
+        await wire.exchange(what, 1)
 
 
 async def chunks(attacker: Attacker, connections: int) -> None:
@@ -82,9 +80,7 @@ async def json_nested(attacker: Attacker) -> None:
     async def client(wire: Wire) -> None:
         while True:
             for body in bodies:
-                expected = wire.streams_ended + 1
-                await wire.send(post(b"/json", body))
-                await wire.until_ended(expected)
+                await wire.exchange(post(b"/json", body), 1)
 
     await attacker.each(2, client, attacker.open_http)
 
@@ -110,9 +106,7 @@ async def debug_pages(attacker: Attacker) -> None:
     async def client(wire: Wire) -> None:
         while True:
             for path in paths:
-                expected = wire.streams_ended + 1
-                await wire.send(get(path))
-                await wire.until_ended(expected)
+                await wire.exchange(get(path), 1)
 
     await attacker.each(50, client, lambda: attacker.open_http(debug=True))
 

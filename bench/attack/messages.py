@@ -34,6 +34,12 @@ async def fresh(attacker: Attacker, wire: Wire, make: Callable[[], bytes]) -> No
         await wire.call(block, message(make()))
 
 
+def new_users(attacker: Attacker) -> bytes:
+    """A request of 100 descriptors that never came before."""
+    start = b"%x" % attacker.random.getrandbits(64)
+    return request(*(user(start + b"%d" % at) for at in range(100)))
+
+
 @attack(Need.RATE_LIMITS)
 async def gzip_value(attacker: Attacker) -> None:
     """One connection, one request of 4 KB at a time: a value of 4.1 million characters, packed."""
@@ -151,9 +157,7 @@ async def new_requests(attacker: Attacker) -> None:
                 calls([number], block, message(request(user(b"%x" % attacker.random.getrandbits(64)))))
                 for number in wire.numbers(20)
             )
-            expected = wire.streams_ended + 20
-            await wire.send(out)
-            await wire.until_ended(expected)
+            await wire.exchange(out, 20)
 
     await attacker.each(4, client)
 
@@ -183,10 +187,8 @@ async def mutated_requests(attacker: Attacker) -> None:
 
     async def client(wire: Wire) -> None:
         while True:
-            expected = wire.streams_ended + 20
             bodies = (message(mutated(plain, chance)) for _ in range(20))
-            await wire.send(b"".join(calls([wire.number()], block, body) for body in bodies))
-            await wire.until_ended(expected)
+            await wire.exchange(b"".join(calls([wire.number()], block, body) for body in bodies), 20)
 
     await attacker.each(4, client)
 

@@ -16,15 +16,20 @@ from attack.frames import (
     field,
     headers,
     message,
-    request,
     settings,
-    user,
     window,
 )
+from attack.messages import fresh, new_users
 from attack.wire import Wire
 
 EVERY_CONNECTION = 5_200
 """Of each of two attackers: together a few more than GRPC_MAX_CONNECTIONS."""
+
+
+async def _again(wire: Wire, count: int, block: bytes, body: bytes) -> None:
+    """So many calls at once, each time when all of the last ones were answered."""
+    while True:
+        await wire.exchange(calls(wire.numbers(count), block, body), count)
 
 
 @attack(seconds=4)
@@ -202,56 +207,28 @@ async def deadlines(attacker: Attacker) -> None:
 async def no_time(attacker: Attacker) -> None:
     """Calls whose deadline is over before they are sent."""
     block = attacker.block((b"grpc-timeout", b"1n"))
-
-    async def client(wire: Wire) -> None:
-        while True:
-            expected = wire.streams_ended + 50
-            await wire.send(calls(wire.numbers(50), block, attacker.message))
-            await wire.until_ended(expected)
-
-    await attacker.each(4, client)
+    await attacker.each(4, lambda wire: _again(wire, 50, block, attacker.message))
 
 
 @attack()
 async def control(attacker: Attacker) -> None:
     """No attack, to compare with: four clients that send plain calls as fast as they are answered."""
     block = attacker.block()
-
-    async def client(wire: Wire) -> None:
-        while True:
-            expected = wire.streams_ended + 100
-            await wire.send(calls(wire.numbers(100), block, attacker.message))
-            await wire.until_ended(expected)
-
-    await attacker.each(4, client)
+    await attacker.each(4, lambda wire: _again(wire, 100, block, attacker.message))
 
 
 @attack()
 async def crowd(attacker: Attacker) -> None:
     """200 connections of one host with 30 plain calls each."""
     block = attacker.block()
-
-    async def client(wire: Wire) -> None:
-        while True:
-            expected = wire.streams_ended + 30
-            await wire.send(calls(wire.numbers(30), block, attacker.message))
-            await wire.until_ended(expected)
-
-    await attacker.each(200, client)
+    await attacker.each(200, lambda wire: _again(wire, 30, block, attacker.message))
 
 
 @attack()
 async def health_checks(attacker: Attacker) -> None:
     """Health/Check as fast as it is answered, of unknown names."""
     block = attacker.block(path=CHECK)
-
-    async def client(wire: Wire) -> None:
-        while True:
-            expected = wire.streams_ended + 50
-            await wire.send(calls(wire.numbers(50), block, message(field(1, b"unknown"))))
-            await wire.until_ended(expected)
-
-    await attacker.each(4, client)
+    await attacker.each(4, lambda wire: _again(wire, 50, block, message(field(1, b"unknown"))))
 
 
 @attack()
@@ -270,11 +247,4 @@ async def reflection_flood(attacker: Attacker) -> None:
 @attack(Need.RATE_LIMITS, memory=500)
 async def new_counters(attacker: Attacker) -> None:
     """Four connections: 100 counters that never were, in each call, as fast as they are answered."""
-    block = attacker.block()
-
-    async def client(wire: Wire) -> None:
-        while True:
-            start = b"%x" % attacker.random.getrandbits(64)
-            await wire.call(block, message(request(*(user(start + b"%d" % at) for at in range(100)))))
-
-    await attacker.each(4, client)
+    await attacker.each(4, lambda wire: fresh(attacker, wire, lambda: new_users(attacker)))

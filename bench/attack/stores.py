@@ -5,7 +5,7 @@ import asyncio
 from attack.attacker import Attacker
 from attack.catalogue import Need, attack
 from attack.frames import descriptor, message, packed, request, user
-from attack.messages import GZIP, again
+from attack.messages import GZIP, again, fresh, new_users
 from attack.wire import Wire
 
 
@@ -19,14 +19,7 @@ async def redis_large(attacker: Attacker) -> None:
 @attack(Need.RATE_LIMITS, Need.REDIS)
 async def redis_100(attacker: Attacker) -> None:
     """Four connections, one request at a time: 100 new counters in Redis."""
-    block = attacker.block()
-
-    async def client(wire: Wire) -> None:
-        while True:
-            start = b"%x" % attacker.random.getrandbits(64)
-            await wire.call(block, message(request(*(user(start + b"%d" % at) for at in range(100)))))
-
-    await attacker.each(4, client)
+    await attacker.each(4, lambda wire: fresh(attacker, wire, lambda: new_users(attacker)))
 
 
 @attack(Need.RATE_LIMITS, Need.REDIS, Need.OURS)

@@ -129,6 +129,12 @@ class Wire(asyncio.Protocol):
         await self.ask(block, body)
         await self.until_ended(expected)
 
+    async def exchange(self, sent: bytes, count: int) -> None:
+        """Send what ends so many streams, or is so many requests of HTTP/1, and wait until they are over."""
+        expected = self.streams_ended + count
+        await self.send(sent)
+        await self.until_ended(expected)
+
     async def until_ended(self, count: int) -> None:
         """Wait until so many streams, or answers of HTTP/1, are over."""
         while self.streams_ended < count:
