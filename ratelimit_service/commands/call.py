@@ -12,13 +12,13 @@ from ratelimit_service.api.explanation import EXPLAIN, explanation_in
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explanation
 from ratelimit_service.api.ratelimit import ShouldRateLimit
-from ratelimit_service.commands.counters_table import printable
 from ratelimit_service.commands.entries import ENTRY, Entry, descriptors
 from ratelimit_service.commands.limits import LIMIT
 from ratelimit_service.commands.messages import as_message
 from ratelimit_service.commands.reach import Trust, why_no_answer
 from ratelimit_service.disk import read_file
 from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit
+from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.words import units_in_words
 
 OVER_LIMIT, FAILED = 1, 3

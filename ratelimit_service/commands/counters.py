@@ -12,11 +12,12 @@ from typing import Final, NamedTuple, TypeVar
 import click
 import uvloop
 
-from ratelimit_service.commands.counters_table import Seen, as_json, entries_in_words, many, notes, printable, table
+from ratelimit_service.commands.counters_table import Seen, as_json, entries_in_words, many, notes, table
 from ratelimit_service.commands.entries import Entry, EntryType, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, read_book, read_settings, rules_option
 from ratelimit_service.errors import SettingsError, StoreError
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries, Place, Rule
 from ratelimit_service.rules.words import limit_in_words
 from ratelimit_service.settings import Settings

@@ -6,6 +6,7 @@ from heapq import heappush, heappushpop
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.clock import DAY, HOUR, MINUTE, SECOND
+from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.rules.words import counted, limit_in_words
 from ratelimit_service.stores.redis.counters_names import Counter
@@ -119,11 +120,6 @@ def many(count: int) -> str:
 def entries_in_words(entries: Entries) -> str:
     """`user=ada path=/cart`."""
     return printable(" ".join(f"{key}={value}" for key, value in entries))
-
-
-def printable(text: str) -> str:
-    """The text without anything that a terminal would obey: clients choose what stands in a descriptor."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 _HEADER: Final = ("used", "left", "resets in", "expires in", "algorithm", "rule", "descriptor")

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ratelimit_service.clock import SECOND
-from ratelimit_service.commands.counters_table import printable, span
+from ratelimit_service.commands.counters_table import span
+from ratelimit_service.rules.report import printable
 
 Json = Mapping[str, Any]
 

@@ -80,4 +80,9 @@ def quoted(text: str) -> str:
     """The text as a message shows it: in quotes, on one line, shortened."""
     if len(text) > _LONGEST_QUOTE:
         text = text[: _LONGEST_QUOTE - 1] + "…"
-    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text) + '"'
+    return f'"{printable(text)}"'
+
+
+def printable(text: str) -> str:
+    """The text without anything that a terminal would obey, whoever wrote it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

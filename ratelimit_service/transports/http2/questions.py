@@ -7,7 +7,7 @@ from ratelimit_service.transports.http2.events import Kind
 from ratelimit_service.transports.http2.flow import Stream
 from ratelimit_service.transports.http2.frames import FIRST_WINDOW, window_update
 from ratelimit_service.transports.http2.limits import MOST_MESSAGES, Bound
-from ratelimit_service.transports.http2.work import OF_GZIP, OF_MESSAGE, OF_PART, of_questions
+from ratelimit_service.transports.http2.work import OF_PART, of_message
 from ratelimit_service.transports.refusals import PAUSE_BYTES
 
 
@@ -59,7 +59,7 @@ def _read_question(calls: Calls, stream: Stream) -> RpcError | None:
     if not isinstance(message, bytes):
         return message or messages.TRUNCATED
     stream.waiting = True
-    calls.work += OF_MESSAGE + of_questions(1, len(message)) + (OF_GZIP if stream.head.gzip else 0)
+    calls.work += of_message(len(message), gzip=stream.head.gzip)
     calls.events.append((Kind.CALL, stream.id, stream.head, message))
     return None
 
@@ -81,7 +81,7 @@ def _read_stream(calls: Calls, stream: Stream) -> RpcError | None:
             return None
         if isinstance(message, RpcError):
             return message
-        calls.work += OF_MESSAGE + of_questions(1, len(message)) + (OF_GZIP if stream.head.gzip else 0)
+        calls.work += of_message(len(message), gzip=stream.head.gzip)
         calls.events.append((Kind.MESSAGE, number, stream.head, message))
     calls.ready[number] = stream
     return None

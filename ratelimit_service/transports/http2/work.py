@@ -25,9 +25,9 @@ OF_CALL: Final = 4_000
 """To make a stream for one that does not come whole."""
 OF_ERROR: Final = 3_000
 """To write why a call failed."""
-OF_MESSAGE: Final = 3_000
+_OF_MESSAGE: Final = 3_000
 """More for a question that does not come whole, to take it out of its pieces, and to answer it."""
-OF_GZIP: Final = 4_000
+_OF_GZIP: Final = 4_000
 """To unpack one."""
 
 _OF_QUESTION: Final = 7_000
@@ -40,6 +40,11 @@ _MOST_BYTES: Final = 3_000
 def of_questions(count: int, size: int) -> int:
     """To answer so many, of so many bytes together."""
     return _OF_QUESTION * count + 900 * min(max(0, size - count * _USUAL_BYTES), _MOST_BYTES * count)
+
+
+def of_message(size: int, *, gzip: bool) -> int:
+    """To answer one that did not come whole."""
+    return _OF_MESSAGE + of_questions(1, size) + (_OF_GZIP if gzip else 0)
 
 
 def of_block(fields: int, size: int) -> int:
