@@ -8,6 +8,9 @@ from time import monotonic_ns, time_ns
 
 Clock = Callable[[], int]
 
+Tick = Callable[[], int]
+"""Nanoseconds that never go back."""
+
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE

@@ -26,7 +26,6 @@ from ratelimit_service.transports.http2.headers import Head
 from ratelimit_service.transports.http2.limits import MOST_RESET, Bound, Limits
 from ratelimit_service.transports.http2.responses import OK, RESPONSE, http_response, trailers
 from ratelimit_service.transports.http2.whole import MOST_AT_ONCE, OK_HEAD, RESPONSE_HEAD, answer_of
-from ratelimit_service.transports.http2.work import OF_ERROR, of_blocked, of_streams
 from ratelimit_service.transports.refusals import EXPIRED, MOST_UNREAD_BYTES, PAUSE_BYTES, UNFINISHED, UNREAD, too_large
 
 _WHOLE: Final = Head("", plain=True)
@@ -58,8 +57,8 @@ class Calls:
         self.wake = wake
         self.limits = limits
         self.counts = counts
-        self.work = 0
-        """Nanoseconds that this step takes so far, as `work` reckons."""
+        self.asked = 0
+        """Bytes of the questions in `events`, with their frames."""
         self.held = 0
         """Bytes of messages that are not read yet."""
 
@@ -153,7 +152,6 @@ class Calls:
             self._start(stream)
             block = OK
         else:
-            self.work += OF_ERROR
             block = trailers(error) if stream.started else RESPONSE + trailers(error)
         stream.tail = frame(HEADERS, END_HEADERS | END_STREAM, number, block)
         self._release(stream)
@@ -243,14 +241,12 @@ class Calls:
 
     def resize(self, initial: int) -> None:
         """The client changes the window of all streams: 6.9.2."""
-        self.work += of_streams(len(self.streams))
         self.flow.resize(initial, [stream for stream in self.streams.values() if stream])
         self.pump_all()
 
     def pump_all(self) -> None:
         """The connection has room again."""
         flow = self.flow
-        self.work += of_blocked(len(flow.blocked))
         for stream in tuple(flow.blocked.values()):
             if flow.window <= 0 or flow.congested or flow.held_back:
                 break

@@ -1,4 +1,4 @@
-"""One connection of a client, as a state machine: bytes in, events and bytes out; no I/O, no clock. Hot path.
+"""One connection of a client, as a state machine: bytes in, events and bytes out; no I/O. Hot path.
 
 Laws: whatever bytes come, and however they are cut, they are calls, or refusals of single streams, or one error that
 ends the connection, with the code that RFC 9113 names; the numbers in parentheses are its sections. A call is given
@@ -9,12 +9,15 @@ A question that comes whole, in a block that was seen before, makes no object bu
 is answered. What comes in pieces has a Stream.
 """
 
+import math
 import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from ratelimit_service.clock import Tick
 from ratelimit_service.errors import RpcError, WireError
-from ratelimit_service.transports.http2 import frames, questions, work
+from ratelimit_service.transports.http2 import frames, questions
 from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.events import Event, Kind
@@ -33,6 +36,7 @@ from ratelimit_service.transports.http2.headers import HeaderReader
 from ratelimit_service.transports.http2.limits import (
     FRAMES_PER_QUESTION,
     FRAMES_PER_RECORD,
+    MOST_ASKED,
     MOST_IDLE_FRAMES,
     RECEIVE_WINDOW,
     RESET_BYTES,
@@ -63,7 +67,9 @@ class Connection:
         limits: Limits,
         wake: Callable[[], None],
         counts: Counts | None = None,
+        tick: Tick = time.monotonic_ns,
     ) -> None:
+        self._tick = tick
         self._counts = counts or Counts()
         self.calls = Calls(limits, wake, self._counts)
         self.closed = False
@@ -80,6 +86,8 @@ class Connection:
         self._buffer = b""
         """What came and is not read, from `_at` on."""
         self._at = 0
+        self.stopped = False
+        """It may not be all of it that can be read: the step was over, or the questions were many."""
         announced = {
             frames.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
             frames.MAX_HEADER_LIST_SIZE: limits.max_header_list_size,
@@ -92,8 +100,12 @@ class Connection:
         """What TLS has shown of the client: each of its calls may be denied, or the connection refused."""
         self.peer.headers.denial, self._refusal = denial, refusal
 
-    def receive(self, data: bytes) -> list[Event]:
-        """What these bytes, after those before, make happen. To be called again with none while there is `more`."""
+    def receive(self, data: bytes, over: float = math.inf) -> list[Event]:
+        """What these bytes, after those before, make happen. To be called again with none while there is `more`.
+
+        It stops when the clock, read after each frame, has reached `over`; and after MOST_ASKED bytes of questions, to
+        be answered before the clock is read again.
+        """
         if self.closed:
             return []
         buffer, at = self._buffer, self._at
@@ -102,19 +114,19 @@ class Connection:
         elif data:
             buffer, at = buffer[at:] + data, 0
         calls, peer = self.calls, self.peer
-        calls.work = 0
+        calls.asked, self.stopped = 0, False
         try:
             if calls.flow.held_back:
                 self.go_on()
             if calls.ready:
                 for stream in tuple(calls.ready.values()):
                     questions.read(calls, stream)
-                    if calls.work >= work.STEP:
+                    if calls.asked >= MOST_ASKED or self._tick() >= over:
                         break
             block = peer.block
-            read = self._parse(buffer, at)
-            # What is left of a long read is not copied at each step.
-            self._buffer, self._at = (buffer, read) if calls.work >= work.STEP else (buffer[read:], 0)
+            read = self._parse(buffer, at, over)
+            # What is left of a long read is not copied each time.
+            self._buffer, self._at = (buffer, read) if self.stopped else (buffer[read:], 0)
             if read > at and peer.settled and (block is None or peer.block is not block):
                 self.finished += 1
         except WireError as error:
@@ -128,8 +140,8 @@ class Connection:
 
     @property
     def more(self) -> bool:
-        """It stopped to let others have their turn."""
-        return not self.closed and bool(self.calls.ready or self.calls.work >= work.STEP)
+        """It stopped before all was read."""
+        return not self.closed and (self.stopped or bool(self.calls.ready))
 
     @property
     def unfinished(self) -> bool:
@@ -221,23 +233,24 @@ class Connection:
     def lose(self) -> None:
         """The client is gone, or nobody for us any more."""
         self.closed = True
-        self._buffer, self._at = b"", 0
+        self._buffer, self._at, self.stopped = b"", 0, False
         self.peer.block = None
         for number in tuple(self.calls.streams):
             self.calls.leave(number)
 
-    def _parse(self, buffer: bytes, at: int) -> int:
+    def _parse(self, buffer: bytes, at: int, over: float) -> int:
         """How far the buffer was read."""
         if not self.begun:
             at = self._greet(buffer)
         if not self.begun:
             return 0
         end_of_buffer, peer, calls = len(buffer), self.peer, self.calls
-        headers = peer.headers
+        headers, tick = peer.headers, self._tick
         while end_of_buffer - at >= 9:
             if headers.usual is not None and peer.block is None and (after := self._questions(buffer, at)) > at:
                 at = after
-                if calls.work >= work.STEP:
+                if calls.asked >= MOST_ASKED:
+                    self.stopped = True
                     break
                 continue
             high, low, kind, flags, number = unpack_head(buffer, at)
@@ -251,9 +264,8 @@ class Connection:
                 break
             peer.take(kind, flags, number & MOST_WINDOW, buffer[at + 9 : end])
             at = end
-            calls.work += work.OF_FRAME + headers.work
-            headers.work = 0
-            if calls.work >= work.STEP:
+            if calls.asked >= MOST_ASKED or tick() >= over:
+                self.stopped = True
                 break
         return at
 
@@ -265,12 +277,12 @@ class Connection:
         calls, peer, end_of_buffer = self.calls, self.peer, len(buffer)
         assert peer.headers.usual is not None
         block, head, first, unpack, empty = peer.headers.usual
-        start, stop = at, min(end_of_buffer, at + work.MOST_BYTES)
+        start, last_start = at, min(end_of_buffer - empty, at + MOST_ASKED - calls.asked - 1)
         events, streams = calls.events, calls.streams
         last, most_stream, room = peer.last, peer.most_stream, peer.room
         places = free = self._limits.max_concurrent_streams - len(streams) - len(calls.abandoned)
         largest = self._largest_whole
-        while stop - at >= empty:
+        while at <= last_start:
             began, number, same_block, data, flags, same, compressed, size = unpack(buffer, at)
             after = at + empty + size
             if (
@@ -298,9 +310,8 @@ class Connection:
                 peer.make_room()
                 room = peer.room
         peer.last, peer.room = last, room
-        count = free - places
-        self._counts.streams += count
-        calls.work += work.of_questions(count, at - start - count * empty)
+        self._counts.streams += free - places
+        calls.asked += at - start
         return at
 
     def _greet(self, buffer: bytes) -> int:

@@ -21,7 +21,6 @@ from ratelimit_service.transports.http2.fields import cut
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.http2.whole import QUESTION_BYTES, question_in
-from ratelimit_service.transports.http2.work import of_block, of_fields
 from ratelimit_service.transports.refusals import EXPIRED
 
 MOST_KEPT: Final = 64 * 1024
@@ -102,8 +101,6 @@ class HeaderReader:
         """Bytes of all that is remembered."""
         # Of a list that is too large the rest must be decoded all the same, for the blocks to come: but not for ever.
         self._decoder = Decoder(2 * most_bytes)
-        self.work = 0
-        """Nanoseconds that decoding takes, as `work` reckons; who reads it sets it back."""
 
     def acknowledged(self) -> None:
         """The client knows that our header table has no entries: RFC 7541, 4.2 has it shrink its own.
@@ -133,7 +130,6 @@ class HeaderReader:
         fields = cut(block)
         if fields is None:
             return None
-        self.work += of_fields(len(fields))
         wanted: list[bytes] = []
         size = regular = 0
         most = self._most_bytes
@@ -215,7 +211,6 @@ class HeaderReader:
             # The client has a table again, as it may until it acknowledges ours: what is remembered could not be
             # looked up any more, because a block may add to that table, in trailers too.
             self.forget()
-        self.work += of_block(len(fields), len(block))
         return fields
 
     def _head(self, fields: list[tuple[bytes, bytes]]) -> Head:

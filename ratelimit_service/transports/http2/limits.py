@@ -36,9 +36,14 @@ MOST_RESET: Final = 1_000
 """Streams that we reset and whose last frames may still come: 5.1 has us ignore those. It is a bound on memory: of a
 stream that is older and forgotten, they are answered with another reset."""
 
+MOST_ASKED: Final = 4 * 1024
+"""Bytes of questions that are handed out before they are answered and the clock is looked at again: a hundred
+descriptors with a limit each have 2 to 4 KiB, and take a millisecond."""
+
 MOST_MESSAGES: Final = 16
-"""Messages of one stream that are read before other work has its turn, and before its unread answers are looked at: in
-the window of a stream there is room for ten thousand questions that are answered with more bytes than they have."""
+"""Messages of one stream that are read before other streams have their turn, and before its unread answers are looked
+at: in the window of a stream there is room for ten thousand questions that are answered with more bytes than they
+have."""
 
 MOST_WRITTEN: Final = 256 * 1024
 """Bytes of answers that are written before other work has its turn, and before we know whether the socket takes them:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from ratelimit_service.errors import WireError
-from ratelimit_service.transports.http2 import frames, questions, work
+from ratelimit_service.transports.http2 import frames, questions
 from ratelimit_service.transports.http2.block import Block
 from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.flow import Stream
@@ -219,7 +219,6 @@ class Peer:
             calls.reset(number, Code.REFUSED_STREAM)  # 5.1.2
         else:
             calls.counts.streams += 1
-            calls.work += work.OF_CALL
             calls.streams[number] = stream = Stream(number, head, calls.flow.initial)
             stream.ended = block.ended
             calls.begin(stream)
@@ -246,7 +245,6 @@ class Peer:
                 self.headers.acknowledged()
             return
         found, flow = frames.read_settings(payload), self.calls.flow
-        self.calls.work += work.OF_SETTINGS * (1 + len(payload) // 48)
         flow.frame_size = min(found.get(frames.MAX_FRAME_SIZE, flow.frame_size), _LARGEST_SENT)
         self._out.append(frames.frame(frames.SETTINGS, ACK, 0))
         if found.get(frames.HEADER_TABLE_SIZE, FIRST_TABLE) < FIRST_TABLE:

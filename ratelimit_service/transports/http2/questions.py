@@ -7,13 +7,12 @@ from ratelimit_service.transports.http2.events import Kind
 from ratelimit_service.transports.http2.flow import Stream
 from ratelimit_service.transports.http2.frames import FIRST_WINDOW, window_update
 from ratelimit_service.transports.http2.limits import MOST_MESSAGES, Bound
-from ratelimit_service.transports.http2.work import OF_PART, of_message
+from ratelimit_service.transports.http2.whole import QUESTION_BYTES
 from ratelimit_service.transports.refusals import PAUSE_BYTES
 
 
 def hear(calls: Calls, stream: Stream, body: bytes) -> None:
     """A part of its messages has come."""
-    calls.work += OF_PART
     calls.held += len(body)
     stream.body += body
     if calls.held > calls.limits.max_connection_memory:
@@ -59,7 +58,7 @@ def _read_question(calls: Calls, stream: Stream) -> RpcError | None:
     if not isinstance(message, bytes):
         return message or messages.TRUNCATED
     stream.waiting = True
-    calls.work += of_message(len(message), gzip=stream.head.gzip)
+    calls.asked += QUESTION_BYTES + len(message)
     calls.events.append((Kind.CALL, stream.id, stream.head, message))
     return None
 
@@ -81,7 +80,7 @@ def _read_stream(calls: Calls, stream: Stream) -> RpcError | None:
             return None
         if isinstance(message, RpcError):
             return message
-        calls.work += of_message(len(message), gzip=stream.head.gzip)
+        calls.asked += QUESTION_BYTES + len(message)
         calls.events.append((Kind.MESSAGE, number, stream.head, message))
     calls.ready[number] = stream
     return None

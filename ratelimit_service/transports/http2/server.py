@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ratelimit_service.api.method import Method, StreamMethod
-from ratelimit_service.clock import SECOND, Clock
+from ratelimit_service.clock import SECOND, Clock, Tick
 from ratelimit_service.errors import RpcError
 from ratelimit_service.figures import Figure
 from ratelimit_service.latency import Latency
@@ -21,7 +21,7 @@ from ratelimit_service.transports.http2.handshakes import Handshakes
 from ratelimit_service.transports.http2.limits import FRAMES_PER_SECOND, MOST_IDLE_FRAMES, Bound, Limits
 from ratelimit_service.transports.http2.memory import Memory
 from ratelimit_service.transports.http2.places import Places
-from ratelimit_service.transports.http2.shares import Shares, Tick
+from ratelimit_service.transports.http2.shares import Shares
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.lag import watch_lag
 from ratelimit_service.transports.options import GrpcOptions

@@ -18,11 +18,13 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, Protocol
 
-Tick = Callable[[], int]
-"""Nanoseconds that never go back."""
+from ratelimit_service.clock import Tick
 
 SHARE: Final = 2_000_000
 """Nanoseconds of one host before its connections wait for the next turn of the loop."""
+
+STEP: Final = 1_000_000
+"""Nanoseconds of one connection before it is asked whose turn it is."""
 
 TURN: Final = 4_000_000
 """Nanoseconds of all connections that wait, in one turn of the loop."""

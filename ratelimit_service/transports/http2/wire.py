@@ -19,9 +19,8 @@ from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.handshakes import Session, why
 from ratelimit_service.transports.http2.limits import LINGER_SECONDS, MOST_STREAMING, Bound
-from ratelimit_service.transports.http2.shares import HANDSHAKE, host_of
+from ratelimit_service.transports.http2.shares import HANDSHAKE, STEP, host_of
 from ratelimit_service.transports.http2.stream_call import StreamCall
-from ratelimit_service.transports.http2.work import STEP
 from ratelimit_service.transports.refusals import INTERNAL, STOPPING
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class Wire(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)  # uvloop's own are not of asyncio's class
         server = self._server
         self.host = server.shares.join(host_of(transport.get_extra_info("peername")))
-        self.connection = Connection(server.kinds, server.limits, self._wake, server.counts)
+        self.connection = Connection(server.kinds, server.limits, self._wake, server.counts, server.tick)
         if not server.enter(self):
             self.connection.lose()
             self.transport.abort()
@@ -112,7 +111,7 @@ class Wire(asyncio.Protocol):
             self._arrived = now
             self._wait()
             return
-        more = self._work(data, now)
+        more = self._work(data, now, now)
         self.cost = cost = self._tick() - now + (len(data) >> 2)  # to read a byte takes a quarter of a nanosecond
         host.room -= cost
         if more:
@@ -130,12 +129,12 @@ class Wire(asyncio.Protocol):
         if self.gone or self.stuck:
             return False  # the socket will take more, and then this goes on
         data, self._data = self._data, b""
-        more = self._work(data, self._arrived)
+        more = self._work(data, self._arrived, self._tick())
         if not (more or self.stuck):
             self.transport.resume_reading()
         return more
 
-    def _work(self, data: bytes, arrived: int) -> bool:
+    def _work(self, data: bytes, arrived: int, now: int) -> bool:
         """A step; whether there is more to do of what has come."""
         connection, session = self.connection, self._session
         if connection.closed:
@@ -145,23 +144,27 @@ class Wire(asyncio.Protocol):
         self._turn = (self._turn + 1) % TIMED
         if session is not None and (data or not connection.more):
             data = self._decrypt(session, data)
-        events = connection.receive(data)
-        if events:
-            count, (kind, last, _, _) = len(events), events[-1]
+        over, count, kind, last = now + STEP, 0, None, 0
+        while True:
+            events = connection.receive(data, over)
+            if events:
+                count += len(events)
+                kind, last, _, _ = events[-1]
             while events:
                 self._handle(events)
                 events, calls.events = calls.events, []
-            self._write()
-            if not self._turn and kind is _CALL:
-                if last not in calls.streams:
-                    self._server.counts.answers.observe_all(self._tick() - arrived, count)
-                elif len(self._unanswered) < _MOST_TIMED:
-                    self._unanswered[last] = arrived, count
-        else:
-            self._write()
+            if not (connection.stopped or calls.ready) or self._tick() >= over:
+                break
+            data = b""
+        self._write()
+        if not self._turn and kind is _CALL:
+            if last not in calls.streams:
+                self._server.counts.answers.observe_all(self._tick() - arrived, count)
+            elif len(self._unanswered) < _MOST_TIMED:
+                self._unanswered[last] = arrived, count
         if calls.held or calls.flow.queued:
             self.weigh()
-        more = (calls.ready or calls.work >= STEP) and connection.more
+        more = connection.more
         if session is None or more:
             return bool(more)
         if session.over:

@@ -1,7 +1,9 @@
 """A connection without sockets: what a client sends is bytes of the test's own, what it gets is told as h2 reads it."""
 
+import time
 from collections.abc import Iterable, Mapping
 
+from ratelimit_service.clock import Tick
 from ratelimit_service.errors import RpcError
 from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.counts import Counts
@@ -71,14 +73,19 @@ class Talk:
     """One connection; `out` is all that it wrote."""
 
     def __init__(
-        self, *first: bytes, limits: Limits | None = None, answer: bool = False, denial: RpcError | None = None
+        self,
+        *first: bytes,
+        limits: Limits | None = None,
+        answer: bool = False,
+        denial: RpcError | None = None,
+        tick: Tick = time.monotonic_ns,
     ) -> None:
         self.wakes = 0
         self.answer = answer
         self.out = b""
         self.heard: list[Heard] = []
         self.counts = Counts()
-        self.connection = Connection(METHODS, limits or Limits(), self._wake, self.counts)
+        self.connection = Connection(METHODS, limits or Limits(), self._wake, self.counts, tick)
         self.connection.admit(denial, "")
         self.say(*first)
 

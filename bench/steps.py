@@ -1,36 +1,41 @@
-"""What a client's bytes cost, as reckoned and as measured: `python bench/work.py [--rounds 5]`.
+"""How long the steps of a connection take, however a client fills a read: `python bench/steps.py [--rounds 5]`.
 
-A step of a connection ends when it has cost so much by the reckoning of transports/http2/work.py. For each way to fill
-a read of 256 KiB: microseconds a step by both, and the ratio; the least of several rounds of processor time. With the
-real methods and counters in memory. A ratio above 1.5 is wrong: such steps would keep others waiting. Below 0.67 are
-bytes that may ask for more than these do, such as long values, which might be a hundred descriptors; shares among hosts
-go by the clock and not by this.
+A step ends when it has taken a millisecond (transports/http2/shares.py), after the frame, or the few requests, at hand.
+For each way to fill a read of 256 KiB: how many steps it takes; of the round that took
+least, the mean and the longest step in microseconds, by processor time; and the ratio of that time to the time that the
+connection's host was charged with. Then what a call of an honest client takes, by how many come in one read: to compare
+two versions of the transport, which the whole service (bench/service.py) shows only within some percent. With the real
+methods and counters in memory.
 """
 
 import argparse
+import asyncio
 import gzip
+import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import uvloop
 from hot_path import method, rules
 
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
 from ratelimit_service.api.generated.envoy.type.v3.ratelimit_unit_pb2 import RateLimitUnit
 from ratelimit_service.api.generated.grpc.reflection.v1.reflection_pb2 import ServerReflectionRequest
-from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.reflection import reflection
-from ratelimit_service.transports.http2.connection import Connection
-from ratelimit_service.transports.http2.events import Kind
-from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, Limits
-from ratelimit_service.transports.http2.stream_call import StreamCall
+from ratelimit_service.clock import steady_clock
+from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES
+from ratelimit_service.transports.http2.server import Server
+from ratelimit_service.transports.http2.shares import SHARE
+from ratelimit_service.transports.http2.wire import Wire
+from ratelimit_service.transports.options import GrpcOptions
 from tests.transports.http2.talk import HELLO, block, data, frame, headers, literal, message, settings, window
 
 READ = 256 * 1024
@@ -117,80 +122,119 @@ def reads() -> Iterator[Read]:
 
 
 class Sample(NamedTuple):
-    """What the steps of one read cost together."""
+    """What the steps of one read cost."""
 
-    steps: int
-    reckoned: float
     measured: float
+    """Microseconds of processor time together."""
+    longest: float
+    steps: int
+    charged: float
 
 
-def sample(read: Read, methods: dict[str, Method], streams: dict[str, StreamMethod], number: int) -> Sample:
+async def sample(read: Read, server: Server, number: int) -> Sample:
     """Read it once, on a connection of its own; another number, other requests."""
-    kinds = dict.fromkeys(methods, False) | dict.fromkeys(streams, True)
-    connection = Connection(kinds, Limits(max_connection_memory=2**30), lambda: None)
-    served = Served(connection, methods, streams)
     sent, size, number = [], 0, 20_000 * number + 1
     while size < READ:
         sent.append(read.part if isinstance(read.part, bytes) else read.part(number))
         size += len(sent[-1])
         number += 2
-    served.step(HELLO + read.before)
-    rest, steps, reckoned, spent = b"".join(sent), 0, 0.0, 0
-    while not steps or connection.more:
-        connection.refill(MOST_IDLE_FRAMES)
+    async with connected(server) as (wire, client):
+        wire.data_received(read.before)
+        await asyncio.sleep(0.001)
+        charged, spent = wire.finish, time_steps(wire)
+        wire.host.room = 0  # so that it waits for its turn
+        wire.data_received(b"".join(sent))
+        while wire.waits or wire.stuck:
+            with suppress(BlockingIOError):
+                client.recv(READ)
+            await asyncio.sleep(0)
+        if wire.connection.error is not None:
+            raise RuntimeError(f"{read.name}: {wire.connection.error}")
+        charged = wire.finish - charged
+    return Sample(sum(spent), max(spent), len(spent), charged / 1000)
+
+
+@asynccontextmanager
+async def connected(server: Server) -> AsyncIterator[tuple[Wire, socket.socket]]:
+    """A connection, and its client's socket."""
+    own, client = socket.socketpair()
+    own.setblocking(False)
+    client.setblocking(False)
+    with client:
+        _, wire = await asyncio.get_running_loop().connect_accepted_socket(lambda: Wire(server), own)
+        wire.data_received(HELLO + window(0, 2**30))
+        await asyncio.sleep(0.001)
+        client.recv(READ)
+        try:
+            yield wire, client
+        finally:
+            wire.transport.abort()
+            await asyncio.sleep(0)
+
+
+def time_steps(wire: Wire) -> list[float]:
+    """What its steps take from now on."""
+    spent: list[float] = []
+    go_on = wire.go_on
+
+    def timed() -> bool:
+        wire.connection.refill(MOST_IDLE_FRAMES)
         began = time.thread_time_ns()
-        served.step(rest)
-        spent += time.thread_time_ns() - began
-        reckoned += connection.calls.work / 1000
-        steps, rest = steps + 1, b""
-    if connection.error is not None:
-        raise RuntimeError(f"{read.name}: {connection.error}")
-    return Sample(steps, reckoned, spent / 1000)
+        more = go_on()
+        spent.append((time.thread_time_ns() - began) / 1000)
+        return more
+
+    wire.go_on = timed  # type: ignore[method-assign]
+    return spent
 
 
-class Served:
-    """A connection, and the methods that answer it, as wire.py has them."""
-
-    def __init__(self, connection: Connection, methods: dict[str, Method], streams: dict[str, StreamMethod]) -> None:
-        self._connection = connection
-        self._methods = methods
-        self._stream_methods = streams
-        self._streams: dict[int, StreamCall] = {}
-
-    def step(self, raw: bytes) -> None:
-        """One step, with all that it asks for."""
-        connection, calls = self._connection, self._connection.calls
-        calls.expected = True
-        events = connection.receive(raw)
-        while events:
-            for kind, number, head, body in events:
-                if kind is Kind.CALL:
-                    self._methods[head.path].call(body, partial(calls.reply, number), head.timeout)
-                elif kind is Kind.OPEN:
-                    self._streams[number] = StreamCall(calls, number, head.path)
-                    self._streams[number].open(self._stream_methods[head.path])
-                elif number in self._streams:
-                    self._streams[number].happen(kind, body)
-            events, calls.events = calls.events, []
-        connection.take()
+async def microseconds(server: Server, together: int, rounds: int) -> float:
+    """Of a call, when so many come in one read: of the rounds, the one that took least."""
+    best, number = float("inf"), 1
+    async with connected(server) as (wire, client):
+        for _ in range(rounds):
+            reads = [
+                b"".join(call(number + 2 * (at + n), message(request(f"v{n % 20}"))) for n in range(together))
+                for at in range(0, 400, together)
+            ]
+            number += 800
+            spent = 0
+            for read in reads:
+                wire.host.room = SHARE
+                began = time.thread_time_ns()
+                wire.data_received(read)
+                spent += time.thread_time_ns() - began
+                client.recv(READ)
+            best = min(best, spent / 400 / 1000)
+    return best
 
 
-def main() -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
-    print(f"{'a read of':36}{'steps':>6}{'reckoned':>10}{'measured':>10}{'ratio':>7}")
+async def measure(rounds: int) -> None:
+    """Measure, and print both tables."""
     asked, _ = method(rules())
-    streams: dict[str, StreamMethod] = {each.path: each for each in reflection()}
+    server = Server(
+        [asked], reflection(), GrpcOptions(max_connection_memory=2**30), None, steady_clock, time.monotonic_ns
+    )
     tried: list[tuple[Read, list[Sample]]] = [(read, []) for read in reads()]
     for number in range(rounds):
         for read, samples in tried:
-            samples.append(sample(read, {asked.path: asked}, streams, number))
+            samples.append(await sample(read, server, number))
+    print(f"{'a read of':36}{'steps':>6}{'mean':>8}{'longest':>9}{'time / charge':>15}")
     for read, samples in tried:
-        best = min(samples, key=lambda each: each.measured)
-        reckoned, measured = best.reckoned / best.steps, best.measured / best.steps
-        print(f"{read.name:36}{best.steps:6}{reckoned:10.0f}{measured:10.0f}{measured / reckoned:7.2f}")
+        best = min(samples)
+        mean, ratio = best.measured / best.steps, best.measured / best.charged
+        print(f"{read.name:36}{best.steps:6}{mean:8.0f}{best.longest:9.0f}{ratio:15.2f}")
+    print(f"\n{'calls in a read':>36}{'each takes (µs)':>18}")
+    for together in (1, 5, 25, 100):
+        print(f"{together:36}{await microseconds(server, together, 50 * rounds):18.2f}")
+    await server.drain(0)
+
+
+def main() -> None:
+    """Ask how often."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    uvloop.run(measure(parser.parse_args().rounds))
 
 
 if __name__ == "__main__":
