@@ -21,13 +21,13 @@ import redis
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ratelimit_service.algorithms import NAMES, State, open_algorithm
-from ratelimit_service.clock import MINUTE
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.script import BatchScript
-from ratelimit_service.tally import Tally
-from ratelimit_service.verdict import Hit
+from ratelimit_service.system.clock import MINUTE
+from ratelimit_service.telemetry.tally import Tally
 from tests.clocks import Clock
 from tests.redis import start_redis
 

@@ -23,7 +23,7 @@ from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.rateli
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.request import decode
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.stores.memory import MemoryStore
 from tests.books import book

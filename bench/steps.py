@@ -30,7 +30,7 @@ from ratelimit_service.api.generated.envoy.type.v3.ratelimit_unit_pb2 import Rat
 from ratelimit_service.api.generated.grpc.reflection.v1.reflection_pb2 import ServerReflectionRequest
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.reflection import reflection
-from ratelimit_service.clock import steady_clock
+from ratelimit_service.system.clock import steady_clock
 from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES
 from ratelimit_service.transports.http2.server import Server
 from ratelimit_service.transports.http2.shares import SHARE

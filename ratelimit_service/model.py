@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from ratelimit_service.clock import DAY, HOUR, MINUTE, SECOND
+from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 
 MAX_REQUESTS = 2**32 - 1
 """The largest limit and the largest cost: Envoy's fields are 32 bits wide."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.disk import BoundedRead, read_file
+from ratelimit_service.system.disk import BoundedRead, read_file
 
 PUT = "and only regular files are read: put one in its place, or remove it"
 

@@ -1,6 +1,6 @@
 """How long calls took."""
 
-from ratelimit_service.latency import BOUNDS, Bucket, Latency
+from ratelimit_service.telemetry.latency import BOUNDS, Bucket, Latency
 
 
 def test_a_duration_is_in_every_bucket_that_it_fits_in() -> None:

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from ratelimit_service.clock import MINUTE
 from ratelimit_service.errors import RpcError, Status, StoreError
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.store import Done
-from ratelimit_service.verdict import Hit, Verdict
+from ratelimit_service.system.clock import MINUTE
 from tests.books import book
 from tests.clocks import Clock
 from tests.verdicts import check

@@ -11,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from ratelimit_service.admin.connections import HttpConnections
 from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.errors import Problem
-from ratelimit_service.exposition import head, label_text, line
-from ratelimit_service.figures import Figure
-from ratelimit_service.latency import Latency
-from ratelimit_service.limiter import Limiter
-from ratelimit_service.metrics import Metrics
+from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
-from ratelimit_service.notices import Notices
 from ratelimit_service.rules.watch import Watcher
-from ratelimit_service.series import plain, upstream_text
+from ratelimit_service.server.admin.connections import HttpConnections
+from ratelimit_service.server.metrics import Metrics
+from ratelimit_service.server.series import plain, upstream_text
 from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.telemetry.exposition import head, label_text, line
+from ratelimit_service.telemetry.figures import Figure
+from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.notices import Notices
 from ratelimit_service.transports.figures import of_lag
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.options import Tls

@@ -4,11 +4,11 @@ from typing import Any
 
 from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.ratelimit import ShouldRateLimit
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Request
-from ratelimit_service.series import domain_numbers
+from ratelimit_service.server.series import domain_numbers
 from ratelimit_service.stores.memory import MemoryStore
-from ratelimit_service.tally import OUTCOMES
+from ratelimit_service.telemetry.tally import OUTCOMES
 from tests.books import book
 from tests.clocks import Clock
 from tests.verdicts import check

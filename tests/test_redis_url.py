@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.address import Address, Tcp, Unix
 from ratelimit_service.settings.choices import RedisType
 from ratelimit_service.settings.redis_url import Servers, masked, read_auth, read_servers
+from ratelimit_service.system.address import Address, Tcp, Unix
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ratelimit_service.address import Tcp
 from ratelimit_service.errors import SettingsError
 from ratelimit_service.settings import FLAGS, KNOBS, Settings, load_settings
 from ratelimit_service.settings.choices import Backend, LogFormat, LogLevel
@@ -26,6 +25,7 @@ from ratelimit_service.settings.go_syntax import (
     read_map,
 )
 from ratelimit_service.settings.upstream import ALWAYS, ASKS_FOR_NOTHING, TRACING, WITHOUT_MEANING
+from ratelimit_service.system.address import Tcp
 
 ROOT = Path(__file__).parent.parent
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound

@@ -8,7 +8,7 @@ import pytest
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import near_threshold
-from ratelimit_service.tally import LONGEST_PATH, Room, Scale, Tallies, Tally
+from ratelimit_service.telemetry.tally import LONGEST_PATH, Room, Scale, Tallies, Tally
 
 
 def count(limit: int, cost: int, after: int, *, shadow: bool = False) -> Tally:

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from ratelimit_service.clock import MINUTE, SECOND
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.stores.memory import MemoryStore
-from ratelimit_service.verdict import Verdict
+from ratelimit_service.system.clock import MINUTE, SECOND
 from tests.books import book
 from tests.clocks import Clock
 from tests.verdicts import check

@@ -1,9 +1,9 @@
 """A limiter's verdict, whether its store decides at once or later."""
 
 from ratelimit_service.errors import RpcError
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Request
-from ratelimit_service.verdict import Verdict
 
 
 def check(limiter: Limiter, request: Request) -> Verdict:

@@ -11,10 +11,11 @@ from google.protobuf.struct_pb2 import Struct
 
 from ratelimit_service.api.explanation import explanation
 from ratelimit_service.api.request import decode
-from ratelimit_service.clock import SECOND
+from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Descriptor, Limit, Request
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.verdict import Hit, Verdict
+from ratelimit_service.stores.hit import Hit
+from ratelimit_service.system.clock import SECOND
 
 # Tags of RateLimitResponse: field number, then wire type 0 (varint) or 2 (length and bytes).
 _OVERALL_OK = b"\x08\x01"

@@ -7,15 +7,16 @@ import logging
 from collections.abc import Callable, Iterator
 
 from ratelimit_service.api.request import decode
-from ratelimit_service.clock import SECOND
 from ratelimit_service.errors import RpcError
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import NEVER, Request
 from ratelimit_service.rules.report import quoted
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.rules.unmatched import in_words, why_unlimited
 from ratelimit_service.rules.words import window_in_words
-from ratelimit_service.verdict import Hit, Verdict
+from ratelimit_service.stores.hit import Hit
+from ratelimit_service.system.clock import SECOND
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explain, Explained, Explanation
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.verdict import Hit
+from ratelimit_service.stores.hit import Hit
 
 EXPLAIN: Final = Explain(explain=True).SerializeToString()
 """Appended to the bytes of a RateLimitRequest, it asks for the reasons."""

@@ -17,8 +17,8 @@ from ratelimit_service.api.generated.grpc.health.v1.health_pb2 import (
     HealthListResponse,
 )
 from ratelimit_service.api.method import Method, Receiver, Reply, Stream, StreamMethod
-from ratelimit_service.clock import Clock, system_clock
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.system.clock import Clock, system_clock
 
 NAMES: Final = ("", "ratelimit", rls_pb2.DESCRIPTOR.services_by_name["RateLimitService"].full_name)
 """What may be asked about, all one to us: the server as a whole, the name upstream uses, and the service's own."""

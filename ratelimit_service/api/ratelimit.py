@@ -10,10 +10,10 @@ from ratelimit_service.api.decisions import log_failure, with_decisions_logged
 from ratelimit_service.api.method import Reply, TakeBack
 from ratelimit_service.api.request import DEFAULT, RequestLimits, decode
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.latency import Latency
-from ratelimit_service.limiter import Limiter
-from ratelimit_service.plan import Plan
-from ratelimit_service.verdict import Verdict
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.plan import Plan
+from ratelimit_service.limiter.verdict import Verdict
+from ratelimit_service.telemetry.latency import Latency
 
 log = logging.getLogger(__name__)
 

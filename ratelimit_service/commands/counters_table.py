@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
 from typing import Any, Final, NamedTuple
 
-from ratelimit_service.clock import DAY, HOUR, MINUTE, SECOND
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.rules.words import counted, limit_in_words
 from ratelimit_service.stores.redis.counters_names import Counter
 from ratelimit_service.stores.redis.counters_state import Content
+from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 
 _DIGEST: Final = "(too long: a digest)"
 

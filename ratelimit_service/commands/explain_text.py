@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ratelimit_service.clock import SECOND
 from ratelimit_service.commands.counters_table import span
 from ratelimit_service.rules.report import printable
+from ratelimit_service.system.clock import SECOND
 
 Json = Mapping[str, Any]
 

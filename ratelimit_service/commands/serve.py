@@ -14,18 +14,18 @@ import click
 import uvloop
 
 import ratelimit_service
-from ratelimit_service.address import Address, Tcp, from_here
-from ratelimit_service.app import App, grpc_addresses
-from ratelimit_service.background import EXIT_SECONDS, exit_within
-from ratelimit_service.clock import SECOND
 from ratelimit_service.commands.sources import env_file_option, read_settings
-from ratelimit_service.engine import SWITCH_SECONDS
 from ratelimit_service.errors import ListenError, StartError
-from ratelimit_service.logs import start_logging
-from ratelimit_service.processes import allow_files
+from ratelimit_service.server.app import App, grpc_addresses
+from ratelimit_service.server.engine import SWITCH_SECONDS
+from ratelimit_service.server.workers.cpus import usable_cpus
+from ratelimit_service.server.workers.parent import Parent
 from ratelimit_service.settings import AUTO, FLAGS, Settings
-from ratelimit_service.workers.cpus import usable_cpus
-from ratelimit_service.workers.parent import Parent
+from ratelimit_service.system.address import Address, Tcp, from_here
+from ratelimit_service.system.background import EXIT_SECONDS, exit_within
+from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.logs import start_logging
+from ratelimit_service.telemetry.processes import allow_files
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.report import Advice
 from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Place, Rule
-from ratelimit_service.tally import Tally
+from ratelimit_service.telemetry.tally import Tally
 
 
 class Wildcards:

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from ratelimit_service.clock import DAY
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.kinds import Span
 from ratelimit_service.rules.report import Placed, Report
 from ratelimit_service.rules.words import units_in_words
+from ratelimit_service.system.clock import DAY
 
 _MOST_LINES: Final = 10
 

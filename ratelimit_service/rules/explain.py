@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ratelimit_service.clock import SECOND
 from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.book import Node, RuleBook
 from ratelimit_service.rules.hints import hints_of
 from ratelimit_service.rules.report import nearest, quoted
 from ratelimit_service.rules.rule import Entries, Place, Rule, counter_key, metric_path, sent_path
 from ratelimit_service.rules.words import counting_in_words, limit_in_words
-from ratelimit_service.tally import Path, Tally
+from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.tally import Path, Tally
 
 MOST_LISTED = 10
 """Wildcards of one step that are listed though they were not chosen, and domains; a level may have thousands."""

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 from typing import Final
 
-from ratelimit_service.disk import read_file
 from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.document import MOST_BYTES
 from ratelimit_service.rules.source import Source
+from ratelimit_service.system.disk import read_file
 
 _USUAL: Final = "config"
 """Where rules are in many a repository, this one among them."""

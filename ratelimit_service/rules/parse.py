@@ -25,7 +25,7 @@ from ratelimit_service.rules.report import Advice, Placed, Report, quoted
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold
 from ratelimit_service.rules.source import Source
 from ratelimit_service.rules.words import window_in_words
-from ratelimit_service.tally import Path, Room, Tallies, Tally
+from ratelimit_service.telemetry.tally import Path, Room, Tallies, Tally
 
 
 def parse(

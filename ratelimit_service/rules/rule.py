@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.model import Limit
-from ratelimit_service.tally import Path, Scale, Tallies, Tally
+from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
 
 Entries = tuple[tuple[str, str], ...]
 

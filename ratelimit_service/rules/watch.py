@@ -16,14 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ratelimit_service.background import DaemonExecutor
-from ratelimit_service.clock import Clock, system_clock
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.rules.advice import advise
 from ratelimit_service.rules.book import RuleBook, let_go
 from ratelimit_service.rules.files import ensure_there, read_sources
 from ratelimit_service.rules.source import Source
 from ratelimit_service.rules.words import counted
+from ratelimit_service.system.background import DaemonExecutor
+from ratelimit_service.system.clock import Clock, system_clock
 
 log = logging.getLogger(__name__)
 

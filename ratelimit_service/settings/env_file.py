@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from dotenv.parser import Original, parse_stream
 
-from ratelimit_service.disk import read_file
+from ratelimit_service.system.disk import read_file
 
 
 class Given(NamedTuple):

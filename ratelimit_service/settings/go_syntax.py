@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from ratelimit_service.address import ANY_HOST, Tcp
+from ratelimit_service.system.address import ANY_HOST, Tcp
 
 TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import unquote
 
-from ratelimit_service.address import Address, Tcp, Unix
 from ratelimit_service.settings.choices import RedisType
+from ratelimit_service.system.address import Address, Tcp, Unix
 
 DEFAULT_URL: Final = "localhost:6379"
 

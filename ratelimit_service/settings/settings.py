@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final
 from pydantic import SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from ratelimit_service.address import Tcp
 from ratelimit_service.settings import go_syntax
 from ratelimit_service.settings.choices import (
     Backend,
@@ -47,6 +46,7 @@ from ratelimit_service.settings.fields import (
 )
 from ratelimit_service.settings.go_syntax import duration, integer, number
 from ratelimit_service.settings.redis_url import read_servers
+from ratelimit_service.system.address import Tcp
 
 
 class Settings(BaseSettings):

@@ -19,11 +19,11 @@ from operator import attrgetter
 from types import MappingProxyType
 
 from ratelimit_service.algorithms import State, expiry
-from ratelimit_service.clock import Clock, system_clock
-from ratelimit_service.figures import Figure
 from ratelimit_service.model import Decision, Limit
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Done, Lost
-from ratelimit_service.verdict import Hit
+from ratelimit_service.system.clock import Clock, system_clock
+from ratelimit_service.telemetry.figures import Figure
 
 SEGMENT = 1024
 """Counters in a full segment: about 0.2 ms to sweep."""

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ratelimit_service.errors import StoreError
-from ratelimit_service.figures import Figure
-from ratelimit_service.verdict import Hit
+from ratelimit_service.stores.hit import Hit
+from ratelimit_service.telemetry.figures import Figure
 
 Done = Callable[[StoreError | None], None]
 

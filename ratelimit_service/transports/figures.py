@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ratelimit_service.figures import Figure, Sort
-from ratelimit_service.latency import Latency
+from ratelimit_service.telemetry.figures import Figure, Sort
+from ratelimit_service.telemetry.latency import Latency
 
 
 def of_calls(streams: int, taken: int) -> Sequence[Figure]:

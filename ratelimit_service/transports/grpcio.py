@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 import grpc
 
-from ratelimit_service.address import Address, Tcp
 from ratelimit_service.api.method import Method, StreamMethod
-from ratelimit_service.clock import SECOND
 from ratelimit_service.errors import RpcError, StartError
-from ratelimit_service.figures import Figure
-from ratelimit_service.latency import Latency
+from ratelimit_service.system.address import Address, Tcp
+from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.figures import Figure
+from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.transports.figures import of_calls, of_lag
 from ratelimit_service.transports.grpcio_call import Context, StreamCall, UnaryCall, is_trouble
 from ratelimit_service.transports.lag import watch_lag

@@ -4,7 +4,7 @@ import asyncio
 from time import perf_counter_ns
 from typing import Final, NoReturn
 
-from ratelimit_service.latency import Latency
+from ratelimit_service.telemetry.latency import Latency
 
 PERIOD_SECONDS: Final = 0.5
 

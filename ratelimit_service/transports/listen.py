@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ratelimit_service.address import ANY_HOST, Address, Tcp, Unix, cannot_listen
 from ratelimit_service.errors import ListenError, StartError
+from ratelimit_service.system.address import ANY_HOST, Address, Tcp, Unix, cannot_listen
 
 _PROBE_SECONDS = 1.0
 _BACKLOG = 1024

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ratelimit_service.clock import HOUR, SECOND
+from ratelimit_service.system.clock import HOUR, SECOND
 
 
 @dataclass(frozen=True, slots=True)

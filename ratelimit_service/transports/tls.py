@@ -12,9 +12,9 @@ from ipaddress import ip_address
 from time import time
 from typing import Final, NamedTuple
 
-from ratelimit_service.disk import PATIENCE_SECONDS, START_PATIENCE_SECONDS, BoundedRead, read_file
 from ratelimit_service.errors import StartError
-from ratelimit_service.figures import Figure, Sort
+from ratelimit_service.system.disk import PATIENCE_SECONDS, START_PATIENCE_SECONDS, BoundedRead, read_file
+from ratelimit_service.telemetry.figures import Figure, Sort
 from ratelimit_service.transports.options import Tls
 
 log = logging.getLogger(__name__)

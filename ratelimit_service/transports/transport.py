@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from ratelimit_service.address import Address
 from ratelimit_service.api.method import Method, StreamMethod
-from ratelimit_service.figures import Figure
+from ratelimit_service.system.address import Address
+from ratelimit_service.telemetry.figures import Figure
 
 
 class Connections(Protocol):

@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ratelimit_service.address import Tcp
-from ratelimit_service.admin.explain import Explainer
-from ratelimit_service.admin.server import AdminServer
 from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.source import Source
 from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.server.admin.explain import Explainer
+from ratelimit_service.server.admin.server import AdminServer
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.store import Store
+from ratelimit_service.system.address import Tcp
 from tests.clocks import Clock
 
 START_SECONDS = 60

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.address import Tcp
 from ratelimit_service.settings import Settings
+from ratelimit_service.system.address import Tcp
 from tests.admin.conftest import RULES
 from tests.admin.service import Service, ask, running
 from tests.browser import browse

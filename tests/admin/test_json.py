@@ -15,14 +15,14 @@ from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.admin.json_api import JsonApi, http_answer, request_bytes
 from ratelimit_service.api.answer import Answer, HeaderNames
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
-from ratelimit_service.figures import Figure
+from ratelimit_service.server.admin.json_api import JsonApi, http_answer, request_bytes
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Done, Lost
-from ratelimit_service.verdict import Hit
+from ratelimit_service.telemetry.figures import Figure
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, ask, running
 

@@ -11,12 +11,12 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from ratelimit_service.admin.connection import READ, HttpConnection
-from ratelimit_service.admin.connections import HttpConnections
-from ratelimit_service.admin.turns import Turns
-from ratelimit_service.admin.wrong_protocol import Misdirected
 from ratelimit_service.api.health import Health
-from ratelimit_service.notices import Notices
+from ratelimit_service.server.admin.connection import READ, HttpConnection
+from ratelimit_service.server.admin.connections import HttpConnections
+from ratelimit_service.server.admin.turns import Turns
+from ratelimit_service.server.admin.wrong_protocol import Misdirected
+from ratelimit_service.telemetry.notices import Notices
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, running
 from tests.clocks import Clock

@@ -13,11 +13,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ratelimit_service.address import Tcp
-from ratelimit_service.admin.wrong_protocol import Misdirected, ServerLog
 from ratelimit_service.api.ratelimit import ShouldRateLimit
-from ratelimit_service.clock import MINUTE
-from ratelimit_service.notices import Notices
+from ratelimit_service.server.admin.wrong_protocol import Misdirected, ServerLog
+from ratelimit_service.system.address import Tcp
+from ratelimit_service.system.clock import MINUTE
+from ratelimit_service.telemetry.notices import Notices
 from tests import peers
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, ask, running

@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import NAMES, Algorithm, State, expiry, open_algorithm
-from ratelimit_service.clock import SECOND
 from ratelimit_service.model import Decision, Limit, Unit
+from ratelimit_service.system.clock import SECOND
 
 History = list[tuple[int, int]]
 """When, and what it cost."""

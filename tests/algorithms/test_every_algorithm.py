@@ -7,8 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import NAMES, Algorithm, expiry, open_algorithm
-from ratelimit_service.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.model import NEVER, Limit, Unit
+from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from tests.algorithms.histories import (
     History,
     capacity,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ratelimit_service.algorithms import State, fixed_window
-from ratelimit_service.clock import MINUTE, SECOND
 from ratelimit_service.model import NEVER, Limit, Unit
+from ratelimit_service.system.clock import MINUTE, SECOND
 
 THREE_A_MINUTE = Limit(3, Unit.MINUTE, MINUTE)
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from redis import Redis as Client
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
-from ratelimit_service.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from tests.algorithms.histories import raised
 from tests.algorithms.models import Model, open_model
 from tests.algorithms.test_twins import hit, in_redis

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import sliding_log
-from ratelimit_service.clock import MINUTE, SECOND
 from ratelimit_service.model import NEVER, Limit, Unit
+from ratelimit_service.system.clock import MINUTE, SECOND
 from tests.algorithms.histories import limits, steps
 
 THREE_A_MINUTE = Limit(3, Unit.MINUTE, MINUTE, count_refused=False)

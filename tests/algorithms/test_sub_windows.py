@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import sub_windows
-from ratelimit_service.clock import MINUTE, SECOND
 from ratelimit_service.model import NEVER, Limit, Unit
+from ratelimit_service.system.clock import MINUTE, SECOND
 from tests.algorithms.histories import steps
 
 TEN_A_MINUTE = Limit(10, Unit.MINUTE, MINUTE, parts=6, count_refused=False)

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import leaky_bucket, token_bucket
-from ratelimit_service.clock import MINUTE, SECOND
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Limit, Unit
+from ratelimit_service.system.clock import MINUTE, SECOND
 from tests.algorithms.histories import steps
 
 SIX_A_MINUTE = Limit(6, Unit.MINUTE, MINUTE, count_refused=False)

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from redis import Redis as Client
 
 from ratelimit_service.algorithms import NAMES, Algorithm, open_algorithm
-from ratelimit_service.clock import DAY, HOUR, MINUTE, SECOND
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.script import BatchScript
-from ratelimit_service.tally import Tally
-from ratelimit_service.verdict import Hit
+from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
+from ratelimit_service.telemetry.tally import Tally
 from tests.clocks import Clock
 from tests.redis import start_redis
 

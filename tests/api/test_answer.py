@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.api.answer import Answer, HeaderNames, dynamic_metadata, varint
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
+from ratelimit_service.limiter.plan import UNLIMITED
+from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Limit, Request, Unit
-from ratelimit_service.plan import UNLIMITED
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.tally import Tally
-from ratelimit_service.verdict import Hit, Verdict
+from ratelimit_service.stores.hit import Hit
+from ratelimit_service.telemetry.tally import Tally
 
 NAMES = HeaderNames("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
 

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import pytest
 
-from ratelimit_service.address import Tcp
 from ratelimit_service.api.generated.grpc.health.v1.health_pb2 import (
     HealthCheckRequest,
     HealthCheckResponse,
@@ -22,6 +21,7 @@ from ratelimit_service.api.health import MOST_WATCHERS, Health
 from ratelimit_service.api.method import Receiver
 from ratelimit_service.api.reflection import reflection
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.system.address import Tcp
 from ratelimit_service.transports.options import GrpcOptions
 from tests.api.streams import Sent
 from tests.loops import run

@@ -14,7 +14,7 @@ from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.rateli
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
 from ratelimit_service.api.ratelimit import LONGEST_REMEMBERED, MOST_SEEN, PLANS_BYTES, ShouldRateLimit
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.stores.memory import MemoryStore
 from tests.api.requests import descriptor, encoded
 from tests.books import book

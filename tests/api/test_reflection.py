@@ -12,7 +12,6 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from ratelimit_service.address import Tcp
 from ratelimit_service.api.generated.grpc.reflection.v1.reflection_pb2 import (
     ExtensionRequest,
     ServerReflectionRequest,
@@ -21,6 +20,7 @@ from ratelimit_service.api.generated.grpc.reflection.v1.reflection_pb2 import (
 from ratelimit_service.api.method import StreamMethod
 from ratelimit_service.api.reflection import SERVICES, reflection
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.system.address import Tcp
 from ratelimit_service.transports.options import GrpcOptions
 from tests.api.streams import Sent
 from tests.loops import run

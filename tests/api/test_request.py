@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from ratelimit_service.api import request
 from ratelimit_service.api.generated.envoy.type.v3.ratelimit_unit_pb2 import RateLimitUnit
 from ratelimit_service.api.request import ANY, RequestLimits, decode
-from ratelimit_service.clock import HOUR, MINUTE
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
+from ratelimit_service.system.clock import HOUR, MINUTE
 from tests.api.requests import descriptor, encoded
 
 

@@ -24,7 +24,7 @@ TRACED = {
     "connections": ["ratelimit_service.transports.http2"],
     "requests": [
         "ratelimit_service.api",
-        "ratelimit_service.plan",
+        "ratelimit_service.limiter.plan",
         "ratelimit_service.rules.rule",
         "ratelimit_service.stores.memory",
         "ratelimit_service.stores.redis.batch",

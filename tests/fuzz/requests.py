@@ -11,22 +11,22 @@ from typing import Any, Final
 
 from redis import Redis as Client
 
-from ratelimit_service.admin.json_api import request_bytes
 from ratelimit_service.api import request as reading
 from ratelimit_service.api.answer import Answer, HeaderNames
 from ratelimit_service.api.explanation import EXPLAIN, explanation_in
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.request import DEFAULT, RequestLimits, decode
-from ratelimit_service.clock import SECOND
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Request
+from ratelimit_service.server.admin.json_api import request_bytes
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.keys import plain_key
 from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.stores.store import Done, Lost
-from ratelimit_service.verdict import Hit
+from ratelimit_service.system.clock import SECOND
 from tests.books import book
 from tests.clocks import Clock
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import Explained, Explanation, charged, explain

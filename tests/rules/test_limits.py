@@ -2,9 +2,9 @@
 
 import pytest
 
-from ratelimit_service.clock import DAY, HOUR, MINUTE, SECOND
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 from tests.books import book
 from tests.rules.test_parse import limit, problems
 

@@ -4,10 +4,11 @@ import asyncio
 from typing import NamedTuple
 
 from ratelimit_service.errors import RpcError
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.verdict import Hit, Verdict
+from ratelimit_service.stores.hit import Hit
 from tests.stores.redis_stores import opened
 
 

@@ -10,18 +10,18 @@ from typing import Final, NamedTuple, Self
 import uvloop
 
 from ratelimit_service.algorithms import open_algorithm
-from ratelimit_service.clock import MINUTE, Clock
 from ratelimit_service.errors import StoreError
-from ratelimit_service.figures import Figure
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores import open_store
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.open import open_redis
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.stores.store import Done, Lost, Store
-from ratelimit_service.tally import Tally
-from ratelimit_service.verdict import Hit
+from ratelimit_service.system.clock import MINUTE, Clock
+from ratelimit_service.telemetry.figures import Figure
+from ratelimit_service.telemetry.tally import Tally
 from tests.redis import Redis
 
 NOISE: Final = 20.0

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
-from ratelimit_service.clock import MINUTE
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import SEGMENT, MemoryStore, _size
-from ratelimit_service.tally import Tally
-from ratelimit_service.verdict import Hit
+from ratelimit_service.system.clock import MINUTE
+from ratelimit_service.telemetry.tally import Tally
 from tests.clocks import Clock
 from tests.stores.test_store import RULE, charge, charge_together
 

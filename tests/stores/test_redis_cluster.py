@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import uvloop
 
-from ratelimit_service.address import Tcp
-from ratelimit_service.clock import SECOND
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import LIST, REQUEST, Rule
 from ratelimit_service.settings import load_settings
@@ -21,6 +19,8 @@ from ratelimit_service.stores.redis.open import open_redis
 from ratelimit_service.stores.redis.orders import MOST_IN_CALL
 from ratelimit_service.stores.redis.primaries import Primaries
 from ratelimit_service.stores.redis.target import main_target
+from ratelimit_service.system.address import Tcp
+from ratelimit_service.system.clock import SECOND
 from tests.clocks import Clock
 from tests.redis import Redis
 from tests.stores.redis_groups import Move, Nodes, have_the_same, start_cluster, start_fourth

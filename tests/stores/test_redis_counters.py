@@ -11,7 +11,6 @@ import redis as redis_py
 import uvloop
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
-from ratelimit_service.clock import HOUR, MINUTE
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
@@ -21,6 +20,7 @@ from ratelimit_service.stores.redis.counters_names import Counter
 from ratelimit_service.stores.redis.counters_state import content
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.open import open_redis
+from ratelimit_service.system.clock import HOUR, MINUTE
 from tests.books import book
 from tests.clocks import Clock
 from tests.redis import Redis, start_redis

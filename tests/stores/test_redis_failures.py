@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import uvloop
 
-from ratelimit_service.address import Tcp
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
@@ -25,6 +24,7 @@ from ratelimit_service.stores.redis.orders import MOST_IN_CALL, MOST_IN_PART
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.stores.redis.target import Login
 from ratelimit_service.stores.store import Lost
+from ratelimit_service.system.address import Tcp
 from tests.ports import free_port
 from tests.redis import Redis, debugging, start_redis
 from tests.stores.redis_stores import ENVOYS, NOISE, PATIENT, Proxy, charge, hit_of, opened, rule, until

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import uvloop
 
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.rule import Level, Rule, counter_key
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.keys import cluster_key
 from ratelimit_service.stores.redis.target import is_per_second
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
-from ratelimit_service.tally import Tally
-from ratelimit_service.verdict import Hit
+from ratelimit_service.telemetry.tally import Tally
 from tests.books import book
 from tests.clocks import Clock
 from tests.redis import Redis, start_redis

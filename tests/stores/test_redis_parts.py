@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import open_algorithm
-from ratelimit_service.clock import MINUTE, SECOND
 from ratelimit_service.errors import StoreError
-from ratelimit_service.latency import Latency
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.breaker import MOST_FAILURES, Breaker, Pauses, State
@@ -22,6 +20,8 @@ from ratelimit_service.stores.redis.grants import Grants
 from ratelimit_service.stores.redis.outage import Outage
 from ratelimit_service.stores.redis.policy import Policy, share_of
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
+from ratelimit_service.system.clock import MINUTE, SECOND
+from ratelimit_service.telemetry.latency import Latency
 from tests.clocks import Clock
 from tests.stores.redis_stores import hit_of, rule
 

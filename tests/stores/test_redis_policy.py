@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from ratelimit_service.errors import RpcError
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Request
-from ratelimit_service.series import NUMBERS, domain_numbers
-from ratelimit_service.tally import OUTCOMES, Tally
-from ratelimit_service.verdict import Verdict
+from ratelimit_service.server.series import NUMBERS, domain_numbers
+from ratelimit_service.telemetry.tally import OUTCOMES, Tally
 from tests.books import book
 from tests.loops import run
 from tests.ports import free_port

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from ratelimit_service.clock import MINUTE
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.refusals import BYTES, Refusals
 from ratelimit_service.stores.redis.store import RedisStore
+from ratelimit_service.system.clock import MINUTE
 from tests.redis import Redis, start_redis
 from tests.stores.redis_groups import Nodes, start_cluster
 from tests.stores.redis_stores import charge, hit_of, opened, rule, until

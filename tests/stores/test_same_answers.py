@@ -18,14 +18,15 @@ from hypothesis import settings
 
 from ratelimit_service.algorithms import NAMES
 from ratelimit_service.errors import RpcError, RulesError
-from ratelimit_service.limiter import Limiter
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.stores.store import Store
-from ratelimit_service.tally import Tally
-from ratelimit_service.verdict import Hit, Verdict
+from ratelimit_service.telemetry.tally import Tally
 from tests.books import book
 from tests.redis import Redis, start_redis
 from tests.stores.redis_groups import start_cluster

@@ -3,12 +3,12 @@
 import pytest
 
 from ratelimit_service.algorithms import open_algorithm
-from ratelimit_service.clock import MINUTE, SECOND
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.script import BatchScript
-from ratelimit_service.tally import Tally
-from ratelimit_service.verdict import Hit
+from ratelimit_service.system.clock import MINUTE, SECOND
+from ratelimit_service.telemetry.tally import Tally
 
 FIXED = Rule("shop", (), Limit(3, Unit.MINUTE, MINUTE), open_algorithm("fixed_window"))
 BUCKET = Rule(

@@ -7,14 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
-from ratelimit_service.clock import MINUTE, SECOND
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.store import Store
-from ratelimit_service.tally import Tally
-from ratelimit_service.verdict import Hit
+from ratelimit_service.system.clock import MINUTE, SECOND
+from ratelimit_service.telemetry.tally import Tally
 from tests import peers
 from tests.clocks import Clock
 from tests.redis import start_redis

@@ -16,7 +16,7 @@ import pytest
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
 from ratelimit_service.api.ratelimit import PLANS_BYTES, ShouldRateLimit
-from ratelimit_service.tally import BYTES as TALLIES_BYTES
+from ratelimit_service.telemetry.tally import BYTES as TALLIES_BYTES
 from tests.processes import Service, start_service
 
 MEBIBYTE: Final = 2**20

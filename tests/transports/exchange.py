@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hpack import Decoder
 
-from ratelimit_service.address import Address, Tcp
+from ratelimit_service.system.address import Address, Tcp
 from tests.transports.http2.talk import block, data, headers, message
 from tests.transports.methods import WAIT_SECONDS, Echo
 

@@ -7,7 +7,7 @@ import h2.config
 import h2.connection
 import h2.events
 
-from ratelimit_service.address import Address, Tcp
+from ratelimit_service.system.address import Address, Tcp
 from tests.transports.http2.talk import message
 from tests.transports.methods import WAIT_SECONDS
 

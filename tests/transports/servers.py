@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from ratelimit_service.address import Address, Tcp
 from ratelimit_service.api.method import Method, StreamMethod
+from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.transports.grpcio import GrpcioTransport
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.options import GrpcOptions

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import grpc
 import pytest
 
-from ratelimit_service.address import Tcp
-from ratelimit_service.clock import SECOND
+from ratelimit_service.system.address import Tcp
+from ratelimit_service.system.clock import SECOND
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
 from tests.transports.http2.talk import PREFACE, block, data, frame, headers, message

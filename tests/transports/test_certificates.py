@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ratelimit_service.address import Address
 from ratelimit_service.errors import StartError
+from ratelimit_service.system.address import Address
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from ratelimit_service.transports.transport import Transport
 from tests.loops import run

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.address import Address, Tcp, Unix
-from ratelimit_service.clock import SECOND
 from ratelimit_service.errors import StartError
+from ratelimit_service.system.address import Address, Tcp, Unix
+from ratelimit_service.system.clock import SECOND
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests.loops import run
 from tests.ports import free_port

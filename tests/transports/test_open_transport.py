@@ -3,8 +3,8 @@
 import pytest
 
 from ratelimit_service import transports
-from ratelimit_service.clock import HOUR, SECOND
 from ratelimit_service.settings import Settings
+from ratelimit_service.system.clock import HOUR, SECOND
 from ratelimit_service.transports import grpcio, open_transport
 from ratelimit_service.transports.grpcio import GrpcioTransport
 from ratelimit_service.transports.http2 import Http2Transport

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ratelimit_service.address import Tcp
+from ratelimit_service.system.address import Tcp
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from ratelimit_service.transports.tls import bears

@@ -2,9 +2,9 @@
 
 import json
 
-from ratelimit_service.figures import Figure, Sort
-from ratelimit_service.latency import Latency
-from ratelimit_service.workers.figures import lasting, packed, summed, unpacked
+from ratelimit_service.server.workers.figures import lasting, packed, summed, unpacked
+from ratelimit_service.telemetry.figures import Figure, Sort
+from ratelimit_service.telemetry.latency import Latency
 
 
 def figures(*, ended: int, reset: int, open_: int, nanoseconds: int) -> list[Figure]:

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.engine import parse_rules
 from ratelimit_service.rules.source import Source
-from ratelimit_service.series import NUMBERS, add_tally, take_tally
+from ratelimit_service.server.engine import parse_rules
+from ratelimit_service.server.series import NUMBERS, add_tally, take_tally
+from ratelimit_service.server.workers.channel import handed_over
+from ratelimit_service.server.workers.cpus import usable_cpus
+from ratelimit_service.server.workers.door import Door, taken
+from ratelimit_service.server.workers.lookout import why_kill
+from ratelimit_service.server.workers.post import Post
+from ratelimit_service.server.workers.sums import SharedStore, Sums
 from ratelimit_service.settings import Settings, load_settings
 from ratelimit_service.stores.store import Lost
-from ratelimit_service.tally import Tally
-from ratelimit_service.workers.channel import handed_over
-from ratelimit_service.workers.cpus import usable_cpus
-from ratelimit_service.workers.door import Door, taken
-from ratelimit_service.workers.lookout import why_kill
-from ratelimit_service.workers.post import Post
-from ratelimit_service.workers.sums import SharedStore, Sums
+from ratelimit_service.telemetry.tally import Tally
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from typing import Final
 
 from ratelimit_service.algorithms import NAMES
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.orders import Run
-from ratelimit_service.verdict import Hit
 
 _NUMBERS: Final = {name: number for number, name in enumerate(NAMES, start=1)}
 

@@ -7,12 +7,12 @@ from typing import Any, Final, Protocol
 
 import hiredis
 
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.breaker import SILENCE
 from ratelimit_service.stores.redis.faults import Fault, code_of, fault_of_reply
 from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.orders import Order
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
-from ratelimit_service.verdict import Hit
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ratelimit_service.clock import SECOND, Clock, system_clock
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.link import Link
+from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from itertools import islice
 from time import monotonic
 from typing import Any, Final
 
-from ratelimit_service.address import Address, Tcp
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.breaker import LONGEST_PAUSE, Pauses
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import SLOTS, name_in_slot, slot_of
@@ -25,7 +25,7 @@ from ratelimit_service.stores.redis.outage import Outage
 from ratelimit_service.stores.redis.target import Target
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
 from ratelimit_service.stores.store import Lost
-from ratelimit_service.verdict import Hit
+from ratelimit_service.system.address import Address, Tcp
 
 log = logging.getLogger(__name__)
 

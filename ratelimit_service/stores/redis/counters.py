@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from ratelimit_service.address import Address
 from ratelimit_service.algorithms.sliding_log import LONGEST
-from ratelimit_service.clock import DAY, SECOND
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries, Rule, counter_key
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.choices import KeyFormat, RedisType
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.counters_names import Counter, OwnNames, UpstreamNames
 from ratelimit_service.stores.redis.counters_state import Content, content
@@ -31,8 +30,9 @@ from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.stores.redis.servers import Opener, Probe, Sentinels
 from ratelimit_service.stores.redis.target import Target, is_clustered, is_per_second, main_target, per_second_target
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
-from ratelimit_service.tally import Tally
-from ratelimit_service.verdict import Hit
+from ratelimit_service.system.address import Address
+from ratelimit_service.system.clock import DAY, SECOND
+from ratelimit_service.telemetry.tally import Tally
 
 _MOST_BYTES: Final = 8 << 20
 """Of the states that are read at once: a log may have 700 kB."""

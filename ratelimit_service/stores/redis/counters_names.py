@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
-from ratelimit_service.clock import SECOND
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import Node, RuleBook
 from ratelimit_service.rules.rule import Rule, counter_key
 from ratelimit_service.stores.redis.keys import VERSION
+from ratelimit_service.system.clock import SECOND
 
 
 class Counter(NamedTuple):

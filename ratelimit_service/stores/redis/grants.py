@@ -7,10 +7,10 @@ a Redis that is well may take more than any constant. So `STORE_DEADLINE` is an 
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ratelimit_service.clock import SECOND
-from ratelimit_service.figures import Figure, Sort
-from ratelimit_service.latency import Latency
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
+from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.figures import Figure, Sort
+from ratelimit_service.telemetry.latency import Latency
 
 DEFAULT: Final = SECOND
 """Microseconds for a caller that names no deadline, unless STORE_DEADLINE says so. Such a caller waits as long as it

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from ratelimit_service.rules.rule import ALONE, REQUEST
-from ratelimit_service.verdict import Hit
+from ratelimit_service.stores.hit import Hit
 
 VERSION: Final = "rl2|"
 SLOTS: Final = 16384

@@ -14,9 +14,9 @@ from typing import Any, Final, Self, cast
 
 import hiredis
 
-from ratelimit_service.address import Tcp, Unix
 from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.target import Login
+from ratelimit_service.system.address import Tcp, Unix
 
 log = logging.getLogger(__name__)
 

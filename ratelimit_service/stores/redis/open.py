@@ -3,8 +3,6 @@
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from ratelimit_service.address import Address
-from ratelimit_service.clock import Clock, system_clock
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.choices import KeyFormat, RedisType
 from ratelimit_service.stores.redis.checks import Checks
@@ -21,6 +19,8 @@ from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.stores.redis.target import Target, is_clustered, main_target, per_second_target
 from ratelimit_service.stores.redis.upstream import UpstreamScript
 from ratelimit_service.stores.redis.waiting import WaitingRoom
+from ratelimit_service.system.address import Address
+from ratelimit_service.system.clock import Clock, system_clock
 
 
 def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:

@@ -10,8 +10,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.waiting import Waiting
-from ratelimit_service.verdict import Hit
 
 MOST_IN_PART: Final = 200
 """Of one request. Envoy sends a handful; 1,000 descriptors with a list of limits each are many thousands."""

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from ratelimit_service.clock import SECOND, Clock, system_clock
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import ByPolicy, Decision, Limit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MOST_BYTES, MemoryStore
-from ratelimit_service.verdict import Hit
+from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
 _TRY_AGAIN: Final = SECOND
 """When a caller denied for want of a store may come again: nobody knows, and an outage often is short."""

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import hiredis
 
-from ratelimit_service.address import Address
 from ratelimit_service.errors import StoreError
 from ratelimit_service.settings.choices import RedisType
 from ratelimit_service.stores.redis.cluster import Map, read_map, read_redirection
@@ -18,6 +17,7 @@ from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.link import Command, Link
 from ratelimit_service.stores.redis.servers import Sentinels
 from ratelimit_service.stores.redis.target import Target
+from ratelimit_service.system.address import Address
 
 _SECONDS: Final = 10.0
 """For all answers to one batch."""

@@ -15,7 +15,7 @@ from sys import getsizeof
 from typing import Final, NamedTuple
 
 from ratelimit_service.model import Decision, Limit
-from ratelimit_service.verdict import Hit
+from ratelimit_service.stores.hit import Hit
 
 _SWEEP: Final = 1000
 """Refusals looked at in one sweep: 0.1 ms."""

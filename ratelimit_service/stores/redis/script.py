@@ -10,11 +10,11 @@ from itertools import chain
 from typing import Any, Final
 
 from ratelimit_service.algorithms import NAMES
-from ratelimit_service.clock import SECOND, Clock
 from ratelimit_service.model import Decision
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.batch import Batch
 from ratelimit_service.stores.redis.orders import Encoded, Run
-from ratelimit_service.verdict import Hit
+from ratelimit_service.system.clock import SECOND, Clock
 
 _PLACE: Final = "--twins--\n"
 

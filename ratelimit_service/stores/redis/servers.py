@@ -8,11 +8,10 @@ from typing import Any, Final, Protocol
 
 import hiredis
 
-from ratelimit_service.address import Address, Tcp
 from ratelimit_service.algorithms import open_algorithm
-from ratelimit_service.clock import SECOND
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.faults import Fault, code_of
 from ratelimit_service.stores.redis.lane import Lane
@@ -21,8 +20,9 @@ from ratelimit_service.stores.redis.orders import MOST_IN_PART, Group, Order, Pa
 from ratelimit_service.stores.redis.target import Target
 from ratelimit_service.stores.redis.waiting import Waiting
 from ratelimit_service.stores.store import Lost
-from ratelimit_service.tally import Tally
-from ratelimit_service.verdict import Hit
+from ratelimit_service.system.address import Address, Tcp
+from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.tally import Tally
 
 PROBE_SECONDS: Final = 1.0
 """For a server to decide a hit on a new connection; callers do not wait for it longer than they granted."""

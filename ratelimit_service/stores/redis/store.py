@@ -11,8 +11,8 @@ from time import monotonic
 from typing import Final
 
 from ratelimit_service.errors import TooHeavyError
-from ratelimit_service.figures import Figure, Sort
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.grants import Grants
@@ -25,7 +25,7 @@ from ratelimit_service.stores.redis.target import is_per_second
 from ratelimit_service.stores.redis.upstream import is_upstreams
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
 from ratelimit_service.stores.store import Done, Lost, TakeBack
-from ratelimit_service.verdict import Hit
+from ratelimit_service.telemetry.figures import Figure, Sort
 
 _COARSE: Final = 0.001
 """Seconds between two looks at which requests have waited too long, at the least."""

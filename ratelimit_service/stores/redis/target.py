@@ -3,13 +3,13 @@
 import ssl
 from dataclasses import dataclass, field, replace
 
-from ratelimit_service.address import Address, Tcp
-from ratelimit_service.clock import SECOND
 from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.choices import RedisType
 from ratelimit_service.settings.redis_url import Servers, read_auth, read_servers
 from ratelimit_service.stores.redis.tls import Certificates
+from ratelimit_service.system.address import Address, Tcp
+from ratelimit_service.system.clock import SECOND
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ old one stays.
 import logging
 import ssl
 
-from ratelimit_service.disk import START_PATIENCE_SECONDS, BoundedRead, read_file
 from ratelimit_service.errors import StartError
 from ratelimit_service.settings import Settings
+from ratelimit_service.system.disk import START_PATIENCE_SECONDS, BoundedRead, read_file
 
 log = logging.getLogger(__name__)
 

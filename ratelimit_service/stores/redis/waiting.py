@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ratelimit_service.errors import StoreError
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.faults import CAUSES, Fault
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.store import Done
-from ratelimit_service.verdict import Hit
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Final
 
-from ratelimit_service.address import Address
 from ratelimit_service.api.method import Method, StreamMethod
-from ratelimit_service.clock import Clock, steady_clock
-from ratelimit_service.figures import Figure
+from ratelimit_service.system.address import Address
+from ratelimit_service.system.clock import Clock, steady_clock
+from ratelimit_service.telemetry.figures import Figure
 from ratelimit_service.transports.http2.handshakes import Handshakes
 from ratelimit_service.transports.http2.server import Server
 from ratelimit_service.transports.http2.wire import Wire

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ratelimit_service.clock import Tick
 from ratelimit_service.errors import RpcError, WireError
+from ratelimit_service.system.clock import Tick
 from ratelimit_service.transports.http2 import frames, questions
 from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.counts import Counts

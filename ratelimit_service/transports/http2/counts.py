@@ -4,8 +4,8 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from ratelimit_service.figures import Figure, Sort
-from ratelimit_service.latency import Latency
+from ratelimit_service.telemetry.figures import Figure, Sort
+from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.transports.figures import of_calls
 from ratelimit_service.transports.http2.limits import Bound
 

@@ -9,7 +9,7 @@ of a call that is answered stays longer, whatever its deadline was.
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from ratelimit_service.clock import SECOND
+from ratelimit_service.system.clock import SECOND
 
 GRAIN: Final = SECOND // 100
 """Microseconds: a call may end so much later than its deadline."""

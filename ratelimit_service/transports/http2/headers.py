@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from hpack import Decoder
 from hpack.exceptions import HPACKError, OversizedHeaderListError
 
-from ratelimit_service.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.errors import RpcError, Status, WireError
+from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.transports.http2.fields import cut
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import Bound

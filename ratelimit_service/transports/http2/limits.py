@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ratelimit_service.clock import SECOND
+from ratelimit_service.system.clock import SECOND
 
 MOST_CONTINUATIONS: Final = 8
 """CONTINUATION flood (CVE-2024-27316): frames without end that must all be kept. A list of headers that we take fits

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ratelimit_service.api.method import Method, StreamMethod
-from ratelimit_service.clock import SECOND, Clock, Tick
 from ratelimit_service.errors import RpcError
-from ratelimit_service.figures import Figure
-from ratelimit_service.latency import Latency
-from ratelimit_service.notices import Notices
+from ratelimit_service.system.clock import SECOND, Clock, Tick
+from ratelimit_service.telemetry.figures import Figure
+from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.notices import Notices
 from ratelimit_service.transports.figures import of_lag
 from ratelimit_service.transports.http2.ages import Age, Due
 from ratelimit_service.transports.http2.counts import Counts

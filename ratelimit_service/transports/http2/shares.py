@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, Protocol
 
-from ratelimit_service.clock import Tick
+from ratelimit_service.system.clock import Tick
 
 SHARE: Final = 2_000_000
 """Nanoseconds of one host before its connections wait for the next turn of the loop."""

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager, suppress
 
 import grpc
 
-from ratelimit_service.address import Address, Tcp
 from ratelimit_service.api.method import Method
-from ratelimit_service.clock import Clock, steady_clock
-from ratelimit_service.latency import Latency
+from ratelimit_service.system.address import Address, Tcp
+from ratelimit_service.system.clock import Clock, steady_clock
+from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.options import GrpcOptions

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Iterable, Mapping
 
-from ratelimit_service.clock import Tick
 from ratelimit_service.errors import RpcError
+from ratelimit_service.system.clock import Tick
 from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.events import Kind

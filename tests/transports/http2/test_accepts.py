@@ -5,7 +5,7 @@ import socket
 
 import uvloop
 
-from ratelimit_service.address import Tcp
+from ratelimit_service.system.address import Tcp
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.options import GrpcOptions
 

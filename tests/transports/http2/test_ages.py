@@ -2,7 +2,7 @@
 
 import pytest
 
-from ratelimit_service.clock import HOUR, MINUTE, SECOND
+from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.transports.http2.ages import Age, Due
 from ratelimit_service.transports.options import GrpcOptions
 from tests.transports.http2.talk import HELLO, PREFACE, SETTINGS, Talk, block, frame, headers, question

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from ratelimit_service.address import Tcp
+from ratelimit_service.system.address import Tcp
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests.transports.certificates import Issued, authority, expired, issue

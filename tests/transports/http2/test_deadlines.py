@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ratelimit_service.clock import HOUR, SECOND
+from ratelimit_service.system.clock import HOUR, SECOND
 from ratelimit_service.transports.http2.deadlines import GRAIN, HORIZON, Deadlines
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.address import Address
 from ratelimit_service.api.method import Method
+from ratelimit_service.system.address import Address
 from ratelimit_service.transports.grpcio import GrpcioTransport
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.options import GrpcOptions

@@ -12,8 +12,8 @@ import grpc
 import pytest
 import uvloop
 
-from ratelimit_service.address import Address, Tcp
-from ratelimit_service.clock import SECOND
+from ratelimit_service.system.address import Address, Tcp
+from ratelimit_service.system.clock import SECOND
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.http2.shares import TURN

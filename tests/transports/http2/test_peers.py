@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.address import Address, Tcp
+from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests import peers

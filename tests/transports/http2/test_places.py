@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 import grpc
 import pytest
 
-from ratelimit_service.address import Address
-from ratelimit_service.clock import HOUR, MINUTE, SECOND
+from ratelimit_service.system.address import Address
+from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.transports.http2.ages import Age, Due
 from ratelimit_service.transports.http2.limits import MOST_STREAMING, Bound
 from ratelimit_service.transports.http2.places import Places

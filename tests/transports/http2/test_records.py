@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 import uvloop
 
-from ratelimit_service.address import Tcp
+from ratelimit_service.system.address import Tcp
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.http2.handshakes import MOST_RECORDS, Handshakes, Session
 from ratelimit_service.transports.http2.limits import FRAMES_PER_RECORD, MOST_IDLE_FRAMES, Bound

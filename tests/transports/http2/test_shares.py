@@ -9,8 +9,8 @@ from itertools import count, pairwise
 
 import pytest
 
-from ratelimit_service.address import Tcp
-from ratelimit_service.clock import steady_clock
+from ratelimit_service.system.address import Tcp
+from ratelimit_service.system.clock import steady_clock
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.http2.server import Server
 from ratelimit_service.transports.http2.shares import HANDSHAKE, SHARE, STEP, TURN, Shares, host_of

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ratelimit_service.address import Address
-from ratelimit_service.clock import HOUR, SECOND
+from ratelimit_service.system.address import Address
+from ratelimit_service.system.clock import HOUR, SECOND
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import Bound

@@ -1,0 +1,1 @@
+"""What a request charges, and what comes of it."""

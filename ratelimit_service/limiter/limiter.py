@@ -1,0 +1,168 @@
+"""The limiter: plan what a request charges, have the store decide it, judge what came of it. Hot path."""
+
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+
+from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
+from ratelimit_service.limiter.plan import Plan, Planner
+from ratelimit_service.limiter.verdict import Verdict, tightest_of
+from ratelimit_service.model import ByPolicy, Request
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.stores.hit import Hit, spare
+from ratelimit_service.stores.store import Store, TakeBack
+from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Tallies, Totals
+
+Judged = Callable[[Verdict | RpcError], None]
+"""Hears the verdict, or why there is none: what `Done` is to a store, and `Reply` to a method."""
+
+
+class Limiter:
+    """Answers requests by the rules of `book` and the counters of the store.
+
+    `shadow_mode` lets every request pass; `quota_mode` treats every rule as a quota; `near_ratio` is the share of an
+    override's limit from which it counts as near; at most `most_values` overrides, unknown domains and descriptors
+    without a rule are tallied apart; a request may have at most `most_hits` hits.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        shadow_mode: bool = False,
+        quota_mode: bool = False,
+        near_ratio: float = 0.8,
+        most_values: int = 1000,
+        most_hits: int = 200,
+    ) -> None:
+        self.domains = DomainTallies()
+        self.book = None
+        self.store = store
+        self.totals = Totals()
+        self.overrides = Tallies(OTHER, most_values)
+        self.unknown_domains = Tallies(OTHER, most_values)
+        """Requests for domains without rules, counted in `total_hits`."""
+        self.unmatched = Tallies(OTHER, most_values)
+        """Descriptors that no rule fits, by domain and keys, counted in `total_hits`."""
+        self.waits = Latency()
+        """How long requests waited for a store that does not answer at once."""
+        self._charge = store.charge
+        self._planner = Planner(
+            domains=self.domains,
+            overrides=self.overrides,
+            unknown_domains=self.unknown_domains,
+            unmatched=self.unmatched,
+            near_ratio=near_ratio,
+            quota_mode=quota_mode,
+            most_hits=most_hits,
+        )
+        self._shadow_mode = shadow_mode
+
+    @property
+    def book(self) -> RuleBook | None:
+        """The rules in force."""
+        return self._book
+
+    @book.setter
+    def book(self, book: RuleBook | None) -> None:
+        if book is not None:
+            self.domains.know(book.domains)
+        self._book = book
+        self.edition = object()
+        """Stands for the book without keeping it alive. A plan of an earlier edition must not be used."""
+
+    def plan(self, request: Request) -> Plan:
+        """What the request charges by the book of this edition; RpcError when there is none."""
+        if self._book is None:
+            raise RpcError(Status.UNAVAILABLE, "no rate limit configuration loaded")
+        return self._planner.plan(request, self._book, self.edition)
+
+    def decide(self, plan: Plan) -> Verdict | None:
+        """Charge the plan and judge it. None when the store must be waited for: nothing is charged, and `ask` does it.
+
+        The verdict and its decisions are the plan's own: they hold until the same plan is decided again.
+        """
+        charged = plan.charged
+        if charged and (self._charge is None or not self._charge(charged)):
+            return None
+        return self._judge(plan)
+
+    def ask(self, plan: Plan, judged: Judged, timeout: int | None = None) -> TakeBack | None:
+        """Charge the plan; when the store has answered, `judged` is called once, unless all is taken back before.
+
+        `timeout` is how many microseconds the caller waits, if it says so.
+        """
+        asked = plan.again()
+        began = perf_counter_ns()
+
+        def done(error: StoreError | None) -> None:
+            self.waits.observe(perf_counter_ns() - began)
+            if error is None:
+                judged(self._judge(asked))
+            elif isinstance(error, TooHeavyError):
+                self.totals.service_errors += 1
+                asked.domain.failed += 1
+                judged(RpcError(Status.INVALID_ARGUMENT, str(error)))
+            else:
+                self._count_failed(asked)
+                judged(RpcError(Status.UNAVAILABLE, str(error)))
+
+        return self.store.hit(asked.charged, done, timeout)
+
+    def _judge(self, plan: Plan) -> Verdict:
+        """Count every decision, and sum them up."""
+        for tally, number, cost in plan.aside:
+            tally.add(number, cost)
+        verdict = plan.verdict
+        if plan.joint:
+            spare(plan.charged)
+            verdict.hits = [
+                tightest_of((hit, *hit.beside)) if hit is not None and hit.beside else hit for hit in plan.hits
+            ]
+        denied = by_policy = False
+        for hit in plan.charged:
+            rule, decision = hit.rule, hit.decision
+            if hit.by_policy is not None:
+                by_policy = True
+                _count_by_policy(hit, hit.by_policy)
+            elif hit.spared:
+                hit.tally.spare(hit.cost)
+            else:
+                hit.tally.count(hit.cost, decision, rule.scale, rule.shadow)
+            if not decision.allowed:
+                denied = True
+        if not denied and not by_policy:
+            verdict.allowed = True
+            plan.domain.allowed += 1
+            return verdict
+        verdict.allowed = not denied or verdict.passes()
+        refused = not verdict.allowed
+        if refused and self._shadow_mode:
+            self.totals.global_shadow_mode += 1
+            verdict.allowed = True
+        plan.domain.add(_outcome(plan.charged, verdict, refused=refused, by_policy=by_policy), 1)
+        return verdict
+
+    def _count_failed(self, plan: Plan) -> None:
+        """Count a request that ends with the error of its store."""
+        self.totals.store_errors += 1
+        plan.domain.failed += 1
+        for hit in plan.charged:
+            if hit.by_policy is not None and hit.by_policy.policy == "error":
+                hit.tally.count_by_policy(hit.cost, "error", "failed")
+
+
+def _count_by_policy(hit: Hit, answered: ByPolicy) -> None:
+    if not hit.spared:
+        hit.tally.count_by_policy(hit.cost, answered.policy, "allowed" if hit.decision.allowed else "refused")
+
+
+def _outcome(hits: Sequence[Hit], verdict: Verdict, *, refused: bool, by_policy: bool) -> str:
+    """The number of a DomainTally that counts the request; `refused`: it is, or would be without SHADOW_MODE."""
+    if by_policy:
+        return "by_policy"
+    if not verdict.allowed:
+        return "refused"
+    # A quota that is used up while another one is not makes no shadow: nothing would refuse the request.
+    shadow = refused or any(hit.rule.shadow and not hit.decision.allowed for hit in hits)
+    return "shadow" if shadow else "allowed"

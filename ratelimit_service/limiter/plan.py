@@ -1,0 +1,198 @@
+"""Plans: what a request will charge, as far as that is known before any counter is looked at. Hot path.
+
+A plan depends on nothing but the request and the book: one serves all requests that are alike, until the next reload.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.limiter.verdict import Verdict
+from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Request
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.rule import REQUEST, Entries, Rule, counter_key, near_threshold, sent_path, tally_of
+from ratelimit_service.rules.unmatched import why_unlimited
+from ratelimit_service.stores.hit import Hit, in_bundles
+from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Tallies, Tally
+
+UNLIMITED: Final = Decision(True, MAX_REQUESTS, 0, 0, 0)
+
+Aside = tuple[Tally | DomainTally, str, int]
+"""A tally, the name of one of its numbers, and by how much that grows, whatever the counters say."""
+
+_BUNDLE_OF_REQUEST: Final = 1
+_FIRST_BUNDLE_OF_LIST: Final = 2
+
+
+class Plan:
+    """The hits of a request, and the verdict that they add up to once the store has decided them."""
+
+    __slots__ = ("aside", "charged", "domain", "edition", "hits", "joint", "verdict")
+
+    def __init__(
+        self,
+        hits: Sequence[Hit | None],
+        domain: DomainTally,
+        aside: Sequence[Aside],
+        edition: object,
+        unmatched: Sequence[str] | None = None,
+        idle_quota: bool = False,
+    ) -> None:
+        self.edition = edition
+        """Of the book that it was made by."""
+        self.domain = domain
+        """Where the outcome of the request is counted."""
+        self.aside = aside
+        charged: list[Hit] = []
+        self.joint = False
+        """Some are charged together, or some descriptor has several limits."""
+        for hit in hits:
+            if hit is not None and hit.key:
+                charged.append(hit)
+                if hit.together or hit.beside:
+                    self.joint = True
+        self.charged = tuple(in_bundles(charged) if self.joint else charged)
+        """The hits with a counter, those beside them too: what the store decides."""
+        self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
+        """One for each descriptor, or None where nothing limits it."""
+        self.verdict = Verdict(True, self.hits, unmatched, idle_quota)
+
+    def again(self) -> "Plan":
+        """The same with hits of its own: others may be on their way to the store."""
+        if self.hits is not self.charged:
+            hits = [hit.again() if hit is not None and hit.key else hit for hit in self.hits]
+            verdict = self.verdict
+            return Plan(hits, self.domain, self.aside, self.edition, verdict.unmatched, verdict.idle_quota)
+        plan = Plan.__new__(Plan)
+        plan.edition = self.edition
+        plan.domain = self.domain
+        plan.aside = self.aside
+        plan.joint = False
+        plan.charged = charged = tuple([hit.again() for hit in self.charged])
+        plan.hits = charged
+        plan.verdict = Verdict(True, charged, self.verdict.unmatched)
+        return plan
+
+
+class Planner:
+    """Makes plans. What no rule of a book counts has a tally here."""
+
+    def __init__(  # noqa: PLR0913 - tallies for what has no rule, and three settings
+        self,
+        *,
+        domains: DomainTallies,
+        overrides: Tallies,
+        unknown_domains: Tallies,
+        unmatched: Tallies,
+        near_ratio: float,
+        quota_mode: bool,
+        most_hits: int,
+    ) -> None:
+        self._domains = domains
+        self._overrides = overrides
+        self._unknown_domains = unknown_domains
+        self._unmatched = unmatched
+        self._near_ratio = near_ratio
+        self._quota_mode = quota_mode
+        self._most_hits = most_hits
+
+    def plan(self, request: Request, book: RuleBook, edition: object) -> Plan:
+        """The plan for a request by this edition of the book."""
+        domain = request.domain
+        tally = self._domains.of(domain)
+        aside: list[Aside] = []
+        if domain not in book.domains:
+            nothing: list[Hit | None] = [None] * len(request.descriptors)
+            aside.append((self._unknown_domains.of((domain,)), "total_hits", 1))
+            unmatched = _unmatched(request, nothing, book) if request.explain else None
+            return Plan(nothing, tally, aside, edition, unmatched)
+        hits: list[Hit | None] = []
+        unlimited = False
+        count, most_hits = 0, self._most_hits
+        replaced: frozenset[str] = frozenset()
+        for descriptor in request.descriptors:
+            rule = self._rule(book, domain, descriptor)
+            if rule is None:
+                hits.append(None)
+                if not book.exempts(domain, descriptor.entries):
+                    shape = (domain, *(key for key, _ in descriptor.entries))
+                    aside += ((tally, "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1))
+                continue
+            count += 1 + len(rule.beside) if rule.beside else 1
+            if count > most_hits:
+                most = f"the most is {self._most_hits} (REQUEST_MAX_HITS)"
+                raise RpcError(Status.INVALID_ARGUMENT, f"the request meets more limits than it may, {most}")
+            hit = _hit(rule, descriptor.entries, descriptor.cost, quota=rule.quota or self._quota_mode)
+            if rule.limit is None:
+                unlimited = True
+            if rule.replaces:
+                replaced |= rule.replaces
+            if rule.together or rule.beside:
+                _join(hit, descriptor.entries, len(hits))
+                for beside in rule.beside:
+                    replaced |= beside.replaces
+            hits.append(hit)
+        if replaced:
+            hits = [_unless_replaced(hit, replaced, aside) for hit in hits]
+        if unlimited:
+            aside += [(hit.tally, "unlimited", abs(hit.cost)) for hit in hits if hit is not None and not hit.key]
+        unmatched = _unmatched(request, hits, book) if request.explain else None
+        # As upstream: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
+        idle_quota = self._quota_mode and None in hits
+        return Plan(hits, tally, aside, edition, unmatched, idle_quota)
+
+    def _rule(self, book: RuleBook, domain: str, descriptor: Descriptor) -> Rule | None:
+        """The limit that came with the descriptor, or else that of the book."""
+        limit = descriptor.override
+        if limit is None:
+            return book.match(domain, descriptor.entries)
+        entries = descriptor.entries
+        near = near_threshold(limit.requests, self._near_ratio)
+        return book.overriding(domain, entries, limit, near, self._overrides.of(sent_path(domain, entries)))
+
+
+def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook) -> Sequence[str]:
+    """For each descriptor why nothing limits it, empty where something does."""
+    return [
+        "" if hit is not None else why_unlimited(book, request.domain, descriptor.entries)
+        for hit, descriptor in zip(hits, request.descriptors, strict=True)
+    ]
+
+
+def _hit(rule: Rule, entries: Entries, cost: int, *, quota: bool, together: int = 0) -> Hit:
+    tally = tally_of(rule, entries)
+    if rule.limit is not None:
+        return Hit(rule, counter_key(rule, entries), cost, tally=tally, quota=quota, together=together)
+    hit = Hit(rule, "", cost, tally=tally, quota=quota)
+    hit.decision = UNLIMITED
+    return hit
+
+
+def _join(hit: Hit, entries: Entries, index: int) -> None:
+    """Put the hits of the descriptor's other limits beside its first, and say which bundle they belong to.
+
+    A shadow rule, or one quota of several, refuses nothing by itself. So it must not keep others from being charged:
+    its limits are a bundle of their own.
+    """
+    rule = hit.rule
+    if rule.together == REQUEST and rule.limit is not None and not rule.shadow and not hit.quota:
+        hit.together = _BUNDLE_OF_REQUEST
+    elif rule.together and rule.beside:
+        hit.together = _FIRST_BUNDLE_OF_LIST + index
+    hit.beside = [_hit(beside, entries, hit.cost, quota=hit.quota, together=hit.together) for beside in rule.beside]
+
+
+def _unless_replaced(hit: Hit | None, replaced: frozenset[str], aside: list[Aside]) -> Hit | None:
+    """What is left of a descriptor's hits: the first, with the others beside it."""
+    if hit is None:
+        return None
+    left = []
+    for each in (hit, *hit.beside):
+        if each.rule.name in replaced:
+            aside.append((each.tally, "replaced", abs(each.cost)))
+        else:
+            left.append(each)
+    if not left:
+        return None
+    first, *first.beside = left
+    return first

@@ -1,0 +1,145 @@
+"""What the rules make of a request, and what is in its counters now: `POST /explain`, for `ratelimit explain --at`.
+
+Looking charges nothing and counts nothing: the counters are asked by hits of cost 0 that belong to no rule's tally. A
+book may have a million descriptors, so the walk is retold in a thread, one request at a time.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Protocol
+
+from ratelimit_service.api.method import Reply
+from ratelimit_service.api.request import decode
+from ratelimit_service.errors import RpcError, Status, StoreError
+from ratelimit_service.model import Request
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.explain import Explained, Met, as_json, charged, explain, state
+from ratelimit_service.server.admin.json_api import HttpAnswer, printable
+from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.store import Store
+from ratelimit_service.telemetry.tally import Tally
+
+log = logging.getLogger(__name__)
+
+_MOST_DESCRIPTORS: Final = 20
+_MOST_ENTRIES: Final = 200
+"""In one request; Envoy sends a handful. Each entry is compared with all wildcards of its level."""
+_MOST_WAITING: Final = 8
+"""Requests that wait for the thread."""
+
+
+class Answers(Protocol):
+    """A limiter, as far as it is needed here."""
+
+    @property
+    def book(self) -> RuleBook | None:
+        """The rules in force."""
+
+    @property
+    def store(self) -> Store:
+        """Where the counters are."""
+
+
+class Explainer:
+    """Explains requests by the rules and the counters of a limiter."""
+
+    def __init__(self, limiter: Answers) -> None:
+        self._limiter = limiter
+        self._thread = ThreadPoolExecutor(1, "explain")
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def call(self, body: bytes, reply: Reply) -> None:
+        """Explain the RateLimitRequest in `body`, as JSON."""
+        if len(self._waiting) >= _MOST_WAITING:
+            reply(RpcError(Status.UNAVAILABLE, "too many explanations are asked for at once"))
+            return
+        task = asyncio.get_running_loop().create_task(self._answer(body, reply))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+    def close(self) -> None:
+        """Let the thread end."""
+        for task in self._waiting:
+            task.cancel()
+        self._thread.shutdown(wait=False)
+
+    async def _answer(self, body: bytes, reply: Reply) -> None:
+        answer: bytes | RpcError
+        try:
+            answer = await self._explain(body)
+        except RpcError as error:
+            answer = error
+        except Exception:
+            log.exception("a request could not be explained")
+            answer = RpcError(Status.INTERNAL, "the request could not be explained; the log says why")
+        reply(answer)
+
+    async def _explain(self, body: bytes) -> bytes:
+        book = self._limiter.book
+        if book is None:
+            raise RpcError(Status.UNAVAILABLE, "no rate limit configuration loaded")
+        request = decode(body)
+        entries = sum(len(descriptor.entries) for descriptor in request.descriptors)
+        if len(request.descriptors) > _MOST_DESCRIPTORS or entries > _MOST_ENTRIES:
+            most = f"{_MOST_DESCRIPTORS} descriptors and {_MOST_ENTRIES} entries"
+            raise RpcError(Status.INVALID_ARGUMENT, f"at most {most} are explained at once")
+        loop = asyncio.get_running_loop()
+        explained, found = await loop.run_in_executor(self._thread, _explained, book, request)
+        found["store"] = await self._look(explained, found)
+        return await loop.run_in_executor(self._thread, _text, found)
+
+    async def _look(self, explained: Explained, found: dict[str, Any]) -> dict[str, str]:
+        """Add to each rule what is in its counter; says which store that is, and why it cannot be asked."""
+        store = self._limiter.store
+        mets = list(charged(explained))
+        problem = ""
+        if mets:
+            hits = [_look_of(met) for _, _, met in mets]
+            problem = await _asked(store, hits)
+            if not problem:
+                for (index, number, _), hit in zip(mets, hits, strict=True):
+                    found["descriptors"][index]["rules"][number]["state"] = _state(hit)
+        return {"name": store.name, "problem": problem}
+
+
+def _explained(book: RuleBook, request: Request) -> tuple[Explained, dict[str, Any]]:
+    explained = explain(book, request)
+    return explained, as_json(explained)
+
+
+def _text(found: dict[str, Any]) -> bytes:
+    return printable(json.dumps(found, ensure_ascii=False)).encode()
+
+
+def _look_of(met: Met) -> Hit:
+    return Hit(met.rule, met.counter, 0, tally=Tally(), quota=False)
+
+
+async def _asked(store: Store, hits: Sequence[Hit]) -> str:
+    """Have the store decide the hits; says why it did not."""
+    decided: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+
+    def done(error: StoreError | None) -> None:
+        if not decided.done():
+            decided.set_result(error)
+
+    store.hit(hits, done)
+    error = await decided
+    if error is not None:
+        return str(error)
+    reasons = (hit.by_policy.reason for hit in hits if hit.by_policy is not None)
+    reason = next(reasons, "")
+    return reason and f"{store.name} cannot be asked ({reason}); answers are what on_store_failure says"
+
+
+def _state(hit: Hit) -> dict[str, Any]:
+    decision = hit.decision
+    return state(hit.rule, hit.remaining, decision.reset_after)
+
+
+def explained_answer(answer: bytes) -> HttpAnswer:
+    """As JsonApi wants it."""
+    return 200, {}, answer.decode()

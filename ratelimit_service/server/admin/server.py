@@ -1,0 +1,297 @@
+"""The HTTP ports: one for callers, one for the operator, and one for Prometheus when it is asked for."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from importlib import resources
+from itertools import chain
+from socket import socket
+from typing import Any, Final, NamedTuple, Protocol
+
+from aiohttp import web
+from aiohttp.typedefs import Handler as Handle
+from aiohttp.typedefs import Middleware
+
+from ratelimit_service.api.method import Method
+from ratelimit_service.errors import StartError
+from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.server.admin.browsers import refuse_cross_site, refuse_foreign_hosts
+from ratelimit_service.server.admin.connection import KEEPALIVE_SECONDS, NAME, Handler, HttpConnection, Transport
+from ratelimit_service.server.admin.connections import HttpConnections
+from ratelimit_service.server.admin.explain import explained_answer
+from ratelimit_service.server.admin.json_api import Called, JsonApi, http_answer
+from ratelimit_service.server.admin.listen import BACKLOG, bound, open_sockets
+from ratelimit_service.server.admin.renderings import Rendering
+from ratelimit_service.server.admin.status import Listening, Status
+from ratelimit_service.server.admin.texts import rules_text, stats_text
+from ratelimit_service.server.admin.turns import Turns
+from ratelimit_service.server.admin.wrong_protocol import Misdirected, ServerLog, with_target
+from ratelimit_service.server.metrics import Calls, Connections, Metrics, Serving
+from ratelimit_service.server.series import Counted
+from ratelimit_service.settings import Settings
+from ratelimit_service.system.address import Address, Tcp
+from ratelimit_service.system.clock import SECOND, steady_clock
+from ratelimit_service.telemetry.exposition import CONTENT_TYPE
+from ratelimit_service.telemetry.notices import Notices
+from ratelimit_service.telemetry.processes import Workers, share_of_files
+
+log = logging.getLogger(__name__)
+
+_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+_TEXT: Final = _HEADERS | {"Content-Type": "text/plain; charset=utf-8"}
+_METRICS: Final = _HEADERS | {"Content-Type": CONTENT_TYPE}
+_JSON: Final = _HEADERS | {"Content-Type": "application/json"}
+
+
+class CountedMethod(Method, Calls, Protocol):
+    """ShouldRateLimit, as far as it is needed here."""
+
+
+class Addresses(NamedTuple):
+    """Where it listens, with the ports it got."""
+
+    http: Sequence[Tcp]
+    debug: Sequence[Tcp]
+    prometheus: Sequence[Tcp]
+
+
+class _Endpoint(NamedTuple):
+    verb: str
+    path: str
+    handle: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    help: str
+
+
+class _Port(NamedTuple):
+    what: str
+    addresses: Sequence[Tcp]
+    endpoints: Sequence[_Endpoint]
+    refusals: Sequence[Middleware] = ()
+
+
+class AdminServer:
+    """HTTP beside the line of a request: what it shows it only reads, and what `/json` is asked goes to the method."""
+
+    def __init__(  # noqa: PLR0913 - whatever there is to show
+        self,
+        counted: Counted,
+        method: CountedMethod,
+        watcher: Watcher,
+        health: Serving,
+        settings: Settings,
+        *,
+        explainer: Called,
+        connections: Callable[[], Connections | None] = lambda: None,
+        workers: Workers | None = None,
+    ) -> None:
+        self._counted = counted
+        self._method = method
+        self._watcher = watcher
+        self._health = health
+        self._settings = settings
+        self._workers = workers
+        self._notices = Notices(log, steady_clock)
+        self._turns = Turns()
+        self._connections = HttpConnections(share_of_files(settings.http_max_connections), self._notices)
+        self._metrics = Metrics(
+            counted,
+            [method],
+            watcher,
+            health,
+            extra_labels=settings.extra_tags,
+            connections=connections,
+            http=self._connections,
+            workers=workers,
+        )
+        self._status = Status(counted, method, watcher, health, workers=workers)
+        # The request; its descriptors, each perhaps with a limit and a multiplier; their entries.
+        objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
+        json_api = partial(JsonApi, most_bytes=settings.http_max_body_size, most_objects=objects)
+        self._json = json_api(method, http_answer)
+        self._explain = json_api(explainer, explained_answer)
+        self._page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
+        self._servers: list[asyncio.Server] = []
+        self._runners: list[web.AppRunner] = []
+
+    async def start(self, grpc: Sequence[Address] = ()) -> Addresses:
+        """Listen on all ports; StartError, and on none, when one cannot be had. The page says where `grpc` is too."""
+        ports = self._ports()
+        opened: list[list[socket]] = []
+        try:
+            for port in ports:
+                opened += [await open_sockets(port.addresses)]
+        except StartError:
+            for listener in chain.from_iterable(opened):
+                listener.close()
+            raise
+        listening = [Listening("gRPC", str(address)) for address in grpc]
+        got = []
+        for port, listeners in zip(ports, opened, strict=True):
+            got.append([bound(listener) for listener in listeners])
+            for listener, address in zip(listeners, got[-1], strict=True):
+                await self._serve(listener, port, Misdirected(port.what, address.port, grpc, self._notices))
+                listening.append(Listening(port.what, str(address)))
+                log.info("listening for %s on %s", port.what, address)
+        self._status.listening = listening
+        return Addresses(got[0], got[1], got[2] if len(got) > 2 else ())
+
+    async def stop(self) -> None:
+        """Accept nothing more, let what is in flight finish, and close."""
+        for server in self._servers:
+            server.close()
+        await asyncio.gather(*(runner.cleanup() for runner in self._runners))
+        self._connections.close()
+        self._servers.clear()
+        self._runners.clear()
+        self._json.close()
+        self._explain.close()
+
+    def _ports(self) -> list[_Port]:
+        settings = self._settings
+        metrics = "what is counted, as Prometheus reads it"
+        same_site = refuse_cross_site(settings.http_allowed_origins)
+        expose = Rendering(_METRICS, self._metrics_text, self._turns).send
+        status = Rendering(_JSON, self._status_text, self._turns).send
+        rules = Rendering(_TEXT, self._rules_text, self._turns).send
+        stats = Rendering(_TEXT, self._stats_text, self._turns).send
+        ports = [
+            _Port(
+                "HTTP",
+                [Tcp(host, settings.port) for host in settings.host],
+                [
+                    _Endpoint(
+                        "POST", "/json", self._json.handle, "a RateLimitRequest as JSON: 200 allowed, 429 over limit"
+                    ),
+                    _Endpoint("GET", "/healthcheck", self._healthcheck, "200 while callers should come, 500 otherwise"),
+                    _Endpoint("GET", "/metrics", expose, metrics),
+                ],
+                [same_site],
+            ),
+            _Port(
+                "debug HTTP",
+                [Tcp(host, settings.debug_port) for host in settings.debug_host],
+                [
+                    _Endpoint("GET", "/", self._show, "the page: rules and what they answer"),
+                    _Endpoint("GET", "/metrics", expose, metrics),
+                    _Endpoint("GET", "/rlconfig", rules, "the rules in force, a line each"),
+                    _Endpoint("GET", "/stats", stats, "what upstream counts, under its statsd names"),
+                    _Endpoint("GET", "/status", status, "what the page shows, as JSON"),
+                    _Endpoint(
+                        "POST",
+                        "/explain",
+                        self._explain.handle,
+                        "which rules a RateLimitRequest meets, and why",
+                    ),
+                ],
+                [refuse_foreign_hosts(settings.debug_allowed_hosts), same_site],
+            ),
+        ]
+        if settings.use_prometheus:
+            endpoint = _Endpoint("GET", settings.prometheus_path, expose, metrics)
+            ports.append(_Port("Prometheus", [settings.prometheus_addr], [endpoint]))
+        return ports
+
+    async def _serve(self, listener: socket, port: _Port, misdirected: Misdirected) -> None:
+        app = web.Application(
+            client_max_size=self._settings.http_max_body_size,
+            middlewares=[self._in_turn, *port.refusals, _listing(port.endpoints)],
+        )
+        app.on_response_prepare.append(_name_server)
+        for endpoint in port.endpoints:
+            app.router.add_route(endpoint.verb, endpoint.path, endpoint.handle)
+            if endpoint.verb == "GET":
+                app.router.add_route("HEAD", endpoint.path, endpoint.handle)
+        runner = web.AppRunner(app, shutdown_timeout=self._settings.drain_timeout / SECOND)
+        await runner.setup()
+        self._runners.append(runner)
+        http, loop = runner.server, asyncio.get_running_loop()
+        assert http is not None, "it was set up"
+        http.request_factory = with_target(http.request_factory)
+        options: Mapping[str, Any] = {
+            "logger": ServerLog(log, misdirected),
+            "access_log": None,
+            "keepalive_timeout": KEEPALIVE_SECONDS,
+            "lingering_time": 0,  # it would parse what it throws away
+            "auto_decompress": False,  # a few bytes can be a gigabyte
+        }
+        make = partial(Handler, http, loop=loop, **options)
+        self._servers.append(
+            await loop.create_server(
+                lambda: HttpConnection(self._connections, self._turns, make, misdirected),
+                sock=listener,
+                backlog=BACKLOG,
+            )
+        )
+
+    @web.middleware
+    async def _in_turn(self, request: web.Request, handler: Handle) -> web.StreamResponse:
+        if not isinstance(request.transport, Transport):
+            raise ConnectionResetError("the client has left")
+        with request.transport.connection.answering(request):
+            await self._turns.wait()
+            return await handler(request)
+
+    async def _healthcheck(self, _: web.Request) -> web.StreamResponse:
+        if self._health.serving:
+            return web.Response(text="OK", headers=_TEXT)
+        return web.Response(status=500, headers=_TEXT)
+
+    async def _metrics_text(self) -> Iterable[str]:
+        await self._refresh()
+        process = await asyncio.to_thread(self._metrics.process)
+        return chain(self._metrics.exposition(), [process])
+
+    async def _refresh(self) -> None:
+        if self._workers is not None:
+            await self._workers.refresh()
+
+    async def _show(self, _: web.Request) -> web.StreamResponse:
+        nonce = secrets.token_urlsafe()
+        headers = _HEADERS | {
+            "Content-Security-Policy": (
+                f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self';"
+                " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            ),
+            "Referrer-Policy": "no-referrer",
+        }
+        return web.Response(text=self._page.replace("{nonce}", nonce), content_type="text/html", headers=headers)
+
+    async def _status_text(self) -> Iterable[str]:
+        await self._refresh()
+        return self._status.text()
+
+    async def _rules_text(self) -> Iterable[str]:
+        book = self._counted.book
+        return rules_text(() if book is None else book.rules)
+
+    async def _stats_text(self) -> Iterable[str]:
+        await self._refresh()
+        return stats_text(self._counted, [self._method], self._watcher)
+
+
+async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = NAME
+
+
+def _listing(endpoints: Sequence[_Endpoint]) -> Middleware:
+    """Answers for what is not there with what is."""
+    lines = "".join(f"{endpoint.verb} {endpoint.path}: {endpoint.help}\n" for endpoint in endpoints)
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handle) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPNotFound:
+            return web.Response(status=404, text=f"there is nothing at this path; there is\n\n{lines}", headers=_TEXT)
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            headers = _TEXT | {"Allow": allowed}
+            return web.Response(status=405, text=f"only {allowed}\n", headers=headers)
+        except RuntimeError as error:
+            if request.transport is None:  # aiohttp's way to say that a body does not come any more
+                raise ConnectionResetError("the client has left") from error
+            raise
+
+    return middleware

@@ -1,0 +1,174 @@
+"""What the page shows, as JSON."""
+
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from heapq import nlargest
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from ratelimit_service import __version__
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.rules.words import counting_in_words, window_in_words
+from ratelimit_service.server.admin.troubles import Trouble, troubles
+from ratelimit_service.server.metrics import Calls, Serving
+from ratelimit_service.server.series import CONTROL, Counted, domain_numbers
+from ratelimit_service.system.clock import SECOND, Clock, system_clock
+from ratelimit_service.telemetry.processes import Workers
+from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_ANSWERS, DomainTallies, Tallies
+
+_MOST_TALLIES = 20
+_BLOCK = 20
+"""Rules at a time: a tenth of a millisecond."""
+
+
+class Listening(NamedTuple):
+    """What is listened for, and where."""
+
+    what: str
+    address: str
+
+
+class Status:
+    """The state of the service; times in it are seconds since the epoch."""
+
+    def __init__(
+        self,
+        counted: Counted,
+        method: Calls,
+        watcher: Watcher,
+        health: Serving,
+        *,
+        clock: Clock = system_clock,
+        workers: Workers | None = None,
+    ) -> None:
+        self.listening: Sequence[Listening] = ()
+        self._counted = counted
+        self._method = method
+        self._watcher = watcher
+        self._health = health
+        self._clock = clock
+        self._workers = workers
+        self._started = clock()
+
+    def text(self) -> Iterator[str]:
+        """One JSON object, in blocks; its rules come last."""
+        book = self._counted.book
+        rules = () if book is None else book.rules
+        yield json.dumps(self._service())[:-1]
+        yield ', "rules": ['
+        for start in range(0, len(rules), _BLOCK):
+            yield (", " if start else "") + ", ".join(
+                [json.dumps(described_rule(rule)) for rule in rules[start : start + _BLOCK]]
+            )
+        yield "]}\n"
+
+    def _service(self) -> dict[str, Any]:
+        counted, watcher, store = self._counted, self._watcher, self._counted.store
+        return {
+            "version": __version__,
+            "python": platform.python_version(),
+            "now": self._clock() / SECOND,
+            "started": self._started / SECOND,
+            "serving": self._health.serving,
+            "draining": self._health.draining_since is not None,
+            "troubles": [trouble._asdict() for trouble in self._troubles()],
+            "listening": [listening._asdict() for listening in self.listening],
+            "store": {
+                "name": store.name,
+                "healthy": store.healthy,
+                "counters": store.counters,
+                "evicted": store.evicted,
+            },
+            "workers": [
+                {"number": worker.number, "pid": worker.pid, "ready": worker.ready, "connections": worker.load}
+                for worker in (self._workers.alive if self._workers is not None else ())
+            ],
+            "calls": {
+                "total": self._method.calls,
+                "service_errors": counted.totals.service_errors,
+                "store_errors": counted.totals.store_errors,
+                "shadowed": counted.totals.global_shadow_mode,
+                "by_policy": sum(tally.by_policy for _, tally in counted.domains.items()),
+                "latency": self._method.latency.buckets(),
+            },
+            "reload": {
+                "path": str(watcher.path),
+                "successes": watcher.successes,
+                "failures": watcher.failures,
+                "current": watcher.successes > 0 and not watcher.problems,
+                "last_success": _seconds(watcher.last_success),
+                "last_failure": _seconds(watcher.last_failure),
+            },
+            "domains": _requests(counted.domains),
+            "unmatched": _most_hit(counted.unmatched),
+            "unknown_domains": _most_hit(counted.unknown_domains),
+            "overrides": _most_hit(counted.overrides),
+        }
+
+    def _troubles(self) -> Iterator[Trouble]:
+        return troubles(self._counted.store, self._watcher, self._health, self._workers, self._clock())
+
+
+def described_rule(rule: Rule) -> dict[str, Any]:
+    """A rule and what it has answered, all its values together."""
+    tallies = [rule.tally] if rule.tallies is None else [tally for _, tally in rule.tallies.items()]
+    return {
+        "domain": rule.domain,
+        "path": rule.path[1:],
+        "limit": _limit(rule),
+        "options": _options(rule),
+        "place": "" if rule.place is None else f"{rule.place.path}:{rule.place.line}",
+        "total": sum(tally.total_hits + tally.unlimited for tally in tallies),
+        "over": sum(tally.over_limit for tally in tallies),
+        "near": sum(tally.near_limit for tally in tallies),
+        "within": sum(tally.within_limit + tally.unlimited for tally in tallies),
+        "shadow": sum(tally.shadow_mode for tally in tallies),
+        "by_policy": sum(getattr(tally, answer.number) for tally in tallies for answer in POLICY_ANSWERS),
+    }
+
+
+def _limit(rule: Rule) -> str:
+    limit = rule.limit
+    return "unlimited" if limit is None else f"{limit.requests:,} per {window_in_words(limit)}"
+
+
+def _options(rule: Rule) -> list[str]:
+    options = []
+    if rule.name:
+        options.append(f"name {rule.name}")
+    options += counting_in_words(rule)
+    if rule.shadow:
+        options.append("shadow")
+    if rule.quota:
+        options.append("quota")
+    if any(level.shared is not None for level in rule.levels):
+        options.append("shared")
+    if rule.tallies is not None:
+        options.append("metrics by value")
+    if rule.replaces:
+        options.append(f"replaces {', '.join(sorted(rule.replaces))}")
+    return options
+
+
+def _most_hit(tallies: Tallies) -> list[dict[str, Any]]:
+    most = nlargest(_MOST_TALLIES, tallies.items(), key=lambda item: item[1].total_hits)
+    return [
+        {"path": [CONTROL.sub("_", part) for part in path], "total": tally.total_hits, "over": tally.over_limit}
+        for path, tally in most
+    ]
+
+
+def _requests(domains: DomainTallies) -> list[dict[str, Any]]:
+    """What became of the requests of the busiest domains."""
+    asked = [
+        {"domain": domain, **dict(zip(OUTCOMES, numbers, strict=False)), "total": sum(numbers[: len(OUTCOMES)])}
+        for domain, tally in domains.items()
+        if any(numbers := domain_numbers(tally))
+    ]
+    return nlargest(_MOST_TALLIES, asked, key=itemgetter("total"))
+
+
+def _seconds(moment: int | None) -> float | None:
+    return None if moment is None else moment / SECOND

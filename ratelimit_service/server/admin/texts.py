@@ -1,0 +1,56 @@
+"""Rules and numbers as lines of text, under upstream's names."""
+
+from collections.abc import Iterator, Sequence
+
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.rules.words import counting_in_words
+from ratelimit_service.server.metrics import Calls, method_name
+from ratelimit_service.server.series import BLOCK, STATS, Counted, plain, sums
+
+_RATE_LIMIT = "ratelimit.service.rate_limit"
+
+
+def rules_text(rules: Sequence[Rule]) -> Iterator[str]:
+    """One line for each rule, in the order of the files, as text in blocks."""
+    for start in range(0, len(rules), BLOCK):
+        yield "".join([_rule_line(rule) for rule in rules[start : start + BLOCK]])
+
+
+def _rule_line(rule: Rule) -> str:
+    limit = rule.limit
+    unit, requests = ("UNKNOWN", 0) if limit is None else (limit.unit.name, limit.requests)
+    # What upstream lacks comes last, and only where it is used.
+    times = 1 if limit is None else limit.window // limit.unit.window
+    ours = "".join(
+        f", {text}" for text in ([f"unit_multiplier: {times}"] if times > 1 else []) + counting_in_words(rule)
+    )
+    return (
+        f"{'.'.join(map(plain, rule.path))}: unit={unit} requests_per_unit={requests},"
+        f" shadow_mode: {str(rule.shadow).lower()}, quota_mode: {str(rule.quota).lower()}{ours}\n"
+    )
+
+
+def stats_text(counted: Counted, methods: Sequence[Calls], watcher: Watcher) -> Iterator[str]:
+    """Everything that upstream counts, `name: value` on a line, as text in blocks."""
+    found = yield from sums(counted, lambda path: ".".join(map(plain, path)))
+    for key, (numbers, shown) in found.items():
+        yield "".join(
+            [
+                f"{_RATE_LIMIT}.{key}.{stat.name}: {number}\n"
+                for stat, number in zip(STATS, numbers[: len(STATS)], strict=True)
+                if number or stat.name in shown
+            ]
+        )
+    for path, tally in counted.unknown_domains.items():
+        yield f"{_RATE_LIMIT}.{plain(path[0])}.domain_not_found: {tally.total_hits}\n"
+    totals = counted.totals
+    yield (
+        f"ratelimit.service.call.should_rate_limit.redis_error: {totals.store_errors}\n"
+        f"ratelimit.service.call.should_rate_limit.service_error: {totals.service_errors}\n"
+        f"ratelimit.service.config_load_error: {watcher.failures}\n"
+        f"ratelimit.service.config_load_success: {watcher.successes}\n"
+        f"ratelimit.service.global_shadow_mode: {totals.global_shadow_mode}\n"
+    )
+    for method in methods:
+        yield f"ratelimit_server.{method_name(method)}.total_requests: {method.calls}\n"

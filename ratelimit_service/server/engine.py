@@ -1,0 +1,110 @@
+"""What answers calls, put together: store, limiter, methods, transport. One is in every process that answers."""
+
+import asyncio
+import gc
+from collections.abc import Sequence
+
+from ratelimit_service.api.answer import Answer, HeaderNames
+from ratelimit_service.api.health import Health
+from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.api.reflection import reflection
+from ratelimit_service.api.request import RequestLimits
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.source import Source
+from ratelimit_service.server.admin.explain import Explainer
+from ratelimit_service.settings import Settings
+from ratelimit_service.stores import open_store
+from ratelimit_service.system.address import Address
+from ratelimit_service.system.clock import SECOND
+from ratelimit_service.transports import open_transport
+
+SWITCH_SECONDS = 0.0001
+"""How long a thread that parses rules keeps the interpreter while calls wait; by default it is fifty times as long."""
+
+SWEEP_SECONDS = 0.1
+
+
+class Engine:
+    """The methods on their transport, the limiter, and the store."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.health = Health(needs_store=settings.redis_health_check_active_connection)
+        self.store = open_store(settings)
+        self.limiter = Limiter(
+            self.store,
+            shadow_mode=settings.shadow_mode,
+            quota_mode=settings.quota_mode,
+            near_ratio=settings.near_limit_ratio,
+            most_values=settings.metrics_max_values,
+            most_hits=settings.request_max_hits,
+        )
+        self.method = ShouldRateLimit(self.limiter, _answer(settings), _limits(settings))
+        self.explainer = Explainer(self.limiter)
+        self.transport = open_transport(settings)
+        self._grace_seconds = settings.drain_timeout / SECOND
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def start(self, addresses: Sequence[Address]) -> Sequence[Address]:
+        """Listen, and keep house; answers where it listens, with the ports it got."""
+        self.store.sweep()  # a store begins to look for its servers, so that the first call finds it connected
+        methods, streams = self.health.methods(), [*self.health.streams(), *reflection()]
+        got = await self.transport.start([self.method, *methods], streams, addresses)
+        self._sweeping = asyncio.create_task(self._sweep())
+        return got
+
+    def publish(self, book: RuleBook) -> None:
+        """Answer by these rules from now on."""
+        self.limiter.book = book
+        # The book stays. Frozen, it is not walked by the collector again and again: 75 ms for ten thousand rules.
+        gc.freeze()
+        # Counters make no cycles, and to walk a million takes 165 ms. So the collector looks at young objects as often
+        # as ever, and at old ones only after 70 million new ones.
+        gc.set_threshold(700, 10, 10_000)
+        self.health.rules_loaded(bool(book.domains))
+
+    async def stop(self) -> None:
+        """Take no more calls, and finish those in flight."""
+        self.health.finish()
+        await self.transport.stop(self._grace_seconds)
+
+    async def close(self) -> None:
+        """Give back what the store holds."""
+        self.explainer.close()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        await self.store.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.store.sweep()
+            self.method.sweep()
+            self.health.store_is(self.store.healthy)
+
+
+def parse_rules(settings: Settings, sources: Sequence[Source], previous: RuleBook | None) -> RuleBook:
+    """The book of these files; RulesError when they are wrong."""
+    return parse(
+        sources,
+        merge_domains=settings.merge_domain_config,
+        near_ratio=settings.near_limit_ratio,
+        most_values=settings.metrics_max_values,
+        previous=previous,
+    )
+
+
+def _limits(settings: Settings) -> RequestLimits:
+    return RequestLimits(
+        settings.request_max_descriptors, settings.request_max_entries, settings.request_max_value_length
+    )
+
+
+def _answer(settings: Settings) -> Answer:
+    names = HeaderNames(settings.limit_limit_header, settings.limit_remaining_header, settings.limit_reset_header)
+    return Answer(
+        headers=names if settings.limit_response_headers_enabled else None,
+        dynamic_metadata=settings.response_dynamic_metadata,
+    )

@@ -1,0 +1,1 @@
+"""What the parts count, measure and log."""
