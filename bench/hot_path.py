@@ -148,7 +148,7 @@ def main() -> None:
     show("decode", nanoseconds(decode, bodies, calls))
     show("plan", nanoseconds(limiter.plan, asked, calls))
     show("charge", nanoseconds(limiter.store.charge, [plan.charged for plan in plans], calls))
-    show("charge and judge", nanoseconds(limiter.decide, plans, calls))
+    show("charge and judge", nanoseconds(limiter.decide_now, plans, calls))
     answer = Answer()
     show("encode", nanoseconds(lambda verdict: answer.encode(verdict, b""), [plan.verdict for plan in plans], calls))
 

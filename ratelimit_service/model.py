@@ -1,6 +1,6 @@
 """The nouns everything else is written in: Limit, Descriptor, Request, Decision."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -12,6 +12,10 @@ MAX_REQUESTS = 2**32 - 1
 
 LONGEST_WINDOW = 100 * 365 * DAY
 """Microseconds; the end of such a window is still exact in Lua's integers."""
+
+Cancel = Callable[[], bool]
+"""Cancels a request that waits for the store. True: its hits were not sent yet; nothing is charged, and the request's
+callback is not called. False: it is too late, and the callback is called as usual."""
 
 
 class Unit(IntEnum):

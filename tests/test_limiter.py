@@ -188,9 +188,9 @@ def test_in_global_quota_mode_a_descriptor_that_nothing_limits_is_a_quota_that_i
 
     answers: list[Verdict | RpcError | None] = []
     if later:
-        tested.ask(plan, answers.append)
+        tested.decide_later(plan, answers.append)
     else:
-        answers.append(tested.decide(plan))
+        answers.append(tested.decide_now(plan))
 
     (verdict,) = answers
     assert isinstance(verdict, Verdict)
@@ -351,7 +351,7 @@ def test_requests_of_one_plan_may_wait_for_the_store_side_by_side() -> None:
     answers: list[Verdict | RpcError] = []
 
     for _ in range(3):
-        tested.ask(plan, answers.append)
+        tested.decide_later(plan, answers.append)
     store.answer()
 
     assert [answer.allowed for answer in answers if isinstance(answer, Verdict)] == [True, True, False]

@@ -9,11 +9,11 @@ from ratelimit_service.model import Request
 def check(limiter: Limiter, request: Request) -> Verdict:
     """The verdict on a request; RpcError when there is none."""
     plan = limiter.plan(request)
-    verdict = limiter.decide(plan)
+    verdict = limiter.decide_now(plan)
     if verdict is not None:
         return verdict
     answers: list[Verdict | RpcError] = []
-    limiter.ask(plan, answers.append)
+    limiter.decide_later(plan, answers.append)
     (answer,) = answers
     if isinstance(answer, RpcError):
         raise answer

@@ -16,7 +16,7 @@ from ratelimit_service.api.generated.grpc.health.v1.health_pb2 import (
     HealthListRequest,
     HealthListResponse,
 )
-from ratelimit_service.api.method import Method, Receiver, Reply, Stream, StreamMethod
+from ratelimit_service.api.method import Method, Receiver, Reply, Sender, StreamMethod
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.system.clock import Clock, system_clock
 
@@ -89,7 +89,7 @@ class Health:
             return HealthCheckResponse.SERVICE_UNKNOWN
         return HealthCheckResponse.SERVING if self.serving else HealthCheckResponse.NOT_SERVING
 
-    def watch(self, stream: Stream) -> Receiver:
+    def watch(self, stream: Sender) -> Receiver:
         """Take the stream in, or end it if there are too many."""
         watcher = _Watcher(self, stream)
         if self._finished:
@@ -152,14 +152,14 @@ class _Watch:
     def __init__(self, health: Health) -> None:
         self._health = health
 
-    def open(self, stream: Stream) -> Receiver:
+    def open(self, stream: Sender) -> Receiver:
         return self._health.watch(stream)
 
 
 class _Watcher:
     """One Watch call: says how the service is when asked, and again at each change."""
 
-    def __init__(self, health: Health, stream: Stream) -> None:
+    def __init__(self, health: Health, stream: Sender) -> None:
         self.stream = stream
         self._health = health
         self._name: str | None = None

@@ -8,12 +8,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ratelimit_service.errors import RpcError
+from ratelimit_service.model import Cancel
 
 Reply = Callable[[bytes | RpcError], None]
-
-TakeBack = Callable[[], bool]
-"""Ends a call that nobody waits for any more as if it had never been: nothing is charged, and `reply` is not called.
-False when it is too late for that, and `reply` is called as ever."""
 
 
 class Method(Protocol):
@@ -23,15 +20,15 @@ class Method(Protocol):
     def path(self) -> str:
         """As in the `:path` header: `/package.Service/Method`."""
 
-    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> TakeBack | None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> Cancel | None:
         """Answer the message in `body`: `reply` is called once, with the answer's bytes or with why there is none.
 
         `timeout` is how many microseconds the caller waits, if it says so.
-        Nothing is returned when it has been called, or cannot be prevented.
+        Nothing is returned when it has been called, or cannot be cancelled.
         """
 
 
-class Stream(Protocol):
+class Sender(Protocol):
     """The transport's side of one streaming call."""
 
     def send(self, message: bytes) -> None:
@@ -61,5 +58,5 @@ class StreamMethod(Protocol):
     def path(self) -> str:
         """As in the `:path` header."""
 
-    def open(self, stream: Stream) -> Receiver:
+    def open(self, stream: Sender) -> Receiver:
         """A client has begun a call."""

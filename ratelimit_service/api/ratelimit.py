@@ -7,12 +7,13 @@ from time import perf_counter_ns
 
 from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.decisions import log_failure, with_decisions_logged
-from ratelimit_service.api.method import Reply, TakeBack
+from ratelimit_service.api.method import Reply
 from ratelimit_service.api.request import DEFAULT, RequestLimits, decode
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.plan import Plan
 from ratelimit_service.limiter.verdict import Verdict
+from ratelimit_service.model import Cancel
 from ratelimit_service.telemetry.latency import Latency
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class ShouldRateLimit:
         self._seen: set[int] = set()
         """Hashes of requests that came, lately, at least once."""
 
-    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> TakeBack | None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> Cancel | None:
         """Answer the request in `body`."""
         started = perf_counter_ns()
         self.calls += 1
@@ -65,9 +66,9 @@ class ShouldRateLimit:
                 limiter.domains.other.failed += 1
                 self._finish(body, reply, started, error)
                 return None
-        verdict = limiter.decide(plan)
+        verdict = limiter.decide_now(plan)
         if verdict is None:
-            return limiter.ask(plan, partial(self._finish, body, reply, started), timeout)
+            return limiter.decide_later(plan, partial(self._finish, body, reply, started), timeout)
         answer = self._encode(verdict, body)
         # Decisions end with their call. Kept in the plan they would wander through the memory: 15 % of the call.
         for hit in plan.charged:
@@ -136,4 +137,4 @@ class ShouldRateLimit:
 
 def _bytes_of(body: bytes, plan: Plan) -> int:
     """What remembering the plan takes, within a fifth: its bytes stand in the request and in names of counters."""
-    return 350 + 2 * len(body) + 270 * len(plan.charged) + 80 * len(plan.aside)
+    return 350 + 2 * len(body) + 270 * len(plan.charged) + 80 * len(plan.increments)

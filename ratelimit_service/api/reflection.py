@@ -22,7 +22,7 @@ from ratelimit_service.api.generated.grpc.reflection.v1.reflection_pb2 import (
     ServiceResponse,
 )
 from ratelimit_service.api.generated.grpc.reflection.v1alpha import reflection_pb2 as alpha_pb2
-from ratelimit_service.api.method import Receiver, Stream, StreamMethod
+from ratelimit_service.api.method import Receiver, Sender, StreamMethod
 from ratelimit_service.errors import RpcError, Status
 
 SERVICES: Final = (
@@ -51,14 +51,14 @@ class _Reflect:
         self.path = path
         self._answer = answer
 
-    def open(self, stream: Stream) -> Receiver:
+    def open(self, stream: Sender) -> Receiver:
         return _Conversation(stream, self._answer)
 
 
 class _Conversation:
     """One call: an answer for each message, in order."""
 
-    def __init__(self, stream: Stream, answer: Answer) -> None:
+    def __init__(self, stream: Sender, answer: Answer) -> None:
         self._stream = stream
         self._answer = answer
 

@@ -6,15 +6,15 @@ from time import perf_counter_ns
 from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
 from ratelimit_service.limiter.plan import Plan, Planner
 from ratelimit_service.limiter.verdict import Verdict, tightest_of
-from ratelimit_service.model import ByPolicy, Request
+from ratelimit_service.model import ByPolicy, Cancel, Request
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.stores.hit import Hit, spare
-from ratelimit_service.stores.store import Store, TakeBack
+from ratelimit_service.stores.store import Store
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Tallies, Totals
 
-Judged = Callable[[Verdict | RpcError], None]
-"""Hears the verdict, or why there is none: what `Done` is to a store, and `Reply` to a method."""
+OnVerdict = Callable[[Verdict | RpcError], None]
+"""The callback with the verdict, or with the error in place of it."""
 
 
 class Limiter:
@@ -45,7 +45,7 @@ class Limiter:
         self.unmatched = Tallies(OTHER, most_values)
         """Descriptors that no rule fits, by domain and keys, counted in `total_hits`."""
         self.waits = Latency()
-        """How long requests waited for a store that does not answer at once."""
+        """Time that requests waited for a store that does not answer at once."""
         self._charge = store.charge
         self._planner = Planner(
             domains=self.domains,
@@ -77,8 +77,8 @@ class Limiter:
             raise RpcError(Status.UNAVAILABLE, "no rate limit configuration loaded")
         return self._planner.plan(request, self._book, self.edition)
 
-    def decide(self, plan: Plan) -> Verdict | None:
-        """Charge the plan and judge it. None when the store must be waited for: nothing is charged, and `ask` does it.
+    def decide_now(self, plan: Plan) -> Verdict | None:
+        """Charge the plan and judge it. None when the store does not answer at once: nothing is charged.
 
         The verdict and its decisions are the plan's own: they hold until the same plan is decided again.
         """
@@ -87,10 +87,10 @@ class Limiter:
             return None
         return self._judge(plan)
 
-    def ask(self, plan: Plan, judged: Judged, timeout: int | None = None) -> TakeBack | None:
-        """Charge the plan; when the store has answered, `judged` is called once, unless all is taken back before.
+    def decide_later(self, plan: Plan, on_verdict: OnVerdict, timeout: int | None = None) -> Cancel | None:
+        """Charge the plan; `on_verdict` is called once, when the store has answered, unless the charge is cancelled.
 
-        `timeout` is how many microseconds the caller waits, if it says so.
+        `timeout`: microseconds until the caller's deadline, if it has one.
         """
         asked = plan.again()
         began = perf_counter_ns()
@@ -98,20 +98,20 @@ class Limiter:
         def done(error: StoreError | None) -> None:
             self.waits.observe(perf_counter_ns() - began)
             if error is None:
-                judged(self._judge(asked))
+                on_verdict(self._judge(asked))
             elif isinstance(error, TooHeavyError):
                 self.totals.service_errors += 1
                 asked.domain.failed += 1
-                judged(RpcError(Status.INVALID_ARGUMENT, str(error)))
+                on_verdict(RpcError(Status.INVALID_ARGUMENT, str(error)))
             else:
                 self._count_failed(asked)
-                judged(RpcError(Status.UNAVAILABLE, str(error)))
+                on_verdict(RpcError(Status.UNAVAILABLE, str(error)))
 
         return self.store.hit(asked.charged, done, timeout)
 
     def _judge(self, plan: Plan) -> Verdict:
         """Count every decision, and sum them up."""
-        for tally, number, cost in plan.aside:
+        for tally, number, cost in plan.increments:
             tally.add(number, cost)
         verdict = plan.verdict
         if plan.joint:

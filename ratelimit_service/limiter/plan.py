@@ -17,8 +17,8 @@ from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Tallie
 
 UNLIMITED: Final = Decision(True, MAX_REQUESTS, 0, 0, 0)
 
-Aside = tuple[Tally | DomainTally, str, int]
-"""A tally, the name of one of its numbers, and by how much that grows, whatever the counters say."""
+TallyIncrement = tuple[Tally | DomainTally, str, int]
+"""A tally, the name of one of its counters, and how much to add to it; added without asking the store."""
 
 _BUNDLE_OF_REQUEST: Final = 1
 _FIRST_BUNDLE_OF_LIST: Final = 2
@@ -27,13 +27,13 @@ _FIRST_BUNDLE_OF_LIST: Final = 2
 class Plan:
     """The hits of a request, and the verdict that they add up to once the store has decided them."""
 
-    __slots__ = ("aside", "charged", "domain", "edition", "hits", "joint", "verdict")
+    __slots__ = ("charged", "domain", "edition", "hits", "increments", "joint", "verdict")
 
     def __init__(
         self,
         hits: Sequence[Hit | None],
         domain: DomainTally,
-        aside: Sequence[Aside],
+        increments: Sequence[TallyIncrement],
         edition: object,
         unmatched: Sequence[str] | None = None,
         idle_quota: bool = False,
@@ -42,7 +42,7 @@ class Plan:
         """Of the book that it was made by."""
         self.domain = domain
         """Where the outcome of the request is counted."""
-        self.aside = aside
+        self.increments = increments
         charged: list[Hit] = []
         self.joint = False
         """Some are charged together, or some descriptor has several limits."""
@@ -62,11 +62,11 @@ class Plan:
         if self.hits is not self.charged:
             hits = [hit.again() if hit is not None and hit.key else hit for hit in self.hits]
             verdict = self.verdict
-            return Plan(hits, self.domain, self.aside, self.edition, verdict.unmatched, verdict.idle_quota)
+            return Plan(hits, self.domain, self.increments, self.edition, verdict.unmatched, verdict.idle_quota)
         plan = Plan.__new__(Plan)
         plan.edition = self.edition
         plan.domain = self.domain
-        plan.aside = self.aside
+        plan.increments = self.increments
         plan.joint = False
         plan.charged = charged = tuple([hit.again() for hit in self.charged])
         plan.hits = charged
@@ -100,12 +100,12 @@ class Planner:
         """The plan for a request by this edition of the book."""
         domain = request.domain
         tally = self._domains.of(domain)
-        aside: list[Aside] = []
+        increments: list[TallyIncrement] = []
         if domain not in book.domains:
             nothing: list[Hit | None] = [None] * len(request.descriptors)
-            aside.append((self._unknown_domains.of((domain,)), "total_hits", 1))
+            increments.append((self._unknown_domains.of((domain,)), "total_hits", 1))
             unmatched = _unmatched(request, nothing, book) if request.explain else None
-            return Plan(nothing, tally, aside, edition, unmatched)
+            return Plan(nothing, tally, increments, edition, unmatched)
         hits: list[Hit | None] = []
         unlimited = False
         count, most_hits = 0, self._most_hits
@@ -116,7 +116,7 @@ class Planner:
                 hits.append(None)
                 if not book.exempts(domain, descriptor.entries):
                     shape = (domain, *(key for key, _ in descriptor.entries))
-                    aside += ((tally, "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1))
+                    increments += ((tally, "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1))
                 continue
             count += 1 + len(rule.beside) if rule.beside else 1
             if count > most_hits:
@@ -133,13 +133,13 @@ class Planner:
                     replaced |= beside.replaces
             hits.append(hit)
         if replaced:
-            hits = [_unless_replaced(hit, replaced, aside) for hit in hits]
+            hits = [_unless_replaced(hit, replaced, increments) for hit in hits]
         if unlimited:
-            aside += [(hit.tally, "unlimited", abs(hit.cost)) for hit in hits if hit is not None and not hit.key]
+            increments += [(hit.tally, "unlimited", abs(hit.cost)) for hit in hits if hit is not None and not hit.key]
         unmatched = _unmatched(request, hits, book) if request.explain else None
         # As upstream: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
         idle_quota = self._quota_mode and None in hits
-        return Plan(hits, tally, aside, edition, unmatched, idle_quota)
+        return Plan(hits, tally, increments, edition, unmatched, idle_quota)
 
     def _rule(self, book: RuleBook, domain: str, descriptor: Descriptor) -> Rule | None:
         """The limit that came with the descriptor, or else that of the book."""
@@ -182,14 +182,14 @@ def _join(hit: Hit, entries: Entries, index: int) -> None:
     hit.beside = [_hit(beside, entries, hit.cost, quota=hit.quota, together=hit.together) for beside in rule.beside]
 
 
-def _unless_replaced(hit: Hit | None, replaced: frozenset[str], aside: list[Aside]) -> Hit | None:
+def _unless_replaced(hit: Hit | None, replaced: frozenset[str], increments: list[TallyIncrement]) -> Hit | None:
     """What is left of a descriptor's hits: the first, with the others beside it."""
     if hit is None:
         return None
     left = []
     for each in (hit, *hit.beside):
         if each.rule.name in replaced:
-            aside.append((each.tally, "replaced", abs(each.cost)))
+            increments.append((each.tally, "replaced", abs(each.cost)))
         else:
             left.append(each)
     if not left:

@@ -4,13 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ratelimit_service.errors import StoreError
+from ratelimit_service.model import Cancel
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.telemetry.figures import Figure
 
 Done = Callable[[StoreError | None], None]
-
-TakeBack = Callable[[], bool]
-"""Has hits that are not on their way neither charged nor decided, and says so; False when it is too late for that."""
 
 
 class Lost(NamedTuple):
@@ -66,7 +64,7 @@ class Store(StoreStatus, Protocol):
     def charge(self) -> Callable[[Sequence[Hit]], bool] | None:
         """Does what `hit` does at once, and says so, or does nothing. None in a store that always waits for others."""
 
-    def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> TakeBack | None:
+    def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> Cancel | None:
         """Charge all hits of one request, write a decision on each, then call `done` once, now or later.
 
         `timeout` is how many microseconds the caller waits for its answer, if it says so; `done` is called before.

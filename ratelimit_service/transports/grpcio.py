@@ -130,10 +130,10 @@ class GrpcioTransport:
             try:
                 remaining = cast("float | None", context.time_remaining())  # as grpc documents it
                 timeout = None if remaining is None else max(0, int(remaining * SECOND))
-                take_back = method.call(body, call.reply, timeout)
+                cancel = method.call(body, call.reply, timeout)
                 answer = call.answer
                 if answer is None:
-                    answer = await call.wait(take_back)
+                    answer = await call.wait(cancel)
             except Exception:
                 log.exception("%s failed", method.path)
                 answer = INTERNAL

@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from ratelimit_service.api.method import Receiver, TakeBack
+from ratelimit_service.api.method import Receiver
 from ratelimit_service.errors import RpcError
+from ratelimit_service.model import Cancel
 from ratelimit_service.transports.refusals import (
     INTERNAL,
     MESSAGE_BYTES,
@@ -56,14 +57,14 @@ class UnaryCall:
         elif not self._waiting.done():
             self._waiting.set_result(answer)
 
-    async def wait(self, take_back: TakeBack | None) -> bytes | RpcError:
+    async def wait(self, cancel: Cancel | None) -> bytes | RpcError:
         """The answer that is still to come; a call that is cancelled meanwhile, as by its deadline, is taken back."""
         self._waiting = asyncio.get_running_loop().create_future()
         try:
             return await self._waiting
         except asyncio.CancelledError:
-            if take_back is not None:
-                take_back()
+            if cancel is not None:
+                cancel()
             raise
 
 
@@ -84,7 +85,7 @@ class StreamCall:
         self._room = asyncio.Event()
 
     def send(self, message: bytes) -> None:
-        """As Stream says; a client that leaves too much unread loses the call."""
+        """As Sender says; a client that leaves too much unread loses the call."""
         if self._finished:
             return
         size = len(message) + MESSAGE_BYTES
@@ -99,7 +100,7 @@ class StreamCall:
             self._news.set()
 
     def finish(self, error: RpcError | None = None) -> None:
-        """As Stream says; what was sent before goes out first."""
+        """As Sender says; what was sent before goes out first."""
         if not self._finished:
             self._finished = True
             self.error = error

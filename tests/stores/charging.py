@@ -36,7 +36,7 @@ async def charge_all(book: RuleBook, url: object, charges: list[Charge], **setti
         for charge in charges:
             answer: asyncio.Future[Verdict | RpcError] = asyncio.get_running_loop().create_future()
             asked = Descriptor(charge.entries, charge.cost, override=charge.override)
-            limiter.ask(limiter.plan(Request(charge.domain, [asked])), answer.set_result)
+            limiter.decide_later(limiter.plan(Request(charge.domain, [asked])), answer.set_result)
             verdict = await answer
             assert isinstance(verdict, Verdict), verdict
             hits += [hit for hit in verdict.hits if hit is not None]

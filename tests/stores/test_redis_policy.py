@@ -37,7 +37,9 @@ RULES = """
 
 async def ask(limiter: Limiter, *keys: str, cost: int = 1) -> Verdict | RpcError:
     answer: asyncio.Future[Verdict | RpcError] = asyncio.get_running_loop().create_future()
-    limiter.ask(limiter.plan(Request("shop", [Descriptor(((key, "x"),), cost) for key in keys])), answer.set_result)
+    limiter.decide_later(
+        limiter.plan(Request("shop", [Descriptor(((key, "x"),), cost) for key in keys])), answer.set_result
+    )
     return await answer
 
 

@@ -122,9 +122,9 @@ class Service:
         """What is answered, without the times."""
         plan = self._limiter.plan(request)
         if not plan.charged:
-            return seen(self._limiter.decide(plan))
+            return seen(self._limiter.decide_now(plan))
         answer: asyncio.Future[Verdict | RpcError] = asyncio.get_running_loop().create_future()
-        self._limiter.ask(plan, answer.set_result)
+        self._limiter.decide_later(plan, answer.set_result)
         return seen(await answer)
 
     def counted(self) -> Mapping[Any, Sequence[int]]:

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from ratelimit_service.api.method import Receiver, Reply, Stream, TakeBack
+from ratelimit_service.api.method import Receiver, Reply, Sender
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.model import Cancel
 
 WAIT_SECONDS = 60
 """Until a test gives up waiting for what must come."""
@@ -68,17 +69,17 @@ class Later:
 
     path = "/tests.Methods/Later"
 
-    def __init__(self, take_back: TakeBack | None = None) -> None:
+    def __init__(self, cancel: Cancel | None = None) -> None:
         self.replies: asyncio.Queue[Reply] = asyncio.Queue()
         self.timeouts: list[int | None] = []
         """What each caller has granted."""
-        self._take_back = take_back
+        self._cancel = cancel
 
-    def call(self, _body: bytes, reply: Reply, timeout: int | None = None) -> TakeBack | None:
+    def call(self, _body: bytes, reply: Reply, timeout: int | None = None) -> Cancel | None:
         """Keep the reply for the test."""
         self.timeouts.append(timeout)
         self.replies.put_nowait(reply)
-        return self._take_back
+        return self._cancel
 
     async def asked(self) -> Reply:
         """The reply of the next call."""
@@ -89,7 +90,7 @@ class Later:
 class Conversation:
     """One call of `Talk`: what happened to it, in order."""
 
-    def __init__(self, stream: Stream, act: "Act") -> None:
+    def __init__(self, stream: Sender, act: "Act") -> None:
         self.stream = stream
         self.events: list[bytes | str] = []
         self._act = act
@@ -117,11 +118,11 @@ class Conversation:
         return self.events
 
 
-Act = Callable[[Stream, bytes | None], None]
+Act = Callable[[Sender, bytes | None], None]
 """What to do with a message, or with the end of them."""
 
 
-def echo(stream: Stream, message: bytes | None) -> None:
+def echo(stream: Sender, message: bytes | None) -> None:
     """Each message back, and finish when there are no more."""
     if message is None:
         stream.finish()
@@ -129,7 +130,7 @@ def echo(stream: Stream, message: bytes | None) -> None:
         stream.send(message)
 
 
-def nothing(_stream: Stream, _message: bytes | None) -> None:
+def nothing(_stream: Sender, _message: bytes | None) -> None:
     """Leave the call open, whatever comes."""
 
 
@@ -142,7 +143,7 @@ class Talk:
         self._act = act
         self._opened: asyncio.Queue[Conversation] = asyncio.Queue()
 
-    def open(self, stream: Stream) -> Receiver:
+    def open(self, stream: Sender) -> Receiver:
         """A new conversation."""
         conversation = Conversation(stream, self._act)
         self._opened.put_nowait(conversation)

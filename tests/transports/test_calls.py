@@ -139,12 +139,12 @@ def test_a_reply_to_a_cancelled_call_is_dropped(transport: OpenTransport, caplog
 def test_a_call_that_ends_before_its_answer_is_taken_back_once(transport: OpenTransport, why: str, taken: bool) -> None:
     asked = []
 
-    def take_back() -> bool:
+    def cancel() -> bool:
         asked.append(taken)
         return taken
 
     async def story() -> bytes:
-        later = Later(take_back)
+        later = Later(cancel)
         async with serving(transport, [later, Echo()]) as (_, address), connect(address) as channel:
             await ask(channel, Echo(), b"")  # it is connected, so that the next call arrives before its deadline
             call = asyncio.create_task(ask(channel, later, b"", seconds=1 if why == "its deadline" else WAIT_SECONDS))

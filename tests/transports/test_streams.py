@@ -10,7 +10,7 @@ from contextlib import suppress
 import grpc
 import pytest
 
-from ratelimit_service.api.method import Stream
+from ratelimit_service.api.method import Sender
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
@@ -58,7 +58,7 @@ def test_a_method_may_answer_before_it_is_asked_and_many_times(transport: OpenTr
 
 
 def test_answers_sent_before_an_error_arrive_before_it(transport: OpenTransport) -> None:
-    def refuse(stream: Stream, message: bytes | None) -> None:
+    def refuse(stream: Sender, message: bytes | None) -> None:
         stream.send(message or b"")
         stream.finish(RpcError(Status.NOT_FOUND, "gibt es nicht ✗"))
         stream.finish(RpcError(Status.UNKNOWN, "only the first end counts"))
@@ -215,10 +215,10 @@ def test_an_unexpected_exception_ends_a_stream_with_internal(
     class Broken:
         path = "/tests.Methods/Broken"
 
-        def __init__(self, stream: Stream | None = None) -> None:
+        def __init__(self, stream: Sender | None = None) -> None:
             self.stream = stream
 
-        def open(self, stream: Stream) -> "Broken":
+        def open(self, stream: Sender) -> "Broken":
             self.step("open")
             return Broken(stream)
 

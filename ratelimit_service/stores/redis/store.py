@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Final
 
 from ratelimit_service.errors import TooHeavyError
+from ratelimit_service.model import Cancel
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.checks import Checks
@@ -24,7 +25,7 @@ from ratelimit_service.stores.redis.servers import Servers
 from ratelimit_service.stores.redis.target import is_per_second
 from ratelimit_service.stores.redis.upstream import is_upstreams
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
-from ratelimit_service.stores.store import Done, Lost, TakeBack
+from ratelimit_service.stores.store import Done, Lost
 from ratelimit_service.telemetry.figures import Figure, Sort
 
 _COARSE: Final = 0.001
@@ -114,7 +115,7 @@ class RedisStore:
         """The ways to all servers."""
         return [lane for servers in self._all for lane in servers.lanes]
 
-    def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> TakeBack | None:
+    def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> Cancel | None:
         """Send the hits; `done` is called when the last is decided, or when the time is over that `Grants` say."""
         now = monotonic()
         refusals = self._refusals
@@ -139,7 +140,7 @@ class RedisStore:
             self._main.put(waiting, hits, self._script)
         else:
             self._put_by_kind(waiting, hits)
-        return None if waiting.answered else waiting.take_back
+        return None if waiting.answered else waiting.cancel
 
     def sweep(self) -> None:
         """Look after the servers; the first time, begin to look for them."""

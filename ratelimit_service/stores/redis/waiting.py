@@ -44,8 +44,8 @@ class Waiting:
         if self.left <= 0 and not self.answered:
             self.answer()
 
-    def take_back(self) -> bool:
-        """As TakeBack says: as long as no part of it is sent, or decided."""
+    def cancel(self) -> bool:
+        """As Cancel says: as long as no part of it is sent, or decided."""
         if self.sent or self.failed or self.answered:
             return False
         self.answered = True

@@ -7,8 +7,8 @@ for one whose method can be told to leave off.
 from collections.abc import Callable
 from typing import Final
 
-from ratelimit_service.api.method import TakeBack
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.model import Cancel
 from ratelimit_service.transports.http2 import messages
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.events import Event, Kind
@@ -39,7 +39,7 @@ class Calls:
         self.streams: dict[int, Stream | None] = {}
         """Those that are open; None when the question came whole and there is nothing to know but that it waits."""
         self.abandoned: set[int] = set()
-        self.take_backs: dict[int, TakeBack] = {}
+        self.cancels: dict[int, Cancel] = {}
         """Of calls whose methods are at work, and would leave off."""
         self.events: list[Event] = []
         self.flow = Outflow(min(limits.max_answer_size, MOST_AT_ONCE))
@@ -69,8 +69,8 @@ class Calls:
 
     def reply(self, number: int, answer: bytes | RpcError) -> None:
         """The answer of a method that answers once; the first counts."""
-        if self.take_backs:
-            self.take_backs.pop(number, None)
+        if self.cancels:
+            self.cancels.pop(number, None)
         flow = self.flow
         if answer.__class__ is bytes and self.streams.get(number, flow) is None:
             size = len(answer)
@@ -288,8 +288,8 @@ class Calls:
 
     def _abandon(self, number: int) -> None:
         """Nobody waits for the answer of its method."""
-        take_back = self.take_backs.pop(number, None)
-        if take_back is None or not take_back():
+        cancel = self.cancels.pop(number, None)
+        if cancel is None or not cancel():
             self.abandoned.add(number)
 
     def touch(self) -> None:

@@ -23,11 +23,11 @@ class StreamCall:
         self._receiver: Receiver | None = None
 
     def send(self, message: bytes) -> None:
-        """As Stream says; a client that leaves too much unread loses the call."""
+        """As Sender says; a client that leaves too much unread loses the call."""
         self._calls.send(self._number, message)
 
     def finish(self, error: RpcError | None = None) -> None:
-        """As Stream says; what was sent before goes out first."""
+        """As Sender says; what was sent before goes out first."""
         self._calls.finish(self._number, error)
 
     def open(self, method: StreamMethod) -> None:

@@ -220,9 +220,9 @@ class Wire(asyncio.Protocol):
                     left = timeout  # type: ignore[possibly-undefined] # no head is None: the first is new
                     if left is not None and number in calls.timed:  # its message came after its headers
                         left = max(0, calls.timed[number] - self._server.now())
-                    take_back = call(body, partial(reply, number), left)  # type: ignore[possibly-undefined] # as above
-                    if take_back is not None:
-                        calls.take_backs[number] = take_back
+                    cancel = call(body, partial(reply, number), left)  # type: ignore[possibly-undefined] # as above
+                    if cancel is not None:
+                        calls.cancels[number] = cancel
                 except Exception:
                     log.exception("%s failed", head.path)
                     reply(number, INTERNAL)

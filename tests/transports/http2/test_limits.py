@@ -72,7 +72,7 @@ def test_a_call_that_is_reset_leaves_its_place_when_nothing_works_on_it(taken: b
             assert transport._server is not None
             (wire,) = transport._server._wires
             calls = wire.connection.calls
-            kept = [*calls.streams, *calls.abandoned, *calls.take_backs]
+            kept = [*calls.streams, *calls.abandoned, *calls.cancels]
             writer.close()
             return told(transport, "refused_total", Bound.STREAMS), answered, kept
 
