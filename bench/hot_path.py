@@ -148,9 +148,8 @@ def main() -> None:
     show("decode", nanoseconds(decode, bodies, calls))
     show("plan", nanoseconds(limiter.plan, asked, calls))
     show("charge", nanoseconds(limiter.store.charge, [plan.charged for plan in plans], calls))
-    show("charge and judge", nanoseconds(limiter.decide_now, plans, calls))
     answer = Answer()
-    show("encode", nanoseconds(lambda verdict: answer.encode(verdict, b""), [plan.verdict for plan in plans], calls))
+    show("charge, judge, encode", nanoseconds(lambda plan: limiter.decide_now(plan, answer.encode, b""), plans, calls))
 
     print("\n| call | ns |\n| --- | --- |")
     show("one descriptor", call_nanoseconds(rulebook, bodies, calls))

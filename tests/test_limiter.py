@@ -15,7 +15,7 @@ from ratelimit_service.stores.store import Done
 from ratelimit_service.system.clock import MINUTE
 from tests.books import book
 from tests.clocks import Clock
-from tests.verdicts import check
+from tests.verdicts import check, kept
 
 RULES = """
     domain: shop
@@ -190,7 +190,7 @@ def test_in_global_quota_mode_a_descriptor_that_nothing_limits_is_a_quota_that_i
     if later:
         tested.decide_later(plan, answers.append)
     else:
-        answers.append(tested.decide_now(plan))
+        answers.append(tested.decide_now(plan, kept, b""))
 
     (verdict,) = answers
     assert isinstance(verdict, Verdict)

@@ -1,5 +1,7 @@
 """A limiter's verdict, whether its store decides at once or later."""
 
+from copy import copy
+
 from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.verdict import Verdict
@@ -9,7 +11,7 @@ from ratelimit_service.model import Request
 def check(limiter: Limiter, request: Request) -> Verdict:
     """The verdict on a request; RpcError when there is none."""
     plan = limiter.plan(request)
-    verdict = limiter.decide_now(plan)
+    verdict = limiter.decide_now(plan, kept, b"")
     if verdict is not None:
         return verdict
     answers: list[Verdict | RpcError] = []
@@ -18,3 +20,9 @@ def check(limiter: Limiter, request: Request) -> Verdict:
     if isinstance(answer, RpcError):
         raise answer
     return answer
+
+
+def kept(verdict: Verdict, _body: bytes) -> Verdict:
+    """A copy: the decisions of a verdict end with its encoding."""
+    hits = [copy(hit) if hit is not None else None for hit in verdict.hits]
+    return Verdict(verdict.allowed, hits, verdict.unmatched, verdict.idle_quota)

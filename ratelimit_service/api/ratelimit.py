@@ -66,13 +66,9 @@ class ShouldRateLimit:
                 limiter.domains.other.failed += 1
                 self._finish(body, reply, started, error)
                 return None
-        verdict = limiter.decide_now(plan)
-        if verdict is None:
+        answer = limiter.decide_now(plan, self._encode, body)
+        if answer is None:
             return limiter.decide_later(plan, partial(self._finish, body, reply, started), timeout)
-        answer = self._encode(verdict, body)
-        # Decisions end with their call. Kept in the plan they would wander through the memory: 15 % of the call.
-        for hit in plan.charged:
-            del hit.decision
         reply(answer)
         self.latency.observe(perf_counter_ns() - started)
         return None

@@ -1,6 +1,7 @@
-"""Plans: what a request will charge, as far as that is known before any counter is looked at. Hot path.
+"""Plans: the hits of a request, before any counter is read. Hot path.
 
-A plan depends on nothing but the request and the book: one serves all requests that are alike, until the next reload.
+A plan depends only on the request and the book, so it is cached: one plan serves all equal requests until the next
+reload.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ _FIRST_BUNDLE_OF_LIST: Final = 2
 
 
 class Plan:
-    """The hits of a request, and the verdict that they add up to once the store has decided them."""
+    """The hits of a request, and the verdict that they add up to when the store has decided them."""
 
     __slots__ = ("charged", "domain", "edition", "hits", "increments", "joint", "verdict")
 
@@ -39,26 +40,26 @@ class Plan:
         idle_quota: bool = False,
     ) -> None:
         self.edition = edition
-        """Of the book that it was made by."""
+        """Of the book that made it."""
         self.domain = domain
-        """Where the outcome of the request is counted."""
+        """Counts the outcome of the request."""
         self.increments = increments
         charged: list[Hit] = []
         self.joint = False
-        """Some are charged together, or some descriptor has several limits."""
+        """Some hits are charged together, or some descriptor has several limits."""
         for hit in hits:
             if hit is not None and hit.key:
                 charged.append(hit)
                 if hit.together or hit.beside:
                     self.joint = True
         self.charged = tuple(in_bundles(charged) if self.joint else charged)
-        """The hits with a counter, those beside them too: what the store decides."""
+        """What the store decides: all hits that have a counter, with those beside them."""
         self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
         """One for each descriptor, or None where nothing limits it."""
         self.verdict = Verdict(True, self.hits, unmatched, idle_quota)
 
     def again(self) -> "Plan":
-        """The same with hits of its own: others may be on their way to the store."""
+        """A copy with its own hits, since requests that wait for the store must not share them."""
         if self.hits is not self.charged:
             hits = [hit.again() if hit is not None and hit.key else hit for hit in self.hits]
             verdict = self.verdict
@@ -75,7 +76,7 @@ class Plan:
 
 
 class Planner:
-    """Makes plans. What no rule of a book counts has a tally here."""
+    """Makes plans. It owns the tallies of what no rule counts."""
 
     def __init__(  # noqa: PLR0913 - tallies for what has no rule, and three settings
         self,

@@ -31,6 +31,7 @@ from tests.books import book
 from tests.redis import Redis, start_redis
 from tests.stores.redis_groups import start_cluster
 from tests.stores.redis_stores import opened
+from tests.verdicts import kept
 
 BOOKS = settings().max_examples // 2
 REQUESTS = 40
@@ -122,7 +123,7 @@ class Service:
         """What is answered, without the times."""
         plan = self._limiter.plan(request)
         if not plan.charged:
-            return seen(self._limiter.decide_now(plan))
+            return seen(self._limiter.decide_now(plan, kept, b""))
         answer: asyncio.Future[Verdict | RpcError] = asyncio.get_running_loop().create_future()
         self._limiter.decide_later(plan, answer.set_result)
         return seen(await answer)
