@@ -86,7 +86,7 @@ clean:  ## Remove everything that was made, .venv and .tools too.
 	rm -rf .hypothesis .fuzz .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# An interpreter that exists is kept: whoever wants another says `make clean`.
+# An interpreter that exists is kept: `make clean` removes it, for another one.
 .venv/bin/python:
 	@python=; \
 	for candidate in $(or $(PYTHON),python3 python3.11 python3.12 python3.13 python3.14); do \

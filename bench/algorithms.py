@@ -42,7 +42,7 @@ ROUNDS = 5
 
 
 def rule_of(name: str, limit: int) -> Rule:
-    """So many a minute."""
+    """A limit per minute."""
     return Rule("shop", (), Limit(limit, Unit.MINUTE, MINUTE, count_refused=False), open_algorithm(name))
 
 

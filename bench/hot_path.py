@@ -47,7 +47,7 @@ def rules(algorithm: str = "fixed_window", others: int = 0) -> RuleBook:
 
 
 def requests(keys: int, descriptors: int = 1, entries: int = 1) -> list[bytes]:
-    """One for each of so many values, with descriptors of 1 or 3 entries."""
+    """A request for each of `keys` values; descriptors have 1 or 3 entries."""
     further = [RateLimitDescriptor.Entry(key=key, value=f"{key}s") for key in ("path", "method")]
     return [
         RateLimitRequest(
@@ -88,7 +88,7 @@ def method(rulebook: RuleBook) -> tuple[ShouldRateLimit, Limiter]:
 
 
 def asking(tested: ShouldRateLimit) -> Callable[[bytes], object]:
-    """A call whose answer nobody reads."""
+    """A call whose response is dropped."""
     return lambda body: tested.call(body, ignore)
 
 
@@ -123,7 +123,7 @@ def new_nanoseconds(rulebook: RuleBook, calls: int) -> float:
 
 
 def ignore(_: object) -> None:
-    """Nobody waits for the answer."""
+    """Drop the response."""
 
 
 def show(name: str, cost: float) -> None:

@@ -13,7 +13,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def draw(lines: Mapping[str, Points], across: str, up: str) -> str:
-    """Each line by its name, and what is told along either axis."""
+    """The lines by name, and the titles of both axes."""
     places = sorted({x for points in lines.values() for x, _ in points})
     most = _round_up(max(y for points in lines.values() for _, y in points))
     low, high = math.log10(max(places[0], 1)), math.log10(max(places[-1], 10))

@@ -29,7 +29,7 @@ DOMAINS = 100
 
 
 def rules(count: int, requests: int) -> dict[str, str]:
-    """Files of so many rules, in as many domains as there are files."""
+    """Files with `count` rules in all, a domain in each."""
     of_each = count // DOMAINS
     files = {}
     for domain in range(DOMAINS):

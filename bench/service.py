@@ -161,11 +161,11 @@ def measure(service: Running, load: Load, cores: Cores) -> Round:
     before = [processor_seconds(pid) for pid in (service.pid, service.redis_pid)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as loading:
         pin(loading.pid, cores.load)
-        told, _ = loading.communicate()
+        output, _ = loading.communicate()
     after = [processor_seconds(pid) for pid in (service.pid, service.redis_pid)]
     if loading.returncode:
         sys.exit(f"{service.name} at {service.address} cannot be asked")
-    result = Result(**json.loads(told))
+    result = Result(**json.loads(output))
     if not result.calls:
         sys.exit(f"{service.name} at {service.address} does not answer: {result.failures}")
     for what, count in result.failures.items():

@@ -189,7 +189,7 @@ def time_steps(wire: Wire) -> list[float]:
 
 
 async def microseconds(server: Server, together: int, rounds: int) -> float:
-    """Of a call, when so many come in one read: of the rounds, the one that took least."""
+    """Time of a call when `together` calls come in one read; the least of all rounds."""
     best, number = float("inf"), 1
     async with connected(server) as (wire, client):
         for _ in range(rounds):

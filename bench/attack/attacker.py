@@ -69,7 +69,7 @@ class Attacker:
     async def each(
         self, count: int, client: Callable[[Wire], Awaitable[None]], opened: Callable[[], Awaitable[Wire]] | None = None
     ) -> None:
-        """So many connections at once; one that ends is opened again."""
+        """Hold `count` connections open; reopen each that ends."""
         opening = asyncio.Semaphore(AT_ONCE)
 
         async def one() -> None:

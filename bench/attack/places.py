@@ -27,7 +27,7 @@ EVERY_CONNECTION = 5_200
 
 
 async def _again(wire: Wire, count: int, block: bytes, body: bytes) -> None:
-    """So many calls at once, each time when all of the last ones were answered."""
+    """Send a batch of calls whenever all of the batch before are answered."""
     while True:
         await wire.exchange(calls(wire.numbers(count), block, body), count)
 

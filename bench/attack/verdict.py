@@ -82,7 +82,7 @@ def together(reports: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def judged(row: Row, died: int) -> tuple[str, tuple[str, ...]]:
-    """The verdict on a row that has everything else, and why; so many processes of the server have ended."""
+    """The verdict on a complete row, and the reasons; `died` processes of the server have ended."""
     assert row.counts is not None
     broken = [*row.counts["harm"], *([f"{died} of its processes ended"] if died else [])]
     answered, lost = row.calls()

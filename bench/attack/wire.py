@@ -130,13 +130,13 @@ class Wire(asyncio.Protocol):
         await self.until_ended(expected)
 
     async def exchange(self, sent: bytes, count: int) -> None:
-        """Send what ends so many streams, or is so many requests of HTTP/1, and wait until they are over."""
+        """Send bytes that end `count` streams or HTTP/1 requests, and wait for the responses."""
         expected = self.streams_ended + count
         await self.send(sent)
         await self.until_ended(expected)
 
     async def until_ended(self, count: int) -> None:
-        """Wait until so many streams, or answers of HTTP/1, are over."""
+        """Wait until `count` streams or HTTP/1 responses have ended."""
         while self.streams_ended < count:
             await self.wait()
 
@@ -156,11 +156,11 @@ class Wire(asyncio.Protocol):
             await self._came.wait()
 
     def number(self) -> int:
-        """A stream that was not used yet."""
+        """The number of an unused stream."""
         return next(self._numbers)
 
     def numbers(self, count: int) -> list[int]:
-        """So many of them."""
+        """The numbers of `count` unused streams."""
         return [next(self._numbers) for _ in range(count)]
 
     def stop_reading(self) -> None:
