@@ -14,7 +14,7 @@ from ratelimit_service.api.request import decode
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Descriptor, Limit, Request
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import NO_LIMIT, Hit
 from ratelimit_service.system.clock import SECOND
 
 # Tags of RateLimitResponse: field number, then wire type 0 (varint) or 2 (length and bytes).
@@ -95,11 +95,11 @@ class Answer:
             if hit is None:
                 parts.append(_NO_RULE)
                 continue
-            rule, decision = hit.rule, hit.decision
-            limit = rule.limit
-            if limit is None:
+            limit = hit.limit
+            if limit is NO_LIMIT:
                 parts.append(_UNLIMITED)
                 continue
+            rule, decision = hit.rule, hit.decision
             start = starts.get(rule) or self._start(rule, limit)
             remaining = decision.remaining
             if limit.exceed:
@@ -148,9 +148,7 @@ def reset_seconds(hit: Hit) -> int:
 
 
 def _response_headers(names: HeaderNames, hit: Hit) -> Iterable[bytes]:
-    limit = hit.rule.limit
-    assert limit is not None
-    values = (limit.requests, hit.remaining, reset_seconds(hit))
+    values = (hit.limit.requests, hit.remaining, reset_seconds(hit))
     for name, value in zip(names, values, strict=True):
         header = _field(1 << 3 | 2, name.encode()) + _field(2 << 3 | 2, b"%d" % value)
         yield _field(_RESPONSE_HEADER, header)
@@ -166,7 +164,7 @@ def dynamic_metadata(verdict: Verdict, request: Request) -> Struct:
         described["hitsAddend"] = request.hits_addend
     metadata: dict[str, Any] = {}
     for hit in verdict.hits:
-        if hit is not None and hit.rule.limit is not None and hit.rule.metadata and not hit.over:
+        if hit is not None and hit.limit is not NO_LIMIT and hit.rule.metadata and not hit.over:
             _merge(metadata, hit.rule.metadata)
     if metadata:
         described["metadata"] = metadata

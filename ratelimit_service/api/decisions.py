@@ -15,7 +15,7 @@ from ratelimit_service.rules.report import quoted
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.rules.unmatched import in_words, why_unlimited
 from ratelimit_service.rules.words import window_in_words
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import NO_LIMIT, Hit
 from ratelimit_service.system.clock import SECOND
 
 log = logging.getLogger(__name__)
@@ -61,8 +61,8 @@ def _decisions(verdict: Verdict, request: Request, limiter: Limiter) -> Iterator
 
 
 def _decision(hit: Hit) -> str:
-    rule, limit = hit.rule, hit.rule.limit
-    if limit is None:
+    rule, limit = hit.rule, hit.limit
+    if limit is NO_LIMIT:
         return f"OK, unlimited, by {_place(rule)}"
     decision = hit.decision
     parts = [

@@ -13,7 +13,7 @@ from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import REQUEST, Entries, Rule, counter_key, near_threshold, sent_path, tally_of
 from ratelimit_service.rules.unmatched import why_unlimited
-from ratelimit_service.stores.hit import Hit, in_bundles
+from ratelimit_service.stores.hit import NO_LIMIT, Hit, in_bundles
 from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Tallies, Tally
 
 UNLIMITED: Final = Decision(True, MAX_REQUESTS, 0, 0, 0)
@@ -176,7 +176,7 @@ def _join(hit: Hit, entries: Entries, index: int) -> None:
     its limits are a bundle of their own.
     """
     rule = hit.rule
-    if rule.together == REQUEST and rule.limit is not None and not rule.shadow and not hit.quota:
+    if rule.together == REQUEST and hit.limit is not NO_LIMIT and not rule.shadow and not hit.quota:
         hit.together = _BUNDLE_OF_REQUEST
     elif rule.together and rule.beside:
         hit.together = _FIRST_BUNDLE_OF_LIST + index

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ratelimit_service.model import NEVER
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import NO_LIMIT, Hit
 
 
 class Verdict:
@@ -30,7 +30,7 @@ class Verdict:
         """Whether the hits allow it: no limit is over, and of several quotas not all are."""
         quotas = exhausted = 0
         for hit in self.hits:
-            if hit is None or hit.rule.limit is None:
+            if hit is None or hit.limit is NO_LIMIT:
                 continue
             if hit.quota:
                 quotas += 1
@@ -44,7 +44,7 @@ class Verdict:
         chosen: Hit | None = None
         refused = False
         for hit in self.hits:
-            if hit is None or hit.rule.limit is None:
+            if hit is None or hit.limit is NO_LIMIT:
                 continue
             if hit.over and not hit.quota:
                 chosen, refused = hit, True

@@ -3,21 +3,40 @@
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
+from typing import Final
 
-from ratelimit_service.model import ByPolicy, Decision
+from ratelimit_service.model import MAX_REQUESTS, ByPolicy, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Tally
+
+NO_LIMIT: Final = Limit(MAX_REQUESTS, Unit.SECOND, SECOND)
+"""Stands in a hit of an unlimited rule."""
 
 
 class Hit:
     """A charge against one counter. The store that decides it writes `decision`."""
 
-    __slots__ = ("beside", "by_policy", "cost", "decision", "key", "quota", "rule", "spared", "tally", "together")
+    __slots__ = (
+        "beside",
+        "by_policy",
+        "cost",
+        "decision",
+        "key",
+        "limit",
+        "quota",
+        "rule",
+        "spared",
+        "tally",
+        "together",
+    )
 
     decision: Decision
 
     def __init__(self, rule: Rule, key: str, cost: int, *, tally: Tally, quota: bool, together: int = 0) -> None:
         self.rule = rule
+        self.limit = NO_LIMIT if rule.limit is None else rule.limit
+        """The rule's; `NO_LIMIT` for an unlimited rule, which charges nothing."""
         self.key = key
         """Empty for an unlimited rule: there is no counter."""
         self.cost = cost
@@ -37,6 +56,7 @@ class Hit:
         """The same charge once more, undecided."""
         hit = Hit.__new__(Hit)  # 0.2 µs; by name the constructor's arguments take 0.5
         hit.rule = self.rule
+        hit.limit = self.limit
         hit.key = self.key
         hit.cost = self.cost
         hit.tally = self.tally
@@ -56,10 +76,10 @@ class Hit:
     def remaining(self) -> int:
         """What is left of the limit. What may exceed it is promised to nobody."""
         remaining = self.decision.remaining
-        limit = self.rule.limit
-        if limit is None or not limit.exceed:
+        exceed = self.limit.exceed
+        if not exceed:
             return remaining
-        return remaining - limit.exceed if remaining > limit.exceed else 0
+        return remaining - exceed if remaining > exceed else 0
 
 
 def in_bundles(hits: Sequence[Hit]) -> list[Hit]:

@@ -19,7 +19,7 @@ from operator import attrgetter
 from types import MappingProxyType
 
 from ratelimit_service.algorithms import State, expiry
-from ratelimit_service.model import Decision, Limit
+from ratelimit_service.model import Decision
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Done, Lost
 from ratelimit_service.system.clock import Clock, system_clock
@@ -83,10 +83,9 @@ class MemoryStore:
                 self._charge_bundles(hits[hits.index(hit) :], now)
                 return True
             key = hit.key
-            rule = hit.rule
             segment = segments[hash(key) & mask]
             before = segment.get(key)
-            state, hit.decision = rule.algorithm.hit(before, rule.limit, hit.cost, now)  # type: ignore[arg-type]  # a hit has a limit
+            state, hit.decision = hit.rule.algorithm.hit(before, hit.limit, hit.cost, now)
             if state is None or len(segment) >= crowded:
                 self._keep(segment, key, before, state, now)
             elif before is None:
@@ -127,7 +126,7 @@ class MemoryStore:
             return
         for hit in hits:
             denied = not hit.decision.allowed
-            cost = hit.cost if denied and _limit(hit).count_refused else 0
+            cost = hit.cost if denied and hit.limit.count_refused else 0
             segment = self._segment(hit.key)
             before = segment.get(hit.key)
             state, looked = _run(hit, before, cost, now)
@@ -197,13 +196,7 @@ class MemoryStore:
 
 
 def _run(hit: Hit, state: State | None, cost: int, now: int) -> tuple[State | None, Decision]:
-    return hit.rule.algorithm.hit(state, _limit(hit), cost, now)
-
-
-def _limit(hit: Hit) -> Limit:
-    limit = hit.rule.limit
-    assert limit is not None, "an unlimited rule has no counter"
-    return limit
+    return hit.rule.algorithm.hit(state, hit.limit, cost, now)
 
 
 def _size(key: str, state: State) -> int:

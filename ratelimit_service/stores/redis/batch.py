@@ -17,6 +17,7 @@ from random import random
 from typing import Final
 
 from ratelimit_service.algorithms import NAMES
+from ratelimit_service.model import Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.orders import Run
@@ -90,14 +91,12 @@ class Batch:
         number = self._limits.get(id(rule))
         if number is None:
             self._limits[id(rule)] = number = len(self._limits) + 1
-            self._numbers_of_limits += self._fields(rule)
+            self._numbers_of_limits += self._fields(rule, first.limit)
         self.keys.append(key)
         self.runs.append(run)
         self._numbers += (number, first.cost, len(run))
 
-    def _fields(self, rule: Rule) -> tuple[int, ...]:
-        limit = rule.limit
-        assert limit is not None, "an unlimited rule has no counter"
+    def _fields(self, rule: Rule, limit: Limit) -> tuple[int, ...]:
         # Windows of the calendar end all at once; were their keys to expire so, Redis would stall at each minute.
         at_once = rule.algorithm.name == "fixed_window" and not limit.first_request
         return (
@@ -122,14 +121,14 @@ def _runs(hits: Sequence[Hit]) -> list[list[Hit]]:
             runs[-1].append(hit)
         else:
             runs.append([hit])
-            rule, cost = (hit.rule, hit.cost) if hit.cost > 0 and _told_alike(hit.rule) else (None, 0)
+            rule, cost = (hit.rule, hit.cost) if hit.cost > 0 and _told_alike(hit) else (None, 0)
     return runs
 
 
-def _told_alike(rule: Rule) -> bool:
+def _told_alike(hit: Hit) -> bool:
     """What one hit is told can be told from what others at the same moment are told."""
-    limit, name = rule.limit, rule.algorithm.name
-    return name in _FORGET_AT_ONCE and (name == "fixed_window" or (limit is not None and not limit.count_refused))
+    name = hit.rule.algorithm.name
+    return name in _FORGET_AT_ONCE and (name == "fixed_window" or not hit.limit.count_refused)
 
 
 _together = attrgetter("together")

@@ -51,7 +51,7 @@ class Policy:
             match policy:
                 case "open":
                     # So a limit of 0, which blocks, goes on blocking.
-                    _, hit.decision = hit.rule.algorithm.hit(None, _limit(hit.rule), hit.cost, self._clock())
+                    _, hit.decision = hit.rule.algorithm.hit(None, hit.limit, hit.cost, self._clock())
                 case "closed":
                     hit.decision = (
                         Decision(False, 0, hit.cost, _TRY_AGAIN, _TRY_AGAIN)
@@ -75,21 +75,22 @@ class Policy:
 
     def _count(self, hits: Sequence[Hit]) -> None:
         shares = [
-            Hit(self._share(hit.rule), hit.key, hit.cost, tally=hit.tally, quota=hit.quota, together=hit.together)
+            Hit(self._share(hit), hit.key, hit.cost, tally=hit.tally, quota=hit.quota, together=hit.together)
             for hit in hits
         ]
         self._local.hit(shares, _nothing)
         for hit, share in zip(hits, shares, strict=True):
             hit.decision = share.decision
             # What may exceed the limit is promised to nobody, and `Hit.remaining` takes off the whole of it.
-            hit.decision.remaining += _limit(hit.rule).exceed - _limit(share.rule).exceed
+            hit.decision.remaining += hit.limit.exceed - share.limit.exceed
 
-    def _share(self, rule: Rule) -> Rule:
-        share = self._shares.get(rule)
+    def _share(self, hit: Hit) -> Rule:
+        """The hit's rule with this instance's share of its limit."""
+        share = self._shares.get(hit.rule)
         if share is None:
             if len(self._shares) >= _MOST_SHARES:
                 self._shares.clear()
-            share = self._shares[rule] = replace(rule, limit=share_of(_limit(rule), self._instances))
+            share = self._shares[hit.rule] = replace(hit.rule, limit=share_of(hit.limit, self._instances))
         return share
 
 
@@ -109,11 +110,6 @@ def share_of(limit: Limit, instances: int) -> Limit:
 
 def _part(number: int, instances: int) -> int:
     return -(-number // instances)
-
-
-def _limit(rule: Rule) -> Limit:
-    assert rule.limit is not None, "an unlimited rule has no counter"
-    return rule.limit
 
 
 def _nothing(_: StoreError | None) -> None:

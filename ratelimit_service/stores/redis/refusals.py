@@ -63,7 +63,7 @@ class Refusals:
                 self._drop(hit.key)
                 left.append(hit)
                 continue
-            limit = hit.rule.limit
+            limit = hit.limit
             if (cost == refusal.cost or (cost and not refusal.cost)) and (
                 limit is refusal.limit or limit == refusal.limit
             ):
@@ -86,9 +86,7 @@ class Refusals:
             decision = hit.decision
             if hit.together or decision.retry_after <= 0:
                 continue
-            limit = hit.rule.limit
-            if limit is None:
-                continue
+            limit = hit.limit
             if limit.count_refused:
                 if not self._windows or hit.rule.algorithm.name != "fixed_window" or limit.first_request:
                     continue

@@ -55,11 +55,9 @@ class BatchScript:
         for hits, got, room, left, reset, retry in zip(runs, *[numbers] * 5, strict=True):
             if got == 1 and len(hits) == 1:
                 hit = hits[0]
-                limit = hit.rule.limit
-                over = 0
-                if limit is not None and left < limit.exceed:
-                    # What it took is not its cost, if it was spared or has given back.
-                    over = max(0, min(limit.exceed - left, room - left))
+                exceed = hit.limit.exceed
+                # What it took is not its cost, if it was spared or has given back.
+                over = max(0, min(exceed - left, room - left)) if left < exceed else 0
                 hit.decision = Decision(True, left, over, reset, 0)
                 if hit.cost < 0:
                     told.append(hit)
@@ -77,8 +75,7 @@ def _one_by_one(names: Sequence[Sequence[str]]) -> Callable[[Hit], str]:
 
 def _share(hits: Run, got: int, room: int, left: int, reset: int, retry: int) -> None:
     """First come, first served: the first `got` are allowed, and each finds what those before it have left."""
-    cost, limit = hits[0].cost, hits[0].rule.limit
-    exceed = limit.exceed if limit is not None else 0
+    cost, exceed = hits[0].cost, hits[0].limit.exceed
     if got < 0:
         cost = 0
     for index, hit in enumerate(hits):

@@ -45,8 +45,7 @@ class UpstreamScript:
         arguments: list[int] = []
         runs: list[Run] = []
         for hit, key in zip(hits, keys, strict=True):
-            limit = hit.rule.limit
-            assert limit is not None, "an unlimited rule has no counter"
+            limit = hit.limit
             seconds = -(-limit.window // SECOND) + int(random() * self._jitter)  # noqa: S311 - nobody must guess it
             moment = _within(key, limit, now)
             arguments += (moment, hit.cost, limit.requests + limit.exceed, seconds, int(limit.count_refused))
@@ -57,17 +56,14 @@ class UpstreamScript:
         """Decide by what was counted before; says which are refused, or have given back."""
         numbers = iter(reply)
         for (hit,), moment, before in zip(runs, *[numbers] * 2, strict=True):
-            limit = hit.rule.limit
-            assert limit is not None, "an unlimited rule has no counter"
+            limit = hit.limit
             now = int(moment)
             end = now - now % limit.window + limit.window
             _, hit.decision = fixed_window.hit((end, before) if before > 0 else None, limit, hit.cost, now)
         return [hit for (hit,) in runs if not hit.decision.allowed or hit.cost < 0]
 
     def _name(self, hit: Hit, now: int) -> str:
-        limit = hit.rule.limit
-        assert limit is not None, "an unlimited rule has no counter"
-        return f"{self._prefix}{_stem(hit.rule, hit.key)}{(now - now % limit.window) // SECOND}"
+        return f"{self._prefix}{_stem(hit.rule, hit.key)}{(now - now % hit.limit.window) // SECOND}"
 
 
 def _within(key: str, limit: Limit, now: int) -> int:
