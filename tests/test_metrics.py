@@ -22,9 +22,8 @@ from ratelimit_service.server.admin.connections import HttpConnections
 from ratelimit_service.server.metrics import Metrics
 from ratelimit_service.server.series import plain, upstream_text
 from ratelimit_service.stores.memory import MemoryStore
-from ratelimit_service.telemetry.exposition import head, label_text, line
-from ratelimit_service.telemetry.figures import Figure
 from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.metric import Metric, head, label_text, line
 from ratelimit_service.telemetry.notices import Notices
 from ratelimit_service.transports.figures import of_lag
 from ratelimit_service.transports.http2.counts import Counts
@@ -66,10 +65,10 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 class Known:
     """Connections of which a transport tells."""
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         counts = Counts()
         counts.ended["enhance_your_calm"] += 2
-        return (*counts.figures(connections=3, streams=7, memory=50, received=100, sent=200), of_lag(Latency()))
+        return (*counts.metrics(connections=3, streams=7, memory=50, received=100, sent=200), of_lag(Latency()))
 
 
 class Place(NamedTuple):
@@ -482,7 +481,7 @@ def test_workers_are_told_and_their_processes_are_summed_with_their_parent() -> 
 
 def test_the_documentation_has_every_metric_and_no_other(tmp_path: Path) -> None:
     own = issue(authority(tmp_path), "server", "DNS:localhost")
-    of_tls = Certificates(Tls(str(own.cert), str(own.key))).figures()
+    of_tls = Certificates(Tls(str(own.cert), str(own.key))).metrics()
     parts = Parts(workers=Crew())
     documented = set(
         re.findall(r"^\| `([a-z_0-9]+)`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.MULTILINE)
@@ -490,4 +489,4 @@ def test_the_documentation_has_every_metric_and_no_other(tmp_path: Path) -> None
 
     exported = set(re.findall(r"^# TYPE ([a-z_0-9]+) ", parts.text(), re.MULTILINE))
 
-    assert documented == exported | {figure.name for figure in of_tls}
+    assert documented == exported | {metric.name for metric in of_tls}

@@ -23,9 +23,8 @@ from ratelimit_service.server.series import (
     tallies_of,
 )
 from ratelimit_service.system.clock import SECOND
-from ratelimit_service.telemetry.exposition import Labels, head, label_text, line
-from ratelimit_service.telemetry.figures import Figure
 from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.metric import Labels, Metric, head, label_text, line
 from ratelimit_service.telemetry.processes import Processes, Workers
 from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_ANSWERS, Path
 
@@ -61,7 +60,7 @@ class Serving(Protocol):
 class Connections(Protocol):
     """What a transport, or HTTP, tells of its connections."""
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """As metrics."""
 
 
@@ -131,11 +130,11 @@ class Metrics:
         yield from self._service()
         yield self._gauges()
         yield self._store()
-        for figure in self._counted.store.figures():
-            yield self._figure(figure)
+        for metric in self._counted.store.metrics():
+            yield self._text(metric)
         for connections in (self._connections(), self._http):
-            for figure in () if connections is None else connections.figures():
-                yield self._figure(figure)
+            for metric in () if connections is None else connections.metrics():
+                yield self._text(metric)
         if self._workers is not None:
             yield self._of_workers(self._workers)
 
@@ -278,13 +277,13 @@ class Metrics:
             )
         )
 
-    def _figure(self, figure: Figure) -> str:
-        name = figure.name
-        return head(name, figure.sort, figure.meaning) + "".join(
+    def _text(self, metric: Metric) -> str:
+        name = metric.name
+        return head(name, metric.type, metric.help) + "".join(
             self._histogram(name, labels, value)
             if isinstance(value, Latency)
             else line(name, self._labels(*labels), value)
-            for labels, value in figure.values
+            for labels, value in metric.samples
         )
 
     def _of_workers(self, workers: Workers) -> str:

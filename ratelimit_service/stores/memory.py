@@ -23,7 +23,7 @@ from ratelimit_service.model import Decision
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Done, Lost
 from ratelimit_service.system.clock import Clock, system_clock
-from ratelimit_service.telemetry.figures import Figure
+from ratelimit_service.telemetry.metric import Metric
 
 SEGMENT = 1024
 """Counters in a full segment: about 0.2 ms to sweep."""
@@ -178,7 +178,7 @@ class MemoryStore:
             self._drop_expired(self._segments[self._next], now)
             self._next = (self._next + 1) & self._mask
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """Nothing that other stores do not count."""
         return ()
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Cancel
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.telemetry.figures import Figure
+from ratelimit_service.telemetry.metric import Metric
 
 Done = Callable[[StoreError | None], None]
 
@@ -49,7 +49,7 @@ class StoreStatus(Protocol):
     def errors(self) -> Mapping[str, int]:
         """Requests that it could not decide, by cause."""
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """What only this kind of store counts, as metrics."""
 
     @property

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
-from ratelimit_service.telemetry.exposition import Labels, head, line
+from ratelimit_service.telemetry.metric import Labels, head, line
 
 _CPU: Final = "process_cpu_seconds_total"
 _SUMMED: Final = {_CPU, "process_virtual_memory_bytes", "process_resident_memory_bytes", "process_open_fds"}

@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 
-from ratelimit_service.telemetry.figures import Figure, Sort
 from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.metric import Metric, MetricType
 
 
-def of_calls(streams: int, taken: int) -> Sequence[Figure]:
+def of_calls(streams: int, taken: int) -> Sequence[Metric]:
     """Its calls: those that are open, and all that there were."""
     name = "ratelimit_grpc_streams"
     return (
-        Figure(name, Sort.GAUGE, "gRPC calls that are open.", [((), streams)]),
-        Figure(f"{name}_opened_total", Sort.COUNTER, "gRPC calls taken.", [((), taken)]),
+        Metric(name, MetricType.GAUGE, "gRPC calls that are open.", [((), streams)]),
+        Metric(f"{name}_opened_total", MetricType.COUNTER, "gRPC calls taken.", [((), taken)]),
     )
 
 
-def of_lag(lag: Latency) -> Figure:
+def of_lag(lag: Latency) -> Metric:
     """The loop that it runs in."""
     meaning = "How late a timer of the event loop was, which asks twice a second: that long, other calls waited too."
-    return Figure("ratelimit_loop_lag_seconds", Sort.HISTOGRAM, meaning, [((), lag)])
+    return Metric("ratelimit_loop_lag_seconds", MetricType.HISTOGRAM, meaning, [((), lag)])

@@ -15,8 +15,8 @@ from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.errors import RpcError, StartError
 from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import SECOND
-from ratelimit_service.telemetry.figures import Figure
 from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.transports.figures import of_calls, of_lag
 from ratelimit_service.transports.grpcio_call import Context, StreamCall, UnaryCall, is_trouble
 from ratelimit_service.transports.lag import watch_lag
@@ -91,9 +91,9 @@ class GrpcioTransport:
         """As Transport says."""
         return self if self._lagging else None
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """As Connections says; of the connections themselves grpc tells nothing."""
-        of_tls = self._certificates.figures() if self._certificates else ()
+        of_tls = self._certificates.metrics() if self._certificates else ()
         return (*of_calls(self._unary_calls + len(self._streams), self._taken), of_lag(self._lag), *of_tls)
 
     async def stop(self, grace_seconds: float) -> None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.errors import StartError
 from ratelimit_service.system.disk import PATIENCE_SECONDS, START_PATIENCE_SECONDS, BoundedRead, read_file
-from ratelimit_service.telemetry.figures import Figure, Sort
+from ratelimit_service.telemetry.metric import Metric, MetricType
 from ratelimit_service.transports.options import Tls
 
 log = logging.getLogger(__name__)
@@ -56,16 +56,16 @@ class Certificates:
                 self._refuse(str(error), error)
             return self._current
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """As metrics, and as the files are now: whoever asks need not wait for the next connection."""
         self.current()
         meaning = "Whether the certificate on disk is in use; 0 when it cannot be used, and an older one is."
         good = int(self._refused is None)
         name = "ratelimit_tls_reload_last_attempt_successful"
-        found = [Figure(name, Sort.GAUGE, meaning, [((), good)], least=True)]
+        found = [Metric(name, MetricType.GAUGE, meaning, [((), good)], merge_by_min=True)]
         if self._dates is not None:
             name, meaning = "ratelimit_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires."
-            found.append(Figure(name, Sort.GAUGE, meaning, [((), self._dates[1])], least=True))
+            found.append(Metric(name, MetricType.GAUGE, meaning, [((), self._dates[1])], merge_by_min=True))
         return found
 
     def _look(self) -> None:

@@ -5,13 +5,13 @@ from typing import Protocol
 
 from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.system.address import Address
-from ratelimit_service.telemetry.figures import Figure
+from ratelimit_service.telemetry.metric import Metric
 
 
 class Connections(Protocol):
     """What a transport tells of its connections."""
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """As metrics."""
 
 

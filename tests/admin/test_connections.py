@@ -63,7 +63,7 @@ def test_when_all_are_at_work_the_one_at_it_for_longest_makes_way() -> None:
     connections.enter(new)
 
     assert [each.aborted for each in (*old, new)] == [True, False, False, False]
-    assert [figure.values for figure in connections.figures()] == [[((), 3)], [((), 1)]]
+    assert [metric.samples for metric in connections.metrics()] == [[((), 3)], [((), 1)]]
 
 
 @pytest.mark.parametrize(

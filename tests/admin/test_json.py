@@ -22,7 +22,7 @@ from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
 from ratelimit_service.server.admin.json_api import JsonApi, http_answer, request_bytes
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Done, Lost
-from ratelimit_service.telemetry.figures import Figure
+from ratelimit_service.telemetry.metric import Metric
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, ask, running
 
@@ -224,7 +224,7 @@ class StandIn:
     def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
         self.then(done)
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """None."""
         return ()
 

@@ -115,7 +115,7 @@ class ScriptStore:
     async def close(self) -> None:
         """Nothing to close."""
 
-    def figures(self) -> Sequence[Any]:
+    def metrics(self) -> Sequence[Any]:
         """None."""
         return ()
 

@@ -20,7 +20,7 @@ from ratelimit_service.stores.redis.open import open_redis
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.stores.store import Done, Lost, Store
 from ratelimit_service.system.clock import MINUTE, Clock
-from ratelimit_service.telemetry.figures import Figure
+from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.telemetry.tally import Tally
 from tests.redis import Redis
 
@@ -271,7 +271,7 @@ class Asked:
 
         done(self._loop.run_until_complete(ask()))
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """None."""
         return ()
 

@@ -477,10 +477,10 @@ def test_what_is_granted_is_told() -> None:
     grants = Grants(WaitingRoom(Policy("open", 1, 10, Clock())), 50_000)
     for timeout in (20_000, 20_000, None):
         grants.of(timeout).requests += 1
-    bounds, granted = grants.figures()
+    bounds, granted = grants.metrics()
 
-    assert bounds.values == [((("bound", "default"),), 0.05), ((("bound", "most"),), 0.05)]
-    ((_, histogram),) = granted.values
+    assert bounds.samples == [((("bound", "default"),), 0.05), ((("bound", "most"),), 0.05)]
+    ((_, histogram),) = granted.samples
     assert isinstance(histogram, Latency)
     assert [bucket.seconds for bucket in histogram.buckets() if bucket.calls == 2] == [0.025]
     assert histogram.calls == 3

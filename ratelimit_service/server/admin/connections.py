@@ -8,7 +8,7 @@ request is at work stays while there is another.
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from ratelimit_service.telemetry.figures import Figure, Sort
+from ratelimit_service.telemetry.metric import Metric, MetricType
 from ratelimit_service.telemetry.notices import Notices
 
 _NAME: Final = "ratelimit_http_connections"
@@ -65,13 +65,13 @@ class HttpConnections:
         for connection in tuple(self._open):
             connection.close()
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """As metrics."""
         return (
-            Figure(_NAME, Sort.GAUGE, "HTTP connections that are open.", [((), len(self._open))]),
-            Figure(
+            Metric(_NAME, MetricType.GAUGE, "HTTP connections that are open.", [((), len(self._open))]),
+            Metric(
                 f"{_NAME}_evicted_total",
-                Sort.COUNTER,
+                MetricType.COUNTER,
                 "HTTP connections closed for newer ones: HTTP_MAX_CONNECTIONS were open.",
                 [((), self._evicted)],
             ),

@@ -33,7 +33,7 @@ from ratelimit_service.server.series import Counted
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import SECOND, steady_clock
-from ratelimit_service.telemetry.exposition import CONTENT_TYPE
+from ratelimit_service.telemetry.metric import CONTENT_TYPE
 from ratelimit_service.telemetry.notices import Notices
 from ratelimit_service.telemetry.processes import Workers, share_of_files
 

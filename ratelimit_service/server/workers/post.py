@@ -14,10 +14,9 @@ from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.server.workers.channel import Channel, Message, bytes_of, text_of
 from ratelimit_service.server.workers.door import Door
-from ratelimit_service.server.workers.figures import unpacked
 from ratelimit_service.settings import KNOBS
 from ratelimit_service.stores.store import Lost
-from ratelimit_service.telemetry.figures import Figure
+from ratelimit_service.telemetry.metric import Metric, unpack_metrics
 
 PATIENCE_SECONDS: Final = 0.5
 """How long a connection waits at a door. Then the worker is passed over, and others get what it has not taken."""
@@ -54,7 +53,7 @@ class Post:
         self.counters = 0
         self.lost: Sequence[Lost] = ()
         """Servers that it says cannot decide hits now."""
-        self.figures: Sequence[Figure] = ()
+        self.metrics: Sequence[Metric] = ()
         """What it told last of its transport and its store."""
         self.reported = 0
         """The last request for a report that it answered."""
@@ -201,7 +200,7 @@ class Post:
                     summary[name] for name in ("serving", "healthy", "counters")
                 )
                 self.lost = [Lost(*lost) for lost in summary["lost"]]
-                self.figures = unpacked(summary["figures"])
+                self.metrics = unpack_metrics(summary["metrics"])
             case ["ready"]:
                 self.ready = True
             case ["failed", problem]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.server.engine import Engine
 from ratelimit_service.server.series import BLOCK, take_domain, take_tally
-from ratelimit_service.server.workers.figures import packed
+from ratelimit_service.telemetry.metric import pack_metrics
 from ratelimit_service.telemetry.tally import Path, Tallies, Totals
 
 Numbers = tuple[Path, Path, Sequence[int]]
@@ -42,7 +42,7 @@ class Reporter:
             "counters": store.counters,
             "lost": store.lost,
             "errors": self._since("errors", store.errors),
-            "figures": packed([*(connections.figures() if connections is not None else ()), *store.figures()]),
+            "metrics": pack_metrics([*(connections.metrics() if connections is not None else ()), *store.metrics()]),
             "calls": calls,
             "latency": engine.method.latency.take(),
             "waits": limiter.waits.take(),

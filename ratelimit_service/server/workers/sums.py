@@ -7,13 +7,12 @@ from typing import Any
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.server.series import add_domain, add_tally
-from ratelimit_service.server.workers.figures import lasting, summed
 from ratelimit_service.server.workers.post import Post
 from ratelimit_service.server.workers.report import Numbers
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores.store import Lost
-from ratelimit_service.telemetry.figures import Figure
 from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.metric import Metric, merge_metrics, without_gauges
 from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Path, Tallies, Totals
 
 
@@ -40,8 +39,8 @@ class SharedStore:
         """All of them count the same ones, at times a few seconds apart."""
         return max((post.counters for post in self._posts if post.ready), default=0)
 
-    def figures(self) -> Sequence[Figure]:
-        """Those of the workers are among the figures of `Sums`."""
+    def metrics(self) -> Sequence[Metric]:
+        """Those of the workers are among the metrics of `Sums`."""
         return ()
 
     @property
@@ -70,7 +69,7 @@ class Sums:
         self.calls = 0
         self.latency = Latency()
         self._posts = posts
-        self._gone: Sequence[Figure] = ()
+        self._gone: Sequence[Metric] = ()
         self._rules: dict[Path, Rule] = {}
 
     def publish(self, book: RuleBook) -> None:
@@ -79,13 +78,13 @@ class Sums:
         self.domains.know(book.domains)
         self._rules = {rule.path: rule for rule in book.rules}
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """What the transports and stores of all tell of themselves, those that are gone too."""
-        return summed([self._gone, *(post.figures for post in self._posts)])
+        return merge_metrics([self._gone, *(post.metrics for post in self._posts)])
 
     def bury(self, post: Post) -> None:
-        """Remember what lasts of the figures of a worker that has ended."""
-        self._gone = summed([self._gone, lasting(post.figures)])
+        """Remember what lasts of the metrics of a worker that has ended."""
+        self._gone = merge_metrics([self._gone, without_gauges(post.metrics)])
 
     def add_tallies(self, piece: Iterable[Numbers]) -> None:
         """Count what a worker has counted by rules. Those of a rule that has gone meanwhile go with it."""

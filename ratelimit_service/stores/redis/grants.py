@@ -9,8 +9,8 @@ from typing import Final
 
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
 from ratelimit_service.system.clock import SECOND
-from ratelimit_service.telemetry.figures import Figure, Sort
 from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.metric import Metric, MetricType
 
 DEFAULT: Final = SECOND
 """Microseconds for a caller that names no deadline, unless STORE_DEADLINE says so. Such a caller waits as long as it
@@ -63,7 +63,7 @@ class Grants:
         self.known[timeout] = grant
         return grant
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """What is in force, and what was granted."""
         bounds = [((("bound", "default"),), (self._most or DEFAULT) / SECOND)]
         if self._most:
@@ -72,16 +72,16 @@ class Grants:
         for grant in self._grants.values():
             granted.observe_all(int(grant.seconds * 1e9), grant.requests)
         return (
-            Figure(
+            Metric(
                 "ratelimit_store_deadline_seconds",
-                Sort.GAUGE,
+                MetricType.GAUGE,
                 "Time for the store to answer: of a call that has no deadline itself (default), of any (most, if set).",
                 bounds,
-                least=True,
+                merge_by_min=True,
             ),
-            Figure(
+            Metric(
                 "ratelimit_store_granted_seconds",
-                Sort.HISTOGRAM,
+                MetricType.HISTOGRAM,
                 "Time that the store was given for a request: what its caller granted, less the way back.",
                 [((), granted)],
             ),

@@ -26,7 +26,7 @@ from ratelimit_service.stores.redis.target import is_per_second
 from ratelimit_service.stores.redis.upstream import is_upstreams
 from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
 from ratelimit_service.stores.store import Done, Lost
-from ratelimit_service.telemetry.figures import Figure, Sort
+from ratelimit_service.telemetry.metric import Metric, MetricType
 
 _COARSE: Final = 0.001
 """Seconds between two looks at which requests have waited too long, at the least."""
@@ -104,11 +104,11 @@ class RedisStore:
         """Each server that cannot decide hits now."""
         return [lost for servers in self._all for lost in servers.lost]
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """As StoreStatus says."""
         meaning = "Requests that the store decided in the last fifth of the time that it was given."
-        late = Figure("ratelimit_store_late_answers_total", Sort.COUNTER, meaning, [((), self._room.close_calls)])
-        return (*self._grants.figures(), late)
+        late = Metric("ratelimit_store_late_answers_total", MetricType.COUNTER, meaning, [((), self._room.close_calls)])
+        return (*self._grants.metrics(), late)
 
     @property
     def lanes(self) -> list[Lane]:

@@ -13,7 +13,7 @@ from typing import Final
 from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import Clock, steady_clock
-from ratelimit_service.telemetry.figures import Figure
+from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.transports.http2.handshakes import Handshakes
 from ratelimit_service.transports.http2.server import Server
 from ratelimit_service.transports.http2.wire import Wire
@@ -86,10 +86,10 @@ class Http2Transport:
         """As Transport says."""
         return None if self._server is None else self
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """As Connections says."""
-        of_tls = self._handshakes.certificates.figures() if self._handshakes else ()
-        return (*(self._server.figures() if self._server else ()), *of_tls)
+        of_tls = self._handshakes.certificates.metrics() if self._handshakes else ()
+        return (*(self._server.metrics() if self._server else ()), *of_tls)
 
     async def look(self) -> None:
         """See what each connection is due for, as is done twice a second by itself."""

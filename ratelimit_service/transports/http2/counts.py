@@ -4,8 +4,8 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from ratelimit_service.telemetry.figures import Figure, Sort
 from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.metric import Metric, MetricType
 from ratelimit_service.transports.figures import of_calls
 from ratelimit_service.transports.http2.limits import Bound
 
@@ -55,35 +55,35 @@ class Counts:
         if self.refused[Bound.CONNECTIONS] == 1:
             log.warning("connections are refused: there are %d, the most there may be", most)
 
-    def figures(self, *, connections: int, streams: int, memory: int, received: int, sent: int) -> Sequence[Figure]:
+    def metrics(self, *, connections: int, streams: int, memory: int, received: int, sent: int) -> Sequence[Metric]:
         """As metrics; what is open is told by who knows it."""
         ended = [((("reason", reason),), count) for reason, count in sorted(self.ended.items())]
         refused = [((("limit", bound.value),), count) for bound, count in self.refused.items()]
         resets = [((("by", "client"),), self.resets_received), ((("by", "service"),), self.resets_sent)]
         size = "ratelimit_grpc_connections"
         return (
-            Figure(size, Sort.GAUGE, "gRPC connections.", [((), connections)]),
-            Figure(f"{size}_accepted_total", Sort.COUNTER, "gRPC connections accepted.", [((), self.accepted)]),
-            Figure(f"{size}_ended_total", Sort.COUNTER, "gRPC connections ended, by the reason.", ended),
+            Metric(size, MetricType.GAUGE, "gRPC connections.", [((), connections)]),
+            Metric(f"{size}_accepted_total", MetricType.COUNTER, "gRPC connections accepted.", [((), self.accepted)]),
+            Metric(f"{size}_ended_total", MetricType.COUNTER, "gRPC connections ended, by the reason.", ended),
             *of_calls(streams, self.streams),
-            Figure(
+            Metric(
                 "ratelimit_grpc_memory_bytes",
-                Sort.GAUGE,
+                MetricType.GAUGE,
                 "What gRPC connections hold for their clients: messages, headers, bytes that wait.",
                 [((), memory)],
             ),
-            Figure("ratelimit_grpc_resets_total", Sort.COUNTER, "Streams reset, by whom.", resets),
-            Figure(
+            Metric("ratelimit_grpc_resets_total", MetricType.COUNTER, "Streams reset, by whom.", resets),
+            Metric(
                 "ratelimit_grpc_refused_total",
-                Sort.COUNTER,
+                MetricType.COUNTER,
                 "Connections ended, and calls refused, because a client ran into a limit.",
                 refused,
             ),
-            Figure("ratelimit_grpc_received_bytes_total", Sort.COUNTER, "Bytes of clients.", [((), received)]),
-            Figure("ratelimit_grpc_sent_bytes_total", Sort.COUNTER, "Bytes to clients.", [((), sent)]),
-            Figure(
+            Metric("ratelimit_grpc_received_bytes_total", MetricType.COUNTER, "Bytes of clients.", [((), received)]),
+            Metric("ratelimit_grpc_sent_bytes_total", MetricType.COUNTER, "Bytes to clients.", [((), sent)]),
+            Metric(
                 "ratelimit_grpc_answer_seconds",
-                Sort.HISTOGRAM,
+                MetricType.HISTOGRAM,
                 "How long calls took, from the read that brought them until their answers were written.",
                 [((), self.answers)],
             ),

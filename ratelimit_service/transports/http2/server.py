@@ -9,8 +9,8 @@ from typing import Any, Final
 from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.errors import RpcError
 from ratelimit_service.system.clock import SECOND, Clock, Tick
-from ratelimit_service.telemetry.figures import Figure
 from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.telemetry.notices import Notices
 from ratelimit_service.transports.figures import of_lag
 from ratelimit_service.transports.http2.ages import Age, Due
@@ -83,10 +83,10 @@ class Server:
         self._lag = Latency()
         self._timers = [self.loop.create_task(work) for work in (self._look(), self._expire(), watch_lag(self._lag))]
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """As Connections says."""
         counts, wires = self.counts, self._wires
-        counted = counts.figures(
+        counted = counts.metrics(
             connections=len(wires),
             streams=sum(len(wire.connection.calls.streams) for wire in wires),
             memory=self.memory.used,

@@ -21,9 +21,9 @@ from tests.transports.servers import ask, connect, serving
 def told(transport: Http2Transport, name: str, label: str = "") -> int:
     """One of the transport's metrics, `ratelimit_grpc_` left out; 0 where there is none."""
     assert transport.connections is not None
-    for figure in transport.connections.figures():
-        if figure.name == f"ratelimit_grpc_{name}":
-            for labels, value in figure.values:
+    for metric in transport.connections.metrics():
+        if metric.name == f"ratelimit_grpc_{name}":
+            for labels, value in metric.samples:
                 if label in {"", *(text for _, text in labels)}:
                     return value.calls if isinstance(value, Latency) else int(value)
     return 0

@@ -35,5 +35,5 @@ def test_connections_that_come_at_once_are_accepted_in_a_few_turns_of_the_loop()
 
 def accepted(transport: Http2Transport) -> float:
     """How many connections are open."""
-    (figure,) = (figure for figure in transport.figures() if figure.name == "ratelimit_grpc_connections")
-    return sum(value for _, value in figure.values if isinstance(value, int | float))
+    (metric,) = (metric for metric in transport.metrics() if metric.name == "ratelimit_grpc_connections")
+    return sum(value for _, value in metric.samples if isinstance(value, int | float))
