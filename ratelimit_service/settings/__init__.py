@@ -4,6 +4,16 @@ from ratelimit_service.settings.choices import AUTO
 from ratelimit_service.settings.env_file import default_env_file
 from ratelimit_service.settings.fields import Knob, Section
 from ratelimit_service.settings.load import load_settings
-from ratelimit_service.settings.settings import FLAGS, KNOBS, Settings
+from ratelimit_service.settings.settings import FLAGS, KNOBS, RedisSettings, Settings
 
-__all__ = ["AUTO", "FLAGS", "KNOBS", "Knob", "Section", "Settings", "default_env_file", "load_settings"]
+__all__ = [
+    "AUTO",
+    "FLAGS",
+    "KNOBS",
+    "Knob",
+    "RedisSettings",
+    "Section",
+    "Settings",
+    "default_env_file",
+    "load_settings",
+]

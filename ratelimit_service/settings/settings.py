@@ -9,9 +9,9 @@ It is longer than other modules because it is one table, in whose order the vali
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
-from pydantic import SecretStr, ValidationInfo, field_validator
+from pydantic import AfterValidator, SecretStr, ValidationInfo, create_model, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from ratelimit_service.settings import go_syntax
@@ -22,6 +22,7 @@ from ratelimit_service.settings.choices import (
     LogFormat,
     LogLevel,
     RedisType,
+    SocketType,
     StorePolicy,
     TransportName,
     one_of,
@@ -49,6 +50,47 @@ from ratelimit_service.settings.redis_url import read_servers
 from ratelimit_service.system.address import Tcp
 
 
+class RedisSettings(NamedTuple):
+    """The settings of one Redis: those of REDIS_URL, or of the second one for windows of a second."""
+
+    type: RedisType
+    socket_type: SocketType
+    url: SecretStr
+    auth: SecretStr
+    sentinel_auth: SecretStr
+    tls: bool
+    timeout: int
+
+
+def _fits_type(url: SecretStr, info: ValidationInfo) -> SecretStr:
+    redis = (info.field_name or "").removesuffix("url")
+    kind, socket = (info.data.get(f"{redis}{name}") for name in ("type", "socket_type"))
+    if kind is not None and socket is not None:  # otherwise their own error is reported
+        read_servers(url.get_secret_value(), kind, socket)
+    return url
+
+
+_Model = TypeVar("_Model", bound=BaseSettings)
+
+
+def _with_second_redis(model: type[_Model]) -> type[_Model]:
+    """Add the settings of the second Redis, `redis_persecond_url` and so on, each made from the first one's."""
+    fields: dict[str, Any] = {}
+    for name in RedisSettings._fields:
+        first = model.model_fields[f"redis_{name}"]
+        help_text = f"As `REDIS_{name.upper()}`, for the Redis of `REDIS_PERSECOND`."
+        field = knob(Section.REDIS, first.default, help_text, _SECOND_ORIGINS.get(name, "upstream"))
+        fields[f"redis_persecond_{name}"] = (first.rebuild_annotation(), field)
+    return create_model(model.__name__, __base__=model, __module__=__name__, __doc__=model.__doc__, **fields)
+
+
+_SECOND_ORIGINS: Final = {
+    "socket_type": "upstream; `unix` there",
+    "url": "upstream; `/var/run/nutcracker/ratelimitpersecond.sock` there",
+}
+
+
+@_with_second_redis
 class Settings(BaseSettings):
     """The knobs; `Settings()` has the defaults, and never looks at the environment by itself."""
 
@@ -175,7 +217,7 @@ class Settings(BaseSettings):
     redis_socket_type: Socket = knob(
         Section.REDIS, "", "`tcp` or `unix`; when empty, what `REDIS_URL` looks like.", "upstream; `unix` there"
     )
-    redis_url: SecretStr = knob(
+    redis_url: Annotated[SecretStr, AfterValidator(_fits_type)] = knob(
         Section.REDIS,
         "",
         "Where Redis is: docs/redis.md has all ways to write it; `localhost:6379` when empty.",
@@ -196,23 +238,6 @@ class Settings(BaseSettings):
     redis_health_check_active_connection: Switch = knob(
         Section.REDIS, "false", "Health says NOT_SERVING while Redis cannot decide, before the first connection too."
     )
-    redis_persecond: Switch = knob(
-        Section.REDIS, "false", "Keep the counters whose window is one second in a Redis of their own."
-    )
-    redis_persecond_type: Type = knob(Section.REDIS, "", "As `REDIS_TYPE`, for that one.")
-    redis_persecond_socket_type: Socket = knob(
-        Section.REDIS, "", "As `REDIS_SOCKET_TYPE`, for that one.", "upstream; `unix` there"
-    )
-    redis_persecond_url: SecretStr = knob(
-        Section.REDIS,
-        "",
-        "As `REDIS_URL`, for that one.",
-        "upstream; `/var/run/nutcracker/ratelimitpersecond.sock` there",
-    )
-    redis_persecond_auth: SecretStr = knob(Section.REDIS, "", "As `REDIS_AUTH`, for that one.")
-    redis_persecond_sentinel_auth: SecretStr = knob(Section.REDIS, "", "As `REDIS_SENTINEL_AUTH`, for that one.")
-    redis_persecond_tls: Switch = knob(Section.REDIS, "false", "As `REDIS_TLS`, for that one.")
-    redis_persecond_timeout: Timeout = knob(Section.REDIS, "10s", "As `REDIS_TIMEOUT`, for that one.")
     cache_key_prefix: str = knob(Section.REDIS, "", "What the names of all counters begin with.")
     key_format: Annotated[KeyFormat, reads(one_of(KeyFormat, empty=KeyFormat.OWN))] = knob(
         Section.REDIS,
@@ -248,6 +273,9 @@ class Settings(BaseSettings):
     )
     instances: Annotated[int, reads(integer(1))] = knob(
         Section.REDIS, "1", "How many instances share the limits, for `local`.", NEW
+    )
+    redis_persecond: Switch = knob(
+        Section.REDIS, "false", "Keep the counters whose window is one second in a Redis of their own."
     )
 
     backend_type: Annotated[Backend, reads(one_of(Backend))] = knob(
@@ -324,6 +352,19 @@ class Settings(BaseSettings):
     )
     drain_timeout: Duration = knob(Section.LIFE, "30s", "How long calls may take to finish after that.", NEW)
 
+    @property
+    def redis(self) -> RedisSettings:
+        """The Redis of all counters."""
+        return self._redis("redis")
+
+    @property
+    def redis_per_second(self) -> RedisSettings | None:
+        """The Redis of the counters whose window is one second; None when it is not another one."""
+        return self._redis("redis_persecond") if self.redis_persecond else None
+
+    def _redis(self, prefix: str) -> RedisSettings:
+        return RedisSettings(*(getattr(self, f"{prefix}_{name}") for name in RedisSettings._fields))
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -346,15 +387,6 @@ class Settings(BaseSettings):
         if use_tls and files["grpc_client_tls_san"] and not files["grpc_client_tls_cacert"]:
             raise ValueError("needs GRPC_CLIENT_TLS_CACERT for GRPC_CLIENT_TLS_SAN to be asked of anybody")
         return use_tls
-
-    @field_validator("redis_url", "redis_persecond_url")
-    @classmethod
-    def _names_servers(cls, url: SecretStr, info: ValidationInfo) -> SecretStr:
-        family = (info.field_name or "").removesuffix("url")
-        kind, socket = (info.data.get(f"{family}{name}") for name in ("type", "socket_type"))
-        if kind is not None and socket is not None:  # else that is what is wrong
-            read_servers(url.get_secret_value(), kind, socket)
-        return url
 
     @field_validator("backend_type", mode="before")
     @classmethod

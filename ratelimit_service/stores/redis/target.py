@@ -4,7 +4,7 @@ import ssl
 from dataclasses import dataclass, field, replace
 
 from ratelimit_service.rules.rule import ALONE, Rule
-from ratelimit_service.settings import Settings
+from ratelimit_service.settings import RedisSettings, Settings
 from ratelimit_service.settings.choices import RedisType
 from ratelimit_service.settings.redis_url import Servers, read_auth, read_servers
 from ratelimit_service.stores.redis.tls import Certificates
@@ -81,54 +81,27 @@ class Login:
 
 def main_target(settings: Settings) -> Target:
     """The Redis of all counters."""
-    return _target(
-        settings,
-        settings.redis_type,
-        settings.redis_socket_type,
-        settings.redis_url.get_secret_value(),
-        settings.redis_auth.get_secret_value(),
-        settings.redis_sentinel_auth.get_secret_value(),
-        settings.redis_tls,
-        settings.redis_timeout,
-    )
+    return _target(settings.redis, settings)
 
 
 def per_second_target(settings: Settings) -> Target | None:
     """The Redis of the counters whose window is a second, if that is another one."""
-    if not settings.redis_persecond:
-        return None
-    return _target(
-        settings,
-        settings.redis_persecond_type,
-        settings.redis_persecond_socket_type,
-        settings.redis_persecond_url.get_secret_value(),
-        settings.redis_persecond_auth.get_secret_value(),
-        settings.redis_persecond_sentinel_auth.get_secret_value(),
-        settings.redis_persecond_tls,
-        settings.redis_persecond_timeout,
-    )
+    redis = settings.redis_per_second
+    return None if redis is None else _target(redis, settings)
 
 
-def _target(  # noqa: PLR0913, PLR0917 - upstream has eight variables twice
-    settings: Settings,
-    kind: RedisType,
-    socket_type: str,
-    url: str,
-    auth: str,
-    sentinel_auth: str,
-    tls: bool,
-    timeout: int,
-) -> Target:
-    servers = read_servers(url, kind, socket_type)
+def _target(redis: RedisSettings, settings: Settings) -> Target:
+    servers = read_servers(redis.url.get_secret_value(), redis.type, redis.socket_type)
+    auth = redis.auth.get_secret_value()
     user, password = read_auth(auth) if auth else (servers.user, servers.password)
-    sentinel_user, sentinel_password = read_auth(sentinel_auth)
+    sentinel_user, sentinel_password = read_auth(redis.sentinel_auth.get_secret_value())
     return Target(
-        kind,
+        redis.type,
         replace(servers, user="", password=""),
-        timeout / SECOND,
+        redis.timeout / SECOND,
         user,
         password,
         sentinel_user,
         sentinel_password,
-        Certificates(settings) if tls or servers.tls else None,
+        Certificates(settings) if redis.tls or servers.tls else None,
     )
