@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ratelimit_service.settings import KNOBS, Knob, Section  # noqa: E402 - the path comes first
-from ratelimit_service.settings.upstream import ALWAYS, WITHOUT_MEANING  # noqa: E402 - as above
+from ratelimit_service.settings.load import ALWAYS, WITHOUT_MEANING  # noqa: E402 - as above
 
 BEGIN, END = "<!-- settings:begin -->\n", "<!-- settings:end -->\n"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.settings.choices import RedisType
+from ratelimit_service.settings.fields import RedisType
 from ratelimit_service.settings.redis_url import Servers, masked, read_auth, read_servers
 from ratelimit_service.system.address import Address, Tcp, Unix
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ratelimit_service.errors import SettingsError
 from ratelimit_service.settings import FLAGS, KNOBS, Settings, load_settings
-from ratelimit_service.settings.choices import Backend, LogFormat, LogLevel
+from ratelimit_service.settings.fields import Backend, LogFormat, LogLevel
 from ratelimit_service.settings.go_syntax import (
     read_address,
     read_bool,
@@ -24,7 +24,7 @@ from ratelimit_service.settings.go_syntax import (
     read_list,
     read_map,
 )
-from ratelimit_service.settings.upstream import ALWAYS, ASKS_FOR_NOTHING, TRACING, WITHOUT_MEANING
+from ratelimit_service.settings.load import ALWAYS, ASKS_FOR_NOTHING, TRACING, WITHOUT_MEANING
 from ratelimit_service.system.address import Tcp
 
 ROOT = Path(__file__).parent.parent

@@ -21,7 +21,7 @@ from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries, Place, Rule
 from ratelimit_service.rules.words import limit_in_words
 from ratelimit_service.settings import Settings
-from ratelimit_service.settings.choices import Backend
+from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores.redis.counters import Counters, Found
 
 _FAILED: Final = 1

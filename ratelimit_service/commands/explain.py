@@ -29,7 +29,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import Explained, as_json, charged, explain, state
 from ratelimit_service.rules.rule import Entries, Rule
 from ratelimit_service.settings import Settings
-from ratelimit_service.settings.choices import Backend
+from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores.redis.counters import Counters
 from ratelimit_service.stores.redis.counters_state import Content
 

@@ -1,21 +1,130 @@
-"""Where the settings come from: flags, the environment, an `.env` file; and what is to be said of them."""
+"""Where settings come from: flags, the environment, an `.env` file. What is wrong, and what to warn of."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from io import StringIO
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
+from dotenv.parser import Original, parse_stream
 from pydantic import ValidationError
 
 from ratelimit_service.errors import SettingsError
 from ratelimit_service.settings import go_syntax
-from ratelimit_service.settings.choices import Backend
-from ratelimit_service.settings.env_file import Given, read_env_file
-from ratelimit_service.settings.fields import Section
+from ratelimit_service.settings.fields import Backend, Section
+from ratelimit_service.settings.go_syntax import FALSE
 from ratelimit_service.settings.redis_url import masked
 from ratelimit_service.settings.settings import KNOBS, Settings
-from ratelimit_service.settings.upstream import ALWAYS, ASKS_FOR_NOTHING, TRACING, WITHOUT_MEANING
+from ratelimit_service.system.disk import read_file
+
+
+class Given(NamedTuple):
+    """A text and the name under which the operator gave it."""
+
+    text: str
+    label: str
+
+
+def default_env_file() -> Path | None:
+    """The file that is read when none is named: `.env`, if there is one here."""
+    path = Path(".env")
+    return path if path.exists() and not path.is_dir() else None  # some have virtual environments of that name
+
+
+def read_env_file(path: Path, problems: list[str]) -> dict[str, Given]:
+    """The variables of the file; `${NAME}` stays as it is, so that only the file decides what the file says."""
+    given: dict[str, Given] = {}
+    try:
+        for binding in parse_stream(StringIO(read_file(path).decode(), newline=None)):
+            if binding.error or (binding.key and binding.value is None):
+                problems.append(f"{path}:{_line(binding.original)}: is not a line such as GRPC_PORT=8081")
+            elif binding.key:
+                given[binding.key] = Given(binding.value or "", f"{binding.key} (in {path})")
+    except OSError as error:
+        problems.append(f"{path}: cannot be read: {error.strerror}")
+    except UnicodeDecodeError:
+        problems.append(f"{path}: cannot be read: it is not UTF-8")
+    return given
+
+
+def _line(original: Original) -> int:
+    """Where the text begins: python-dotenv counts the empty lines in front of it as part of it."""
+    text = original.string
+    return original.line + text[: len(text) - len(text.lstrip())].count("\n")
+
+
+ALWAYS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "RUNTIME_WATCH_ROOT": "the files' content is compared, so a swapped link and an edited file are both noticed",
+        "RUNTIME_IGNOREDOTFILES": "files and folders whose names start with a dot are never read",
+        "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "health says NOT_SERVING until there are rules",
+    }
+)
+"""Booleans that are understood and change nothing: both ways of upstream are covered by the one way here."""
+
+
+def _names(prefix: str, rest: str) -> list[str]:
+    return [f"{prefix}{name}" for name in rest.split()]
+
+
+_POOL: Final = "POOL_SIZE PIPELINE_WINDOW PIPELINE_LIMIT CLUSTER_PIPELINE_PARALLELISM POOL_ON_EMPTY_BEHAVIOR"
+
+_REASONS: Final[Mapping[str, Iterable[str]]] = {
+    "one connection to each server carries all hits that have come, in one call": [
+        *_names("REDIS_", _POOL),
+        *_names("REDIS_PERSECOND_", _POOL),
+    ],
+    "the service starts without Redis, and looks for it every 50 ms to 2 s": _names(
+        "REDIS_STARTUP_", "INITIAL_INTERVAL MAX_INTERVAL MAX_ELAPSED_TIME"
+    ),
+    "counters are kept in this process's memory or in Redis, not in memcached": [
+        *_names("MEMCACHE_", "HOST_PORT SRV SRV_REFRESH MAX_IDLE_CONNS TLS"),
+        *_names("MEMCACHE_TLS_", "CLIENT_CERT CLIENT_KEY CACERT SKIP_HOSTNAME_VERIFICATION"),
+    ],
+    "a rule says it: count_refused: false, and then no refused hit is counted at all": [
+        "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"
+    ],
+    "rules are read from files, not from a control plane": [
+        *_names("CONFIG_GRPC_XDS_", "NODE_ID NODE_METADATA SERVER_URL SERVER_CONNECT_RETRY_INTERVAL"),
+        *_names("CONFIG_GRPC_XDS_CLIENT_", "ADDITIONAL_HEADERS TLS_CERT TLS_KEY"),
+        *_names("CONFIG_GRPC_XDS_SERVER_", "USE_TLS TLS_CACERT TLS_SAN"),
+        *_names("XDS_CLIENT_BACKOFF_", "INITIAL_INTERVAL MAX_INTERVAL RANDOM_FACTOR JITTER"),
+        "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+    ],
+    "nothing is sent to statsd: Prometheus reads /metrics": [
+        *_names("", "USE_STATSD STATSD_HOST STATSD_PORT STATSD_PROTOCOL STATS_FLUSH_INTERVAL"),
+        *_names("", "USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS"),
+    ],
+    "metrics keep their names and are in seconds, and there is no mapper": [
+        "PROMETHEUS_MAPPER_YAML",
+        "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
+    ],
+    "metrics are always there, and cost nothing until they are read": ["DISABLE_STATS"],
+    "there is no tracing": ["TRACING_ENABLED"],
+    "upstream does not read it either; GRPC_CLIENT_TLS_CACERT names the CA that clients are checked with": [
+        "GRPC_SERVER_TLS_CA_CERT"  # Envoy Gateway sets it; its name promises what neither service does
+    ],
+}
+
+WITHOUT_MEANING: Final[Mapping[str, str]] = MappingProxyType(
+    {name: why for why, names in _REASONS.items() for name in names}
+)
+"""Variables that are not used by this release, each with the reason."""
+
+ASKS_FOR_NOTHING: Final[Mapping[str, Collection[str]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("USE_STATSD", "USE_DOG_STATSD", "DISABLE_STATS", "TRACING_ENABLED"), FALSE),
+        "PROMETHEUS_MAPPER_YAML": ("/etc/statsd-exporter/conf.yaml",),  # upstream's own, whose names the metrics have
+    }
+)
+"""Of those, the ones that need no warning at these values: a feature is turned off, or left as it is here."""
+
+TRACING: Final = ("TRACING_", "OTEL_")
+"""Other variables that begin like this say how to trace, and mean nothing without TRACING_ENABLED. OpenTelemetry's
+operator puts its own into every pod."""
+
 
 _NEED_TLS: Final = ("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN")
 _OF_REDIS: Final = tuple(knob.variable for knob in KNOBS if knob.variable.startswith("REDIS_"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import unquote
 
-from ratelimit_service.settings.choices import RedisType
+from ratelimit_service.settings.fields import RedisType
 from ratelimit_service.system.address import Address, Tcp, Unix
 
 DEFAULT_URL: Final = "localhost:6379"

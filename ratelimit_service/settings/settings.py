@@ -15,34 +15,32 @@ from pydantic import AfterValidator, SecretStr, ValidationInfo, create_model, fi
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from ratelimit_service.settings import go_syntax
-from ratelimit_service.settings.choices import (
-    Backend,
-    ConfigType,
-    KeyFormat,
-    LogFormat,
-    LogLevel,
-    RedisType,
-    SocketType,
-    StorePolicy,
-    TransportName,
-    one_of,
-    read_workers,
-)
 from ratelimit_service.settings.fields import (
     EVERYWHERE,
     NEW,
+    Backend,
     Bytes,
+    ConfigType,
     Duration,
     Header,
     Hosts,
+    KeyFormat,
     Knob,
+    LogFormat,
+    LogLevel,
     Port,
+    RedisType,
     Section,
     Socket,
+    SocketType,
+    StorePolicy,
     Switch,
     Timeout,
+    TransportName,
     Type,
     knob,
+    one_of,
+    read_workers,
     reads,
 )
 from ratelimit_service.settings.go_syntax import duration, integer, number

@@ -13,7 +13,7 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries, Rule, counter_key
 from ratelimit_service.settings import Settings
-from ratelimit_service.settings.choices import KeyFormat, RedisType
+from ratelimit_service.settings.fields import KeyFormat, RedisType
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.counters_names import Counter, OwnNames, UpstreamNames

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from ratelimit_service.settings import Settings
-from ratelimit_service.settings.choices import KeyFormat, RedisType
+from ratelimit_service.settings.fields import KeyFormat, RedisType
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.cluster import Cluster
 from ratelimit_service.stores.redis.grants import Grants

@@ -10,7 +10,7 @@ from typing import Any, Final
 import hiredis
 
 from ratelimit_service.errors import StoreError
-from ratelimit_service.settings.choices import RedisType
+from ratelimit_service.settings.fields import RedisType
 from ratelimit_service.stores.redis.cluster import Map, read_map, read_redirection
 from ratelimit_service.stores.redis.faults import Fault, code_of
 from ratelimit_service.stores.redis.keys import slot_of

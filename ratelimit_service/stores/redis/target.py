@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.settings import RedisSettings, Settings
-from ratelimit_service.settings.choices import RedisType
+from ratelimit_service.settings.fields import RedisType
 from ratelimit_service.settings.redis_url import Servers, read_auth, read_servers
 from ratelimit_service.stores.redis.tls import Certificates
 from ratelimit_service.system.address import Address, Tcp
