@@ -25,8 +25,8 @@ from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import Metric, head, label_text, line
 from ratelimit_service.telemetry.notices import Notices
-from ratelimit_service.transports.figures import of_lag
 from ratelimit_service.transports.http2.counts import Counts
+from ratelimit_service.transports.lag import of_lag
 from ratelimit_service.transports.options import Tls
 from ratelimit_service.transports.tls import Certificates
 from tests.books import book

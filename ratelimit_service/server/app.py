@@ -17,7 +17,7 @@ from ratelimit_service.server.engine import Engine, parse_rules
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp, Unix
 from ratelimit_service.system.clock import SECOND
-from ratelimit_service.transports.listen import remove_socket
+from ratelimit_service.system.listen import remove_socket
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,9 @@
-"""What an operator may choose about a gRPC transport. Times are microseconds; 0 is for ever."""
+"""What an operator may choose about a gRPC transport. Times are microseconds; 0 means no limit."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Self
 
+from ratelimit_service.settings import Settings
 from ratelimit_service.system.clock import HOUR, SECOND
 
 
@@ -19,28 +21,44 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class GrpcOptions:
-    """The knobs of a transport; most defaults are upstream's, which are grpc-go's."""
+    """The options of a transport: `keepalive_time` is the setting `grpc_keepalive_time`, and so on.
+
+    Most defaults are those of envoyproxy/ratelimit, which are grpc-go's.
+    """
 
     max_message_size: int = 128 * 1024
-    """Bytes of a message from a client, unpacked too; a larger one ends its call with RESOURCE_EXHAUSTED."""
+    """Bytes of a message from a client, uncompressed; a larger one ends its call with RESOURCE_EXHAUSTED."""
     max_answer_size: int = 4 * 1024 * 1024
-    """Bytes of a message to a client: what gRPC's clients take if they are not told otherwise."""
+    """Bytes of a message to a client: the default maximum of gRPC's clients. There is no setting for it."""
     keepalive_time: int = 2 * HOUR
     keepalive_timeout: int = 20 * SECOND
     max_connection_age: int = 24 * HOUR
     max_connection_age_grace: int = HOUR
     max_connection_idle: int = HOUR
-    """A connection without calls for so long is asked to close."""
+    """A connection without calls for this time is closed by GOAWAY."""
     max_connections: int = 10_000
-    """More are refused, so that those who are here keep files and memory; 0 is no limit."""
+    """More connections are refused, so that the open ones keep their files and memory; 0 means no limit."""
     max_concurrent_streams: int = 1_000
     """Calls of one connection at once: what one client can keep waiting, and what one read can bring."""
     max_header_list_size: int = 16 * 1024
     """Bytes of a call's headers; larger ones end it with RESOURCE_EXHAUSTED."""
     max_connection_memory: int = 4 * 1024 * 1024
-    """Bytes of unread answers, and of unfinished questions, of one connection."""
+    """Bytes that one connection may hold: responses the client has not read, requests that are not complete."""
     max_memory: int = 256 * 1024 * 1024
-    """Bytes that all connections hold together; beyond it those that hold most are ended."""
+    """Bytes that all connections may hold together; above it, those that hold most are ended."""
     preface_timeout: int = 10 * SECOND
     """How long a client may take to begin, TLS included; with http2 also to finish a frame or headers it began."""
     tls: Tls | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """The options that the settings ask for."""
+        given = {name: value for name, value in settings if name.startswith("grpc_")}
+        same = {field.name: given[f"grpc_{field.name}"] for field in fields(cls) if f"grpc_{field.name}" in given}
+        tls = Tls(
+            settings.grpc_server_tls_cert,
+            settings.grpc_server_tls_key,
+            settings.grpc_client_tls_cacert,
+            settings.grpc_client_tls_san,
+        )
+        return cls(**same, tls=tls if settings.grpc_server_use_tls else None)

@@ -1,11 +1,16 @@
-"""The contract of a transport: it carries methods over connections, and knows nothing about rate limits."""
+"""The contract of a transport: it carries methods over connections, and knows nothing about rate limits.
+
+And what all transports share: the errors that they answer with, how much may wait unread, and the metrics of calls.
+"""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
+from urllib.parse import quote
 
 from ratelimit_service.api.method import Method, StreamMethod
+from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.system.address import Address
-from ratelimit_service.telemetry.metric import Metric
+from ratelimit_service.telemetry.metric import Metric, MetricType
 
 
 class Connections(Protocol):
@@ -25,10 +30,63 @@ class Transport(Protocol):
     async def start(
         self, methods: Sequence[Method], streams: Sequence[StreamMethod], addresses: Sequence[Address]
     ) -> Sequence[Address]:
-        """Listen on all addresses and serve; answers where it listens, with the ports it got.
+        """Listen on all addresses and serve; returns where it listens, with the ports it got.
 
         Raises StartError with one line that says which address cannot be had, and why; then it listens on none.
         """
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept no new calls, let those in flight finish for so long, then cut them off."""
+
+
+def of_calls(streams: int, taken: int) -> Sequence[Metric]:
+    """The metrics of calls: how many are open, and how many were taken since the start."""
+    name = "ratelimit_grpc_streams"
+    return (
+        Metric(name, MetricType.GAUGE, "gRPC calls that are open.", [((), streams)]),
+        Metric(f"{name}_opened_total", MetricType.COUNTER, "gRPC calls taken.", [((), taken)]),
+    )
+
+
+PAUSE_BYTES: Final = 64 * 1024
+"""Unread responses of one stream at which its client's messages are no longer read: it must read first."""
+
+MOST_UNREAD_BYTES: Final = 4 * 1024 * 1024
+"""Unread responses of one stream at which the call is ended: a client that never reads must not fill the memory."""
+
+MESSAGE_BYTES: Final = 100
+"""What an unread response costs besides its bytes, so that empty ones are bounded too."""
+
+MOST_TEXT: Final = 4096
+"""Bytes of an error's text, percent-encoded: clients refuse trailers of more than 8 KiB, and with them the status."""
+
+_AS_IT_IS: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+
+INTERNAL: Final = RpcError(Status.INTERNAL, "internal error; the log of the service says more")
+UNREAD: Final = RpcError(Status.RESOURCE_EXHAUSTED, "the client leaves too many answers unread")
+UNFINISHED: Final = RpcError(Status.DEADLINE_EXCEEDED, "the client takes too long to finish its message")
+STOPPING: Final = RpcError(Status.UNAVAILABLE, "the service is stopping")
+EXPIRED: Final = RpcError(Status.DEADLINE_EXCEEDED, "the deadline is over")
+
+
+def too_large(size: int, most: int) -> RpcError:
+    """The error of a call whose response is larger than a transport may send."""
+    return RpcError(Status.RESOURCE_EXHAUSTED, f"the answer has {size} bytes, the most is {most}")
+
+
+def not_admitted(wanted: str) -> RpcError:
+    """The error of every call of a client whose certificate does not bear the required name."""
+    return RpcError(Status.UNAUTHENTICATED, f"the certificate of the client does not bear the name {wanted}")
+
+
+def percent_encoded(text: str) -> str:
+    """The text as `grpc-message` carries it; a character may become twelve bytes."""
+    return quote(text, _AS_IT_IS, errors="replace")
+
+
+def clipped(text: str) -> str:
+    """The beginning of an error's text: as much as fits into MOST_TEXT once it is percent-encoded."""
+    text = text[:MOST_TEXT]
+    while (size := len(percent_encoded(text))) > MOST_TEXT:
+        text = text[: len(text) * MOST_TEXT // size]
+    return text

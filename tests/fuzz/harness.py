@@ -13,7 +13,7 @@ from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import LARGEST, Code
 from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_KEPT
 from ratelimit_service.transports.http2.limits import MOST_RESET, Limits
-from ratelimit_service.transports.refusals import MESSAGE_BYTES
+from ratelimit_service.transports.transport import MESSAGE_BYTES
 from tests.fuzz.client import MOST, Client
 from tests.fuzz.steps import METHODS, Act, Step, steps
 from tests.transports.http2.talk import HELLO, window

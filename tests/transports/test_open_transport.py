@@ -2,7 +2,6 @@
 
 import pytest
 
-from ratelimit_service import transports
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.clock import HOUR, SECOND
 from ratelimit_service.transports import grpcio, open_transport
@@ -17,7 +16,7 @@ def test_the_transport_is_the_one_the_settings_name(name: str, transport: type) 
 
 
 def test_the_defaults_of_the_settings_are_those_of_a_transport() -> None:
-    assert transports._options(Settings()) == GrpcOptions()
+    assert GrpcOptions.from_settings(Settings()) == GrpcOptions()
 
 
 def test_every_knob_arrives() -> None:
@@ -43,7 +42,7 @@ def test_every_knob_arrives() -> None:
         }
     )
 
-    assert transports._options(settings) == GrpcOptions(
+    assert GrpcOptions.from_settings(settings) == GrpcOptions(
         max_message_size=1000,
         keepalive_time=30 * SECOND,
         keepalive_timeout=5 * SECOND,

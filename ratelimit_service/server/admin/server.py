@@ -22,7 +22,6 @@ from ratelimit_service.server.admin.connection import KEEPALIVE_SECONDS, NAME, H
 from ratelimit_service.server.admin.connections import HttpConnections
 from ratelimit_service.server.admin.explain import explained_answer
 from ratelimit_service.server.admin.json_api import Called, JsonApi, http_answer
-from ratelimit_service.server.admin.listen import BACKLOG, bound, open_sockets
 from ratelimit_service.server.admin.renderings import Rendering
 from ratelimit_service.server.admin.status import Listening, Status
 from ratelimit_service.server.admin.texts import rules_text, stats_text
@@ -33,11 +32,15 @@ from ratelimit_service.server.series import Counted
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import SECOND, steady_clock
+from ratelimit_service.system.listen import Opened, open_sockets
 from ratelimit_service.telemetry.metric import CONTENT_TYPE
 from ratelimit_service.telemetry.notices import Notices
 from ratelimit_service.telemetry.processes import Workers, share_of_files
 
 log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 128
+"""Clients that are accepted in one turn of the loop: connections above the bound that have files until the next."""
 
 _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _TEXT: Final = _HEADERS | {"Content-Type": "text/plain; charset=utf-8"}
@@ -118,18 +121,19 @@ class AdminServer:
     async def start(self, grpc: Sequence[Address] = ()) -> Addresses:
         """Listen on all ports; StartError, and on none, when one cannot be had. The page says where `grpc` is too."""
         ports = self._ports()
-        opened: list[list[socket]] = []
+        opened: list[list[Opened]] = []
         try:
             for port in ports:
-                opened += [await open_sockets(port.addresses)]
+                opened += [await open_sockets(port.addresses, backlog=_BACKLOG)]
         except StartError:
-            for listener in chain.from_iterable(opened):
+            for listener in _listeners(chain.from_iterable(opened)):
                 listener.close()
             raise
         listening = [Listening("gRPC", str(address)) for address in grpc]
         got = []
-        for port, listeners in zip(ports, opened, strict=True):
-            got.append([bound(listener) for listener in listeners])
+        for port, addresses in zip(ports, opened, strict=True):
+            listeners = _listeners(addresses)
+            got.append([_bound(listener) for listener in listeners])
             for listener, address in zip(listeners, got[-1], strict=True):
                 await self._serve(listener, port, Misdirected(port.what, address.port, grpc, self._notices))
                 listening.append(Listening(port.what, str(address)))
@@ -221,7 +225,7 @@ class AdminServer:
             await loop.create_server(
                 lambda: HttpConnection(self._connections, self._turns, make, misdirected),
                 sock=listener,
-                backlog=BACKLOG,
+                backlog=_BACKLOG,
             )
         )
 
@@ -269,6 +273,16 @@ class AdminServer:
     async def _stats_text(self) -> Iterable[str]:
         await self._refresh()
         return stats_text(self._counted, [self._method], self._watcher)
+
+
+def _listeners(opened: Iterable[Opened]) -> list[socket]:
+    return [listener for each in opened for listener in each.sockets]
+
+
+def _bound(listener: socket) -> Tcp:
+    """Where a socket listens, with the port it got."""
+    host, port = listener.getsockname()[:2]
+    return Tcp(host, port)
 
 
 async def _name_server(_: web.Request, response: web.StreamResponse) -> None:

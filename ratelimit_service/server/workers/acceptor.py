@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ratelimit_service.server.workers.sharing import Sharing
-from ratelimit_service.transports.listen import Opened, remove_socket
+from ratelimit_service.system.listen import Opened, remove_socket
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from ratelimit_service.server.workers.acceptor import Acceptor
 from ratelimit_service.server.workers.crew import Crew
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address
+from ratelimit_service.system.listen import open_sockets, remove_socket
 from ratelimit_service.telemetry.latency import Latency
-from ratelimit_service.transports.listen import open_sockets, remove_socket
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Parent:
     async def start(self) -> None:
         """Load the rules, listen, have all workers ready, and accept. StartError when something is not there."""
         await load_rules(self._watcher, self._settings)
-        opened = open_sockets(grpc_addresses(self._settings))
+        opened = await open_sockets(grpc_addresses(self._settings))
         self._acceptor.listen(opened)
         self.addresses = [each.address for each in opened]
         try:

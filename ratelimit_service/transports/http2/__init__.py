@@ -13,11 +13,11 @@ from typing import Final
 from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import Clock, steady_clock
+from ratelimit_service.system.listen import BACKLOG, open_sockets, remove_socket
 from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.transports.http2.handshakes import Handshakes
 from ratelimit_service.transports.http2.server import Server
 from ratelimit_service.transports.http2.wire import Wire
-from ratelimit_service.transports.listen import open_sockets, remove_socket
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.transport import Connections
 
@@ -46,14 +46,14 @@ class Http2Transport:
     ) -> Sequence[Address]:
         """As Transport says; also StartError when a certificate cannot be used."""
         self._handshakes = Handshakes(self._options.tls) if self._options.tls else None
-        opened = open_sockets(addresses)
+        opened = await open_sockets(addresses)
         server = Server(methods, streams, self._options, self._handshakes, self._clock, self._tick)
         self._server = server
         loop = asyncio.get_running_loop()
         for address in opened:
             for listening in address.sockets:
                 for handle in (listening, *(listening.dup() for _ in range(ACCEPTS - 1))):
-                    listener = await loop.create_server(lambda: Wire(server), sock=handle, backlog=1024)
+                    listener = await loop.create_server(lambda: Wire(server), sock=handle, backlog=BACKLOG)
                     self._listeners.append(listener)
         self._addresses = [each.address for each in opened]
         return self._addresses

@@ -26,7 +26,14 @@ from ratelimit_service.transports.http2.headers import Head
 from ratelimit_service.transports.http2.limits import MOST_RESET, Bound, Limits
 from ratelimit_service.transports.http2.responses import OK, RESPONSE, http_response, trailers
 from ratelimit_service.transports.http2.whole import MOST_AT_ONCE, OK_HEAD, RESPONSE_HEAD, answer_of
-from ratelimit_service.transports.refusals import EXPIRED, MOST_UNREAD_BYTES, PAUSE_BYTES, UNFINISHED, UNREAD, too_large
+from ratelimit_service.transports.transport import (
+    EXPIRED,
+    MOST_UNREAD_BYTES,
+    PAUSE_BYTES,
+    UNFINISHED,
+    UNREAD,
+    too_large,
+)
 
 _WHOLE: Final = Head("", plain=True)
 _EXPLANATION: Final = b"This port speaks gRPC: POST, with content-type application/grpc.\n"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import Metric, MetricType
-from ratelimit_service.transports.figures import of_calls
 from ratelimit_service.transports.http2.limits import Bound
+from ratelimit_service.transports.transport import of_calls
 
 log = logging.getLogger(__name__)
 

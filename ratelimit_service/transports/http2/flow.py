@@ -24,7 +24,7 @@ from ratelimit_service.transports.http2.limits import LEAST_PROGRESS, MOST_WRITT
 from ratelimit_service.transports.http2.messages import PREFIX_BYTES
 from ratelimit_service.transports.http2.responses import NO_TABLE
 from ratelimit_service.transports.http2.whole import MOST_AT_ONCE
-from ratelimit_service.transports.refusals import MESSAGE_BYTES
+from ratelimit_service.transports.transport import MESSAGE_BYTES
 
 
 class Stream:

@@ -21,7 +21,7 @@ from ratelimit_service.transports.http2.fields import cut
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.http2.whole import QUESTION_BYTES, question_in
-from ratelimit_service.transports.refusals import EXPIRED
+from ratelimit_service.transports.transport import EXPIRED
 
 MOST_KEPT: Final = 64 * 1024
 """Bytes of blocks and fields remembered per connection, as `_ENTRY` reckons them: a client has a block for each method

@@ -8,7 +8,7 @@ from ratelimit_service.transports.http2.flow import Stream
 from ratelimit_service.transports.http2.frames import FIRST_WINDOW, window_update
 from ratelimit_service.transports.http2.limits import MOST_MESSAGES, Bound
 from ratelimit_service.transports.http2.whole import QUESTION_BYTES
-from ratelimit_service.transports.refusals import PAUSE_BYTES
+from ratelimit_service.transports.transport import PAUSE_BYTES
 
 
 def hear(calls: Calls, stream: Stream, body: bytes) -> None:

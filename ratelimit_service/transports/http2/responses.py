@@ -3,7 +3,7 @@
 from typing import Final
 
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.transports.refusals import clipped, percent_encoded
+from ratelimit_service.transports.transport import clipped, percent_encoded
 
 
 def _string(text: bytes) -> bytes:

@@ -12,7 +12,6 @@ from ratelimit_service.system.clock import SECOND, Clock, Tick
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.telemetry.notices import Notices
-from ratelimit_service.transports.figures import of_lag
 from ratelimit_service.transports.http2.ages import Age, Due
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.deadlines import GRAIN, Deadlines
@@ -23,10 +22,10 @@ from ratelimit_service.transports.http2.memory import Memory
 from ratelimit_service.transports.http2.places import Places
 from ratelimit_service.transports.http2.shares import Shares
 from ratelimit_service.transports.http2.wire import Wire
-from ratelimit_service.transports.lag import watch_lag
+from ratelimit_service.transports.lag import of_lag, watch_lag
 from ratelimit_service.transports.options import GrpcOptions
-from ratelimit_service.transports.refusals import STOPPING, not_admitted
 from ratelimit_service.transports.tls import bears
+from ratelimit_service.transports.transport import STOPPING, not_admitted
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from ratelimit_service.api.method import Receiver, StreamMethod
 from ratelimit_service.errors import RpcError
 from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.events import Kind
-from ratelimit_service.transports.refusals import INTERNAL
+from ratelimit_service.transports.transport import INTERNAL
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from ratelimit_service.transports.http2.handshakes import Session, why
 from ratelimit_service.transports.http2.limits import LINGER_SECONDS, MOST_STREAMING, Bound
 from ratelimit_service.transports.http2.shares import HANDSHAKE, STEP, host_of
 from ratelimit_service.transports.http2.stream_call import StreamCall
-from ratelimit_service.transports.refusals import INTERNAL, STOPPING
+from ratelimit_service.transports.transport import INTERNAL, STOPPING
 
 if TYPE_CHECKING:
     from ratelimit_service.transports.http2.server import Server
