@@ -102,7 +102,7 @@ class Decision:
     reset_after: int
     """Microseconds until the counter is as if untouched."""
     retry_after: int
-    """Microseconds until the same hit would be allowed if nobody else came: 0 when it is, `NEVER` when it cannot be."""
+    """Microseconds until the same hit would be allowed if no other comes: 0 when it is, `NEVER` when it cannot be."""
 
 
 class ByPolicy(NamedTuple):
