@@ -10,8 +10,8 @@ from typing import Final
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.events import Event, Kind
-from ratelimit_service.transports.http2.frames import LARGEST, Code
-from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_KEPT
+from ratelimit_service.transports.http2.frames import LARGEST_FRAME, Code
+from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_CACHED
 from ratelimit_service.transports.http2.limits import MOST_RESET, Limits
 from ratelimit_service.transports.transport import MESSAGE_BYTES
 from tests.fuzz.client import MOST, Client
@@ -206,11 +206,11 @@ class Driver:
         most_unread = limits.max_connection_memory + limits.max_message_size + MESSAGE_BYTES
         assert calls.flow.queued <= most_unread or connection.closed, "too much waits"
         assert all(number in calls.streams for number in (*calls.ready, *calls.flow.blocked)), "a stream that is gone"
-        assert len(connection._buffer) <= LARGEST + 9 or connection.more, "too much is not read"
+        assert len(connection._buffer) <= LARGEST_FRAME + 9 or connection.more, "too much is not read"
         assert connection.begun or len(connection._buffer) <= _LONGEST_LINE, "a line without end"
         assert len(connection.peer.block.bytes if connection.peer.block else b"") <= 2 * limits.max_header_list_size
         reader = connection.peer.headers
-        assert reader.kept <= MOST_KEPT, "too much is remembered of headers"
+        assert reader.cached_bytes <= MOST_CACHED, "too much is remembered of headers"
         assert all(len(known) <= LONGEST_CACHED for known in reader.cache), "a long block"
         assert len(calls.reset_by_us) <= MOST_RESET, "too many resets"
 

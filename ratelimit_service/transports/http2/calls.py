@@ -9,7 +9,7 @@ from typing import Final
 
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.model import Cancel
-from ratelimit_service.transports.http2 import messages
+from ratelimit_service.transports.http2 import frames
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.flow import Outflow, Stream
@@ -18,14 +18,20 @@ from ratelimit_service.transports.http2.frames import (
     END_HEADERS,
     END_STREAM,
     HEADERS,
+    OK_TRAILERS,
+    RESPONSE_HEAD,
+    RESPONSE_HEADERS,
+    SMALL_RESPONSE,
+    TRAILERS_HEAD,
     Code,
     frame,
+    http_headers,
+    response_packer,
     rst_stream,
+    trailers,
 )
 from ratelimit_service.transports.http2.headers import Head
 from ratelimit_service.transports.http2.limits import MOST_RESET, Bound, Limits
-from ratelimit_service.transports.http2.responses import OK, RESPONSE, http_response, trailers
-from ratelimit_service.transports.http2.whole import MOST_AT_ONCE, OK_HEAD, RESPONSE_HEAD, answer_of
 from ratelimit_service.transports.transport import (
     EXPIRED,
     MOST_UNREAD_BYTES,
@@ -49,7 +55,7 @@ class Calls:
         self.cancels: dict[int, Cancel] = {}
         """Of calls whose methods are at work, and would leave off."""
         self.events: list[Event] = []
-        self.flow = Outflow(min(limits.max_answer_size, MOST_AT_ONCE))
+        self.flow = Outflow(min(limits.max_answer_size, SMALL_RESPONSE))
         self.ready: dict[int, Stream] = {}
         """Streams whose messages are not all read, although they may be."""
         self.owing: dict[int, int] = {}
@@ -87,8 +93,10 @@ class Calls:
                 if self.timed:
                     self.timed.pop(number, None)
                 flow.window -= size + 5
-                pack, before, after = answer_of(size)
-                flow.out.append(pack(RESPONSE_HEAD, number, before, number, after, answer, OK_HEAD, number, OK))
+                pack, before, after = response_packer(size)
+                flow.out.append(
+                    pack(RESPONSE_HEAD, number, before, number, after, answer, TRAILERS_HEAD, number, OK_TRAILERS)
+                )
                 if not self.expected:
                     self.touch()
                 return
@@ -143,12 +151,12 @@ class Calls:
 
     def _put(self, stream: Stream, message: bytes) -> None:
         self._start(stream)
-        self.flow.put(stream, messages.prefixed(message))
+        self.flow.put(stream, frames.prefixed(message))
 
     def _start(self, stream: Stream) -> None:
         if not stream.started:
             stream.started = True
-            self.flow.write(frame(HEADERS, END_HEADERS, stream.id, RESPONSE))
+            self.flow.write(frame(HEADERS, END_HEADERS, stream.id, RESPONSE_HEADERS))
 
     def finish(self, number: int, error: RpcError | None = None) -> None:
         """The end of a call: what was sent before goes out first."""
@@ -157,9 +165,9 @@ class Calls:
             return
         if error is None:
             self._start(stream)
-            block = OK
+            block = OK_TRAILERS
         else:
-            block = trailers(error) if stream.started else RESPONSE + trailers(error)
+            block = trailers(error) if stream.started else RESPONSE_HEADERS + trailers(error)
         stream.tail = frame(HEADERS, END_HEADERS | END_STREAM, number, block)
         self._release(stream)
         self.pump(stream)
@@ -197,7 +205,7 @@ class Calls:
     def _refuse_http(self, stream: Stream) -> None:
         """A client that does not speak gRPC gets its status, and a line to read."""
         stream.started = True
-        block, number = http_response(stream.head.http), stream.id
+        block, number = http_headers(stream.head.http), stream.id
         if stream.head.bodiless:
             stream.tail = frame(HEADERS, END_HEADERS | END_STREAM, number, block)
         else:

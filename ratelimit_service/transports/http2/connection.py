@@ -24,11 +24,12 @@ from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import (
     END_HEADERS,
     END_STREAM,
-    FIRST_WINDOW,
     HEADERS,
-    LARGEST,
-    MOST_WINDOW,
+    INITIAL_WINDOW,
+    LARGEST_FRAME,
+    LARGEST_WINDOW,
     PREFACE,
+    PREFIX_BYTES,
     Code,
     unpack_head,
 )
@@ -44,7 +45,6 @@ from ratelimit_service.transports.http2.limits import (
     Bound,
     Limits,
 )
-from ratelimit_service.transports.http2.messages import PREFIX_BYTES
 from ratelimit_service.transports.http2.peer import FAREWELL, Peer
 
 _CALL: Final = Kind.CALL
@@ -80,7 +80,7 @@ class Connection:
         self.finished = 0
         """Reads in which the client finished a frame, or a header block, that it had begun."""
         self._limits = limits
-        self._largest_whole = min(limits.max_message_size, LARGEST - PREFIX_BYTES)
+        self._largest_whole = min(limits.max_message_size, LARGEST_FRAME - PREFIX_BYTES)
         self.peer = Peer(self.calls, HeaderReader(methods, limits.max_header_list_size), limits)
         self._refusal = ""
         self._buffer = b""
@@ -94,7 +94,7 @@ class Connection:
         }
         self._out = self.calls.flow.out
         # They leave when the client has said that it speaks HTTP/2: 3.4.
-        self._out += (frames.settings(announced), frames.window_update(0, RECEIVE_WINDOW - FIRST_WINDOW))
+        self._out += (frames.settings(announced), frames.window_update(0, RECEIVE_WINDOW - INITIAL_WINDOW))
 
     def admit(self, denial: RpcError | None, refusal: str) -> None:
         """What TLS has shown of the client: each of its calls may be denied, or the connection refused."""
@@ -152,7 +152,7 @@ class Connection:
     def weight(self) -> int:
         """Bytes that are held for the client, about."""
         calls, block = self.calls, self.peer.block
-        size = len(self._buffer) + (len(block.bytes) if block else 0) + self.peer.headers.kept
+        size = len(self._buffer) + (len(block.bytes) if block else 0) + self.peer.headers.cached_bytes
         size += calls.held + calls.flow.queued + RESET_BYTES * len(calls.reset_by_us)
         return size + STREAM_BYTES * (len(calls.streams) + len(calls.abandoned))
 
@@ -196,7 +196,7 @@ class Connection:
     def drain(self) -> None:
         """Say that new calls should go elsewhere; those on their way are taken until the client has heard it: 6.8."""
         if self.begun and not self.closed:
-            self._out.append(frames.goaway(MOST_WINDOW, Code.NO_ERROR, "draining"))
+            self._out.append(frames.goaway(LARGEST_WINDOW, Code.NO_ERROR, "draining"))
             self._out.append(frames.frame(frames.PING, 0, 0, FAREWELL))
             self.calls.dismiss()
             self.calls.dismiss()
@@ -247,7 +247,7 @@ class Connection:
         end_of_buffer, peer, calls = len(buffer), self.peer, self.calls
         headers, tick = peer.headers, self._tick
         while end_of_buffer - at >= 9:
-            if headers.usual is not None and peer.block is None and (after := self._questions(buffer, at)) > at:
+            if headers.fast is not None and peer.block is None and (after := self._questions(buffer, at)) > at:
                 at = after
                 if calls.asked >= MOST_ASKED:
                     self.stopped = True
@@ -256,13 +256,13 @@ class Connection:
             high, low, kind, flags, number = unpack_head(buffer, at)
             length = high << 8 | low
             end = at + 9 + length
-            if kind == HEADERS and flags == END_HEADERS and headers.usually(buffer[at + 9 : end]):
+            if kind == HEADERS and flags == END_HEADERS and headers.use_for_fast_path(buffer[at + 9 : end]):
                 continue
-            if length > LARGEST:
-                raise WireError(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes, the most is {LARGEST} (4.2)")
+            if length > LARGEST_FRAME:
+                raise WireError(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes, the most is {LARGEST_FRAME} (4.2)")
             if end > end_of_buffer:
                 break
-            peer.take(kind, flags, number & MOST_WINDOW, buffer[at + 9 : end])
+            peer.take(kind, flags, number & LARGEST_WINDOW, buffer[at + 9 : end])
             at = end
             if calls.asked >= MOST_ASKED or tick() >= over:
                 self.stopped = True
@@ -275,8 +275,8 @@ class Connection:
         The common case. All of a client's state that it needs is in locals; one takes 0.6 µs, frame by frame 4.
         """
         calls, peer, end_of_buffer = self.calls, self.peer, len(buffer)
-        assert peer.headers.usual is not None
-        block, head, first, unpack, empty = peer.headers.usual
+        assert peer.headers.fast is not None
+        block, head, first, unpack, empty = peer.headers.fast
         start, last_start = at, min(end_of_buffer - empty, at + MOST_ASKED - calls.asked - 1)
         events, streams = calls.events, calls.streams
         last, most_stream, room = peer.last, peer.most_stream, peer.room

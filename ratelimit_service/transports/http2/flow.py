@@ -10,10 +10,13 @@ from collections import deque
 from ratelimit_service.errors import WireError
 from ratelimit_service.transports.http2.frames import (
     DATA,
-    FIRST_WINDOW,
     HEADERS,
-    LARGEST,
-    MOST_WINDOW,
+    INITIAL_WINDOW,
+    LARGEST_FRAME,
+    LARGEST_WINDOW,
+    PREFIX_BYTES,
+    SMALL_RESPONSE,
+    TABLE_SIZE_0,
     Code,
     frame,
     number,
@@ -21,9 +24,6 @@ from ratelimit_service.transports.http2.frames import (
 )
 from ratelimit_service.transports.http2.headers import Head
 from ratelimit_service.transports.http2.limits import LEAST_PROGRESS, MOST_WRITTEN, STALL
-from ratelimit_service.transports.http2.messages import PREFIX_BYTES
-from ratelimit_service.transports.http2.responses import NO_TABLE
-from ratelimit_service.transports.http2.whole import MOST_AT_ONCE
 from ratelimit_service.transports.transport import MESSAGE_BYTES
 
 
@@ -76,7 +76,7 @@ class Stream:
         """Its messages are not read until more of its answers are."""
         self.length = 0
         """Bytes of the body so far."""
-        self.room = FIRST_WINDOW
+        self.room = INITIAL_WINDOW
         """Bytes that the client may send."""
         self.ended = False
         """The client sends no more."""
@@ -101,16 +101,16 @@ class Outflow:
         "written",
     )
 
-    def __init__(self, most_at_once: int = MOST_AT_ONCE) -> None:
+    def __init__(self, most_at_once: int = SMALL_RESPONSE) -> None:
         self._most_at_once = self.at_once = most_at_once
         """Bytes of an answer that may be sent at once on a new stream, if the connection has room for it."""
         self.out: list[bytes] = []
         """What is to be written now."""
-        self.window = FIRST_WINDOW
+        self.window = INITIAL_WINDOW
         """Bytes of DATA that we may send on the connection."""
-        self.initial = FIRST_WINDOW
+        self.initial = INITIAL_WINDOW
         """The window of a stream that the client opens."""
-        self.frame_size = LARGEST
+        self.frame_size = LARGEST_FRAME
         self.congested = False
         """The socket takes no more for now: DATA waits, as if the window were closed."""
         self.written = 0
@@ -145,7 +145,7 @@ class Outflow:
         if self.shrinking and written[3] == HEADERS:
             self.shrinking = False
             self._reckon()
-            written = frame(HEADERS, written[4], number(written[5:9]), NO_TABLE + written[9:])
+            written = frame(HEADERS, written[4], number(written[5:9]), TABLE_SIZE_0 + written[9:])
         self.out.append(written)
 
     def put(self, stream: Stream, message: bytes) -> None:
@@ -224,7 +224,7 @@ class Outflow:
     def grow(self, increment: int) -> None:
         """The client makes room on the connection: 6.9.1."""
         self.window += increment
-        if self.window > MOST_WINDOW:
+        if self.window > LARGEST_WINDOW:
             raise WireError(Code.FLOW_CONTROL_ERROR, "the window of the connection is over 2^31-1 (6.9.1)")
 
     def resize(self, initial: int, streams: list[Stream]) -> None:
@@ -234,5 +234,5 @@ class Outflow:
         self._reckon()
         for stream in streams:
             stream.window += change
-            if stream.window > MOST_WINDOW:
+            if stream.window > LARGEST_WINDOW:
                 raise WireError(Code.FLOW_CONTROL_ERROR, "the window of a stream is over 2^31-1 (6.9.2)")

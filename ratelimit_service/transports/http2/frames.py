@@ -1,20 +1,27 @@
-"""Frames of HTTP/2 as bytes: their heads in and out. No state; RFC 9113, section 4 and 6. Hot path."""
+"""Bytes of HTTP/2 and gRPC: frames, the header blocks that we send, length-prefixed messages. No state. Hot path.
 
+Section numbers are those of RFC 9113, unless another RFC is named.
+"""
+
+import zlib
+from collections.abc import Callable
 from enum import IntEnum
+from functools import lru_cache
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
-from ratelimit_service.errors import WireError
+from ratelimit_service.errors import RpcError, Status, WireError
+from ratelimit_service.transports.transport import clipped, percent_encoded
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-LARGEST: Final = 16_384
-"""Bytes of a frame that either side must take, and the most that we do: 4.2. What we have to hear is small."""
-MOST_WINDOW: Final = 2**31 - 1
-FIRST_WINDOW: Final = 65_535
-"""Bytes that may be sent before anything is said about windows: 6.9.2."""
-FIRST_TABLE: Final = 4096
-"""Bytes of the header table of either side, before anything is said about it: 6.5.2."""
+LARGEST_FRAME: Final = 16_384
+"""Bytes of payload that each side must accept (4.2). We accept no more: requests are small."""
+LARGEST_WINDOW: Final = 2**31 - 1
+INITIAL_WINDOW: Final = 65_535
+"""Bytes that may be sent before a window is announced: 6.9.2."""
+INITIAL_TABLE: Final = 4096
+"""Bytes of the header table of each side, before a size is announced: 6.5.2."""
 
 DATA: Final = 0
 HEADERS: Final = 1
@@ -42,7 +49,7 @@ MAX_HEADER_LIST_SIZE: Final = 6
 
 
 class Code(IntEnum):
-    """Why a stream or a connection ends: section 7."""
+    """Error codes of RST_STREAM and GOAWAY: section 7."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -60,6 +67,8 @@ class Code(IntEnum):
     HTTP_1_1_REQUIRED = 13
 
 
+# Frames.
+
 # The length has 24 bits, which no format of struct has: its upper 16, then its lower 8. One unpacking takes 0.11 µs,
 # four slices made to integers 0.35.
 _HEAD: Final = Struct(">HBBBL")
@@ -72,53 +81,57 @@ _TWO_NUMBERS: Final = Struct(">LL")
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """A whole frame."""
+    """A frame with its head."""
     length = len(payload)
     return pack_head(length >> 8, length & 0xFF, kind, flags, stream) + payload
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """What we announce: 6.5."""
+    """SETTINGS with these values: 6.5."""
     return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(name, value) for name, value in values.items()))
 
 
 def window_update(stream: int, increment: int) -> bytes:
-    """More room for what the peer sends: 6.9."""
-    return frame(WINDOW_UPDATE, 0, stream, _NUMBER.pack(increment))
+    """WINDOW_UPDATE: the peer may send so many bytes more (6.9)."""
+    return pack_head(0, 4, WINDOW_UPDATE, 0, stream) + _NUMBER.pack(increment)
 
 
 def rst_stream(stream: int, code: Code) -> bytes:
-    """The end of a stream: 6.4."""
-    return frame(RST_STREAM, 0, stream, _NUMBER.pack(code))
+    """RST_STREAM: the stream ends at once (6.4)."""
+    return pack_head(0, 4, RST_STREAM, 0, stream) + _NUMBER.pack(code)
 
 
 def goaway(last_stream: int, code: Code, reason: str) -> bytes:
-    """The end of a connection: 6.8."""
+    """GOAWAY: streams after `last_stream` are not processed (6.8)."""
     return frame(GOAWAY, 0, 0, _TWO_NUMBERS.pack(last_stream, code) + reason.encode())
 
 
+SETTINGS_ACK: Final = frame(SETTINGS, ACK, 0)
+NO_HEADER_TABLE: Final = settings({HEADER_TABLE_SIZE: 0})
+
+
 def number(payload: bytes) -> int:
-    """A payload of four bytes, such as an error code or an increment, without its reserved bit."""
+    """The value of four bytes, such as an error code or an increment, without the reserved bit."""
     value: int = _NUMBER.unpack(payload)[0]
-    return value & MOST_WINDOW
+    return value & LARGEST_WINDOW
 
 
 def read_settings(payload: bytes) -> dict[int, int]:
-    """What the peer announces, each value checked: 6.5.2.
-
-    The last one counts; of the header table's sizes the smallest, for that is what was shrunk to (RFC 7541, 4.2).
-    """
+    """The values of a SETTINGS frame of the client, checked: 6.5.2. Of a repeated one the last counts."""
     if len(payload) % 6:
         raise WireError(Code.FRAME_SIZE_ERROR, f"SETTINGS has {len(payload)} bytes, not a multiple of 6 (6.5)")
     found: dict[int, int] = {}
     for name, value in _SETTING.iter_unpack(payload):
         if name == ENABLE_PUSH and value > 1:
             raise WireError(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH is {value}, not 0 or 1 (6.5.2)")
-        if name == INITIAL_WINDOW_SIZE and value > MOST_WINDOW:
+        if name == INITIAL_WINDOW_SIZE and value > LARGEST_WINDOW:
             raise WireError(Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE is {value}, over 2^31-1 (6.5.2)")
-        if name == MAX_FRAME_SIZE and not LARGEST <= value < 2**24:
+        if name == MAX_FRAME_SIZE and not LARGEST_FRAME <= value < 2**24:
             raise WireError(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE is {value}, not 2^14 to 2^24-1 (6.5.2)")
-        found[name] = min(value, found.get(name, value)) if name == HEADER_TABLE_SIZE else value
+        if name == HEADER_TABLE_SIZE:
+            # RFC 7541, 4.2: if the size changes several times, the smallest one must be signaled.
+            value = min(value, found.get(name, value))  # noqa: PLW2901 - the value that counts
+        found[name] = value
     return found
 
 
@@ -132,3 +145,147 @@ def unpadded(flags: int, payload: bytes) -> bytes:
     if end < 1:
         raise WireError(Code.PROTOCOL_ERROR, f"{payload[0]} bytes of padding in a frame of {len(payload)} (6.1)")
     return payload[1:end]
+
+
+# The header blocks that we send. They use no table but the static one, so that they are the same for every client.
+
+
+def _string(text: bytes) -> bytes:
+    """A string literal without Huffman coding: RFC 7541, 5.2."""
+    size = len(text)
+    if size < 127:
+        return bytes((size,)) + text
+    out = bytearray(b"\x7f")
+    size -= 127
+    while size > 127:
+        out.append(size & 127 | 128)
+        size >>= 7
+    out.append(size)
+    return bytes(out) + text
+
+
+def _literal(name: bytes, value: bytes) -> bytes:
+    """A header field without indexing: RFC 7541, 6.2.2."""
+    return b"\0" + _string(name) + _string(value)
+
+
+TABLE_SIZE_0: Final = b"\x20"
+"""Dynamic table size update to 0 (RFC 7541, 6.3): the first bytes of a block."""
+
+RESPONSE_HEADERS: Final = b"\x88\x0f\x10" + _string(b"application/grpc")
+"""`:status` 200, and `content-type` by its index in the static table, 31."""
+
+OK_TRAILERS: Final = _literal(b"grpc-status", b"0")
+
+
+def trailers(error: RpcError) -> bytes:
+    """The header block that ends a call with an error."""
+    message = percent_encoded(clipped(error.message)).encode()
+    block = _literal(b"grpc-status", str(int(error.status)).encode()) + _literal(b"grpc-message", message)
+    if error.status is Status.UNIMPLEMENTED:
+        block += _literal(b"grpc-accept-encoding", b"identity,gzip")
+    return block
+
+
+def http_headers(status: bytes) -> bytes:
+    """The header block of a plain HTTP response, for a client that does not speak gRPC."""
+    block = b"\x08" + _string(status) + _literal(b"content-type", b"text/plain")
+    return block + _literal(b"allow", b"POST") if status == b"405" else block  # RFC 9110, 15.5.6
+
+
+# Messages of gRPC: a byte that says whether it is compressed, four bytes of length, then the message.
+
+PREFIX_BYTES: Final = 5
+_GZIP: Final = zlib.MAX_WBITS | 16
+
+NO_REQUEST: Final = RpcError(Status.UNIMPLEMENTED, "the method takes one message, there was none")
+MORE_REQUESTS: Final = RpcError(Status.UNIMPLEMENTED, "the method takes one message, there were more")
+TRUNCATED: Final = RpcError(Status.INTERNAL, "the last message ends before its length")
+_NOT_COMPRESSED: Final = RpcError(Status.INTERNAL, "a message is marked as compressed, and grpc-encoding names no way")
+_BAD_FLAG: Final = RpcError(Status.INTERNAL, "the first byte of a message is not 0 or 1")
+_BAD_GZIP: Final = RpcError(Status.INTERNAL, "a message is not what gzip makes")
+
+
+def prefixed(message: bytes) -> bytes:
+    """An uncompressed message with its prefix."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def message_size(body: bytearray) -> int:
+    """Length of the first message, of which the end may not be there yet."""
+    return int.from_bytes(body[1:PREFIX_BYTES], "big")
+
+
+def too_long(size: int, most: int) -> RpcError:
+    """The error for a request message that is not read."""
+    return RpcError(Status.RESOURCE_EXHAUSTED, f"the message has {size} bytes, the most is {most}")
+
+
+def take_message(body: bytearray, most: int, *, gzip: bool) -> bytes | RpcError | None:
+    """Cut the first message off the body; None when it is not complete."""
+    if len(body) < PREFIX_BYTES:
+        return None
+    size = int.from_bytes(body[1:PREFIX_BYTES], "big")
+    if size > most:
+        return too_long(size, most)
+    compressed = body[0]
+    if compressed > 1:
+        return _BAD_FLAG
+    if compressed and not gzip:
+        return _NOT_COMPRESSED
+    end = PREFIX_BYTES + size
+    if len(body) < end:
+        return None
+    message = bytes(body[PREFIX_BYTES:end])
+    del body[:end]
+    return _gunzip(message, most) if compressed else message
+
+
+def _gunzip(packed: bytes, most: int) -> bytes | RpcError:
+    # A kilobyte can stand for a megabyte: unpacked no further than one byte over the limit.
+    unpacking = zlib.decompressobj(_GZIP)
+    try:
+        message = unpacking.decompress(packed, most + 1)
+    except zlib.error:
+        return _BAD_GZIP
+    if len(message) > most:
+        return RpcError(Status.RESOURCE_EXHAUSTED, f"the unpacked message has more than {most} bytes")
+    return message if unpacking.eof and not unpacking.unused_data else _BAD_GZIP
+
+
+# Whole calls: all frames of a request unpacked at once, all frames of a response packed at once.
+
+SMALL_RESPONSE: Final = 1024
+"""Bytes of the largest response that is packed together with its headers; almost all have less than 100."""
+
+REQUEST_OVERHEAD: Final = 9 + 9 + PREFIX_BYTES
+"""Two heads of frames, and the prefix of the message."""
+
+RESPONSE_HEAD: Final = len(RESPONSE_HEADERS).to_bytes(3, "big") + bytes((HEADERS, END_HEADERS))
+TRAILERS_HEAD: Final = len(OK_TRAILERS).to_bytes(3, "big") + bytes((HEADERS, END_HEADERS | END_STREAM))
+"""Length, type and flags; the number of the stream follows."""
+
+
+@lru_cache(256)
+def request_unpacker(length: int) -> tuple[Callable[[bytes, int], tuple[Any, ...]], bytes]:
+    """How a call is unpacked whose header block has this length, and the five bytes that it begins with.
+
+    After those come the stream's number and the block; then DATA, its length and type as one number, its flags and
+    stream; then the prefix of the message: whether it is compressed, and its length. Frame by frame it takes twice as
+    long.
+    """
+    return Struct(f">5sL{length}sLBLBL").unpack_from, length.to_bytes(3, "big") + bytes((HEADERS, END_HEADERS))
+
+
+@lru_cache(2 * SMALL_RESPONSE)
+def response_packer(size: int) -> tuple[Callable[..., bytes], bytes, bytes]:
+    """How the three frames of a response of this size are packed: 0.24 µs, and 0.4 joined from pieces.
+
+    The function takes RESPONSE_HEAD, the stream, the second value, the stream, the third value, the response,
+    TRAILERS_HEAD, the stream, OK_TRAILERS.
+    """
+    return (
+        Struct(f">5sL{len(RESPONSE_HEADERS) + 5}sL5s{size}s5sL{len(OK_TRAILERS)}s").pack,
+        RESPONSE_HEADERS + (size + PREFIX_BYTES).to_bytes(3, "big") + b"\0\0",
+        b"\0" + size.to_bytes(4, "big"),
+    )

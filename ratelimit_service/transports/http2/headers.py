@@ -1,11 +1,15 @@
-"""Header blocks: from bytes to what a client asks, and the few that we send.
+"""Header blocks of the client: from bytes to what a call asks for. Hot path for clients that trace.
 
-When a client has made a call, we announce a header table of no entries. Once its encoder has shrunk its own, a block
-means the same whenever it comes, so those seen before are looked up by their bytes; a new one, and all until then, the
-`hpack` library decodes. Who makes no call need not care, and who begins by saying how large its table is, within the
-4096 bytes of RFC 9113, breaks nothing that we said.
+Theory: HPACK (RFC 7541) gives each side a dynamic table, by which equal bytes may mean different headers. After a
+client's first call we announce a table of size 0. Once its encoder has shrunk its own, equal blocks have equal meaning,
+so blocks are looked up by their bytes; new ones, and all until then, are decoded by the `hpack` library. A client that
+makes no call is not asked to change its table. One that begins with a table size update within the 4096 bytes of RFC
+9113 breaks nothing that we announced.
 
-What is looked up keeps no header but the path: secrets stay in the bytes, and are never logged.
+A client that traces sends an identifier with each call, so that no block comes twice, but all other fields do. Such a
+block is split into its fields, and each field is looked up by its bytes.
+
+The cache keeps no header value but the path: secrets stay in the bytes of its keys, and are never logged.
 """
 
 import re
@@ -17,22 +21,19 @@ from hpack.exceptions import HPACKError, OversizedHeaderListError
 
 from ratelimit_service.errors import RpcError, Status, WireError
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
-from ratelimit_service.transports.http2.fields import cut
-from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.limits import Bound
-from ratelimit_service.transports.http2.whole import QUESTION_BYTES, question_in
+from ratelimit_service.transports.http2.frames import END_STREAM, REQUEST_OVERHEAD, Code, request_unpacker
+from ratelimit_service.transports.http2.limits import MOST_CONTINUATIONS, Bound
 from ratelimit_service.transports.transport import EXPIRED
 
-MOST_KEPT: Final = 64 * 1024
-"""Bytes of blocks and fields remembered per connection, as `_ENTRY` reckons them: a client has a block for each method
-and timeout. Full of blocks that never come again (each with an identifier of its own), the memory is emptied and starts
-anew."""
+MOST_CACHED: Final = 64 * 1024
+"""Bytes of cached blocks and fields per connection, `_ENTRY_BYTES` included: a client has a block for each method and
+timeout. A cache that is full is cleared: then its blocks were those that never come again, each with its identifier."""
 
 LONGEST_CACHED: Final = 1024
-"""Bytes of a block that is remembered."""
+"""Bytes of the longest block that is cached."""
 
-_ENTRY: Final = 300
-"""Bytes of a remembered block or field besides its own: keys and values of dictionaries, and the Head."""
+_ENTRY_BYTES: Final = 300
+"""Memory of a cached block or field besides its own bytes: keys and values of dictionaries, and the Head."""
 
 
 class Head(NamedTuple):
@@ -43,103 +44,102 @@ class Head(NamedTuple):
     timeout: int | None = None
     """Microseconds."""
     length: int | None = None
-    """Bytes of the body, if the client says."""
+    """`content-length`, if there is one."""
     gzip: bool = False
     plain: bool = False
-    """A method that answers once, a block as almost all are: neither length, nor compression, nor refusal."""
+    """Fit for the fast path: a unary method, no `content-length`, no compression, no refusal."""
     refusal: RpcError | None = None
-    """Why it cannot be a call."""
+    """Why the call is refused."""
     http: bytes = b""
-    """The status of HTTP for a client that does not speak gRPC."""
+    """The HTTP status for a client that does not speak gRPC."""
     bodiless: bool = False
-    """Its answer may have no body: RFC 9110, 9.3.2."""
+    """The response may have no body: RFC 9110, 9.3.2."""
     malformed: str = ""
-    """How it breaks RFC 9113, section 8."""
+    """How the block breaks RFC 9113, section 8."""
 
 
-class Usual(NamedTuple):
-    """What most calls of a client begin with, and how they are read."""
+class FastBlock(NamedTuple):
+    """The block that most calls of a client begin with, and how such a call is unpacked."""
 
     block: bytes
     head: Head
     first: bytes
+    """The first five bytes of such a call."""
     unpack: Callable[[bytes, int], tuple[Any, ...]]
-    empty: int
-    """Bytes of a question whose message has none."""
+    overhead: int
+    """Bytes of a call with an empty message."""
 
 
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_BAD_NAME: Final = "the name of a header is not one (8.2.1)"
 _BAD_VALUE: Final = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
 _PSEUDO: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
 _OF_CALL: Final = frozenset({b"content-type", b"te", b"grpc-timeout", b"grpc-encoding", b"content-length"})
 _OF_CONNECTION: Final = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 _TIMEOUT: Final = re.compile(rb"(\d{1,8})([HMSmun])")
-_GROWS: Final = re.compile(rb"\x20*[\x21-\x3f]")
 _UNITS: Final = {b"H": HOUR, b"M": MINUTE, b"S": SECOND, b"m": 1000, b"u": 1}
 _GRPC: Final = re.compile(rb"application/grpc(?:[+;].*)?", re.IGNORECASE)
+_TABLE_GROWS: Final = re.compile(rb"\x20*[\x21-\x3f]")
+"""A block that begins with a dynamic table size update to more than 0: RFC 7541, 6.3."""
 
 
 class HeaderReader:
-    """The blocks of one connection."""
+    """Decodes and caches the header blocks of one connection."""
 
     def __init__(self, methods: Mapping[str, bool], most_bytes: int) -> None:
+        """`methods`: by path, whether it is streaming; `most_bytes`: the largest header list, as 6.5.2 counts it."""
         self.cache: dict[bytes, Head] = {}
-        """Every block in it means the same whenever it comes."""
         self.plain: dict[bytes, Head] = {}
-        """Those of them that are `plain`: the hot path asks for no other."""
+        """Those blocks of the cache that are `plain`."""
+        self.fast: FastBlock | None = None
+        """The plain block that came last."""
         self.denial: RpcError | None = None
-        """Why the client may call nothing."""
-        self.usual: Usual | None = None
-        """The one of those that came last."""
+        """The error of every call, when the client may call no method."""
         self._methods = methods
         self._most_bytes = most_bytes
         self._acknowledged = False
         self._fields: dict[bytes, tuple[bytes, bytes]] = {}
         self._heads: dict[bytes, Head] = {}
-        self.kept = 0
-        """Bytes of all that is remembered."""
-        # Of a list that is too large the rest must be decoded all the same, for the blocks to come: but not for ever.
+        """By the fields that matter to a call."""
+        self.cached_bytes = 0
+        # Of a list that is too large the rest must be decoded too, because it changes the table; but not without end.
         self._decoder = Decoder(2 * most_bytes)
 
-    def acknowledged(self) -> None:
-        """The client knows that our header table has no entries: RFC 7541, 4.2 has it shrink its own.
+    def table_acknowledged(self) -> None:
+        """The client has acknowledged that our header table has size 0: now its own may not grow again.
 
-        Some never do (h2spec); we go on decoding for them, with the table of 4 KiB that every client may use at first,
-        and look up nothing. One that has acknowledged may not grow again.
+        Some never shrink it (h2spec). For them all blocks are decoded, with the table of 4 KiB that every client may
+        use at first, and nothing is cached.
         """
         self._acknowledged = True
 
     def read(self, block: bytes) -> Head:
-        """What it asks for; WireError when it cannot be decoded."""
-        head = None if self._decoder.header_table_size else self._of_fields(block)
+        """What a block asks for; WireError when it cannot be decoded."""
+        head = None if self._decoder.header_table_size else self._read_fields(block)
         if head is None:
             head = self._head(self._decode(block))
         if not self._decoder.header_table_size and len(block) <= LONGEST_CACHED:
-            self._keep(len(block) + len(head.path))
+            self._count_cached(len(block) + len(head.path))
             self.cache[block] = head
             if head.plain:
                 self.plain[block] = head
         return head
 
-    def _of_fields(self, block: bytes) -> Head | None:
-        """What it asks for, by its fields that were seen before; None when that is not plain to see.
-
-        With one new field in ten it takes a third of the time of decoding all.
-        """
-        fields = cut(block)
+    def _read_fields(self, block: bytes) -> Head | None:
+        """The same by cached fields, in a third of the time if one in ten is new; None when the block needs `_head`."""
+        fields = split_fields(block)
         if fields is None:
             return None
-        wanted: list[bytes] = []
+        of_call: list[bytes] = []
         size = regular = 0
         most = self._most_bytes
         for field in fields:
             known = self._fields.get(field)
             if known is None:
-                ((name, value),) = self._decode(field)
-                if _problem(name, value) or not (name in _PSEUDO or _NAME.fullmatch(name)):
+                decoded = self._decode(field)
+                ((name, value),) = decoded
+                if _problem(decoded) or (name[:1] == b":" and name not in _PSEUDO):
                     return None
-                self._keep(len(field) + len(name) + len(value))
+                self._count_cached(len(field) + len(name) + len(value))
                 known = self._fields[field] = name, value
             name, value = known
             size += len(name) + len(value) + 32
@@ -148,56 +148,51 @@ class HeaderReader:
             if name in _PSEUDO:
                 if regular:
                     return None
-                wanted.append(field)
+                of_call.append(field)
             else:
                 regular += 1
                 if name in _OF_CALL:
-                    wanted.append(field)
-        key = b"".join(wanted)
+                    of_call.append(field)
+        key = b"".join(of_call)
         head = self._heads.get(key)
         if head is None:
-            head = self._head([self._fields.get(field) or self._decode(field)[0] for field in wanted])
-            self._keep(len(key))
+            head = self._head([self._fields.get(field) or self._decode(field)[0] for field in of_call])
+            self._count_cached(len(key))
             self._heads[key] = head
         return head
 
-    def usually(self, block: bytes) -> bool:
-        """Make this block the usual one; False when it is not plain, or was it already."""
+    def use_for_fast_path(self, block: bytes) -> bool:
+        """Make this block the fast one; False if it is not plain, or is the fast one already."""
         head = self.plain.get(block)
-        if head is None or (self.usual is not None and self.usual.block == block):
+        if head is None or (self.fast is not None and self.fast.block == block):
             return False
-        unpack, first = question_in(len(block))
-        self.usual = Usual(block, head, first, unpack, QUESTION_BYTES + len(block))
+        unpack, first = request_unpacker(len(block))
+        self.fast = FastBlock(block, head, first, unpack, REQUEST_OVERHEAD + len(block))
         return True
 
-    def _keep(self, size: int) -> None:
-        """Make room for an entry of so many bytes."""
-        if self.kept + size + _ENTRY > MOST_KEPT:
-            self.forget()
-        self.kept += size + _ENTRY
+    def _count_cached(self, size: int) -> None:
+        if self.cached_bytes + size + _ENTRY_BYTES > MOST_CACHED:
+            self.clear_cache()
+        self.cached_bytes += size + _ENTRY_BYTES
 
-    def forget(self) -> None:
-        """All that is remembered: it is decoded anew when it comes again."""
+    def clear_cache(self) -> None:
+        """Forget all blocks and fields; those that come again are decoded again."""
         self.cache.clear()
         self.plain.clear()
         self._fields.clear()
         self._heads.clear()
-        self.usual = None
-        self.kept = 0
+        self.fast = None
+        self.cached_bytes = 0
 
     def read_trailers(self, block: bytes) -> str:
-        """How they are malformed, if they are; they tell us nothing else."""
-        for name, value in self._decode(block):
-            if name.startswith(b":"):
-                return "trailers have a pseudo header (8.1)"
-            if not _NAME.fullmatch(name):
-                return _BAD_NAME
-            if problem := _problem(name, value):
-                return problem
-        return ""
+        """How trailers are malformed, or an empty string; their fields mean nothing to us."""
+        fields = self._decode(block)
+        if any(name.startswith(b":") for name, _ in fields):
+            return "trailers have a pseudo header (8.1)"
+        return _problem(fields)
 
     def _decode(self, block: bytes) -> list[tuple[bytes, bytes]]:
-        if self._acknowledged and _GROWS.match(block):
+        if self._acknowledged and _TABLE_GROWS.match(block):
             raise WireError(Code.COMPRESSION_ERROR, "the header table is larger than we announced (RFC 7541, 6.3)")
         try:
             fields: list[tuple[bytes, bytes]] = list(self._decoder.decode(block, raw=True))
@@ -207,38 +202,35 @@ class HeaderReader:
             raise WireError(Code.ENHANCE_YOUR_CALM, problem, Bound.HEADER_BLOCK) from error
         except (HPACKError, IndexError) as error:
             raise WireError(Code.COMPRESSION_ERROR, "the header block cannot be decoded (4.3)") from error
-        if self.kept and self._decoder.header_table_size:
-            # The client has a table again, as it may until it acknowledges ours: what is remembered could not be
-            # looked up any more, because a block may add to that table, in trailers too.
-            self.forget()
+        if self.cached_bytes and self._decoder.header_table_size:
+            # The client has a table again, as it may until it acknowledges ours. Cached blocks may no longer be looked
+            # up, because a block, also of trailers, may add to that table.
+            self.clear_cache()
         return fields
 
     def _head(self, fields: list[tuple[bytes, bytes]]) -> Head:
         found: dict[bytes, bytes] = {}
-        size = 0
+        size, regular = 0, False
         for name, value in fields:
             size += len(name) + len(value) + 32  # 6.5.2 counts a list so
-            if name.startswith(b":"):
-                if name not in _PSEUDO:
-                    return _malformed("an unknown pseudo header (8.3)")
-                if found.get(b"") is not None:
-                    return _malformed("a pseudo header after other ones (8.3)")
-                if name in found:
-                    return _malformed("a pseudo header twice (8.3)")
-            else:
-                found[b""] = b""
-                if not _NAME.fullmatch(name):
-                    return _malformed(_BAD_NAME)
-            if problem := _problem(name, value):
-                return _malformed(problem)
-            if name == b"content-length" and found.get(name, value) != value:
-                return _malformed("content-length twice (8.1.1)")
+            if not name.startswith(b":"):
+                regular = True
+                if name == b"content-length" and found.get(name, value) != value:
+                    return Head("", malformed="content-length twice (8.1.1)")
+            elif name not in _PSEUDO:
+                return Head("", malformed="an unknown pseudo header (8.3)")
+            elif regular:
+                return Head("", malformed="a pseudo header after other ones (8.3)")
+            elif name in found:
+                return Head("", malformed="a pseudo header twice (8.3)")
             found[name] = value
+        if problem := _problem(fields):
+            return Head("", malformed=problem)
         if not (found.get(b":method") and found.get(b":scheme") and found.get(b":path")):
-            return _malformed("a pseudo header is missing (8.3.1)")
+            return Head("", malformed="a pseudo header is missing (8.3.1)")
         length = found.get(b"content-length")
         if length is not None and not (length.isdigit() and len(length) < 20):
-            return _malformed("content-length is not a number (8.1.1)")
+            return Head("", malformed="content-length is not a number (8.1.1)")
         head = self._call(found)
         if size > self._most_bytes:
             refusal = f"the headers have {size} bytes, the most is {self._most_bytes}"
@@ -246,8 +238,8 @@ class HeaderReader:
         return head if length is None else head._replace(length=int(length), plain=False)
 
     def _call(self, found: dict[bytes, bytes]) -> Head:
+        """What well-formed headers ask for, by "Requests" and "Responses" of gRPC over HTTP/2."""
         path = found[b":path"].decode("latin-1")
-        # gRPC over HTTP/2, "Requests" and "Responses".
         if found[b":method"] != b"POST":
             return Head(path, http=b"405", bodiless=found[b":method"] == b"HEAD")
         if not _GRPC.fullmatch(found.get(b"content-type", b"")):
@@ -272,19 +264,86 @@ class HeaderReader:
         return Head(path, streaming, timeout, gzip=gzip, plain=not (streaming or gzip))
 
 
-def _problem(name: bytes, value: bytes) -> str:
-    if name in _OF_CONNECTION:
-        return "a header of the connection (8.2.2)"
-    if name == b"te" and value != b"trailers":
-        return "te is not trailers (8.2.2)"
-    if _BAD_VALUE.search(value):
-        return "the value of a header is not one (8.2.1)"
+def _refused(path: str, status: Status, message: str) -> Head:
+    return Head(path, refusal=RpcError(status, message))
+
+
+def _problem(fields: list[tuple[bytes, bytes]]) -> str:
+    """What is wrong with the first field that is malformed by itself; empty if there is none."""
+    for name, value in fields:
+        if name[:1] != b":" and not _NAME.fullmatch(name):
+            return "the name of a header is not one (8.2.1)"
+        if name in _OF_CONNECTION:
+            return "a header of the connection (8.2.2)"
+        if name == b"te" and value != b"trailers":
+            return "te is not trailers (8.2.2)"
+        if _BAD_VALUE.search(value):
+            return "the value of a header is not one (8.2.1)"
     return ""
 
 
-def _malformed(how: str) -> Head:
-    return Head("", malformed=how)
+def split_fields(block: bytes) -> list[bytes] | None:  # noqa: PLR0912 - one loop: a function call costs as much as a field
+    """The bytes of each field of a block, undecoded: RFC 7541, section 6.
+
+    None when the block may depend on a dynamic table, or a field is longer than 253 bytes: then it must be decoded.
+    """
+    fields = []
+    at, end = int(block[:1] == b"\x20"), len(block)  # a table size update to 0, which changes nothing
+    try:
+        while at < end:
+            start = at
+            first = block[at]
+            at += 1
+            if first & 0x80:  # indexed; the static table has 61 entries
+                if not 0x80 < first <= 0x80 + 61:
+                    return None
+            else:
+                if first & 0x40:  # literal with incremental indexing
+                    name, largest = first & 0x3F, 0x3F
+                elif first & 0x20:  # a table size update
+                    return None
+                else:  # literal without indexing
+                    name, largest = first & 0x0F, 0x0F
+                if name == largest:
+                    if block[at] > 61 - largest:
+                        return None
+                    at += 1
+                elif not name:
+                    length = block[at] & 0x7F
+                    if length == 0x7F:
+                        return None
+                    at += 1 + length
+                length = block[at] & 0x7F
+                at += 1
+                if length == 0x7F:
+                    if block[at] >= 0x7F:
+                        return None
+                    length += block[at]
+                    at += 1
+                at += length
+            fields.append(block[start:at])
+    except IndexError:
+        return None
+    return fields if at == end else None
 
 
-def _refused(path: str, status: Status, message: str) -> Head:
-    return Head(path, refusal=RpcError(status, message))
+class HeaderBlock:
+    """A header block of which CONTINUATION frames are missing: 6.2 and 6.10."""
+
+    __slots__ = ("_continuations", "bytes", "depends_on_itself", "ended", "number")
+
+    def __init__(self, number: int, flags: int, *, depends_on_itself: bool) -> None:
+        self.number = number
+        """Of its stream."""
+        self.ended = bool(flags & END_STREAM)
+        self.depends_on_itself = depends_on_itself
+        """A priority that RFC 7540, 5.3.1 forbids."""
+        self.bytes = bytearray()
+        self._continuations = 0
+
+    def count_continuation(self) -> None:
+        """One more CONTINUATION frame; WireError when there are too many."""
+        self._continuations += 1
+        if self._continuations > MOST_CONTINUATIONS:
+            problem = "a header block has too many CONTINUATION frames"
+            raise WireError(Code.ENHANCE_YOUR_CALM, problem, Bound.CONTINUATIONS)

@@ -4,11 +4,10 @@ from typing import Final
 
 from ratelimit_service.errors import WireError
 from ratelimit_service.transports.http2 import frames, questions
-from ratelimit_service.transports.http2.block import Block
 from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.flow import Stream
-from ratelimit_service.transports.http2.frames import ACK, END_HEADERS, END_STREAM, FIRST_TABLE, MOST_WINDOW, Code
-from ratelimit_service.transports.http2.headers import HeaderReader
+from ratelimit_service.transports.http2.frames import ACK, END_HEADERS, END_STREAM, INITIAL_TABLE, LARGEST_WINDOW, Code
+from ratelimit_service.transports.http2.headers import HeaderBlock, HeaderReader
 from ratelimit_service.transports.http2.limits import (
     MOST_IDLE_FRAMES,
     RECEIVE_WINDOW,
@@ -32,7 +31,7 @@ class Peer:
         self.headers = headers
         self.last = 0
         """Its last stream."""
-        self.most_stream = MOST_WINDOW
+        self.most_stream = LARGEST_WINDOW
         """The last one that it may open."""
         self.leaving = False
         """That has been said."""
@@ -43,7 +42,7 @@ class Peer:
         """How many of our SETTINGS."""
         self._called = False
         """It has made a call, and knows by now that our header table has no entries."""
-        self.block: Block | None = None
+        self.block: HeaderBlock | None = None
         """The header block that is not complete."""
         self._limits = limits
         self.settled = False
@@ -118,7 +117,7 @@ class Peer:
     def _not_idle(self, number: int) -> None:
         self._on_stream(number)
         if number > self.last:
-            if number <= MOST_WINDOW and self.most_stream < number:
+            if number <= LARGEST_WINDOW and self.most_stream < number:
                 return  # one that came after our GOAWAY, and that we never opened: 6.8
             raise WireError(Code.PROTOCOL_ERROR, "a frame is on a stream that was never opened (5.1)")
 
@@ -170,24 +169,32 @@ class Peer:
 
     def _begin_block(self, flags: int, number: int, payload: bytes) -> None:
         self._on_stream(number)
-        block = Block(number, flags)
-        self._add(block, flags, block.begin(payload))
+        part = frames.unpadded(flags, payload)
+        itself = False
+        if flags & frames.PRIORITIZED:
+            if len(part) < 5:
+                raise WireError(Code.FRAME_SIZE_ERROR, "HEADERS is too short for its priority (6.2)")
+            itself = frames.number(part[:4]) == number
+            part = part[5:]
+        self._add(HeaderBlock(number, flags, depends_on_itself=itself), flags, part)
 
     def _continue_block(self, flags: int, number: int, payload: bytes) -> None:
         self._on_stream(number)
         if self.block is None:
             raise WireError(Code.PROTOCOL_ERROR, "CONTINUATION continues nothing (6.10)")
-        self.block.go_on()
+        self.block.count_continuation()
         self._add(self.block, flags, payload)
 
-    def _add(self, block: Block, flags: int, payload: bytes) -> None:
+    def _add(self, block: HeaderBlock, flags: int, payload: bytes) -> None:
         self.block = block
-        block.add(payload, 2 * self._limits.max_header_list_size)
+        block.bytes += payload
+        if len(block.bytes) > 2 * self._limits.max_header_list_size:
+            raise WireError(Code.ENHANCE_YOUR_CALM, "the header block is far too large", Bound.HEADER_BLOCK)
         if flags & END_HEADERS:
             self.block = None
             self._open(block)
 
-    def _open(self, block: Block) -> None:
+    def _open(self, block: HeaderBlock) -> None:
         calls, number, data = self.calls, block.number, bytes(block.bytes)
         if number in calls.streams:
             self._trailers(block, data)
@@ -210,7 +217,7 @@ class Peer:
         if number > self.most_stream:
             return  # 6.8: it came after our GOAWAY
         self.last = number
-        if head.malformed or block.itself:
+        if head.malformed or block.depends_on_itself:
             self._spend(Bound.FAILED_STREAMS)
             calls.reset(number, Code.PROTOCOL_ERROR)  # 8.1.1; RFC 7540, 5.3.1
         elif not calls.room:
@@ -225,7 +232,7 @@ class Peer:
             if block.ended and number in calls.streams:
                 self._hear(stream, b"", ended=True)
 
-    def _trailers(self, block: Block, data: bytes) -> None:
+    def _trailers(self, block: HeaderBlock, data: bytes) -> None:
         """8.1: a second block ends the stream."""
         calls, stream = self.calls, self.calls.streams[block.number]
         problem = self.headers.read_trailers(data)
@@ -242,12 +249,12 @@ class Peer:
             _sized(payload, 0)
             self._acknowledged += 1
             if self._acknowledged == 2:
-                self.headers.acknowledged()
+                self.headers.table_acknowledged()
             return
         found, flow = frames.read_settings(payload), self.calls.flow
         flow.frame_size = min(found.get(frames.MAX_FRAME_SIZE, flow.frame_size), _LARGEST_SENT)
         self._out.append(frames.frame(frames.SETTINGS, ACK, 0))
-        if found.get(frames.HEADER_TABLE_SIZE, FIRST_TABLE) < FIRST_TABLE:
+        if found.get(frames.HEADER_TABLE_SIZE, INITIAL_TABLE) < INITIAL_TABLE:
             flow.shrink()
         initial, calls = found.get(frames.INITIAL_WINDOW_SIZE, flow.initial), self.calls
         if initial == flow.initial:
@@ -275,7 +282,7 @@ class Peer:
             return
         stream = calls.streams[number] or calls.unfold(number)
         stream.window += increment
-        if stream.window > MOST_WINDOW:
+        if stream.window > LARGEST_WINDOW:
             calls.reset(number, Code.FLOW_CONTROL_ERROR)  # 6.9.1
         elif number in calls.flow.blocked:
             calls.pump(stream)

@@ -1,13 +1,12 @@
 """From the bytes of a stream to what its method is asked: one message for those that answer once, any for streams."""
 
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.transports.http2 import messages
+from ratelimit_service.transports.http2 import frames
 from ratelimit_service.transports.http2.calls import Calls
 from ratelimit_service.transports.http2.events import Kind
 from ratelimit_service.transports.http2.flow import Stream
-from ratelimit_service.transports.http2.frames import FIRST_WINDOW, window_update
+from ratelimit_service.transports.http2.frames import INITIAL_WINDOW, REQUEST_OVERHEAD, window_update
 from ratelimit_service.transports.http2.limits import MOST_MESSAGES, Bound
-from ratelimit_service.transports.http2.whole import QUESTION_BYTES
 from ratelimit_service.transports.transport import PAUSE_BYTES
 
 
@@ -37,28 +36,28 @@ def read(calls: Calls, stream: Stream) -> None:
         if error.status is Status.RESOURCE_EXHAUSTED:
             calls.counts.refused[Bound.MESSAGE] += 1
         calls.fail(stream.id, error)
-    elif stream.room <= FIRST_WINDOW // 2 and not (stream.ended or stream.paused or stream.id in calls.ready):
-        calls.flow.out.append(window_update(stream.id, FIRST_WINDOW - stream.room))
-        stream.room = FIRST_WINDOW
+    elif stream.room <= INITIAL_WINDOW // 2 and not (stream.ended or stream.paused or stream.id in calls.ready):
+        calls.flow.out.append(window_update(stream.id, INITIAL_WINDOW - stream.room))
+        stream.room = INITIAL_WINDOW
 
 
 def _read_question(calls: Calls, stream: Stream) -> RpcError | None:
     body, most = stream.body, calls.limits.max_message_size
-    if len(body) >= messages.PREFIX_BYTES:
-        size = messages.size_of(body)
+    if len(body) >= frames.PREFIX_BYTES:
+        size = frames.message_size(body)
         if size > most:
-            return messages.too_long(size, most)
-        if len(body) > messages.PREFIX_BYTES + size:
-            return messages.MORE_QUESTIONS
+            return frames.too_long(size, most)
+        if len(body) > frames.PREFIX_BYTES + size:
+            return frames.MORE_REQUESTS
     if not stream.ended:
         return None
     if not body:
-        return messages.NO_QUESTION
-    message = messages.take_message(body, most, gzip=stream.head.gzip)
+        return frames.NO_REQUEST
+    message = frames.take_message(body, most, gzip=stream.head.gzip)
     if not isinstance(message, bytes):
-        return message or messages.TRUNCATED
+        return message or frames.TRUNCATED
     stream.waiting = True
-    calls.asked += QUESTION_BYTES + len(message)
+    calls.asked += REQUEST_OVERHEAD + len(message)
     calls.events.append((Kind.CALL, stream.id, stream.head, message))
     return None
 
@@ -70,17 +69,17 @@ def _read_stream(calls: Calls, stream: Stream) -> RpcError | None:
         stream.paused = stream.queued > PAUSE_BYTES
         if stream.paused:
             return None
-        message = messages.take_message(stream.body, most, gzip=stream.head.gzip)
+        message = frames.take_message(stream.body, most, gzip=stream.head.gzip)
         if message is None:
             if not stream.ended:
                 return None
             if stream.body:
-                return messages.TRUNCATED
+                return frames.TRUNCATED
             calls.events.append((Kind.HALF_CLOSE, number, stream.head, b""))
             return None
         if isinstance(message, RpcError):
             return message
-        calls.asked += QUESTION_BYTES + len(message)
+        calls.asked += REQUEST_OVERHEAD + len(message)
         calls.events.append((Kind.MESSAGE, number, stream.head, message))
     calls.ready[number] = stream
     return None

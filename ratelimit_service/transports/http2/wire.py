@@ -394,7 +394,7 @@ class Wire(asyncio.Protocol):
 
     def shed(self) -> None:
         """As Holder says."""
-        self.connection.peer.headers.forget()
+        self.connection.peer.headers.clear_cache()
 
     def end_heavy(self) -> None:
         """As Holder says: with its reason, if the socket takes that."""

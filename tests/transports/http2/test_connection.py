@@ -4,7 +4,7 @@ import pytest
 
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_KEPT
+from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_CACHED
 from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, MOST_RESET, Bound, Limits
 from tests.transports.http2.talk import (
     ACK,
@@ -231,7 +231,7 @@ def test_what_is_kept_is_bounded_whatever_comes() -> None:
         talk.say(headers(2 * index + 1) + window(2 * index + 1, 0))
 
     assert talk.error is None
-    assert talk.connection.peer.headers.kept <= MOST_KEPT
+    assert talk.connection.peer.headers.cached_bytes <= MOST_CACHED
     assert max(map(len, talk.connection.peer.headers.cache)) <= LONGEST_CACHED
     assert len(talk.connection.calls.reset_by_us) == MOST_RESET
     assert not talk.connection.calls.streams

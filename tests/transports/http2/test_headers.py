@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.errors import WireError
-from ratelimit_service.transports.http2.fields import cut
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_KEPT, Head, HeaderReader
+from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_CACHED, Head, HeaderReader, split_fields
 from tests.transports.http2.talk import HELLO, METHODS, UNARY, Talk, block, data, headers, literal, message, window
 
 NAMES = [":method", ":scheme", ":path", ":authority", ":other", "content-type", "te", "grpc-timeout", "grpc-encoding"]
@@ -63,21 +62,21 @@ def test_a_field_that_changes_with_each_call_leaves_the_others_known() -> None:
 
     assert heads == {Head("/t/U", plain=True)}
     assert len(reader._heads) == 1
-    assert reader.kept <= MOST_KEPT
+    assert reader.cached_bytes <= MOST_CACHED
 
 
 def test_a_block_is_cut_at_its_fields() -> None:
-    assert cut(b"\x83\x86\x44\x01/\x00\x01a\x01b\x0f\x10\x01c") == [
+    assert split_fields(b"\x83\x86\x44\x01/\x00\x01a\x01b\x0f\x10\x01c") == [
         b"\x83",
         b"\x86",
         b"\x44\x01/",
         b"\0\1a\1b",
         b"\x0f\x10\1c",
     ]
-    assert cut(b"\x20\x83") == [b"\x83"]
-    assert cut(b"\x83\x20") is None
-    assert cut(b"\xbe") is None
-    assert cut(b"\x00\x05a") is None
+    assert split_fields(b"\x20\x83") == [b"\x83"]
+    assert split_fields(b"\x83\x20") is None
+    assert split_fields(b"\xbe") is None
+    assert split_fields(b"\x00\x05a") is None
 
 
 def _of_paths(number: int) -> bytes:
@@ -121,8 +120,8 @@ def test_what_is_remembered_of_headers_is_bounded_in_bytes(made: Callable[[int],
     finally:
         tracemalloc.stop()
 
-    assert reader.kept <= MOST_KEPT
-    assert most < 1.2 * MOST_KEPT
+    assert reader.cached_bytes <= MOST_CACHED
+    assert most < 1.2 * MOST_CACHED
 
 
 def test_a_block_that_is_longer_is_not_remembered() -> None:
