@@ -14,7 +14,7 @@ def open_store(settings: Settings) -> Store:
 
             return MemoryStore(settings.memory_max_counters, most_bytes=settings.memory_max_bytes)
         case "redis":
-            from ratelimit_service.stores.redis.open import open_redis
+            from ratelimit_service.stores.redis.store import open_redis
 
             return open_redis(settings)
         case unknown:

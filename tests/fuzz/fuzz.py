@@ -27,7 +27,6 @@ TRACED = {
         "ratelimit_service.limiter.plan",
         "ratelimit_service.rules.rule",
         "ratelimit_service.stores.memory",
-        "ratelimit_service.stores.redis.batch",
         "ratelimit_service.stores.redis.script",
     ],
 }

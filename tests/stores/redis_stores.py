@@ -16,8 +16,7 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores import open_store
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.open import open_redis
-from ratelimit_service.stores.redis.store import RedisStore
+from ratelimit_service.stores.redis.store import RedisStore, open_redis
 from ratelimit_service.stores.store import Done, Lost, Store
 from ratelimit_service.system.clock import MINUTE, Clock
 from ratelimit_service.telemetry.metric import Metric

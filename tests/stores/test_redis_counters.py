@@ -19,7 +19,7 @@ from ratelimit_service.stores.redis.counters import Counters
 from ratelimit_service.stores.redis.counters_names import Counter
 from ratelimit_service.stores.redis.counters_state import content
 from ratelimit_service.stores.redis.keys import slot_of
-from ratelimit_service.stores.redis.open import open_redis
+from ratelimit_service.stores.redis.store import open_redis
 from ratelimit_service.system.clock import HOUR, MINUTE
 from tests.books import book
 from tests.clocks import Clock

@@ -20,7 +20,7 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.lane import MOST_WAITING
 from ratelimit_service.stores.redis.link import Link
-from ratelimit_service.stores.redis.orders import MOST_IN_CALL, MOST_IN_PART
+from ratelimit_service.stores.redis.script import MOST_IN_CALL, MOST_IN_PART
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.stores.redis.target import Login
 from ratelimit_service.stores.store import Lost

@@ -10,7 +10,7 @@ import uvloop
 
 from ratelimit_service.errors import TooHeavyError
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.orders import cut
+from ratelimit_service.stores.redis.script import cut
 from tests.redis import Redis, start_redis
 from tests.stores.redis_groups import Nodes, start_cluster
 from tests.stores.redis_stores import charge, hit_of, opened, rule

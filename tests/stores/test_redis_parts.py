@@ -15,11 +15,9 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.breaker import MOST_FAILURES, Breaker, Pauses, State
 from ratelimit_service.stores.redis.checks import warnings
-from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
-from ratelimit_service.stores.redis.grants import Grants
-from ratelimit_service.stores.redis.outage import Outage
+from ratelimit_service.stores.redis.faults import Fault, Outage, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.policy import Policy, share_of
-from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
+from ratelimit_service.stores.redis.requests import Grants, Waiting, WaitingRoom
 from ratelimit_service.system.clock import MINUTE, SECOND
 from ratelimit_service.telemetry.latency import Latency
 from tests.clocks import Clock

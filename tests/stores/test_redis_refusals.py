@@ -13,8 +13,8 @@ import uvloop
 
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.redis.denied import BYTES, Refusals
 from ratelimit_service.stores.redis.keys import slot_of
-from ratelimit_service.stores.redis.refusals import BYTES, Refusals
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.system.clock import MINUTE
 from tests.redis import Redis, start_redis

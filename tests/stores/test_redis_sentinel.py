@@ -12,8 +12,8 @@ import uvloop
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.script import BatchScript
-from ratelimit_service.stores.redis.servers import OneServer, Opener, Probe, Sentinels
 from ratelimit_service.stores.redis.target import main_target
+from ratelimit_service.stores.redis.topology import OneServer, Opener, Probe, Sentinels
 from tests.ports import free_port
 from tests.stores.redis_groups import Watched, ask, have_the_same, start_sentinels
 from tests.stores.redis_stores import charge, hit_of, opened, rule, until

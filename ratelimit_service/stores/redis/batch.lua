@@ -1,5 +1,5 @@
--- Charges a batch of hits in one step. script.py puts the algorithms' twins in below, batch.py writes the batch, and
--- script.py reads the reply.
+-- Charges a batch of hits in one step. script.py puts the algorithms' twins in below, writes the
+-- batch, and reads the reply.
 --
 -- KEYS     the counter of each run; runs on one counter stand side by side, so that it is loaded and saved once
 -- ARGV[1]  the batch, a JSON list of integers:

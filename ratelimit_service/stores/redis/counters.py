@@ -27,8 +27,8 @@ from ratelimit_service.stores.redis.keys import (
 )
 from ratelimit_service.stores.redis.primaries import Primaries
 from ratelimit_service.stores.redis.script import BatchScript
-from ratelimit_service.stores.redis.servers import Opener, Probe, Sentinels
 from ratelimit_service.stores.redis.target import Target, is_clustered, is_per_second, main_target, per_second_target
+from ratelimit_service.stores.redis.topology import Opener, Probe, Sentinels
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import DAY, SECOND

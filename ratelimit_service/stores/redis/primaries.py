@@ -11,12 +11,11 @@ import hiredis
 
 from ratelimit_service.errors import StoreError
 from ratelimit_service.settings.fields import RedisType
-from ratelimit_service.stores.redis.cluster import Map, read_map, read_redirection
 from ratelimit_service.stores.redis.faults import Fault, code_of
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.link import Command, Link
-from ratelimit_service.stores.redis.servers import Sentinels
 from ratelimit_service.stores.redis.target import Target
+from ratelimit_service.stores.redis.topology import Map, Sentinels, read_map, read_redirection
 from ratelimit_service.system.address import Address
 
 _SECONDS: Final = 10.0

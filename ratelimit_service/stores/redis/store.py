@@ -5,7 +5,8 @@ call. `hit` never waits, and makes no task, no future and no timer: one timer an
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Final
@@ -13,19 +14,24 @@ from typing import Final
 from ratelimit_service.errors import TooHeavyError
 from ratelimit_service.model import Cancel
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.settings import Settings
+from ratelimit_service.settings.fields import KeyFormat, RedisType
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.checks import Checks
+from ratelimit_service.stores.redis.denied import BYTES, Refusals
 from ratelimit_service.stores.redis.faults import Fault
-from ratelimit_service.stores.redis.grants import Grants
+from ratelimit_service.stores.redis.keys import cluster_key, plain_key, resets_key
 from ratelimit_service.stores.redis.lane import Lane
-from ratelimit_service.stores.redis.orders import MOST_IN_CALL, Script, largest_bundle
+from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.policy import Policy
-from ratelimit_service.stores.redis.refusals import Refusals
-from ratelimit_service.stores.redis.servers import Servers
-from ratelimit_service.stores.redis.target import is_per_second
-from ratelimit_service.stores.redis.upstream import is_upstreams
-from ratelimit_service.stores.redis.waiting import Waiting, WaitingRoom
+from ratelimit_service.stores.redis.requests import Grants, Waiting, WaitingRoom
+from ratelimit_service.stores.redis.script import MOST_IN_CALL, BatchScript, Script, largest_bundle
+from ratelimit_service.stores.redis.target import Target, is_clustered, is_per_second, main_target, per_second_target
+from ratelimit_service.stores.redis.topology import Cluster, OneServer, Opener, Probe, Sentinels, Servers
+from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.stores.store import Done, Lost
+from ratelimit_service.system.address import Address
+from ratelimit_service.system.clock import Clock, system_clock
 from ratelimit_service.telemetry.metric import Metric, MetricType
 
 _COARSE: Final = 0.001
@@ -52,7 +58,7 @@ class RedisStore:
     evicted = 0
     """Redis never forgets a counter that is alive, if its maxmemory-policy is as it should be."""
 
-    def __init__(  # noqa: PLR0913 - the parts are made by open.py
+    def __init__(  # noqa: PLR0913 - the parts are made by open_redis
         self,
         main: Servers,
         script: Script,
@@ -223,3 +229,97 @@ class RedisStore:
 
 def _too_heavy(together: int) -> TooHeavyError:
     return TooHeavyError(f"{together} limits are to be charged together, the most is {MOST_IN_CALL}")
+
+
+def open_redis(settings: Settings, clock: Clock | None = None) -> RedisStore:
+    """The store that the settings describe. It looks for its servers from its first `sweep` on.
+
+    Tests hand it a clock, which then stands in for that of Redis.
+    """
+    policy = Policy(
+        settings.on_store_failure,
+        settings.instances,
+        settings.memory_max_counters,
+        most_bytes=settings.memory_max_bytes,
+    )
+    room = WaitingRoom(policy)
+    checks = Checks()
+    main, per_second = main_target(settings), per_second_target(settings)
+    name = cluster_key if is_clustered(main, per_second) else plain_key
+    script = BatchScript(name(settings.cache_key_prefix), clock, jitter_seconds=settings.expiration_jitter_max_seconds)
+    upstream = None
+    if settings.key_format is KeyFormat.ENVOYPROXY:
+        jitter = settings.expiration_jitter_max_seconds
+        upstream = UpstreamScript(settings.cache_key_prefix, jitter, clock or system_clock)
+    refusals = _refusals(settings)
+    make_lane = partial(_lane, room, refusals, checks, settings.on_store_failure)
+    make = partial(_servers, make_lane, script, room, checks, settings)
+    return RedisStore(
+        make(main),
+        script,
+        policy,
+        room,
+        checks,
+        refusals,
+        grants=Grants(room, settings.store_deadline),
+        per_second=make(per_second) if per_second else None,
+        upstream=upstream,
+    )
+
+
+def _refusals(settings: Settings) -> Refusals | None:
+    size = settings.local_cache_size_in_bytes
+    most = max(settings.refused_max_counters * BYTES, size)
+    return Refusals(most, windows=size > 0) if most else None
+
+
+OpenLink = Callable[[], Awaitable[Link]]
+Watched = Callable[[], Sequence[str]]
+MakeLane = Callable[[str, OpenLink, Watched], Lane]
+
+
+def _servers(
+    make_lane: MakeLane, script: BatchScript, room: WaitingRoom, checks: Checks, settings: Settings, target: Target
+) -> Servers:
+    policy = settings.on_store_failure
+    resets = resets_key(settings.cache_key_prefix)
+    probe = Probe(script)
+    opener = Opener(target, probe, checks)
+    first = target.servers.addresses[0]
+    match target.kind:
+        case RedisType.CLUSTER:
+
+            def lane_to(address: Address, cluster: Cluster) -> Lane:
+                async def open_link() -> Link:
+                    return await opener.open(address, cluster.name_on(lane, probe.name))
+
+                def watched() -> Sequence[str]:
+                    name = cluster.name_on(lane, resets)
+                    return () if name is None else (name,)
+
+                lane = make_lane(str(address), open_link, watched)
+                return lane
+
+            return Cluster(target, lane_to, room, policy)
+        case RedisType.SENTINEL:
+            sentinels = Sentinels(target, opener)
+            name = f"{target.servers.master} (by sentinels)"
+            return OneServer(make_lane(name, sentinels.open, lambda: (resets,)), sentinels)
+        case RedisType.SINGLE:
+            return OneServer(make_lane(str(first), partial(opener.open, first), lambda: (resets,)))
+
+
+def _lane(  # noqa: PLR0913, PLR0917 - all but the last three are the same for all lanes
+    room: WaitingRoom,
+    refusals: Refusals | None,
+    checks: Checks,
+    policy: str,
+    name: str,
+    open_link: OpenLink,
+    watched: Watched,
+) -> Lane:
+    lane = Lane(name, open_link, room, policy=policy)
+    lane.compare_clocks = partial(checks.compare_clocks, name=name)
+    if refusals is not None:
+        lane.learn, lane.forget, lane.watched = refusals.learn, refusals.forget, watched
+    return lane

@@ -17,7 +17,7 @@ from ratelimit_service.algorithms import fixed_window
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.orders import Encoded, Run
+from ratelimit_service.stores.redis.script import Encoded, Run
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
 _FILE: Final = Path(__file__).with_suffix(".lua")
