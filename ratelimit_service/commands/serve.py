@@ -18,12 +18,12 @@ from ratelimit_service.commands.sources import env_file_option, read_settings
 from ratelimit_service.errors import ListenError, StartError
 from ratelimit_service.server.app import App, grpc_addresses
 from ratelimit_service.server.engine import SWITCH_SECONDS
-from ratelimit_service.server.workers.cpus import usable_cpus
 from ratelimit_service.server.workers.parent import Parent
 from ratelimit_service.settings import AUTO, FLAGS, Settings
 from ratelimit_service.system.address import Address, Tcp, from_here
 from ratelimit_service.system.background import EXIT_SECONDS, exit_within
 from ratelimit_service.system.clock import SECOND
+from ratelimit_service.system.cpus import usable_cpus
 from ratelimit_service.telemetry.logs import start_logging
 from ratelimit_service.telemetry.processes import allow_files
 

@@ -1,4 +1,4 @@
-"""The parts that need no process: doors, sums, CPUs, and what is handed over."""
+"""The parts that need no process: handoffs, sums, CPUs, and what is handed over."""
 
 import os
 import socket
@@ -9,14 +9,13 @@ import pytest
 from ratelimit_service.rules.source import Source
 from ratelimit_service.server.engine import parse_rules
 from ratelimit_service.server.series import NUMBERS, add_tally, take_tally
-from ratelimit_service.server.workers.channel import handed_over
-from ratelimit_service.server.workers.cpus import usable_cpus
-from ratelimit_service.server.workers.door import Door, taken
+from ratelimit_service.server.workers.channel import Handoff, received, settings_as_json
 from ratelimit_service.server.workers.lookout import why_kill
 from ratelimit_service.server.workers.post import Post
 from ratelimit_service.server.workers.sums import SharedStore, Sums
 from ratelimit_service.settings import Settings, load_settings
 from ratelimit_service.stores.store import Lost
+from ratelimit_service.system.cpus import usable_cpus
 from ratelimit_service.telemetry.tally import Tally
 
 
@@ -36,37 +35,37 @@ def test_a_silent_worker_is_killed_when_it_stands_still_or_computes_for_ever(
     assert why_kill(silence, still) == why
 
 
-def test_what_waits_at_a_door_is_taken_or_taken_back_never_both() -> None:
-    door = Door()
+def test_what_waits_in_a_handoff_is_taken_or_taken_back_never_both() -> None:
+    handoff = Handoff()
     pairs = [socket.socketpair() for _ in range(3)]
     for near, _ in pairs:
-        assert door.put(near)
-    first = next(taken(door.inside))
-    back = door.take_back()
+        assert handoff.put(near)
+    first = next(received(handoff.worker_end))
+    back = handoff.take_back()
 
     assert first is not None
     for number, end in enumerate([first, *back]):
         end.sendall(b"%d" % number)
     assert [far.recv(1) for _, far in pairs] == [b"0", b"1", b"2"]
-    assert list(taken(door.inside)) == door.take_back() == []
+    assert list(received(handoff.worker_end)) == handoff.take_back() == []
     for end in (first, *back, *(far for _, far in pairs)):
         end.close()
-    door.close()
+    handoff.close()
 
 
-def test_a_door_says_when_there_is_no_room() -> None:
-    door = Door()
+def test_a_handoff_says_when_there_is_no_room() -> None:
+    handoff = Handoff()
     near, far = socket.socketpair()
     copies = [near.dup()]
-    while door.put(copies[-1]):
+    while handoff.put(copies[-1]):
         copies.append(near.dup())
-    waiting = door.take_back()
+    waiting = handoff.take_back()
 
     assert len(waiting) == len(copies) - 1 > 64
-    assert door.put(copies[-1])
-    for connection in (near, far, *waiting, *door.take_back()):
+    assert handoff.put(copies[-1])
+    for connection in (near, far, *waiting, *handoff.take_back()):
         connection.close()
-    door.close()
+    handoff.close()
 
 
 @pytest.mark.parametrize(
@@ -112,9 +111,9 @@ def test_settings_are_handed_over_whole() -> None:
     )
     plain = load_settings({})[0]
 
-    assert Settings.model_validate(handed_over(given)) == given
-    assert Settings.model_validate(handed_over(plain)) == plain
-    assert handed_over(given)["redis_auth"] == "user:secret"
+    assert Settings.model_validate(settings_as_json(given)) == given
+    assert Settings.model_validate(settings_as_json(plain)) == plain
+    assert settings_as_json(given)["redis_auth"] == "user:secret"
 
 
 def test_every_number_of_a_tally_is_taken_and_added() -> None:

@@ -1,9 +1,10 @@
-"""What parent and worker say to each other: a line of JSON for each message, a list whose first element is its kind."""
+"""The two connections between the parent and a worker: messages in lines of JSON, and the handoff of client sockets."""
 
 import asyncio
 import json
+import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -13,13 +14,14 @@ from pydantic import SecretStr
 from ratelimit_service.settings import Settings
 
 Message = list[Any]
+"""Its first element is its kind."""
 
 _LONGEST: Final = 2**30
-"""Bytes of a line. Both ends are ours; the longest are rules."""
+"""Bytes of a line. Both ends are ours; the longest messages are rules."""
 
 
 class Channel:
-    """One end of a connected socket."""
+    """One end of a connected socket that carries messages."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -27,21 +29,21 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> Self:
-        """The channel over this end, which is its own from now on."""
+        """The channel over this end, which belongs to the channel from now on."""
         return cls(*await asyncio.open_unix_connection(sock=end, limit=_LONGEST))
 
     @property
     def behind(self) -> bool:
-        """The other end has not yet taken what was sent."""
+        """The other end has not yet read what was sent."""
         return self._writer.transport.get_write_buffer_size() > 0
 
     def send(self, *message: Any) -> None:
-        """Have it sent; never waits, and is without effect when the other end is gone."""
+        """Queue a message; never waits, and is a no-op when the other end is closed."""
         if not self._writer.is_closing():
             self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     async def messages(self) -> AsyncIterator[Message]:
-        """Everything that comes, until the other end is gone. The beginning of a message is none."""
+        """Every message until the other end is closed. One that ends in the middle is dropped."""
         try:
             while (line := await self._reader.readline()).endswith(b"\n"):
                 yield json.loads(line)
@@ -49,10 +51,60 @@ class Channel:
             pass
 
     async def close(self) -> None:
-        """Send what is left, and hang up."""
+        """Send what is queued, and close."""
         self._writer.close()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
+
+
+class Handoff:
+    """A socket pair that passes accepted sockets to one worker (SCM_RIGHTS); its messages are a byte and a socket.
+
+    Both ends are open in the parent, so it can take back what the worker did not receive. One reader alone receives
+    each message, so no connection is ever in two processes.
+    """
+
+    def __init__(self) -> None:
+        self._end, self.worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._end.setblocking(False)
+        self.worker_end.setblocking(False)  # for the worker too: it is one open file
+
+    def put(self, connection: socket.socket) -> bool:
+        """Queue the connection for the worker, and close it here; False when there is no room."""
+        try:
+            socket.send_fds(self._end, [b"+"], [connection.fileno()])
+        except OSError:  # the buffer is full, or too many files are in flight
+            return False
+        connection.close()
+        return True
+
+    def take_back(self) -> list[socket.socket]:
+        """All connections that are still queued, or as many as the parent may open files for."""
+        connections = []
+        try:
+            for connection in received(self.worker_end):
+                connections.append(connection)  # noqa: PERF402 - those before the error count
+        except OSError:
+            pass
+        return connections
+
+    def close(self) -> None:
+        """Close both ends; what is still queued is reset."""
+        self._end.close()
+        self.worker_end.close()
+
+
+def received(end: socket.socket) -> Iterator[socket.socket]:
+    """The queued connections, one after the other. OSError when no more files may be opened: the rest stays queued."""
+    while True:
+        os.close(os.dup(end.fileno()))  # a connection for which there is no free file is lost with its message
+        try:
+            message, files, _, _ = socket.recv_fds(end, 1, 1)
+        except BlockingIOError:
+            return
+        if not message:
+            return
+        yield socket.socket(fileno=files[0])
 
 
 def text_of(data: bytes) -> str:
@@ -65,7 +117,7 @@ def bytes_of(text: str) -> bytes:
     return text.encode("latin-1")
 
 
-def handed_over(settings: Settings) -> dict[str, Any]:
+def settings_as_json(settings: Settings) -> dict[str, Any]:
     """The settings as JSON can carry them, secrets too; `Settings.model_validate` reads them."""
     return {name: _plain(value) for name, value in settings}
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.source import Source
-from ratelimit_service.server.workers.channel import Message, handed_over, text_of
+from ratelimit_service.server.workers.channel import Message, settings_as_json, text_of
 from ratelimit_service.server.workers.lookout import look_out
 from ratelimit_service.server.workers.post import Post
 from ratelimit_service.server.workers.sharing import Sharing
@@ -51,7 +51,7 @@ class Crew:
             "instances": settings.instances * count,
             "grpc_max_connections": -(-settings.grpc_max_connections // count),
         }
-        self._settings = handed_over(settings.model_copy(update=parts))
+        self._settings = settings_as_json(settings.model_copy(update=parts))
         self._drain_seconds = settings.drain_timeout / SECOND
         self._sources: Sequence[Source] = ()
         self._up = False

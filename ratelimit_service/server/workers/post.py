@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.server.workers.channel import Channel, Message, bytes_of, text_of
-from ratelimit_service.server.workers.door import Door
+from ratelimit_service.server.workers.channel import Channel, Handoff, Message, bytes_of, text_of
 from ratelimit_service.settings import KNOBS
 from ratelimit_service.stores.store import Lost
 from ratelimit_service.telemetry.metric import Metric, unpack_metrics
@@ -71,7 +70,7 @@ class Post:
         self._next_call = 0
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
-        self._door: Door | None = None
+        self._handoff: Handoff | None = None
 
     @property
     def alive(self) -> bool:
@@ -105,10 +104,10 @@ class Post:
 
         What it leaves is there until `vacate`.
         """
-        self._door = Door()
+        self._handoff = Handoff()
         self.heard = monotonic()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        files = (theirs.fileno(), self._door.inside.fileno())
+        files = (theirs.fileno(), self._handoff.worker_end.fileno())
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "ratelimit_service.server.workers", *map(str, files)),
@@ -151,8 +150,8 @@ class Post:
     def hand(self, connection: socket.socket) -> bool:
         """Let the connection wait at its door; False when there is no room."""
         now = monotonic()
-        assert self._door is not None, "it is open to more"
-        if not self._door.put(connection):
+        assert self._handoff is not None, "it is open to more"
+        if not self._handoff.put(connection):
             self.passed_over = True
             return False
         if self._given == self._taken:
@@ -163,14 +162,14 @@ class Post:
 
     def take_back(self) -> list[socket.socket]:
         """The connections that it has not taken."""
-        connections = self._door.take_back() if self._door is not None else []
+        connections = self._handoff.take_back() if self._handoff is not None else []
         self._given -= len(connections)
         return connections
 
     def vacate(self) -> None:
         """Forget who has ended."""
-        if self._door is not None:
-            self._door.close()
+        if self._handoff is not None:
+            self._handoff.close()
         self._reset()
 
     def call(self, body: bytes, reply: Reply, what: str, timeout: int | None) -> None:

@@ -15,8 +15,7 @@ from ratelimit_service.errors import RpcError, StartError
 from ratelimit_service.rules.book import RuleBook, let_go
 from ratelimit_service.rules.source import Source
 from ratelimit_service.server.engine import SWITCH_SECONDS, Engine, parse_rules
-from ratelimit_service.server.workers.channel import Channel, bytes_of, text_of
-from ratelimit_service.server.workers.door import taken
+from ratelimit_service.server.workers.channel import Channel, bytes_of, received, text_of
 from ratelimit_service.server.workers.report import Reporter
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.background import EXIT_SECONDS, exit_within
@@ -181,7 +180,7 @@ class Worker:
     def _take(self) -> None:
         """Whoever waits at the door, while files may be opened."""
         try:
-            for connection in taken(self._door):
+            for connection in received(self._door):
                 if self._out_of_files:
                     self._out_of_files = False
                     log.info("connections can be taken again")

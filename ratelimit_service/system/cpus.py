@@ -5,9 +5,9 @@ from pathlib import Path
 
 
 def usable_cpus(own_cgroup: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int:
-    """Those it may run on, or fewer if the time that its cgroup, or one above it, may have is less: at least 1.
+    """The CPUs of its affinity, or fewer if the quota of its cgroup, or of one above it, is less: at least 1.
 
-    A part of a CPU is not counted: whoever uses more time than he may is stopped for a part of every 100 ms.
+    A part of a CPU is not counted: the kernel stops a process that exceeds its quota for a part of every 100 ms.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for folder in _folders(own_cgroup, mount):
@@ -18,7 +18,7 @@ def usable_cpus(own_cgroup: Path = Path("/proc/self/cgroup"), mount: Path = Path
 
 
 def _folders(own_cgroup: Path, mount: Path) -> list[Path]:
-    """That of the process's cgroup (of version 2), then those above it."""
+    """The folder of the process's cgroup (version 2), then those above it."""
     try:
         lines = own_cgroup.read_text().splitlines()
     except OSError:
