@@ -10,9 +10,9 @@ from typing import Final
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.source import Source
 from ratelimit_service.server.workers.channel import Message, settings_as_json, text_of
+from ratelimit_service.server.workers.dispatch import Dispatcher
 from ratelimit_service.server.workers.lookout import look_out
 from ratelimit_service.server.workers.post import Post
-from ratelimit_service.server.workers.sharing import Sharing
 from ratelimit_service.server.workers.sums import Sums
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.clock import SECOND, system_clock
@@ -39,7 +39,7 @@ class Crew:
 
     def __init__(self, settings: Settings, count: int) -> None:
         self._posts = [Post(number) for number in range(1, count + 1)]
-        self.sharing = Sharing(self._posts)
+        self.dispatcher = Dispatcher(self._posts)
         self.sums = Sums(settings, self._posts)
         self.deaths = 0
         """Workers that ended without being told to."""
@@ -73,7 +73,7 @@ class Crew:
 
     async def start(self) -> None:
         """Start all; StartError when one cannot."""
-        self._looking = asyncio.create_task(look_out(self._posts, self.sharing))
+        self._looking = asyncio.create_task(look_out(self._posts, self.dispatcher))
         for post in self._posts:
             task = asyncio.create_task(self._keep(post))
             task.add_done_callback(lambda _: self._changed.set())
@@ -115,7 +115,7 @@ class Crew:
                 await asyncio.wait(late)
         if self._looking is not None:
             self._looking.cancel()
-        self.sharing.close()
+        self.dispatcher.close()
 
     def kill(self) -> None:
         """End all at once."""
@@ -167,7 +167,7 @@ class Crew:
                 *(post.number, how, f", {problem}" if problem else "", lost, pause),
             )
             for connection in left:
-                self.sharing.hand(connection)
+                self.dispatcher.hand(connection)
             self._changed.set()
             try:
                 async with asyncio.timeout(pause):
@@ -201,13 +201,13 @@ class Crew:
             case ["report", _, summary]:
                 self.sums.add(summary)
             case ["ready"] if self._up:
-                self.sharing.even_out(post)
+                self.dispatcher.rebalance(post)
         if post.silent:
             log.warning("worker %d answers again", post.number)
             self._send_rules(post)
         post.passed_over = post.silent = post.busy = False
         self._changed.set()
-        self.sharing.resume()
+        self.dispatcher.resume()
 
     async def _change(self) -> None:
         self._changed.clear()

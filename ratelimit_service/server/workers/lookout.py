@@ -21,8 +21,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
+from ratelimit_service.server.workers.dispatch import Dispatcher
 from ratelimit_service.server.workers.post import Post
-from ratelimit_service.server.workers.sharing import Sharing
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ _STOOD_STILL_SECONDS: Final = 1.0
 """A look that comes so late finds nothing out about the workers: this process did not run, nor perhaps did they."""
 
 
-async def look_out(posts: Sequence[Post], sharing: Sharing) -> None:
+async def look_out(posts: Sequence[Post], dispatcher: Dispatcher) -> None:
     """Look at all of them again and again, until cancelled."""
     looked = monotonic()
     while True:
@@ -56,11 +56,11 @@ async def look_out(posts: Sequence[Post], sharing: Sharing) -> None:
             if now - looked > _STOOD_STILL_SECONDS:
                 post.heard = now
             else:
-                _look_at(post, now, sharing)
+                _look_at(post, now, dispatcher)
         looked = now
 
 
-def _look_at(post: Post, now: float, sharing: Sharing) -> None:
+def _look_at(post: Post, now: float, dispatcher: Dispatcher) -> None:
     silence = now - post.heard
     if silence > _SILENCE_SECONDS:
         _look_at_silent(post, now, silence)
@@ -68,7 +68,7 @@ def _look_at(post: Post, now: float, sharing: Sharing) -> None:
         post.used = None
     if post.is_slow(now):
         post.passed_over = True
-        sharing.hand_on(post)
+        dispatcher.redistribute(post)
 
 
 def _look_at_silent(post: Post, now: float, silence: float) -> None:

@@ -10,7 +10,6 @@ from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.server.admin.server import Addresses, AdminServer
 from ratelimit_service.server.app import grpc_addresses, load_rules, log_draining, watch_rules
-from ratelimit_service.server.workers.acceptor import Acceptor
 from ratelimit_service.server.workers.crew import Crew
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address
@@ -31,7 +30,6 @@ class Parent:
         self._settings = settings
         self._crew = Crew(settings, count)
         self._watcher = watch_rules(settings, self._publish)
-        self._acceptor = Acceptor(self._crew.sharing)
         self._admin = AdminServer(
             self._crew.sums,
             _Method(self._crew),
@@ -48,16 +46,16 @@ class Parent:
         """Load the rules, listen, have all workers ready, and accept. StartError when something is not there."""
         await load_rules(self._watcher, self._settings)
         opened = await open_sockets(grpc_addresses(self._settings))
-        self._acceptor.listen(opened)
+        self._crew.dispatcher.listen(opened)
         self.addresses = [each.address for each in opened]
         try:
             self.http = await self._admin.start(self.addresses)
             await self._crew.start()
         except StartError:
-            self._acceptor.close()
+            self._crew.dispatcher.close_listeners()
             await self._admin.stop()
             raise
-        self._acceptor.accept()
+        self._crew.dispatcher.accept()
         self._watching = asyncio.create_task(self._watcher.run())
 
     async def stop(self) -> None:
@@ -65,7 +63,7 @@ class Parent:
         self._crew.drain()
         log_draining(self._settings)
         await asyncio.sleep(self._settings.drain_seconds)
-        self._acceptor.close()
+        self._crew.dispatcher.close_listeners()
         self.addresses = ()
         await self._crew.stop()
         await self._admin.stop()
@@ -109,7 +107,7 @@ class _Method:
 
     def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
         """Have a worker answer."""
-        self._crew.sharing.call(body, reply, timeout=timeout)
+        self._crew.dispatcher.call(body, reply, timeout=timeout)
 
 
 class _Explainer:
@@ -120,4 +118,4 @@ class _Explainer:
 
     def call(self, body: bytes, reply: Reply) -> None:
         """Have a worker explain."""
-        self._crew.sharing.call(body, reply, "explain")
+        self._crew.dispatcher.call(body, reply, "explain")
