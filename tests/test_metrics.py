@@ -21,6 +21,7 @@ from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.admin.connections import HttpConnections
 from ratelimit_service.server.metrics import Metrics
 from ratelimit_service.server.series import plain, upstream_text
+from ratelimit_service.server.state import ServiceState
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import Metric, head, label_text, line
@@ -108,14 +109,9 @@ class Parts:
         self.watcher = Watcher(Path("rules"), lambda *_: book(), lambda _: None)
         self.health = Health()
         self.metrics = Metrics(
-            self.limiter,
-            [self.method],
-            self.watcher,
-            self.health,
+            ServiceState(self.limiter, self.method, self.watcher, self.health, Known().metrics, workers),
             extra_labels=labels,
-            connections=Known,
-            http=HttpConnections(500, Notices(logging.getLogger("tests"), Clock())),
-            workers=workers,
+            http=HttpConnections(500, Notices(logging.getLogger("tests"), Clock())).metrics,
         )
 
     def ask(self, *entries: tuple[str, str], domain: str = "shop", cost: int = 1, limit: Limit | None = None) -> None:

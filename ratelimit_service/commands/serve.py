@@ -24,8 +24,8 @@ from ratelimit_service.system.address import Address, Tcp, from_here
 from ratelimit_service.system.background import EXIT_SECONDS, exit_within
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.system.cpus import usable_cpus
+from ratelimit_service.system.open_files import raise_file_limit
 from ratelimit_service.telemetry.logs import start_logging
-from ratelimit_service.telemetry.processes import allow_files
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
     for warning in warnings:
         log.warning("%s", warning)
     grpc, http = settings.grpc_max_connections, settings.http_max_connections
-    if problem := allow_files(grpc, http):
+    if problem := raise_file_limit(grpc, http):
         log.warning("GRPC_MAX_CONNECTIONS: %s", problem)
     sys.setswitchinterval(SWITCH_SECONDS)
     uvloop.run(_serve(settings, hints=hints))

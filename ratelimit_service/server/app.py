@@ -14,6 +14,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.admin.server import Addresses, AdminServer
 from ratelimit_service.server.engine import Engine, parse_rules
+from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp, Unix
 from ratelimit_service.system.clock import SECOND
@@ -34,13 +35,16 @@ class App:
         self._engine = Engine(settings)
         self._watcher = watch_rules(settings, self._engine.publish)
         self._admin = AdminServer(
-            self._engine.limiter,
-            self._engine.method,
-            self._watcher,
-            self._engine.health,
+            ServiceState(
+                self._engine.limiter,
+                self._engine.method,
+                self._watcher,
+                self._engine.health,
+                self._engine.metrics,
+            ),
             settings,
+            method=self._engine.method,
             explainer=self._engine.explainer,
-            connections=lambda: self._engine.transport.connections,
         )
         self._watching: asyncio.Task[None] | None = None
 

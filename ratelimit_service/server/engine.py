@@ -18,6 +18,7 @@ from ratelimit_service.settings import Settings
 from ratelimit_service.stores import open_store
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.transports import open_transport
 
 SWITCH_SECONDS = 0.0001
@@ -53,6 +54,10 @@ class Engine:
         got = await self.transport.start([self.method, *methods], streams, addresses)
         self._sweeping = asyncio.create_task(self._sweep())
         return got
+
+    def metrics(self) -> Sequence[Metric]:
+        """The metrics of the store and the transport."""
+        return (*self.store.metrics(), *self.transport.metrics())
 
     def publish(self, book: RuleBook) -> None:
         """Answer by these rules from now on."""

@@ -6,68 +6,27 @@ Summing ten thousand of them takes long, so the sums are made by a generator, wh
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from operator import add, attrgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.store import StoreStatus
-from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.rules.words import window_in_words
+from ratelimit_service.server.state import Counted
+from ratelimit_service.telemetry.metric import BLOCK, label_text
 from ratelimit_service.telemetry.tally import (
     OUTCOMES,
     POLICY_ANSWERS,
     DomainTallies,
     DomainTally,
     Path,
-    Tallies,
     Tally,
-    Totals,
 )
-
-BLOCK = 100
-"""Series worked on at a time: a tenth of a millisecond."""
-
-
-class Counted(Protocol):
-    """What a limiter has counted, or those of all workers together."""
-
-    @property
-    def book(self) -> RuleBook | None:
-        """The rules, with their tallies."""
-
-    @property
-    def overrides(self) -> Tallies:
-        """Of limits sent with requests."""
-
-    @property
-    def unknown_domains(self) -> Tallies:
-        """Requests for domains without rules, counted in `total_hits`."""
-
-    @property
-    def unmatched(self) -> Tallies:
-        """Descriptors that no rule fits, by domain and keys, counted in `total_hits`."""
-
-    @property
-    def domains(self) -> DomainTallies:
-        """Requests by domain and outcome."""
-
-    @property
-    def totals(self) -> Totals:
-        """Of the service as a whole."""
-
-    @property
-    def waits(self) -> Latency:
-        """How long requests waited for the store."""
-
-    @property
-    def store(self) -> StoreStatus:
-        """Where the counters are."""
 
 
 class Stat(NamedTuple):
     """One number of a tally that is a metric of its own."""
 
     name: str
-    meaning: str
+    help: str
     ours: bool = False
     """Upstream has no such counter, so its name in Prometheus ends as a counter's should."""
 
@@ -131,13 +90,22 @@ def _add(tally: Tally | DomainTally, names: Sequence[str], numbers: Sequence[int
 
 _LIMITED = frozenset({"total_hits", "over_limit", "near_limit", "within_limit"})
 
-Sums = dict[str, tuple[tuple[int, ...], frozenset[str]]]
-"""By what stands before the numbers: the numbers of all tallies there, and which of them are shown while they are 0."""
+TallySums = dict[str, tuple[tuple[int, ...], frozenset[str]]]
+"""By the text of a path: the numbers of all tallies there, and which of them are shown while they are 0."""
+
+RuleTexts = dict[str, tuple[Rule, str]]
+"""By the text of a path: the first rule there, and the labels that say what it is."""
+
+DomainSums = dict[str, tuple[int, ...]]
+"""By the text of a domain: the numbers of its tally."""
 
 
-def sums(counted: Counted, write: Callable[[Path], str]) -> Generator[str, None, Sums]:
-    """The numbers of all tallies by what `write` makes of their paths; two that come out alike are one series."""
-    found: Sums = {}
+def sum_tallies(counted: Counted, write: Callable[[Path], str]) -> Generator[str, None, TallySums]:
+    """The numbers of all tallies by what `write` makes of their paths; two that come out alike are one series.
+
+    Yields nothing but empty texts, wherever other work may run; so do the two below.
+    """
+    found: TallySums = {}
     for count, (path, tally, shown) in enumerate(_tallies(counted)):
         if count % BLOCK == 0:
             yield ""
@@ -148,6 +116,37 @@ def sums(counted: Counted, write: Callable[[Path], str]) -> Generator[str, None,
             found[key] = tuple(map(add, numbers, already[0])), shown | already[1]
         else:
             found[key] = numbers, shown
+    return found
+
+
+def describe_rules(counted: Counted, write: Callable[[Path], str]) -> Generator[str, None, RuleTexts]:
+    """The rules by what `write` makes of the paths of their tallies."""
+    found: RuleTexts = {}
+    for rule in () if counted.book is None else counted.book.rules:
+        limit = rule.limit
+        text = label_text(
+            (
+                ("name", rule.name),
+                ("place", "" if rule.place is None else f"{rule.place.path}:{rule.place.line}"),
+                ("algorithm", "" if limit is None else rule.algorithm.name),
+                ("window", "" if limit is None else window_in_words(limit)),
+            )
+        )
+        for path, _ in tallies_of(rule):
+            found.setdefault(write(path), (rule, text))
+        if len(found) % BLOCK == 0:
+            yield ""
+    return found
+
+
+def sum_domains(domains: DomainTallies, write: Callable[[str], str]) -> Generator[str, None, DomainSums]:
+    """The numbers of all domains by what `write` makes of their names."""
+    found: DomainSums = {}
+    for count, (domain, tally) in enumerate(domains.items()):
+        if count % BLOCK == 0:
+            yield ""
+        key, numbers = write(plain(domain)), domain_numbers(tally)
+        found[key] = tuple(map(add, numbers, found[key])) if key in found else numbers
     return found
 
 

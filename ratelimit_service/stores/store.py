@@ -49,9 +49,6 @@ class StoreStatus(Protocol):
     def errors(self) -> Mapping[str, int]:
         """Requests that it could not decide, by cause."""
 
-    def metrics(self) -> Sequence[Metric]:
-        """What only this kind of store counts, as metrics."""
-
     @property
     def lost(self) -> Sequence[Lost]:
         """Each server that cannot decide hits now; empty when all is well."""
@@ -76,6 +73,9 @@ class Store(StoreStatus, Protocol):
 
         With an error, `done` says that some hit has no decision. What is returned takes back those that wait.
         """
+
+    def metrics(self) -> Sequence[Metric]:
+        """Metrics that only this kind of store has."""
 
     def sweep(self) -> None:
         """A little housekeeping, called several times a second."""

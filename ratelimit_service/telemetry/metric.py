@@ -4,16 +4,23 @@ prometheus_client names every counter `…_total`, and upstream's names, which d
 OpenMetrics, where the suffix is law, is not offered.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 from ratelimit_service.telemetry.latency import Latency
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+BLOCK: Final = 100
+"""Series written in one block: a tenth of a millisecond."""
+
 Labels = Iterable[tuple[str, str]]
 Value = float | Latency
+Sample = tuple[Labels | str, Value]
+"""A value with its labels. A str is what `label_text` has written, extra labels included: ten thousand rules have the
+same labels in a dozen metrics."""
 
 
 class MetricType(StrEnum):
@@ -30,10 +37,55 @@ class Metric(NamedTuple):
     name: str
     type: MetricType
     help: str
-    samples: Sequence[tuple[Labels, Value]]
-    """Each value with its labels; the value of a histogram is a Latency."""
+    samples: Sequence[Sample]
+    """The value of a histogram is a Latency."""
     merge_by_min: bool = False
     """The least value of all processes counts: it is the worst, or the soonest. Never of a histogram."""
+
+
+def counter(name: str, text: str, value: float, *labels: tuple[str, str]) -> Metric:
+    """A counter with one series."""
+    return Metric(name, MetricType.COUNTER, text, [(labels, value)])
+
+
+def gauge(name: str, text: str, value: float, *labels: tuple[str, str]) -> Metric:
+    """A gauge with one series."""
+    return Metric(name, MetricType.GAUGE, text, [(labels, value)])
+
+
+def histogram(name: str, text: str, value: Latency, *labels: tuple[str, str]) -> Metric:
+    """A histogram with one series."""
+    return Metric(name, MetricType.HISTOGRAM, text, [(labels, value)])
+
+
+def in_blocks(metric: Metric, samples: Iterable[Sample]) -> Iterator[Metric]:
+    """The metric with these samples in place of its own, in parts of BLOCK; at least one part."""
+    remaining = iter(samples)
+    while True:
+        block = list(islice(remaining, BLOCK))
+        yield metric._replace(samples=block)
+        if len(block) < BLOCK:
+            return
+
+
+def exposition(metrics: Iterable[Metric], extra: Labels = ()) -> Iterator[str]:
+    """Metrics as text, a block or two for each; `extra` labels stand on every series.
+
+    Metrics that follow each other with one name are parts of one metric.
+    """
+    previous = ""
+    for metric in metrics:
+        if metric.name != previous:
+            previous = metric.name
+            yield head(metric.name, metric.type, metric.help)
+        lines: list[str] = []
+        for labels, value in metric.samples:
+            if isinstance(value, Latency):
+                lines += _histogram_lines(metric.name, (*_pairs(labels), *extra), value)
+            else:
+                text = labels if isinstance(labels, str) else label_text((*labels, *extra))
+                lines.append(line(metric.name, text, value))
+        yield "".join(lines)
 
 
 def head(name: str, kind: str, text: str) -> str:
@@ -52,6 +104,20 @@ def line(name: str, labels: str, value: float) -> str:
     return f"{name}{{{labels}}} {value!r}\n" if labels else f"{name} {value!r}\n"
 
 
+def _histogram_lines(name: str, labels: Labels, latency: Latency) -> Iterator[str]:
+    calls = latency.calls
+    for bucket in latency.buckets():
+        yield line(f"{name}_bucket", label_text((*labels, ("le", repr(bucket.seconds)))), bucket.calls)
+    yield line(f"{name}_bucket", label_text((*labels, ("le", "+Inf"))), calls)
+    yield line(f"{name}_sum", label_text(labels), latency.nanoseconds / 1e9)
+    yield line(f"{name}_count", label_text(labels), calls)
+
+
+def _pairs(labels: Labels | str) -> tuple[tuple[str, str], ...]:
+    assert not isinstance(labels, str), "only series of rules and domains have their labels as text"
+    return tuple(labels)
+
+
 def _escape(value: str) -> str:
     if "\\" in value or '"' in value or "\n" in value:
         return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -66,7 +132,7 @@ def pack_metrics(metrics: Iterable[Metric]) -> list[Any]:
             metric.type,
             metric.help,
             [
-                [list(labels), [value.counts, value.nanoseconds] if isinstance(value, Latency) else value]
+                [_pairs(labels), [value.counts, value.nanoseconds] if isinstance(value, Latency) else value]
                 for labels, value in metric.samples
             ],
             metric.merge_by_min,
@@ -101,7 +167,7 @@ def merge_metrics(sources: Iterable[Iterable[Metric]]) -> list[Metric]:
         for metric in metrics:
             _, values = found.setdefault(metric.name, (metric, {}))
             for labels, value in metric.samples:
-                key = tuple(labels)
+                key = _pairs(labels)
                 values[key] = _merge_values(metric, values[key], value) if key in values else value
     return [metric._replace(samples=list(values.items())) for metric, values in found.values()]
 

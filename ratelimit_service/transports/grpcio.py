@@ -103,13 +103,10 @@ class GrpcioTransport:
         self._lagging = asyncio.create_task(watch_lag(self._lag))
         return got
 
-    @property
-    def connections(self) -> "GrpcioTransport | None":
-        """As Transport says."""
-        return self if self._lagging else None
-
     def metrics(self) -> Sequence[Metric]:
-        """As Connections says; of the connections themselves grpc tells nothing."""
+        """As Transport says; of the connections themselves grpc tells nothing."""
+        if self._lagging is None:
+            return ()
         of_tls = self._certificates.metrics() if self._certificates else ()
         return (*of_calls(self._unary_calls + len(self._streams), self._taken), of_lag(self._lag), *of_tls)
 

@@ -13,19 +13,8 @@ from ratelimit_service.system.address import Address
 from ratelimit_service.telemetry.metric import Metric, MetricType
 
 
-class Connections(Protocol):
-    """What a transport tells of its connections."""
-
-    def metrics(self) -> Sequence[Metric]:
-        """As metrics."""
-
-
 class Transport(Protocol):
     """What carries methods."""
-
-    @property
-    def connections(self) -> Connections | None:
-        """None while it does not listen."""
 
     async def start(
         self, methods: Sequence[Method], streams: Sequence[StreamMethod], addresses: Sequence[Address]
@@ -34,6 +23,9 @@ class Transport(Protocol):
 
         Raises StartError with one line that says which address cannot be had, and why; then it listens on none.
         """
+
+    def metrics(self) -> Sequence[Metric]:
+        """The metrics of its connections and calls; none while it does not listen."""
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept no new calls, let those in flight finish for so long, then cut them off."""

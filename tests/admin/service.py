@@ -19,6 +19,7 @@ from ratelimit_service.rules.source import Source
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.server.admin.server import AdminServer
+from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.store import Store
@@ -62,7 +63,10 @@ class Service:
         self.method = ShouldRateLimit(self.limiter, answer or Answer())
         self.explainer = Explainer(self.limiter)
         self.server = AdminServer(
-            self.limiter, self.method, self.watcher, self.health, self.settings, explainer=self.explainer
+            ServiceState(self.limiter, self.method, self.watcher, self.health, self.store.metrics),
+            self.settings,
+            method=self.method,
+            explainer=self.explainer,
         )
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:

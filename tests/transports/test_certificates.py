@@ -274,8 +274,7 @@ async def shown(address: Address) -> str:
 
 def of_tls(served: Transport) -> tuple[int, int]:
     """What the metrics say: whether the certificate on disk is in use, and when the one in use expires."""
-    assert served.connections is not None
-    values = {metric.name: metric.samples[0][1] for metric in served.connections.metrics() if metric.merge_by_min}
+    values = {metric.name: metric.samples[0][1] for metric in served.metrics() if metric.merge_by_min}
     good = values["ratelimit_tls_reload_last_attempt_successful"]
     expiry = values["ratelimit_tls_certificate_expiry_timestamp_seconds"]
     assert isinstance(good, int)

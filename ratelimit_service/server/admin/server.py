@@ -8,15 +8,13 @@ from functools import partial
 from importlib import resources
 from itertools import chain
 from socket import socket
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 from aiohttp.typedefs import Handler as Handle
 from aiohttp.typedefs import Middleware
 
-from ratelimit_service.api.method import Method
 from ratelimit_service.errors import StartError
-from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.admin.browsers import refuse_cross_site, refuse_foreign_hosts
 from ratelimit_service.server.admin.connection import KEEPALIVE_SECONDS, NAME, Handler, HttpConnection, Transport
 from ratelimit_service.server.admin.connections import HttpConnections
@@ -27,15 +25,15 @@ from ratelimit_service.server.admin.status import Listening, Status
 from ratelimit_service.server.admin.texts import rules_text, stats_text
 from ratelimit_service.server.admin.turns import Turns
 from ratelimit_service.server.admin.wrong_protocol import Misdirected, ServerLog, with_target
-from ratelimit_service.server.metrics import Calls, Connections, Metrics, Serving
-from ratelimit_service.server.series import Counted
+from ratelimit_service.server.metrics import Metrics
+from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import SECOND, steady_clock
 from ratelimit_service.system.listen import Opened, open_sockets
+from ratelimit_service.system.open_files import within_file_limit
 from ratelimit_service.telemetry.metric import CONTENT_TYPE
 from ratelimit_service.telemetry.notices import Notices
-from ratelimit_service.telemetry.processes import Workers, share_of_files
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +44,6 @@ _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-sto
 _TEXT: Final = _HEADERS | {"Content-Type": "text/plain; charset=utf-8"}
 _METRICS: Final = _HEADERS | {"Content-Type": CONTENT_TYPE}
 _JSON: Final = _HEADERS | {"Content-Type": "application/json"}
-
-
-class CountedMethod(Method, Calls, Protocol):
-    """ShouldRateLimit, as far as it is needed here."""
 
 
 class Addresses(NamedTuple):
@@ -77,38 +71,21 @@ class _Port(NamedTuple):
 class AdminServer:
     """HTTP beside the line of a request: what it shows it only reads, and what `/json` is asked goes to the method."""
 
-    def __init__(  # noqa: PLR0913 - whatever there is to show
+    def __init__(
         self,
-        counted: Counted,
-        method: CountedMethod,
-        watcher: Watcher,
-        health: Serving,
+        state: ServiceState,
         settings: Settings,
         *,
+        method: Called,
         explainer: Called,
-        connections: Callable[[], Connections | None] = lambda: None,
-        workers: Workers | None = None,
     ) -> None:
-        self._counted = counted
-        self._method = method
-        self._watcher = watcher
-        self._health = health
+        self._state = state
         self._settings = settings
-        self._workers = workers
         self._notices = Notices(log, steady_clock)
         self._turns = Turns()
-        self._connections = HttpConnections(share_of_files(settings.http_max_connections), self._notices)
-        self._metrics = Metrics(
-            counted,
-            [method],
-            watcher,
-            health,
-            extra_labels=settings.extra_tags,
-            connections=connections,
-            http=self._connections,
-            workers=workers,
-        )
-        self._status = Status(counted, method, watcher, health, workers=workers)
+        self._connections = HttpConnections(within_file_limit(settings.http_max_connections), self._notices)
+        self._metrics = Metrics(state, http=self._connections.metrics, extra_labels=settings.extra_tags)
+        self._status = Status(state)
         # The request; its descriptors, each perhaps with a limit and a multiplier; their entries.
         objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
         json_api = partial(JsonApi, most_bytes=settings.http_max_body_size, most_objects=objects)
@@ -238,7 +215,7 @@ class AdminServer:
             return await handler(request)
 
     async def _healthcheck(self, _: web.Request) -> web.StreamResponse:
-        if self._health.serving:
+        if self._state.health.serving:
             return web.Response(text="OK", headers=_TEXT)
         return web.Response(status=500, headers=_TEXT)
 
@@ -248,8 +225,8 @@ class AdminServer:
         return chain(self._metrics.exposition(), [process])
 
     async def _refresh(self) -> None:
-        if self._workers is not None:
-            await self._workers.refresh()
+        if self._state.workers is not None:
+            await self._state.workers.refresh()
 
     async def _show(self, _: web.Request) -> web.StreamResponse:
         nonce = secrets.token_urlsafe()
@@ -267,12 +244,12 @@ class AdminServer:
         return self._status.text()
 
     async def _rules_text(self) -> Iterable[str]:
-        book = self._counted.book
+        book = self._state.counted.book
         return rules_text(() if book is None else book.rules)
 
     async def _stats_text(self) -> Iterable[str]:
         await self._refresh()
-        return stats_text(self._counted, [self._method], self._watcher)
+        return stats_text(self._state)
 
 
 def _listeners(opened: Iterable[Opened]) -> list[socket]:

@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 
 from ratelimit_service import __version__
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.rules.words import counting_in_words, window_in_words
-from ratelimit_service.server.admin.troubles import Trouble, troubles
-from ratelimit_service.server.metrics import Calls, Serving
-from ratelimit_service.server.series import CONTROL, Counted, domain_numbers
+from ratelimit_service.server.admin.troubles import troubles
+from ratelimit_service.server.series import CONTROL, domain_numbers
+from ratelimit_service.server.state import ServiceState
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
-from ratelimit_service.telemetry.processes import Workers
 from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_ANSWERS, DomainTallies, Tallies
 
 _MOST_TALLIES = 20
@@ -33,28 +31,15 @@ class Listening(NamedTuple):
 class Status:
     """The state of the service; times in it are seconds since the epoch."""
 
-    def __init__(
-        self,
-        counted: Counted,
-        method: Calls,
-        watcher: Watcher,
-        health: Serving,
-        *,
-        clock: Clock = system_clock,
-        workers: Workers | None = None,
-    ) -> None:
+    def __init__(self, state: ServiceState, clock: Clock = system_clock) -> None:
         self.listening: Sequence[Listening] = ()
-        self._counted = counted
-        self._method = method
-        self._watcher = watcher
-        self._health = health
+        self._state = state
         self._clock = clock
-        self._workers = workers
         self._started = clock()
 
     def text(self) -> Iterator[str]:
         """One JSON object, in blocks; its rules come last."""
-        book = self._counted.book
+        book = self._state.counted.book
         rules = () if book is None else book.rules
         yield json.dumps(self._service())[:-1]
         yield ', "rules": ['
@@ -65,15 +50,16 @@ class Status:
         yield "]}\n"
 
     def _service(self) -> dict[str, Any]:
-        counted, watcher, store = self._counted, self._watcher, self._counted.store
+        counted, method, watcher, health, _, workers = self._state
+        store = counted.store
         return {
             "version": __version__,
             "python": platform.python_version(),
             "now": self._clock() / SECOND,
             "started": self._started / SECOND,
-            "serving": self._health.serving,
-            "draining": self._health.draining_since is not None,
-            "troubles": [trouble._asdict() for trouble in self._troubles()],
+            "serving": health.serving,
+            "draining": health.draining_since is not None,
+            "troubles": [trouble._asdict() for trouble in troubles(self._state, self._clock())],
             "listening": [listening._asdict() for listening in self.listening],
             "store": {
                 "name": store.name,
@@ -83,15 +69,15 @@ class Status:
             },
             "workers": [
                 {"number": worker.number, "pid": worker.pid, "ready": worker.ready, "connections": worker.load}
-                for worker in (self._workers.alive if self._workers is not None else ())
+                for worker in (() if workers is None else workers.alive)
             ],
             "calls": {
-                "total": self._method.calls,
+                "total": method.calls,
                 "service_errors": counted.totals.service_errors,
                 "store_errors": counted.totals.store_errors,
                 "shadowed": counted.totals.global_shadow_mode,
                 "by_policy": sum(tally.by_policy for _, tally in counted.domains.items()),
-                "latency": self._method.latency.buckets(),
+                "latency": method.latency.buckets(),
             },
             "reload": {
                 "path": str(watcher.path),
@@ -106,9 +92,6 @@ class Status:
             "unknown_domains": _most_hit(counted.unknown_domains),
             "overrides": _most_hit(counted.overrides),
         }
-
-    def _troubles(self) -> Iterator[Trouble]:
-        return troubles(self._counted.store, self._watcher, self._health, self._workers, self._clock())
 
 
 def described_rule(rule: Rule) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.rules.words import counting_in_words
-from ratelimit_service.server.metrics import Calls, method_name
-from ratelimit_service.server.series import BLOCK, STATS, Counted, plain, sums
+from ratelimit_service.server.metrics import method_name
+from ratelimit_service.server.series import STATS, plain, sum_tallies
+from ratelimit_service.server.state import ServiceState
+from ratelimit_service.telemetry.metric import BLOCK
 
 _RATE_LIMIT = "ratelimit.service.rate_limit"
 
@@ -31,9 +32,10 @@ def _rule_line(rule: Rule) -> str:
     )
 
 
-def stats_text(counted: Counted, methods: Sequence[Calls], watcher: Watcher) -> Iterator[str]:
+def stats_text(state: ServiceState) -> Iterator[str]:
     """Everything that upstream counts, `name: value` on a line, as text in blocks."""
-    found = yield from sums(counted, lambda path: ".".join(map(plain, path)))
+    counted, watcher = state.counted, state.watcher
+    found = yield from sum_tallies(counted, lambda path: ".".join(map(plain, path)))
     for key, (numbers, shown) in found.items():
         yield "".join(
             [
@@ -52,5 +54,4 @@ def stats_text(counted: Counted, methods: Sequence[Calls], watcher: Watcher) -> 
         f"ratelimit.service.config_load_success: {watcher.successes}\n"
         f"ratelimit.service.global_shadow_mode: {totals.global_shadow_mode}\n"
     )
-    for method in methods:
-        yield f"ratelimit_server.{method_name(method)}.total_requests: {method.calls}\n"
+    yield f"ratelimit_server.{method_name(state.method)}.total_requests: {state.method.calls}\n"

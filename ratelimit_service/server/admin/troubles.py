@@ -4,10 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ratelimit_service.rules.watch import Watcher
-from ratelimit_service.server.metrics import Serving
-from ratelimit_service.stores.store import StoreStatus
+from ratelimit_service.server.state import ServiceState, Workers
 from ratelimit_service.system.clock import MINUTE, SECOND
-from ratelimit_service.telemetry.processes import Workers
 
 _MOST_PROBLEMS: Final = 100
 
@@ -35,10 +33,9 @@ class Trouble(NamedTuple):
     details: Sequence[str] = ()
 
 
-def troubles(
-    store: StoreStatus, watcher: Watcher, health: Serving, workers: Workers | None, now: int
-) -> Iterator[Trouble]:
+def troubles(state: ServiceState, now: int) -> Iterator[Trouble]:
     """All that is wrong at the moment `now`, the most urgent first."""
+    health, watcher = state.health, state.watcher
     if health.draining_since is not None:
         yield Trouble(
             "The service is draining",
@@ -46,7 +43,7 @@ def troubles(
             "it was told to stop",
             "health says NOT_SERVING; calls are still answered until the ports close",
         )
-    for lost in store.lost:
+    for lost in state.counted.store.lost:
         answered = _MEANWHILE[lost.policy]
         yield Trouble(
             f"Redis at {lost.server} is lost",
@@ -56,8 +53,8 @@ def troubles(
         )
     if watcher.problems:
         yield _not_loaded(watcher)
-    if workers is not None:
-        yield from _deaths(workers, now)
+    if state.workers is not None:
+        yield from _deaths(state.workers, now)
 
 
 def _not_loaded(watcher: Watcher) -> Trouble:

@@ -9,6 +9,7 @@ from typing import Final
 
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.source import Source
+from ratelimit_service.server.state import Death
 from ratelimit_service.server.workers.channel import Message, settings_as_json, text_of
 from ratelimit_service.server.workers.dispatch import Dispatcher
 from ratelimit_service.server.workers.lookout import look_out
@@ -16,7 +17,6 @@ from ratelimit_service.server.workers.post import Post
 from ratelimit_service.server.workers.sums import Sums
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.clock import SECOND, system_clock
-from ratelimit_service.telemetry.processes import Death
 
 log = logging.getLogger(__name__)
 

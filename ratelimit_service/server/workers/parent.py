@@ -10,6 +10,7 @@ from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.server.admin.server import Addresses, AdminServer
 from ratelimit_service.server.app import grpc_addresses, load_rules, log_draining, watch_rules
+from ratelimit_service.server.state import ServiceState
 from ratelimit_service.server.workers.crew import Crew
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address
@@ -30,15 +31,12 @@ class Parent:
         self._settings = settings
         self._crew = Crew(settings, count)
         self._watcher = watch_rules(settings, self._publish)
+        sums, method = self._crew.sums, _Method(self._crew)
         self._admin = AdminServer(
-            self._crew.sums,
-            _Method(self._crew),
-            self._watcher,
-            self._crew,
+            ServiceState(sums, method, self._watcher, self._crew, sums.metrics, self._crew),
             settings,
+            method=method,
             explainer=_Explainer(self._crew),
-            connections=lambda: self._crew.sums,
-            workers=self._crew,
         )
         self._watching: asyncio.Task[None] | None = None
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.server.engine import Engine
-from ratelimit_service.server.series import BLOCK, take_domain, take_tally
-from ratelimit_service.telemetry.metric import pack_metrics
+from ratelimit_service.server.series import take_domain, take_tally
+from ratelimit_service.telemetry.metric import BLOCK, pack_metrics
 from ratelimit_service.telemetry.tally import Path, Tallies, Totals
 
 Numbers = tuple[Path, Path, Sequence[int]]
@@ -35,14 +35,14 @@ class Reporter:
         totals = {name: getattr(limiter.totals, name) for name in Totals.__slots__}
         for name in totals:
             setattr(limiter.totals, name, 0)
-        store, connections = limiter.store, engine.transport.connections
+        store = limiter.store
         summary = {
             "serving": engine.health.serving,
             "healthy": store.healthy,
             "counters": store.counters,
             "lost": store.lost,
             "errors": self._since("errors", store.errors),
-            "metrics": pack_metrics([*(connections.metrics() if connections is not None else ()), *store.metrics()]),
+            "metrics": pack_metrics(engine.metrics()),
             "calls": calls,
             "latency": engine.method.latency.take(),
             "waits": limiter.waits.take(),

@@ -39,10 +39,6 @@ class SharedStore:
         """All of them count the same ones, at times a few seconds apart."""
         return max((post.counters for post in self._posts if post.ready), default=0)
 
-    def metrics(self) -> Sequence[Metric]:
-        """Those of the workers are among the metrics of `Sums`."""
-        return ()
-
     @property
     def lost(self) -> Sequence[Lost]:
         """Each server that some worker cannot use, as the worker sees it that lost it first."""

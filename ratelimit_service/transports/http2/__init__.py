@@ -19,7 +19,6 @@ from ratelimit_service.transports.http2.handshakes import Handshakes
 from ratelimit_service.transports.http2.server import Server
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.options import GrpcOptions
-from ratelimit_service.transports.transport import Connections
 
 ACCEPTS: Final = 16
 """Connections that are accepted in a turn of the event loop: uvloop accepts one for each handle that listens, and a
@@ -81,15 +80,12 @@ class Http2Transport:
         except OSError:
             gone()
 
-    @property
-    def connections(self) -> Connections | None:
-        """As Transport says."""
-        return None if self._server is None else self
-
     def metrics(self) -> Sequence[Metric]:
-        """As Connections says."""
+        """As Transport says."""
+        if self._server is None:
+            return ()
         of_tls = self._handshakes.certificates.metrics() if self._handshakes else ()
-        return (*(self._server.metrics() if self._server else ()), *of_tls)
+        return (*self._server.metrics(), *of_tls)
 
     async def look(self) -> None:
         """See what each connection is due for, as is done twice a second by itself."""

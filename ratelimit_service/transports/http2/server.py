@@ -83,7 +83,7 @@ class Server:
         self._timers = [self.loop.create_task(work) for work in (self._look(), self._expire(), watch_lag(self._lag))]
 
     def metrics(self) -> Sequence[Metric]:
-        """As Connections says."""
+        """As Transport says."""
         counts, wires = self.counts, self._wires
         counted = counts.metrics(
             connections=len(wires),

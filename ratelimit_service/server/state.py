@@ -1,0 +1,138 @@
+"""The running service as metrics and pages read it: the same for one process and for a parent with its workers."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.stores.store import StoreStatus
+from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.metric import Metric
+from ratelimit_service.telemetry.tally import DomainTallies, Tallies, Totals
+
+
+class Counted(Protocol):
+    """What a limiter has counted, or the limiters of all workers together."""
+
+    @property
+    def book(self) -> RuleBook | None:
+        """The rules, with their tallies."""
+
+    @property
+    def overrides(self) -> Tallies:
+        """Tallies of limits sent with requests."""
+
+    @property
+    def unknown_domains(self) -> Tallies:
+        """Requests for domains without rules, counted in `total_hits`."""
+
+    @property
+    def unmatched(self) -> Tallies:
+        """Descriptors that match no rule, by domain and keys, counted in `total_hits`."""
+
+    @property
+    def domains(self) -> DomainTallies:
+        """Requests by domain and outcome."""
+
+    @property
+    def totals(self) -> Totals:
+        """Counts of the service as a whole."""
+
+    @property
+    def waits(self) -> Latency:
+        """How long requests waited for the store."""
+
+    @property
+    def store(self) -> StoreStatus:
+        """Where the counters are."""
+
+
+class MethodState(Protocol):
+    """A gRPC method and its calls."""
+
+    @property
+    def path(self) -> str:
+        """As in the `:path` header."""
+
+    @property
+    def calls(self) -> int:
+        """How many began."""
+
+    @property
+    def latency(self) -> Latency:
+        """How long they took."""
+
+
+class HealthState(Protocol):
+    """The service's health."""
+
+    @property
+    def serving(self) -> bool:
+        """The health check says SERVING."""
+
+    @property
+    def draining_since(self) -> int | None:
+        """Microseconds since the epoch; None unless the service is stopping."""
+
+
+class WorkerState(Protocol):
+    """A worker that runs."""
+
+    @property
+    def number(self) -> int:
+        """From 1; its replacement has the same."""
+
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+
+    @property
+    def ready(self) -> bool:
+        """It answers calls, or will as soon as there are rules."""
+
+    @property
+    def load(self) -> int:
+        """Connections that it has or is about to take."""
+
+
+class Death(NamedTuple):
+    """The unexpected end of a worker."""
+
+    number: int
+    when: int
+    """Microseconds since the epoch."""
+    how: str
+    """Its pid and its exit code or signal, in words."""
+
+
+class Workers(Protocol):
+    """All workers."""
+
+    @property
+    def alive(self) -> Iterable[WorkerState]:
+        """Those that run."""
+
+    @property
+    def deaths(self) -> int:
+        """How many ended unexpectedly."""
+
+    @property
+    def last_deaths(self) -> Sequence[Death]:
+        """The last of them, in order."""
+
+    async def refresh(self) -> None:
+        """Fetch what they have counted until now."""
+
+
+class ServiceState(NamedTuple):
+    """The service."""
+
+    counted: Counted
+    method: MethodState
+    """ShouldRateLimit."""
+    watcher: Watcher
+    health: HealthState
+    metrics: Callable[[], Iterable[Metric]]
+    """The metrics of the store and the transport; of all workers together, if there are any."""
+    workers: Workers | None = None
+    """None in a service of one process."""
