@@ -3,7 +3,7 @@
 ::
 
     RateLimitError
-    ├── SettingsError     the operator's knobs are wrong; `ratelimit` exits 2
+    ├── SettingsError     a setting is unknown or malformed; `ratelimit` exits 2
     ├── RulesError        the rules files are wrong; carries every problem with its place
     ├── StartError        something outside is missing: a certificate, a folder; exits 1
     │   └── ListenError   an address cannot be had

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ratelimit_service.errors import SettingsError
-from ratelimit_service.settings import FLAGS, KNOBS, Settings, load_settings
+from ratelimit_service.settings import FLAGS, SETTINGS, Settings, load_settings
 from ratelimit_service.settings.fields import Backend, LogFormat, LogLevel
 from ratelimit_service.settings.go_syntax import (
     read_address,
@@ -24,7 +24,7 @@ from ratelimit_service.settings.go_syntax import (
     read_list,
     read_map,
 )
-from ratelimit_service.settings.load import ALWAYS, ASKS_FOR_NOTHING, TRACING, WITHOUT_MEANING
+from ratelimit_service.settings.load import ALWAYS_ON, HARMLESS_VALUES, TRACING_PREFIXES, UNUSED
 from ratelimit_service.system.address import Tcp
 
 ROOT = Path(__file__).parent.parent
@@ -91,26 +91,26 @@ def test_without_a_word_the_ports_and_folders_are_upstreams() -> None:
 
 def test_every_variable_of_upstream_is_known() -> None:
     """Each is a field, or understood and always so, or named as unused, or of tracing: never unknown."""
-    known = {knob.variable for knob in KNOBS} | ALWAYS.keys() | WITHOUT_MEANING.keys()
+    known = {setting.variable for setting in SETTINGS} | ALWAYS_ON.keys() | UNUSED.keys()
 
-    assert {name for name in set(UPSTREAM) - known if not name.startswith(TRACING)} == set()
+    assert {name for name in set(UPSTREAM) - known if not name.startswith(TRACING_PREFIXES)} == set()
 
 
 def test_a_variable_stands_in_one_place_only() -> None:
     """No variable is a field and unused at once."""
-    fields = {knob.variable for knob in KNOBS}
+    fields = {setting.variable for setting in SETTINGS}
 
-    assert not fields & WITHOUT_MEANING.keys()
-    assert not fields & ALWAYS.keys()
-    assert not ALWAYS.keys() & WITHOUT_MEANING.keys()
-    assert WITHOUT_MEANING.keys() >= ASKS_FOR_NOTHING.keys()
+    assert not fields & UNUSED.keys()
+    assert not fields & ALWAYS_ON.keys()
+    assert not ALWAYS_ON.keys() & UNUSED.keys()
+    assert UNUSED.keys() >= HARMLESS_VALUES.keys()
 
 
 def test_fields_that_are_not_upstreams_say_so() -> None:
     """The table's last column tells the truth."""
-    new = {knob.variable for knob in KNOBS if knob.origin == "new"}
+    new = {setting.variable for setting in SETTINGS if setting.origin == "new"}
 
-    assert new == {knob.variable for knob in KNOBS} - set(UPSTREAM)
+    assert new == {setting.variable for setting in SETTINGS} - set(UPSTREAM)
 
 
 def test_an_environment_of_upstream_is_read() -> None:
@@ -327,7 +327,7 @@ def test_a_client_name_needs_a_ca_to_be_asked_of_anybody() -> None:
     }
 
     assert problems_of(environ) == (
-        'GRPC_SERVER_USE_TLS: "true" needs GRPC_CLIENT_TLS_CACERT for GRPC_CLIENT_TLS_SAN to be asked of anybody',
+        'GRPC_SERVER_USE_TLS: "true" needs GRPC_CLIENT_TLS_CACERT too: without it no client shows a certificate',
     )
 
 
@@ -353,7 +353,7 @@ def test_a_variable_without_meaning_is_named_once_for_each_reason() -> None:
     ]
 
 
-@pytest.mark.parametrize("variable", sorted(WITHOUT_MEANING))
+@pytest.mark.parametrize("variable", sorted(UNUSED))
 def test_each_variable_without_meaning_has_its_warning(variable: str) -> None:
     """Whatever its value, except a switch that is off."""
     _, warnings = load_settings({variable: "1"})
@@ -362,7 +362,7 @@ def test_each_variable_without_meaning_has_its_warning(variable: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "text"), [(variable, text) for variable, texts in ASKS_FOR_NOTHING.items() for text in sorted(texts)]
+    ("variable", "text"), [(variable, text) for variable, texts in HARMLESS_VALUES.items() for text in sorted(texts)]
 )
 def test_a_variable_that_asks_for_nothing_needs_no_warning(variable: str, text: str) -> None:
     """USE_STATSD=false stands in every deployment that reads Prometheus."""
@@ -437,7 +437,7 @@ def test_the_environment_of_envoy_gateway_warns_of_what_is_missing_and_of_nothin
     )
 
 
-@pytest.mark.parametrize("variable", sorted(ALWAYS))
+@pytest.mark.parametrize("variable", sorted(ALWAYS_ON))
 @pytest.mark.parametrize("text", ["true", "false"])
 def test_what_is_always_so_needs_no_warning(variable: str, text: str) -> None:
     """Both ways of upstream are covered."""
@@ -638,7 +638,9 @@ def test_any_text_is_a_duration_or_one_documented_error(text: str) -> None:
     assert wrong in {"", "is not a duration such as 10s, 1m30s or 150us"}
 
 
-@given(st.dictionaries(st.sampled_from(sorted({*UPSTREAM, *(knob.variable for knob in KNOBS)})), st.text(max_size=8)))
+@given(
+    st.dictionaries(st.sampled_from(sorted({*UPSTREAM, *(each.variable for each in SETTINGS)})), st.text(max_size=8))
+)
 def test_any_environment_gives_settings_or_problems_with_names(environ: dict[str, str]) -> None:
     """Each problem begins with the name of a variable that was set."""
     settings: Settings | None = None
@@ -747,22 +749,22 @@ def test_no_address(text: str) -> None:
 
 def test_the_common_settings_are_flags() -> None:
     """Their names on the command line, and the variable behind each."""
-    names = {knob.flag: knob.variable for knob in FLAGS}
+    names = {setting.flag: setting.variable for setting in FLAGS}
 
     assert names["--grpc-port"] == "GRPC_PORT"
     assert names["--rules"] == "RULES_PATH"
     assert names["--backend"] == "BACKEND_TYPE"
     assert names["--drain-seconds"] == "DRAIN_SECONDS"
     assert len(names) == len(FLAGS)
-    assert {knob.help for knob in FLAGS} >= {"gRPC: where Envoy asks. [GRPC_PORT, 8081 by default]"}
+    assert {setting.help for setting in FLAGS} >= {"gRPC: where Envoy asks. [GRPC_PORT, 8081 by default]"}
 
 
 def test_every_setting_says_what_it_is_in_one_sentence() -> None:
     """The table has no empty cells and no essays."""
-    for knob in KNOBS:
-        assert knob.meaning.endswith("."), knob.variable
-        assert "|" not in knob.meaning, knob.variable
-        assert len(knob.meaning) <= 110, knob.variable
+    for setting in SETTINGS:
+        assert setting.meaning.endswith("."), setting.variable
+        assert "|" not in setting.meaning, setting.variable
+        assert len(setting.meaning) <= 110, setting.variable
 
 
 def test_the_tables_in_the_settings_document_are_the_generated_ones() -> None:

@@ -75,8 +75,8 @@ def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
     uvloop.run(_serve(settings, hints=hints))
 
 
-for _knob in FLAGS:
-    command = click.option(_knob.flag, _knob.field, help=_knob.help)(command)
+for _setting in FLAGS:
+    command = click.option(_setting.flag, _setting.field, help=_setting.help)(command)
 
 
 async def _serve(settings: Settings, *, hints: bool) -> None:

@@ -1,7 +1,7 @@
-"""How values are written in the environment: Go's syntax, because upstream's deployments have it.
+"""Readers of values in Go's syntax, which upstream's deployments use.
 
-Each reader takes a text and returns its value, or raises ValueError saying what was expected; the caller puts the name
-and the text in front. Durations become integer microseconds, and no float has a part in it.
+A reader takes a text and returns its value. It raises a ValueError that says what was expected; the caller adds the
+name and the text before it. A duration becomes an integer of microseconds, without a float in between.
 """
 
 import ipaddress
@@ -24,8 +24,8 @@ _NANOSECONDS: Final = {
     "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
-_LONGEST: Final = 2**63 - 1
-"""Nanoseconds, as Go counts them: about 292 years."""
+_MAX_NANOSECONDS: Final = 2**63 - 1
+"""Go keeps a duration in 64 bits: about 292 years."""
 _PART: Final = re.compile(r"([0-9]{0,30})(?:\.([0-9]{0,30}))?(ns|us|µs|μs|ms|s|m|h)")
 _INTEGER: Final = re.compile(
     r"([+-]?)(?:0[xX](?P<x>_?[0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)|0[bB](?P<b>_?[01]+(?:_[01]+)*)"
@@ -39,7 +39,7 @@ _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 
 
 def read_bool(text: str) -> bool:
-    """A boolean as `strconv.ParseBool` has it."""
+    """A boolean in the syntax of `strconv.ParseBool`."""
     if text in TRUE:
         return True
     if text in FALSE:
@@ -48,9 +48,9 @@ def read_bool(text: str) -> bool:
 
 
 def read_duration(text: str) -> int:
-    """Microseconds of a duration as `time.ParseDuration` has it; a begun microsecond counts as one, so only 0 is 0."""
+    """A duration in the syntax of `time.ParseDuration`, in microseconds, rounded up: only 0 is 0."""
     nanoseconds = _nanoseconds(text[1:] if text.startswith(("+", "-")) else text)
-    if nanoseconds is None or nanoseconds > _LONGEST:
+    if nanoseconds is None or nanoseconds > _MAX_NANOSECONDS:
         raise ValueError("is not a duration such as 10s, 1m30s or 150us")
     microseconds = -(-nanoseconds // 1_000)
     return -microseconds if text.startswith("-") else microseconds
@@ -70,7 +70,7 @@ def _nanoseconds(text: str) -> int | None:
 
 
 def read_integer(text: str) -> int:
-    """An integer as `strconv.ParseInt` has it with base 0: 8081, 0x1f91, 0o17, 1_000; a leading 0 is octal."""
+    """An integer in the syntax of `strconv.ParseInt` with base 0: 8081, 0x1f91, 0o17, 1_000; a leading 0 is octal."""
     match = _INTEGER.fullmatch(text) if len(text) <= 80 else None
     if match is None:
         raise ValueError("is not a whole number")
@@ -81,55 +81,55 @@ def read_integer(text: str) -> int:
 
 
 def read_list(text: str) -> tuple[str, ...]:
-    """What stands between commas; nothing at all is an empty list."""
+    """The parts between commas; an empty text is an empty list."""
     return tuple(text.split(",")) if text.strip() else ()
 
 
 def read_map(text: str) -> tuple[tuple[str, str], ...]:
-    """Keys and values, `k:v,k2:v2`; a value cannot have a colon, as upstream's cannot."""
+    """Keys and values, `k:v,k2:v2`. As in upstream, a value cannot contain a colon."""
     pairs = tuple(item.split(":") for item in read_list(text))
     if any(len(pair) != 2 or not pair[0].strip() for pair in pairs):
         raise ValueError("is not a map such as key:value,key2:value2")
     return tuple((key.strip(), value) for key, value in pairs)
 
 
-def duration(least: str, *, empty: int | None = None) -> Callable[[str], int]:
-    """A reader of durations from `least` up; `empty=` says what an empty text means."""
-    bound = read_duration(least)
+def duration(minimum: str, *, empty: int | None = None) -> Callable[[str], int]:
+    """A reader of durations not below `minimum`; an empty text is `empty`, if that is given."""
+    bound = read_duration(minimum)
 
     def read(text: str) -> int:
         if not text and empty is not None:
             return empty
         microseconds = read_duration(text)
         if microseconds < bound:
-            raise ValueError("is below zero" if bound == 0 else f"is shorter than {least}")
+            raise ValueError("is below zero" if bound == 0 else f"is shorter than {minimum}")
         return microseconds
 
     return read
 
 
-def integer(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    """A reader of integers from `least` to `most`."""
+def integer(minimum: int, maximum: int = 2**31 - 1) -> Callable[[str], int]:
+    """A reader of integers from `minimum` to `maximum`."""
 
     def read(text: str) -> int:
         try:
             number = read_integer(text)
         except ValueError:
-            number = least - 1
-        if not least <= number <= most:
-            raise ValueError(f"is not a whole number from {least} to {most}")
+            number = minimum - 1
+        if not minimum <= number <= maximum:
+            raise ValueError(f"is not a whole number from {minimum} to {maximum}")
         return number
 
     return read
 
 
-def number(least: int, most: int, noun: str = "number") -> Callable[[str], float]:
-    """A reader of decimals from `least` to `most`."""
+def number(minimum: int, maximum: int, noun: str = "number") -> Callable[[str], float]:
+    """A reader of decimals from `minimum` to `maximum`."""
 
     def read(text: str) -> float:
-        if _NUMBER.fullmatch(text) and least <= (decimal := float(text)) <= most:
+        if _NUMBER.fullmatch(text) and minimum <= (decimal := float(text)) <= maximum:
             return decimal
-        raise ValueError(f"is not a {noun} from {least} to {most}")
+        raise ValueError(f"is not a {noun} from {minimum} to {maximum}")
 
     return read
 
@@ -153,12 +153,12 @@ def _host(text: str) -> str:
 
 
 def read_names(text: str) -> tuple[str, ...]:
-    """Names of hosts, separated by commas, in lower case; `.svc` is all names below, `*` any."""
+    """Host names, separated by commas, in lower case; `.svc` stands for all names that end so, `*` for any name."""
     return _listed(text, _ALLOWED_NAME, "is not a list of names such as limits.example.com, .example.com or *")
 
 
 def read_origins(text: str) -> tuple[str, ...]:
-    """Origins as browsers send them, separated by commas, in lower case; `*` is any."""
+    """Origins in the form of the Origin header, separated by commas, in lower case; `*` stands for any."""
     return _listed(text, _ORIGIN, "is not a list of origins such as https://console.example.com, or *")
 
 
@@ -170,7 +170,7 @@ def _listed(text: str, allowed: re.Pattern[str], wrong: str) -> tuple[str, ...]:
 
 
 def read_address(text: str) -> Tcp:
-    """Where to listen as Go's `net.Listen` has it: `:9090`, `127.0.0.1:9090`, `[::1]:9090`."""
+    """An address to listen on in the syntax of `net.Listen`: `:9090`, `127.0.0.1:9090`, `[::1]:9090`."""
     host, colon, port = text.rpartition(":")
     try:
         if colon and (":" not in host or host.startswith("[")):
@@ -188,14 +188,14 @@ def read_header(text: str) -> str:
 
 
 def read_path(text: str) -> str:
-    """The path of a page."""
+    """The path of a URL, without a query."""
     if not re.fullmatch(r"/[!-~]*", text) or "?" in text or "#" in text:
         raise ValueError("is not a path such as /metrics")
     return text
 
 
 def read_labels(text: str) -> tuple[tuple[str, str], ...]:
-    """A map whose keys are names of Prometheus labels; what a name cannot have in it becomes `_`."""
+    """A map whose keys are names of Prometheus labels; `_` replaces characters that a name cannot contain."""
     labels = tuple((re.sub(r"^(?=[0-9])|[^a-zA-Z0-9_]", "_", key), value) for key, value in read_map(text))
     names = [name for name, _ in labels]
     if len(set(names)) < len(names) or any(name.startswith("__") for name in names):

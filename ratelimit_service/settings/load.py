@@ -1,4 +1,9 @@
-"""Where settings come from: flags, the environment, an `.env` file. What is wrong, and what to warn of."""
+"""Where settings come from: flags, the environment, an `.env` file; and what is wrong or without effect in them.
+
+A deployment that moves here from envoyproxy/ratelimit brings its variables along. Those that ask for a feature that is
+missing here are named in a warning at the start. The others, and those that control planes set in every pod, cause
+neither a warning nor an error.
+"""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -16,65 +21,29 @@ from ratelimit_service.settings import go_syntax
 from ratelimit_service.settings.fields import Backend, Section
 from ratelimit_service.settings.go_syntax import FALSE
 from ratelimit_service.settings.redis_url import masked
-from ratelimit_service.settings.settings import KNOBS, Settings
+from ratelimit_service.settings.settings import SETTINGS, Settings
 from ratelimit_service.system.disk import read_file
 
-
-class Given(NamedTuple):
-    """A text and the name under which the operator gave it."""
-
-    text: str
-    label: str
-
-
-def default_env_file() -> Path | None:
-    """The file that is read when none is named: `.env`, if there is one here."""
-    path = Path(".env")
-    return path if path.exists() and not path.is_dir() else None  # some have virtual environments of that name
-
-
-def read_env_file(path: Path, problems: list[str]) -> dict[str, Given]:
-    """The variables of the file; `${NAME}` stays as it is, so that only the file decides what the file says."""
-    given: dict[str, Given] = {}
-    try:
-        for binding in parse_stream(StringIO(read_file(path).decode(), newline=None)):
-            if binding.error or (binding.key and binding.value is None):
-                problems.append(f"{path}:{_line(binding.original)}: is not a line such as GRPC_PORT=8081")
-            elif binding.key:
-                given[binding.key] = Given(binding.value or "", f"{binding.key} (in {path})")
-    except OSError as error:
-        problems.append(f"{path}: cannot be read: {error.strerror}")
-    except UnicodeDecodeError:
-        problems.append(f"{path}: cannot be read: it is not UTF-8")
-    return given
-
-
-def _line(original: Original) -> int:
-    """Where the text begins: python-dotenv counts the empty lines in front of it as part of it."""
-    text = original.string
-    return original.line + text[: len(text) - len(text.lstrip())].count("\n")
-
-
-ALWAYS: Final[Mapping[str, str]] = MappingProxyType(
+ALWAYS_ON: Final[Mapping[str, str]] = MappingProxyType(
     {
         "RUNTIME_WATCH_ROOT": "the files' content is compared, so a swapped link and an edited file are both noticed",
         "RUNTIME_IGNOREDOTFILES": "files and folders whose names start with a dot are never read",
         "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "health says NOT_SERVING until there are rules",
     }
 )
-"""Booleans that are understood and change nothing: both ways of upstream are covered by the one way here."""
+"""Upstream's booleans that change nothing here, each with the reason: what is done here covers both of its values."""
 
 
 def _names(prefix: str, rest: str) -> list[str]:
     return [f"{prefix}{name}" for name in rest.split()]
 
 
-_POOL: Final = "POOL_SIZE PIPELINE_WINDOW PIPELINE_LIMIT CLUSTER_PIPELINE_PARALLELISM POOL_ON_EMPTY_BEHAVIOR"
+_POOL_NAMES: Final = "POOL_SIZE PIPELINE_WINDOW PIPELINE_LIMIT CLUSTER_PIPELINE_PARALLELISM POOL_ON_EMPTY_BEHAVIOR"
 
 _REASONS: Final[Mapping[str, Iterable[str]]] = {
     "one connection to each server carries all hits that have come, in one call": [
-        *_names("REDIS_", _POOL),
-        *_names("REDIS_PERSECOND_", _POOL),
+        *_names("REDIS_", _POOL_NAMES),
+        *_names("REDIS_PERSECOND_", _POOL_NAMES),
     ],
     "the service starts without Redis, and looks for it every 50 ms to 2 s": _names(
         "REDIS_STARTUP_", "INITIAL_INTERVAL MAX_INTERVAL MAX_ELAPSED_TIME"
@@ -108,30 +77,35 @@ _REASONS: Final[Mapping[str, Iterable[str]]] = {
     ],
 }
 
-WITHOUT_MEANING: Final[Mapping[str, str]] = MappingProxyType(
-    {name: why for why, names in _REASONS.items() for name in names}
-)
-"""Variables that are not used by this release, each with the reason."""
+UNUSED: Final[Mapping[str, str]] = MappingProxyType({name: why for why, names in _REASONS.items() for name in names})
+"""Upstream's variables that have no effect here, each with the reason; a new feature takes its variables out."""
 
-ASKS_FOR_NOTHING: Final[Mapping[str, Collection[str]]] = MappingProxyType(
+HARMLESS_VALUES: Final[Mapping[str, Collection[str]]] = MappingProxyType(
     {
         **dict.fromkeys(("USE_STATSD", "USE_DOG_STATSD", "DISABLE_STATS", "TRACING_ENABLED"), FALSE),
         "PROMETHEUS_MAPPER_YAML": ("/etc/statsd-exporter/conf.yaml",),  # upstream's own, whose names the metrics have
     }
 )
-"""Of those, the ones that need no warning at these values: a feature is turned off, or left as it is here."""
+"""Values of unused variables that need no warning: they turn a feature off, or describe what this service does."""
 
-TRACING: Final = ("TRACING_", "OTEL_")
-"""Other variables that begin like this say how to trace, and mean nothing without TRACING_ENABLED. OpenTelemetry's
-operator puts its own into every pod."""
+TRACING_PREFIXES: Final = ("TRACING_", "OTEL_")
+"""Variables that begin like this have no effect without TRACING_ENABLED. OpenTelemetry's operator sets some in every
+pod."""
 
 
 _NEED_TLS: Final = ("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN")
-_OF_REDIS: Final = tuple(knob.variable for knob in KNOBS if knob.variable.startswith("REDIS_"))
-_NEED_REDIS: Final = tuple(name for name in _OF_REDIS if not name.startswith("REDIS_PERSECOND_"))
-_NEED_PERSECOND: Final = tuple(name for name in _OF_REDIS if name.startswith("REDIS_PERSECOND_"))
-_BY_VARIABLE: Final = {knob.variable: knob for knob in KNOBS}
-_KNOWN: Final = frozenset(_BY_VARIABLE) | frozenset(ALWAYS) | frozenset(WITHOUT_MEANING)
+_REDIS_NAMES: Final = tuple(setting.variable for setting in SETTINGS if setting.variable.startswith("REDIS_"))
+_NEED_REDIS: Final = tuple(name for name in _REDIS_NAMES if not name.startswith("REDIS_PERSECOND_"))
+_NEED_PERSECOND: Final = tuple(name for name in _REDIS_NAMES if name.startswith("REDIS_PERSECOND_"))
+_BY_VARIABLE: Final = {setting.variable: setting for setting in SETTINGS}
+_KNOWN: Final = frozenset(_BY_VARIABLE) | frozenset(ALWAYS_ON) | frozenset(UNUSED)
+
+
+class Given(NamedTuple):
+    """The text of a variable, and where the operator set it, for messages."""
+
+    text: str
+    label: str
 
 
 def load_settings(
@@ -140,22 +114,22 @@ def load_settings(
     dotenv: Path | None = None,
     section: Section | None = None,
 ) -> tuple[Settings, list[str]]:
-    """The settings and what to warn of; a flag wins over the environment, that over the file, that over a default.
+    """The settings and the warnings. A flag wins over the environment, that over the file, that over a default.
 
-    `flags` are by field, None where not given. With a section, only its variables are read. Everything that is wrong
-    is in one SettingsError, a line each.
+    `flags` are by field, None where not given. With a section, only its variables are read. Raises one SettingsError
+    with a line for everything that is wrong.
     """
     problems: list[str] = []
     given = read_env_file(dotenv, problems) if dotenv else {}
     warnings = [_unknown(name, f"unknown variable in {dotenv}") for name in given if not _is_known(name)]
-    warnings += [_unknown(name, "not a variable of this service") for name in environ if _resembles(name)]
+    warnings += [_unknown(name, "not a variable of this service") for name in environ if _nearest_known(name)]
     given |= {name: Given(environ[name], name) for name in environ if name in _KNOWN}
     for field, value in (flags or {}).items():
         if value is not None:
-            knob = _BY_VARIABLE[field.upper()]
-            given[knob.variable] = Given(str(value), knob.flag or knob.variable)
+            setting = _BY_VARIABLE[field.upper()]
+            given[setting.variable] = Given(str(value), setting.flag or setting.variable)
     if section is not None:
-        given = {name: text for name, text in given.items() if _is_of(name, section)}
+        given = {name: text for name, text in given.items() if _is_in_section(name, section)}
 
     settings = None
     try:
@@ -164,7 +138,7 @@ def load_settings(
         for detail in error.errors():
             name = str(detail["loc"][0]).upper()
             problems.append(_problem(given[name], str(detail.get("ctx", {}).get("error", detail["msg"]))))
-    for name in ALWAYS:
+    for name in ALWAYS_ON:
         try:
             go_syntax.read_bool(given[name].text if name in given else "true")
         except ValueError as error:
@@ -174,7 +148,7 @@ def load_settings(
     return settings, [*warnings, *_unused(settings, given)]
 
 
-def _is_of(name: str, section: Section) -> bool:
+def _is_in_section(name: str, section: Section) -> bool:
     return name in _BY_VARIABLE and _BY_VARIABLE[name].section is section
 
 
@@ -183,11 +157,11 @@ def _problem(given: Given, wrong: str) -> str:
 
 
 def _is_known(name: str) -> bool:
-    return name in _KNOWN or name.startswith(TRACING)
+    return name in _KNOWN or name.startswith(TRACING_PREFIXES)
 
 
-def _resembles(name: str) -> str | None:
-    """The variable that this name, which is none, was perhaps meant to be."""
+def _nearest_known(name: str) -> str | None:
+    """The known variable that an unknown name was probably meant to be."""
     if _is_known(name):
         return None
     if name.upper() in _KNOWN and "_" in name:
@@ -197,15 +171,15 @@ def _resembles(name: str) -> str | None:
 
 
 def _unknown(name: str, what: str) -> str:
-    meant = _resembles(name)
+    meant = _nearest_known(name)
     return f"{name}: {what}" + (f"; did you mean {meant}?" if meant else "")
 
 
 def _unused(settings: Settings, given: Mapping[str, Given]) -> Iterator[str]:
-    """What was set and counts for nothing; one line for each reason."""
+    """Warnings about variables that are set and have no effect; one for each reason."""
     names: dict[str, list[str]] = {}
-    for name, why in WITHOUT_MEANING.items():
-        if name in given and given[name].text not in ASKS_FOR_NOTHING.get(name, ()):
+    for name, why in UNUSED.items():
+        if name in given and given[name].text not in HARMLESS_VALUES.get(name, ()):
             names.setdefault(why, []).append(name)
     for why, unused in names.items():
         yield f"{', '.join(unused)}: not used by this release: {why}"
@@ -216,3 +190,34 @@ def _unused(settings: Settings, given: Mapping[str, Given]) -> Iterator[str]:
     ):
         if unused := [name for name in idle if name in given and given[name].text]:
             yield f"{', '.join(unused)}: not used, because {why}"
+
+
+def default_env_file() -> Path | None:
+    """The file that is read when none is named: `.env` in the current folder, if it exists."""
+    path = Path(".env")
+    return path if path.exists() and not path.is_dir() else None  # some people name a virtual environment so
+
+
+def read_env_file(path: Path, problems: list[str]) -> dict[str, Given]:
+    """The variables of the file, in the syntax of python-dotenv; problems are added to the list.
+
+    `${NAME}` is not replaced, so that the result depends on the file alone.
+    """
+    given: dict[str, Given] = {}
+    try:
+        for binding in parse_stream(StringIO(read_file(path).decode(), newline=None)):
+            if binding.error or (binding.key and binding.value is None):
+                problems.append(f"{path}:{_line(binding.original)}: is not a line such as GRPC_PORT=8081")
+            elif binding.key:
+                given[binding.key] = Given(binding.value or "", f"{binding.key} (in {path})")
+    except OSError as error:
+        problems.append(f"{path}: cannot be read: {error.strerror}")
+    except UnicodeDecodeError:
+        problems.append(f"{path}: cannot be read: it is not UTF-8")
+    return given
+
+
+def _line(original: Original) -> int:
+    """The line on which the text begins; python-dotenv counts the empty lines before it as part of it."""
+    text = original.string
+    return original.line + text[: len(text) - len(text.lstrip())].count("\n")

@@ -1,4 +1,4 @@
-"""REDIS_URL and REDIS_AUTH as upstream writes them. Messages never repeat what may be a password.
+"""REDIS_URL and REDIS_AUTH, in upstream's syntax. No error message contains what may be a password.
 
 ::
 
@@ -19,11 +19,11 @@ DEFAULT_URL: Final = "localhost:6379"
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Where to begin: the server, the sentinels, or some nodes of the cluster."""
+    """The addresses of a REDIS_URL: the server, the sentinels, or some nodes of the cluster."""
 
     addresses: tuple[Address, ...]
     master: str = ""
-    """The primary's name among the sentinels."""
+    """The name of the primary that the sentinels monitor."""
     user: str = field(default="", repr=False)
     password: str = field(default="", repr=False)
     database: int = 0
@@ -31,7 +31,7 @@ class Servers:
 
 
 def read_servers(text: str, kind: RedisType, socket_type: str) -> Servers:
-    """The servers of a REDIS_URL; an empty `socket_type` means what the text looks like."""
+    """The servers of a REDIS_URL. With an empty `socket_type`, the form of the text decides."""
     text = text.strip() or DEFAULT_URL
     match kind:
         case RedisType.SENTINEL:
@@ -59,12 +59,12 @@ def read_auth(text: str) -> tuple[str, str]:
 
 
 def masked(text: str) -> str:
-    """The text with stars where a URL may have user and password: before an `@`, and in a query."""
+    """The text with stars in place of what may be a password: before an `@`, and in a query."""
     before, at, place = text.rpartition("@")
     scheme, slashes, _ = before.partition("://")
     start = f"{scheme}{slashes}***@" if slashes else "***@" if at else ""
     place, question, _ = place.partition("?")
-    if "?" in before:  # of a login or of a query, which may have an @ too
+    if "?" in before:  # the @ may be part of a login or of a query
         return f"{start}***"
     return f"{start}{place}?***" if question else start + place
 
@@ -89,13 +89,13 @@ def _read_url(text: str) -> Servers:
 
 
 def _with_login(servers: Servers, login: str) -> Servers:
-    """With what stands before the `@` of a URL."""
+    """The servers with the user and password of `login`, which stands before the `@` of a URL."""
     user, _, password = (unquote(part) for part in login.partition(":"))
     return replace(servers, user=user, password=password) if password else replace(servers, password=user)
 
 
 def _read_path(path: str) -> Servers:
-    # A path is told in log lines: one that may have a password in it is none.
+    # Paths are logged, so a text that may contain a password is not taken for one.
     if not path or "?" in path or "@" in path[1:]:
         raise ValueError("is not the path of a socket such as /run/redis.sock; the password stands in REDIS_AUTH")
     return Servers((Unix(path),))

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from ratelimit_service.settings import KNOBS, Settings, load_settings
+from ratelimit_service.settings import SETTINGS, Settings, load_settings
 
-VARIABLES: Final = frozenset(knob.variable for knob in KNOBS)
+VARIABLES: Final = frozenset(setting.variable for setting in SETTINGS)
 SECOND: Final = 1_000_000
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.settings import KNOBS
+from ratelimit_service.settings import SETTINGS
 from tests import peers
 from tests.envoy.load import load as envoy_load
 from tests.envoy.proxy import HEALTH_CHECK, bootstrap, by, route, start_envoy
@@ -162,7 +162,7 @@ def test_no_setting_and_no_secret_stands_in_a_worker_s_environment(tmp_path: Pat
     assert len(told) == 2
     for variables in told:
         assert "LANG=C.UTF-8" in variables
-        assert not {variable.partition("=")[0] for variable in variables} & {knob.variable for knob in KNOBS}
+        assert not {variable.partition("=")[0] for variable in variables} & {setting.variable for setting in SETTINGS}
         assert password not in "".join(variables)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.server.workers.channel import Channel, Handoff, Message, bytes_of, text_of
-from ratelimit_service.settings import KNOBS
+from ratelimit_service.settings import SETTINGS
 from ratelimit_service.stores.store import Lost
 from ratelimit_service.telemetry.metric import Metric, unpack_metrics
 
@@ -26,7 +26,7 @@ _MOST_WAITING: Final = 64
 _EXIT_SECONDS: Final = 10.0
 """For a worker to end after it has hung up."""
 
-_SETTINGS: Final = frozenset(knob.variable for knob in KNOBS)
+_SETTINGS: Final = frozenset(setting.variable for setting in SETTINGS)
 
 _GONE: Final = RpcError(Status.UNAVAILABLE, "the worker that had the call has ended")
 
