@@ -11,10 +11,9 @@ from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import NEVER, Request
+from ratelimit_service.rules.explain import in_words, why_unlimited
 from ratelimit_service.rules.report import quoted
-from ratelimit_service.rules.rule import Rule
-from ratelimit_service.rules.unmatched import in_words, why_unlimited
-from ratelimit_service.rules.words import window_in_words
+from ratelimit_service.rules.rule import Rule, window_in_words
 from ratelimit_service.stores.hit import NO_LIMIT, Hit
 from ratelimit_service.system.clock import SECOND
 

@@ -18,7 +18,7 @@ from ratelimit_service.commands.messages import as_message
 from ratelimit_service.commands.reach import Trust, why_no_answer
 from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit
 from ratelimit_service.rules.report import printable
-from ratelimit_service.rules.words import units_in_words
+from ratelimit_service.rules.rule import units_in_words
 from ratelimit_service.system.disk import read_file
 
 OVER_LIMIT, FAILED = 1, 3

@@ -11,11 +11,11 @@ from ratelimit_service.commands.sources import env_file_option, merge_option, re
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.rules.advice import KINDS, advise
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files import ensure_there, read_sources
+from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.report import Advice
-from ratelimit_service.rules.source import Source
-from ratelimit_service.rules.words import counted
+from ratelimit_service.rules.rule import counted
+from ratelimit_service.rules.watch import ensure_there, read_sources
 from ratelimit_service.settings import Section
 
 

@@ -18,8 +18,7 @@ from ratelimit_service.commands.sources import env_file_option, read_book, read_
 from ratelimit_service.errors import SettingsError, StoreError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.report import printable
-from ratelimit_service.rules.rule import Entries, Place, Rule
-from ratelimit_service.rules.words import limit_in_words
+from ratelimit_service.rules.rule import Entries, Place, Rule, limit_in_words
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores.redis.counters import Counters, Found

@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
-from ratelimit_service.rules.kinds import read_span, window_problem
+from ratelimit_service.rules.options import read_span, window_problem
 
 
 class _LimitType(click.ParamType[Limit]):

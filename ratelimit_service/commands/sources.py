@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files import ensure_there, read_sources
 from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.watch import ensure_there, read_sources
 from ratelimit_service.settings import Section, Settings, default_env_file, load_settings
 
 env_file_option = click.option(

@@ -11,8 +11,8 @@ from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.explain import why_unlimited
 from ratelimit_service.rules.rule import REQUEST, Entries, Rule, counter_key, near_threshold, sent_path, tally_of
-from ratelimit_service.rules.unmatched import why_unlimited
 from ratelimit_service.stores.hit import NO_LIMIT, Hit, in_bundles
 from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Tallies, Tally
 

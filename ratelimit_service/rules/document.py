@@ -1,24 +1,166 @@
-"""YAML text -> a tree of nodes that know their places.
+"""YAML text -> a tree of nodes that know their places in the file.
 
 Laws:
 
-1. Whatever the bytes, the answer is a tree or a report of what is wrong and where.
-2. Time and memory grow with the bytes: nesting is bounded against deep recursion, and what aliases expand to is bounded
-   against documents of a few lines that mean billions of nodes.
-3. libyaml is asked for one event at a time and reads 16 KiB at a time. A load runs beside the event loop, and a C call
-   that parsed a whole file would hold up every request for as long.
+1. Any bytes give a tree, or a report of what is wrong and where.
+2. Time and memory grow with the bytes. Nesting is bounded, against deep recursion. What aliases expand to is bounded,
+   against documents of a few lines that stand for billions of nodes.
+3. libyaml parses one event at a time and reads 16 KiB at a time. A load runs in a thread beside the event loop, and a C
+   call that parsed a whole file would delay every request for as long.
+
+A scalar without quotes is read as Go's yaml.v2 reads it, which is YAML 1.1: `yes` is a boolean, `0o17` and `017` are
+fifteen, `1_000` is a thousand, `08` is a float, a date is text. A scalar in quotes is always text.
 """
 
 import codecs
+import math
 import re
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import yaml
 
-from ratelimit_service.rules.nodes import At, Field, Fields, Items, Scalar, YamlNode, kind_of
 from ratelimit_service.rules.report import Report, quoted
-from ratelimit_service.rules.scalar import Value, resolve
-from ratelimit_service.rules.source import Source
+
+
+class Source(NamedTuple):
+    """One rules file; nothing is known yet about what is in it."""
+
+    path: str
+    text: bytes
+
+
+Value = str | bool | int | float | None
+
+_WORDS: dict[str, Value] = {
+    **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
+    **dict.fromkeys(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
+}
+
+_NUMERIC = frozenset("+-.0123456789")
+_INTEGER = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0[oO]?([0-7]+)|([1-9][0-9]*|0))")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_BASES = (16, 2, 8, 10)
+
+_LONGEST_INTEGER = 70
+"""The sign, `0b` and 64 digits, and some; Python refuses to make integers of very many digits."""
+
+
+def resolve(text: str) -> Value:
+    """The value of a scalar that stands without quotes and without a tag."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in _NUMERIC:
+        return text
+    plain = text.replace("_", "") if text[0] != "." else text
+    if len(plain) <= _LONGEST_INTEGER and (match := _INTEGER.fullmatch(plain)):
+        sign, *digits = match.groups()
+        number = next(int(part, base) for part, base in zip(digits, _BASES, strict=True) if part)
+        number = -number if sign == "-" else number
+        # Go reads what fits into 64 bits; what is larger it takes for a float, or else for text.
+        if -(2**63) <= number < (2**63 if sign else 2**64):
+            return number
+    if _FLOAT.fullmatch(plain) and math.isfinite(real := float(plain)):
+        return real
+    return text
+
+
+def printed(value: Value) -> str:
+    """The value as Go prints it with `%v`: `1.50` is `1.5`, `1e3` is `1000`, `1e6` is `1e+06`, null is `<nil>`."""
+    match value:
+        case None:
+            return "<nil>"
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return _printed_float(value)
+    return str(value)
+
+
+def _printed_float(value: float) -> str:
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{value:+f}".replace("inf", "Inf")
+    mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
+    power = int(exponent)
+    # The bounds of Go's strconv for the shortest text that is read as this float.
+    if value and not -4 <= power < 6:
+        return f"{mantissa}e{power:+03d}"
+    return f"{Decimal(repr(value)).normalize():f}"
+
+
+class At(NamedTuple):
+    """A place that no node stands at."""
+
+    line: int
+    column: int
+
+
+class Scalar(NamedTuple):
+    """One value: its text as it is written, and what YAML makes of it."""
+
+    line: int
+    column: int
+    text: str
+    value: Value
+
+
+class Items(NamedTuple):
+    """A list."""
+
+    line: int
+    column: int
+    items: "list[YamlNode]"
+
+
+class Field(NamedTuple):
+    """A key of a map and its value."""
+
+    key: Scalar
+    value: "YamlNode"
+
+
+class Fields(NamedTuple):
+    """A map by the texts of its keys, without duplicates, merge keys resolved."""
+
+    line: int
+    column: int
+    fields: dict[str, Field]
+
+
+YamlNode = Scalar | Items | Fields
+
+
+def kind_of(node: YamlNode) -> str:
+    """What the node is, in the words of a message."""
+    match node:
+        case Items():
+            return "a list"
+        case Fields():
+            return "a map"
+        case Scalar(value=None):
+            return "null"
+        case Scalar(value=bool()):
+            return f"the boolean {node.text}"
+        case Scalar(value=int() | float()):
+            return f"the number {quoted(node.text)[1:-1]}"
+        case _:
+            return f"the text {quoted(node.text)}"
+
+
+def dismantle(node: YamlNode) -> None:
+    """Take the tree apart, piece by piece. Freed as a whole, a large one would hold up all threads for 20 ms."""
+    match node:
+        case Items():
+            while node.items:
+                dismantle(node.items.pop())
+        case Fields():
+            while node.fields:
+                dismantle(node.fields.popitem()[1].value)
+
 
 try:
     from yaml._yaml import CParser as EventParser

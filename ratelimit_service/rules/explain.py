@@ -1,16 +1,138 @@
-"""Why a request meets the rules that it meets: the walk through the book, retold step by step."""
+"""Why a request matches the rules that it matches, or none: the walk through the book, step by step.
 
+`why_unlimited` is cheap, because it runs where calls are answered: for the debug log, and for callers that ask.
+`explain` looks further: for `ratelimit explain` and the console.
+"""
+
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.book import Node, RuleBook
-from ratelimit_service.rules.hints import hints_of
 from ratelimit_service.rules.report import nearest, quoted
-from ratelimit_service.rules.rule import Entries, Place, Rule, counter_key, metric_path, sent_path
-from ratelimit_service.rules.words import counting_in_words, limit_in_words
+from ratelimit_service.rules.rule import (
+    Entries,
+    Place,
+    Rule,
+    counter_key,
+    counting_in_words,
+    limit_in_words,
+    metric_path,
+    sent_path,
+)
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Path, Tally
+
+_MOST_TRIED = 1000
+"""Entries that are tried in another order, and nodes that are looked at below the last: a book may have a million."""
+_MOST_NAMED = 5
+
+
+def hints_of(walk: Sequence[Node], entries: Entries) -> tuple[str, ...]:
+    """What may have been meant. `walk` is the domain's node and those that the first entries reached."""
+    return tuple(_hints(walk, entries))
+
+
+def _hints(walk: Sequence[Node], entries: Entries) -> Iterator[str]:
+    last, met = walk[-1], len(walk) - 1
+    other = in_another_order(walk[0], entries, _MOST_TRIED)
+    if other is not None:
+        order, rule = other
+        yield f"In the order {words(order)} the rule at {rule.place} applies: entries are met in the order of the file."
+    if met == len(entries):
+        if below := _rules_below(last):
+            more = ", ".join(f"{path} ({rule.place})" for path, rule in below)
+            yield f"There are rules with more entries: after {words(entries)} come {more}."
+    elif last.rule is not None:
+        alone = f"it applies to {words(entries[:met])} alone, in a descriptor of its own"
+        yield f"The rule at {last.rule.place} ends with entry {met}: {alone}."
+    if met < len(entries) and other is None:
+        yield from _names(last, *entries[met])
+
+
+def words(entries: Entries) -> str:
+    """`plan=free user=ada`."""
+    return " ".join(f"{key}={value}" for key, value in entries)
+
+
+def in_another_order(root: Node, entries: Entries, most: int) -> tuple[Entries, Rule] | None:
+    """All of the entries in an order that ends at a rule; at most so many entries are tried."""
+    tried = 0
+    waiting: list[tuple[Node, Entries, Entries]] = [(root, (), entries)]
+    while waiting and tried < most:
+        node, before, left = waiting.pop()
+        if not left and node.rule is not None:
+            return before, node.rule
+        for index, (key, value) in enumerate(left):
+            tried += 1
+            if (child := node.child(key, value)) is not None:
+                waiting.append((child, (*before, left[index]), (*left[:index], *left[index + 1 :])))
+    return None
+
+
+def _names(node: Node, key: str, value: str) -> Iterator[str]:
+    """What there is at the level where an entry fits nothing."""
+    if not node.children:
+        return
+    some = list(islice(node.children, _MOST_TRIED))
+    near = nearest(f"{key}_{value}", some) or nearest(key, some)
+    if near:
+        yield f"Did you mean {quoted(near)} ({node.children[near].place})?"
+    else:
+        names = ", ".join(map(quoted, islice(node.children, _MOST_NAMED)))
+        more = len(node.children) - _MOST_NAMED
+        yield f"At this level there are {names}{f' and {more:,} more' if more > 0 else ''}."
+
+
+def _rules_below(node: Node) -> list[tuple[str, Rule]]:
+    """The nearest rules below, each with the names that lead to it."""
+    found: list[tuple[str, Rule]] = []
+    waiting = deque([("", node)])
+    looked = 0
+    while waiting and len(found) < _MOST_NAMED and looked < _MOST_TRIED:
+        path, parent = waiting.popleft()
+        for name, child in islice(parent.children.items(), _MOST_TRIED):
+            looked += 1
+            if child.rule is not None:
+                found.append((f"{path}{name}", child.rule))
+            else:
+                waiting.append((f"{path}{name} ", child))
+    return found[:_MOST_NAMED]
+
+
+_MOST_TRIED_IN_A_CALL: Final = 50
+"""Entries that `why_unlimited` tries to find another order: enough for four."""
+
+
+def why_unlimited(book: RuleBook, domain: str, entries: Entries) -> str:
+    """Where the walk through the book ended, for entries that nothing limits in a request."""
+    if domain not in book.domains:
+        return f"domain {quoted(domain)} has no rules"
+    nodes = book.walk(domain, entries)
+    last, count = nodes[-1], len(nodes) - 1
+    here = f"the descriptor at {last.place}" if count else f"domain {quoted(domain)}"
+    if count == len(entries) and last.rule is not None:
+        return f"another limit of the request replaces the rule at {last.rule.place}"
+    if count < len(entries):
+        why = f"entry {count + 1} of {len(entries)}, {in_words(entries[count : count + 1])}, fits nothing below {here}"
+    else:
+        why = f"{here} has no limit"
+    other = in_another_order(nodes[0], entries, _MOST_TRIED_IN_A_CALL)
+    if other is not None:
+        order, rule = other
+        return f"{why}; in the order {in_words(order)} the rule at {rule.place} applies"
+    if count < len(entries) and last.rule is not None:
+        further = len(entries) - count
+        return f"{why}: the rule there ends {'1 entry' if further == 1 else f'{further} entries'} earlier"
+    return f"{why}, and the rules below it need further entries" if count == len(entries) and last.children else why
+
+
+def in_words(entries: Entries) -> str:
+    """`user="ada" path="/cart"`: shortened, and without anything that a terminal would obey."""
+    return " ".join(f"{quoted(key)[1:-1]}={quoted(value)}" for key, value in entries)
+
 
 MOST_LISTED = 10
 """Wildcards of one step that are listed though they were not chosen, and domains; a level may have thousands."""

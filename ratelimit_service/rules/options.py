@@ -1,27 +1,247 @@
-"""Every key of a rules file, declared once: the parser, its hints, the JSON Schema and the reference come from here.
+"""The keys of a rules file, each declared once: the parser, its hints, the JSON Schema and docs use this.
 
-To add an option: an entry here, a field in `rule.py`, and the line in `parse.py` that passes the one to the other; or,
-when it is about how a limit counts, a field of `Limit` and the line in `limits.py`.
+To add an option: an entry in `OPTIONS`, a field in `rule.py`, and the line in `parse.py` that passes the one to the
+other; or, when it changes how a limit counts, a field of `Limit` and the line in `parse.read_limit`.
+
+A `Kind` is a type of value: `read` returns the value of a node, or reports what is wrong and returns None. Null is the
+same as absent, and never reaches a reader.
 """
 
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import NAMES
-from ratelimit_service.rules.kinds import (
-    COUNT,
-    EXCESS,
-    FLAG,
-    JSON,
-    NAME,
-    TEXT,
-    UNIT,
-    Kind,
-    choice,
-    count,
-    map_of,
-    maps_of,
+from ratelimit_service.model import LONGEST_WINDOW, MAX_REQUESTS, Unit
+from ratelimit_service.rules.document import Fields, Items, Scalar, YamlNode, kind_of, printed
+from ratelimit_service.rules.report import Report, nearest, quoted
+
+UNITS = {unit.name.lower(): unit for unit in sorted(Unit, key=lambda unit: unit.window)}
+
+
+class Kind(NamedTuple):
+    """A type of value."""
+
+    read: Callable[[YamlNode, str, Report], Any]
+    schema: Mapping[str, Any]
+
+
+class Span(NamedTuple):
+    """A length of time as it is written."""
+
+    unit: Unit
+    times: int | None
+    """How many of the unit; None when no number is written, which is one."""
+
+    @property
+    def window(self) -> int:
+        """Microseconds."""
+        return self.unit.window * (1 if self.times is None else self.times)
+
+
+class Excess(NamedTuple):
+    """How much there may be above a limit: a number, or a percentage of the limit."""
+
+    number: int
+    percent: bool
+
+    def of(self, requests: int) -> int:
+        """How many above a limit of `requests`; a percentage is rounded down."""
+        return requests * self.number // 100 if self.percent else self.number
+
+
+def _read_text(node: YamlNode, key: str, report: Report) -> str | None:
+    if not isinstance(node, Scalar):
+        report.add(node, f"{key} must be text, not {kind_of(node)}")
+    elif isinstance(node.value, float) or (isinstance(node.value, int) and not -(2**63) <= node.value < 2**63):
+        report.add(node, f"{key} must be text, and {quoted(node.text)[1:-1]} is a number; write it in quotes")
+    else:
+        return node.text
+    return None
+
+
+def _read_name(node: YamlNode, key: str, report: Report) -> str | None:
+    text = _read_text(node, key, report)
+    if text == "":
+        report.add(node, f"{key} must not be empty")
+    return text or None
+
+
+def _read_count(node: YamlNode, key: str, report: Report, *, least: int, most: int, other: str) -> int | None:
+    value = node.value if isinstance(node, Scalar) else None
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    advice = ""
+    if isinstance(node, Scalar) and isinstance(value, str) and value.isdecimal():
+        advice = "; take the quotes away"
+    report.add(node, f"{key} must be a whole number from {least} to {most}{other}, not {kind_of(node)}{advice}")
+    return None
+
+
+def _read_flag(node: YamlNode, key: str, report: Report) -> bool | None:
+    if isinstance(node, Scalar) and isinstance(node.value, bool):
+        return node.value
+    report.add(node, f"{key} must be true or false, not {kind_of(node)}")
+    return None
+
+
+def _read_excess(node: YamlNode, key: str, report: Report) -> Excess | None:
+    if isinstance(node, Scalar) and isinstance(node.value, str) and (match := _PERCENT.fullmatch(node.value)):
+        return Excess(int(match[1]), True)
+    number = _read_count(node, key, report, least=0, most=MAX_REQUESTS, other=" or a share such as 10%")
+    return None if number is None else Excess(number, False)
+
+
+def _read_unit(node: YamlNode, key: str, report: Report) -> Span | None:
+    text = _read_text(node, key, report)
+    if text is None:
+        return None
+    span = read_span(text)
+    if span is None:
+        if text[:1].isdecimal():
+            report.add(node, f'{key} {quoted(text)} is no multiple of {", ".join(UNITS)}, such as "5 minutes"')
+        else:
+            report.add(node, f"{key} {quoted(text)} is not one of {', '.join(UNITS)}{_hint(text, UNITS)}")
+        return None
+    if span.times is not None and (problem := window_problem(span.unit, span.times)):
+        report.add(node, f"{key} {quoted(text)} {problem}")
+        return None
+    return span
+
+
+def read_span(text: str) -> Span | None:
+    """The length of time that a text such as `minute` or `5 minutes` says; None when it says none."""
+    if unit := UNITS.get(text.lower()):
+        return Span(unit, None)
+    match = _SPAN.fullmatch(text)
+    return None if match is None else Span(UNITS[match[2].lower()], int(match[1]))
+
+
+def window_problem(unit: Unit, times: int) -> str:
+    """What is wrong with a window of that many units; empty when nothing is."""
+    if times < 1:
+        return "is no length of time"
+    return f"is longer than {LONGEST_WINDOW // Unit.YEAR.window} years" if times * unit.window > LONGEST_WINDOW else ""
+
+
+def _hint(text: str, known: Iterable[str]) -> str:
+    near = nearest(text, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def _read_map(node: YamlNode, key: str, report: Report) -> Fields | None:
+    if isinstance(node, Fields):
+        return node
+    report.add(node, f"{key} must be a map, not {kind_of(node)}")
+    return None
+
+
+def _read_maps(node: YamlNode, key: str, report: Report) -> list[Fields] | None:
+    if not isinstance(node, Items):
+        report.add(node, f"{key} must be a list, not {kind_of(node)}")
+        return None
+    for item in node.items:
+        if not isinstance(item, Fields):
+            report.add(item, f"each of {key} must be a map, not {kind_of(item)}")
+    return [item for item in node.items if isinstance(item, Fields)]
+
+
+def _read_json(node: YamlNode, key: str, report: Report) -> dict[str, Any] | None:
+    fields = _read_map(node, key, report)
+    # As upstream's YAML library reads a key into a text: null is the empty one.
+    return None if fields is None else _named(fields, lambda name: "" if name.value is None else name.text, key, report)
+
+
+def _named(fields: Fields, name_of: Callable[[Scalar], str], key: str, report: Report) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    written: dict[str, Scalar] = {}
+    for at, node in fields.fields.values():
+        name = name_of(at)
+        first = written.setdefault(name, at)
+        if first is not at:
+            report.add(at, f"{key}: {quoted(name)} is given twice in this map, first at {first.line}:{first.column}")
+        found[name] = _plain(node, key, report)
+    return found
+
+
+def _plain(node: YamlNode, key: str, report: Report) -> Any:
+    match node:
+        case Items():
+            return [_plain(item, key, report) for item in node.items]
+        case Fields():
+            return _named(node, lambda name: printed(name.value), key, report)
+    if isinstance(node.value, float) and not math.isfinite(node.value):
+        report.add(node, f"{key} must be what JSON can say, and {node.text} is not; write it in quotes")
+    return node.value
+
+
+def _any_case(word: str) -> str:
+    return "".join(f"[{letter.upper()}{letter}]" for letter in word)
+
+
+_PERCENT = re.compile(r"([0-9]{1,4}) *%")
+_SPAN = re.compile(rf"([0-9]{{1,10}}) *({'|'.join(UNITS)})s?", re.IGNORECASE)
+_UNIT_PATTERN = "|".join(map(_any_case, UNITS))
+
+
+def count(least: int, most: int = MAX_REQUESTS) -> Kind:
+    """A whole number between these two."""
+
+    def read(node: YamlNode, key: str, report: Report) -> int | None:
+        return _read_count(node, key, report, least=least, most=most, other="")
+
+    return Kind(read, {"type": ["integer", "null"], "minimum": least, "maximum": most})
+
+
+def choice(names: Iterable[str]) -> Kind:
+    """One of these words."""
+    known = tuple(names)
+
+    def read(node: YamlNode, key: str, report: Report) -> str | None:
+        text = _read_text(node, key, report)
+        if text is None or text in known:
+            return text
+        report.add(node, f"{key} {quoted(text)} is not one of {', '.join(known)}{_hint(text, known)}")
+        return None
+
+    return Kind(read, {"enum": [*known, None]})
+
+
+TEXT = Kind(_read_text, {"type": ["string", "integer", "boolean", "null"]})
+NAME = Kind(_read_name, {"type": ["string", "integer", "boolean"], "minLength": 1})
+COUNT = count(0)
+EXCESS = Kind(
+    _read_excess,
+    {
+        "anyOf": [
+            {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_REQUESTS},
+            {"type": "string", "pattern": "^[0-9]{1,4} *%$"},
+        ]
+    },
 )
+FLAG = Kind(_read_flag, {"type": ["boolean", "null"]})
+UNIT = Kind(
+    _read_unit,
+    {
+        "anyOf": [
+            {"enum": [*UNITS, None]},
+            {"type": "string", "pattern": f"^([0-9]{{1,10}} *({_UNIT_PATTERN})[sS]?|{_UNIT_PATTERN})$"},
+        ]
+    },
+)
+JSON = Kind(_read_json, {"type": ["object", "null"]})
+
+
+def map_of(definition: str) -> Kind:
+    """A map that has its own options."""
+    return Kind(_read_map, {"anyOf": [{"$ref": f"#/$defs/{definition}"}, {"type": "null"}]})
+
+
+def maps_of(definition: str) -> Kind:
+    """A list of such maps."""
+    return Kind(_read_maps, {"type": ["array", "null"], "items": {"$ref": f"#/$defs/{definition}"}})
 
 
 class Block(StrEnum):
@@ -253,3 +473,91 @@ OPTIONS = (
 )
 
 BY_BLOCK = {block: {option.key: option for option in OPTIONS if block in option.blocks} for block in Block}
+
+LIMITING = tuple(key for key in BY_BLOCK[Block.RATE_LIMIT] if key not in ("unlimited", "name", "replaces"))
+"""The keys that say how much is allowed; an unlimited rule has none of them."""
+
+
+_REQUIRED = {block: [option for option in options.values() if option.missing] for block, options in BY_BLOCK.items()}
+
+_KEYS = frozenset(option.key for option in OPTIONS)
+
+
+def read_block(fields: Fields, block: Block, report: Report) -> dict[str, Any]:
+    """The values of the options that the map gives; what does not belong there, or is malformed, is reported."""
+    known = BY_BLOCK[block]
+    values: dict[str, Any] = {}
+    for key, (at, node) in fields.fields.items():
+        option = known.get(key)
+        if not isinstance(at.value, str):
+            report.add(at, f"a key must be text, not {kind_of(at)}; write it in quotes")
+        elif option is None:
+            report.add(at, _stray(key, block))
+        elif not (isinstance(node, Scalar) and node.value is None):
+            value = option.kind.read(node, key, report)
+            if value is not None:
+                values[key] = value
+    for option in _REQUIRED[block]:
+        if missing(fields, option.key, block):
+            report.add(fields, option.missing)
+    return values
+
+
+def given(fields: Fields, key: str) -> bool:
+    """Whether the map has the key with any value, also a malformed one; null is none."""
+    field = fields.fields.get(key)
+    return field is not None and not (isinstance(field.value, Scalar) and field.value.value is None)
+
+
+def missing(fields: Fields, key: str, block: Block) -> bool:
+    """Whether the map has neither the key nor a misspelt one that was meant for it: that is reported already."""
+    return not given(fields, key) and all(other in _KEYS or _meant(other, block) != key for other in fields.fields)
+
+
+def _stray(key: str, block: Block) -> str:
+    if homes := _homes(key):
+        return f"{key} does not belong {block}, but {homes}"
+    if near := _meant(key, block):
+        where = "" if near in BY_BLOCK[block] else f", which belongs {_homes(near)}"
+        return f"unknown key {quoted(key)}; did you mean {near}{where}?"
+    return f"unknown key {quoted(key)}; {block} there may be {', '.join(BY_BLOCK[block])}"
+
+
+def _meant(key: str, block: Block) -> str:
+    """The known key that is nearest to an unknown one: of those that belong here, else of all; or none."""
+    return nearest(key, BY_BLOCK[block]) or nearest(key, _KEYS)
+
+
+def _homes(key: str) -> str:
+    return " or ".join(block for block in Block if key in BY_BLOCK[block])
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema; everything in it comes from the table of options, but what two options say about each other."""
+    definitions = {block.name.lower(): _object(block) for block in Block if block is not Block.FILE}
+    definitions["rate_limit"] |= {
+        "if": {"properties": {"unlimited": {"const": True}}, "required": ["unlimited"]},
+        "then": {"properties": {key: {"type": "null"} for key in LIMITING}},
+        "else": {"required": ["unit", "requests_per_unit"]},
+    }
+    return {"$schema": DIALECT, "title": "Rate-limit rules", **_object(Block.FILE), "$defs": definitions}
+
+
+def _object(block: Block) -> dict[str, Any]:
+    options = BY_BLOCK[block].values()
+    found: dict[str, Any] = {
+        "type": "object",
+        "properties": {option.key: _property(option) for option in options},
+        "additionalProperties": False,
+    }
+    if required := [option.key for option in options if option.missing]:
+        found["required"] = required
+    return found
+
+
+def _property(option: Option) -> dict[str, Any]:
+    found = {"description": option.help, **option.kind.schema}
+    return found if option.default is None else {**found, "default": option.default}

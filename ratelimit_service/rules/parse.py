@@ -1,7 +1,7 @@
 """Rules files -> a rulebook, or everything that is wrong with them.
 
-The situations that envoyproxy/ratelimit refuses are refused, and some that it passes over in silence (docs/rules.md
-lists them). A load is all or nothing.
+What envoyproxy/ratelimit refuses is refused, and some of what it silently ignores (docs/rules.md lists it). A load is
+all or nothing.
 """
 
 import gc
@@ -10,22 +10,107 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ratelimit_service.algorithms import Algorithm
+from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.errors import Problem, RulesError
-from ratelimit_service.model import Limit
-from ratelimit_service.rules.block import read_block
+from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
+from ratelimit_service.rules.advice import Calendars, odd_key, odd_value
 from ratelimit_service.rules.book import Node, RuleBook
-from ratelimit_service.rules.calendars import Calendars
-from ratelimit_service.rules.document import read_document
-from ratelimit_service.rules.limits import read_limit
-from ratelimit_service.rules.nodes import At, Fields, Scalar, dismantle, kind_of
-from ratelimit_service.rules.notations import odd_key, odd_value
-from ratelimit_service.rules.options import Block
+from ratelimit_service.rules.document import At, Fields, Scalar, Source, dismantle, kind_of, read_document
+from ratelimit_service.rules.options import (
+    BY_BLOCK,
+    LIMITING,
+    Block,
+    Excess,
+    Span,
+    given,
+    missing,
+    read_block,
+    window_problem,
+)
 from ratelimit_service.rules.report import Advice, Placed, Report, quoted
-from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold
-from ratelimit_service.rules.source import Source
-from ratelimit_service.rules.words import window_in_words
+from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold, window_in_words
 from ratelimit_service.telemetry.tally import Path, Room, Tallies, Tally
+
+_OPTIONS = BY_BLOCK[Block.RATE_LIMIT]
+_LARGEST_FIRST = sorted(((unit.window, unit) for unit in Unit), reverse=True)
+
+
+def read_limit(
+    block: Fields, at: Placed, options: Mapping[str, Any], defaults: Mapping[str, Any], report: Report
+) -> tuple[Algorithm, Limit | None]:
+    """The limit of a block with these options; None when it is unlimited or malformed, which the report then has."""
+    unlimited = bool(options.get("unlimited"))
+    if unlimited:
+        for key in LIMITING:
+            if given(block, key):
+                report.add(block.fields[key].key, f"{key} contradicts unlimited: take one of them away")
+        return open_algorithm("fixed_window"), None
+
+    name: str = options.get("algorithm") or defaults.get("algorithm") or "fixed_window"
+    known_name = "algorithm" in options or not given(block, "algorithm")
+    if known_name:
+        _check_meaning(block, name, report)
+    window = _window(block, options, at, report)
+    requests: int | None = options.get("requests_per_unit")
+    if missing(block, "requests_per_unit", Block.RATE_LIMIT):
+        report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
+    algorithm = open_algorithm(name)
+    if window is None or requests is None or not known_name:
+        return algorithm, None
+
+    chosen = options
+    if defaults:
+        chosen = {key: value for key, value in {**defaults, **options}.items() if _means(key, name)}
+    excess: Excess | None = chosen.get("exceed")
+    limit = Limit(
+        requests,
+        # Envoy hears of the window as a multiple of the largest unit that divides it.
+        next(unit for length, unit in _LARGEST_FIRST if window % length == 0),
+        window,
+        burst=chosen.get("burst", 0),
+        parts=chosen.get("parts", _OPTIONS["parts"].default),
+        first_request=chosen.get("anchor") == "first_request",
+        count_refused=chosen.get("count_refused", name == "fixed_window"),
+        exceed=0 if excess is None else excess.of(requests),
+    )
+    if (limit.burst or requests) + limit.exceed > MAX_REQUESTS:
+        report.add(at, f"the limit and exceed come to more than {MAX_REQUESTS}")
+    elif (problem := getattr(algorithm, "problem", None)) and (reason := problem(limit)):
+        report.add(block.fields["algorithm"].key if "algorithm" in block.fields else at, f"{name}: {reason}")
+    return algorithm, limit
+
+
+def _means(key: str, algorithm: str) -> bool:
+    option = _OPTIONS.get(key)
+    return option is not None and algorithm in option.algorithms
+
+
+def _check_meaning(block: Fields, algorithm: str, report: Report) -> None:
+    for key in block.fields:
+        if key in _OPTIONS and not _means(key, algorithm) and given(block, key):
+            able = " and ".join(_OPTIONS[key].algorithms)
+            report.add(block.fields[key].key, f"{key} has no meaning for {algorithm}, only for {able}")
+
+
+def _window(block: Fields, options: Mapping[str, Any], at: Placed, report: Report) -> int | None:
+    span: Span | None = options.get("unit")
+    multiplier: int | None = options.get("unit_multiplier")
+    if missing(block, "unit", Block.RATE_LIMIT):
+        report.add(at, "rate_limit has no unit; write one, such as unit: minute, or unlimited: true")
+    if span is None:
+        return None
+    times = 1 if span.times is None else span.times
+    if multiplier is not None:
+        field = block.fields["unit_multiplier"]
+        if span.times is not None:
+            text = getattr(block.fields["unit"].value, "text", "")
+            report.add(field.key, f"unit_multiplier contradicts unit {quoted(text)}: take one of the numbers away")
+            return None
+        times = multiplier
+        if problem := window_problem(span.unit, times):
+            report.add(field.value, f"unit_multiplier {times}: a window of so many {span.unit.name.lower()}s {problem}")
+            return None
+    return times * span.unit.window
 
 
 def parse(

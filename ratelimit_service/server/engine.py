@@ -11,8 +11,8 @@ from ratelimit_service.api.reflection import reflection
 from ratelimit_service.api.request import RequestLimits
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.source import Source
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores import open_store

@@ -8,8 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from operator import add, attrgetter
 from typing import Final, NamedTuple
 
-from ratelimit_service.rules.rule import Rule
-from ratelimit_service.rules.words import window_in_words
+from ratelimit_service.rules.rule import Rule, window_in_words
 from ratelimit_service.server.state import Counted
 from ratelimit_service.telemetry.metric import BLOCK, label_text
 from ratelimit_service.telemetry.tally import (

@@ -14,8 +14,8 @@ from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.source import Source
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.server.admin.server import AdminServer

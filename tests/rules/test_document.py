@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from yaml._yaml import CParser
 
 from ratelimit_service.errors import Problem, RulesError
-from ratelimit_service.rules.document import MOST_BYTES, Composer, read_document
-from ratelimit_service.rules.nodes import Fields, Items, Scalar
+from ratelimit_service.rules.document import MOST_BYTES, Composer, Fields, Items, Scalar, Source, read_document
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.report import Report
-from ratelimit_service.rules.source import Source
 
 
 def problem(text: bytes) -> str:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from ratelimit_service.rules.advice import KINDS, advise
-from ratelimit_service.rules.files import read_sources
 from ratelimit_service.rules.options import OPTIONS
 from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.watch import read_sources
 
 ROOT = Path(__file__).parents[2]
 

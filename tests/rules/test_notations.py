@@ -2,7 +2,7 @@
 
 import pytest
 
-from ratelimit_service.rules.notations import odd_key, odd_value
+from ratelimit_service.rules.advice import odd_key, odd_value
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.rules.scalar import Value, printed, resolve
+from ratelimit_service.rules.document import Value, printed, resolve
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.source import Source
 from ratelimit_service.rules.watch import Watcher
 
 Story = Callable[["Watched"], Awaitable[None]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.rules.source import Source
+from ratelimit_service.rules.document import Source
 from ratelimit_service.server.engine import parse_rules
 from ratelimit_service.server.series import NUMBERS, add_tally, take_tally
 from ratelimit_service.server.workers.channel import Handoff, received, settings_as_json

@@ -8,8 +8,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ratelimit_service import __version__
-from ratelimit_service.rules.rule import Rule
-from ratelimit_service.rules.words import counting_in_words, window_in_words
+from ratelimit_service.rules.rule import Rule, counting_in_words, window_in_words
 from ratelimit_service.server.admin.troubles import troubles
 from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ratelimit_service.rules.rule import Rule
-from ratelimit_service.rules.words import counting_in_words
+from ratelimit_service.rules.rule import Rule, counting_in_words
 from ratelimit_service.server.metrics import method_name
 from ratelimit_service.server.series import STATS, plain, sum_tallies
 from ratelimit_service.server.state import ServiceState

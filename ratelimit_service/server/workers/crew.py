@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Final
 
 from ratelimit_service.errors import StartError
-from ratelimit_service.rules.source import Source
+from ratelimit_service.rules.document import Source
 from ratelimit_service.server.state import Death
 from ratelimit_service.server.workers.channel import Message, settings_as_json, text_of
 from ratelimit_service.server.workers.dispatch import Dispatcher
