@@ -76,7 +76,7 @@ class Place(NamedTuple):
     """A worker at work: this process."""
 
     number: int
-    load: int
+    connections: int
     pid: int = os.getpid()
     ready: bool = True
 

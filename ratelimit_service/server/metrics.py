@@ -247,7 +247,7 @@ def _of_workers(workers: Workers) -> Iterator[Metric]:
         "ratelimit_worker_connections",
         MetricType.GAUGE,
         "gRPC connections of each worker.",
-        [((("worker", str(worker.number)),), worker.load) for worker in workers.alive],
+        [((("worker", str(worker.number)),), worker.connections) for worker in workers.alive],
     )
     yield counter("ratelimit_worker_deaths_total", "Workers that ended without being told to.", workers.deaths)
 

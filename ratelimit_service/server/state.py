@@ -91,7 +91,7 @@ class WorkerState(Protocol):
         """It answers calls, or will as soon as there are rules."""
 
     @property
-    def load(self) -> int:
+    def connections(self) -> int:
         """Connections that it has or is about to take."""
 
 

@@ -10,9 +10,9 @@ from ratelimit_service.rules.document import Source
 from ratelimit_service.server.engine import parse_rules
 from ratelimit_service.server.series import NUMBERS, add_tally, take_tally
 from ratelimit_service.server.workers.channel import Handoff, received, settings_as_json
-from ratelimit_service.server.workers.lookout import why_kill
-from ratelimit_service.server.workers.post import Post
+from ratelimit_service.server.workers.slot import WorkerSlot, WorkerState
 from ratelimit_service.server.workers.sums import SharedStore, Sums
+from ratelimit_service.server.workers.watchdog import why_kill
 from ratelimit_service.settings import Settings, load_settings
 from ratelimit_service.stores.store import Lost
 from ratelimit_service.system.cpus import usable_cpus
@@ -128,12 +128,12 @@ def test_every_number_of_a_tally_is_taken_and_added() -> None:
 
 
 def test_the_store_is_as_the_worker_sees_it_that_sees_least_of_it() -> None:
-    posts = [Post(number) for number in (1, 2, 3)]
+    posts = [WorkerSlot(number) for number in (1, 2, 3)]
     store = SharedStore("redis", posts)
     seen = [(store.healthy, store.counters)]
     for post, counters in zip(posts, (7, 9, 1000), strict=True):
         post.healthy, post.counters = True, counters
-    posts[0].ready = posts[1].ready = True
+    posts[0].state = posts[1].state = WorkerState.READY
     seen.append((store.healthy, store.counters))
     posts[1].healthy = False
     seen.append((store.healthy, store.counters))
@@ -142,7 +142,7 @@ def test_the_store_is_as_the_worker_sees_it_that_sees_least_of_it() -> None:
 
 
 def test_a_server_that_several_workers_have_lost_is_one_since_the_first_of_them() -> None:
-    posts = [Post(number) for number in (1, 2, 3)]
+    posts = [WorkerSlot(number) for number in (1, 2, 3)]
     store = SharedStore("redis", posts)
     first = Lost("redis:6379", "reset", "connection lost", 100.0, "open")
     other = Lost("redis:6380", "refused", "connection refused", 300.0, "open")
@@ -151,7 +151,7 @@ def test_a_server_that_several_workers_have_lost_is_one_since_the_first_of_them(
     posts[2].lost = [Lost("redis:6381", "refused", "connection refused", 50.0, "open")]
 
     assert store.lost == ()
-    posts[0].ready = posts[1].ready = True
+    posts[0].state = posts[1].state = WorkerState.READY
     assert list(store.lost) == [first, other]
 
 

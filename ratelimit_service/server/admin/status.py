@@ -67,7 +67,7 @@ class Status:
                 "evicted": store.evicted,
             },
             "workers": [
-                {"number": worker.number, "pid": worker.pid, "ready": worker.ready, "connections": worker.load}
+                {"number": worker.number, "pid": worker.pid, "ready": worker.ready, "connections": worker.connections}
                 for worker in (() if workers is None else workers.alive)
             ],
             "calls": {

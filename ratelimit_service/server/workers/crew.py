@@ -12,9 +12,9 @@ from ratelimit_service.rules.document import Source
 from ratelimit_service.server.state import Death
 from ratelimit_service.server.workers.channel import Message, settings_as_json, text_of
 from ratelimit_service.server.workers.dispatch import Dispatcher
-from ratelimit_service.server.workers.lookout import look_out
-from ratelimit_service.server.workers.post import Post
+from ratelimit_service.server.workers.slot import WorkerSlot
 from ratelimit_service.server.workers.sums import Sums
+from ratelimit_service.server.workers.watchdog import watch
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.clock import SECOND, system_clock
 
@@ -38,7 +38,7 @@ class Crew:
     """So many workers, and the sums of what they count."""
 
     def __init__(self, settings: Settings, count: int) -> None:
-        self._posts = [Post(number) for number in range(1, count + 1)]
+        self._posts = [WorkerSlot(number) for number in range(1, count + 1)]
         self.dispatcher = Dispatcher(self._posts)
         self.sums = Sums(settings, self._posts)
         self.deaths = 0
@@ -62,7 +62,7 @@ class Crew:
         self._looking: asyncio.Task[None] | None = None
 
     @property
-    def alive(self) -> list[Post]:
+    def alive(self) -> list[WorkerSlot]:
         """Those that run."""
         return [post for post in self._posts if post.alive]
 
@@ -73,7 +73,7 @@ class Crew:
 
     async def start(self) -> None:
         """Start all; StartError when one cannot."""
-        self._looking = asyncio.create_task(look_out(self._posts, self.dispatcher))
+        self._looking = asyncio.create_task(watch(self._posts, self.dispatcher))
         for post in self._posts:
             task = asyncio.create_task(self._keep(post))
             task.add_done_callback(lambda _: self._changed.set())
@@ -136,22 +136,22 @@ class Crew:
         except TimeoutError:
             pass
 
-    async def _keep(self, post: Post) -> None:
+    async def _keep(self, post: WorkerSlot) -> None:
         """Have somebody at the post, until all shall end; StartError when the first one there cannot start."""
         pause = _FIRST_PAUSE
         while True:
             began = monotonic()
             try:
-                how = await post.live(self._settings, self._greet, self._hear)
+                how = await post.run(self._settings, self._greet, self._hear)
             except OSError as error:
                 how = f"could not be started: {error}"
             except Exception:
                 log.exception("worker %d is not understood", post.number)
                 how = "was ended"
             left, problem = post.take_back(), post.problem
-            lost = post.load
+            lost = post.connections
             self.sums.bury(post)
-            post.vacate()
+            post.reset()
             if self._stopping.is_set() or not self._up:
                 for connection in left:
                     connection.close()
@@ -183,7 +183,7 @@ class Crew:
         assert self._looking is not None
         self._looking.cancel()
 
-    def _greet(self, post: Post) -> None:
+    def _greet(self, post: WorkerSlot) -> None:
         """Tell somebody new what the others know."""
         self._send_rules(post)
         if self.draining_since is not None:
@@ -191,10 +191,10 @@ class Crew:
         if self._stopping.is_set():
             post.send("stop")
 
-    def _send_rules(self, post: Post) -> None:
+    def _send_rules(self, post: WorkerSlot) -> None:
         post.send("rules", [(source.path, text_of(source.text)) for source in self._sources])
 
-    def _hear(self, post: Post, message: Message) -> None:
+    def _hear(self, post: WorkerSlot, message: Message) -> None:
         match message:
             case ["tallies", piece]:
                 self.sums.add_tallies(piece)
@@ -202,10 +202,6 @@ class Crew:
                 self.sums.add(summary)
             case ["ready"] if self._up:
                 self.dispatcher.rebalance(post)
-        if post.silent:
-            log.warning("worker %d answers again", post.number)
-            self._send_rules(post)
-        post.passed_over = post.silent = post.busy = False
         self._changed.set()
         self.dispatcher.resume()
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.server.workers.post import Post
+from ratelimit_service.server.workers.slot import WorkerSlot
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.listen import Opened, remove_socket
 
@@ -30,7 +30,7 @@ _NO_WORKER: Final = RpcError(Status.UNAVAILABLE, "no worker is there to answer")
 class Dispatcher:
     """Hands connections and calls to the workers of these slots."""
 
-    def __init__(self, slots: Sequence[Post]) -> None:
+    def __init__(self, slots: Sequence[WorkerSlot]) -> None:
         self._slots = slots
         self._opened: Sequence[Opened] = ()
         self._waiting: deque[socket.socket] = deque()
@@ -47,7 +47,7 @@ class Dispatcher:
     @property
     def open(self) -> int:
         """Connections of all workers, and those that wait here."""
-        return sum(slot.load for slot in self._slots) + len(self._waiting)
+        return sum(slot.connections for slot in self._slots) + len(self._waiting)
 
     def listen(self, opened: Sequence[Opened]) -> None:
         """Own these sockets; connections wait in the kernel until `accept`."""
@@ -85,7 +85,7 @@ class Dispatcher:
                 return
         self._waiting.append(connection)
 
-    def redistribute(self, slot: Post) -> None:
+    def redistribute(self, slot: WorkerSlot) -> None:
         """Hand to other workers what this one has not received yet."""
         for connection in slot.take_back():
             self.hand(connection)
@@ -97,25 +97,25 @@ class Dispatcher:
         if self._paused and self._resuming is None and self._next() is not None:
             self.accept()
 
-    def rebalance(self, idle: Post) -> None:
+    def rebalance(self, idle: WorkerSlot) -> None:
         """If this worker has no connections, the others send GOAWAY on those that they have above an equal share."""
         share = -(-self.open // len(self._slots))
-        if idle.load == 0:
+        if idle.connections == 0:
             for slot in self._slots:
-                if slot.load > share:
-                    slot.send("release", slot.load - share)
+                if slot.connections > share:
+                    slot.send("release", slot.connections - share)
 
     def call(self, body: bytes, reply: Reply, what: str = "call", *, timeout: int | None = None) -> None:
         """Send a call to the worker that has the fewest calls of ours; of several, to the one that spoke last."""
-        able = [slot for slot in self._slots if slot.open_to_more]
+        able = [slot for slot in self._slots if slot.accepting]
         if able:
-            min(able, key=lambda slot: (slot.calls, -slot.heard)).call(body, reply, what, timeout)
+            min(able, key=lambda slot: (slot.calls, -slot.last_message)).call(body, reply, what, timeout)
         else:
             reply(_NO_WORKER)
 
-    def _next(self) -> Post | None:
+    def _next(self) -> WorkerSlot | None:
         """The worker that gets the next connection; None when none can have one."""
-        return min((slot for slot in self._slots if slot.open_to_more), key=lambda slot: slot.turn, default=None)
+        return min((slot for slot in self._slots if slot.accepting), key=lambda slot: slot.rank, default=None)
 
     def _sockets(self) -> list[socket.socket]:
         return [listening for _, sockets in self._opened for listening in sockets]

@@ -7,8 +7,8 @@ from typing import Any
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.server.series import add_domain, add_tally
-from ratelimit_service.server.workers.post import Post
 from ratelimit_service.server.workers.report import Numbers
+from ratelimit_service.server.workers.slot import WorkerSlot
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores.store import Lost
 from ratelimit_service.telemetry.latency import Latency
@@ -22,7 +22,7 @@ class SharedStore:
     evicted = 0
     """A store that is shared is outside these processes, and such a one forgets nothing."""
 
-    def __init__(self, name: str, posts: Sequence[Post]) -> None:
+    def __init__(self, name: str, posts: Sequence[WorkerSlot]) -> None:
         self.name = name
         self.errors: Counter[str] = Counter()
         """Requests that it could not decide, by cause."""
@@ -53,7 +53,7 @@ class SharedStore:
 class Sums:
     """Tallies like those of a limiter, to which every worker's counts are added; what was added stays."""
 
-    def __init__(self, settings: Settings, posts: Sequence[Post]) -> None:
+    def __init__(self, settings: Settings, posts: Sequence[WorkerSlot]) -> None:
         self.book: RuleBook | None = None
         self.store = SharedStore(settings.backend_type, posts)
         self.totals = Totals()
@@ -78,7 +78,7 @@ class Sums:
         """What the transports and stores of all tell of themselves, those that are gone too."""
         return merge_metrics([self._gone, *(post.metrics for post in self._posts)])
 
-    def bury(self, post: Post) -> None:
+    def bury(self, post: WorkerSlot) -> None:
         """Remember what lasts of the metrics of a worker that has ended."""
         self._gone = merge_metrics([self._gone, without_gauges(post.metrics)])
 

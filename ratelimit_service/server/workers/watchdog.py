@@ -1,0 +1,108 @@
+"""The watchdog: other workers get the connections that wait for a slow one, and one that hangs for good is killed.
+
+Silence is not enough to kill a worker. One that computes for long, or gets little of a busy machine, sends nothing
+either, and its clients would lose calls that it is about to answer. The proof is that it makes no progress: a process
+that is stopped, or waits for what never comes, uses no CPU.
+
+::
+
+    nothing sent for 5 s    it gets no new connections, and the others get those that it has not received
+    and it uses CPU         nothing more; logged after 30 s, and killed after 300 s
+    and it uses none        killed after 30 s
+
+The connections that it has received end with it: what is known of them is in its memory alone (open streams, tables of
+headers, keys of TLS).
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from ratelimit_service.server.workers.dispatch import Dispatcher
+from ratelimit_service.server.workers.slot import WorkerSlot
+
+log = logging.getLogger(__name__)
+
+_PERIOD_SECONDS: Final = 0.1
+"""How often workers are checked: whether connections wait too long."""
+
+_SILENCE_SECONDS: Final = 5.0
+"""A worker reports every second; one that sends nothing for this time hangs, or is busy."""
+
+_HUNG_SECONDS: Final = 30.0
+"""A worker without progress for this time, also at its start, hangs for good: its clients should connect anew.
+gunicorn's default is the same."""
+
+_LONGEST_SECONDS: Final = 300.0
+"""A worker that is busy for this time never ends: calls take milliseconds, and rules, the longest, are parsed in a
+thread."""
+
+_STOPPED_SECONDS: Final = 1.0
+"""A check that comes this late says nothing about the workers: this process did not run, perhaps nor did they."""
+
+
+async def watch(slots: Sequence[WorkerSlot], dispatcher: Dispatcher) -> None:
+    """Check all workers again and again, until cancelled."""
+    checked = monotonic()
+    while True:
+        await asyncio.sleep(_PERIOD_SECONDS)
+        now = monotonic()
+        for slot in slots:
+            if not slot.alive:
+                continue
+            if now - checked > _STOPPED_SECONDS:
+                slot.last_message = now
+            else:
+                _check(slot, now, dispatcher)
+        checked = now
+
+
+def _check(slot: WorkerSlot, now: float, dispatcher: Dispatcher) -> None:
+    silence = now - slot.last_message
+    if silence > _SILENCE_SECONDS:
+        _check_silent(slot, now, silence)
+    else:
+        slot.cpu_ticks = None
+    if slot.keeps_waiting(now):
+        slot.mark_slow()
+        dispatcher.redistribute(slot)
+
+
+def _check_silent(slot: WorkerSlot, now: float, silence: float) -> None:
+    used = _cpu_ticks(slot.pid)
+    if used != slot.cpu_ticks and slot.cpu_ticks is not None:
+        slot.last_progress = now
+    slot.cpu_ticks = used
+    if why := why_kill(silence, now - max(slot.last_message, slot.last_progress)):
+        log.error("worker %d %s: it is killed", slot.number, why)
+        slot.last_message = now
+        slot.kill()
+    elif slot.ready and not slot.silent:
+        log.warning(
+            "worker %d has said nothing for %g s: new connections go to the others", slot.number, _SILENCE_SECONDS
+        )
+        slot.mark_silent()
+    elif silence > _HUNG_SECONDS and not slot.warned:
+        slot.warned = True
+        log.warning("worker %d has said nothing for %g s and is busy: its calls wait", slot.number, _HUNG_SECONDS)
+
+
+def why_kill(silence: float, still: float) -> str:
+    """Why to kill a worker that sent nothing for `silence` seconds and used no CPU for `still`; empty if not."""
+    if still > _HUNG_SECONDS:
+        return f"has said nothing and used no CPU for {_HUNG_SECONDS:g} s"
+    if silence > _LONGEST_SECONDS:
+        return f"has said nothing for {_LONGEST_SECONDS:g} s, though it is busy"
+    return ""
+
+
+def _cpu_ticks(pid: int) -> int | None:
+    """CPU that all threads used, in ticks (10 ms); None where the system does not say: then silence is the proof."""
+    try:
+        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except (OSError, ValueError):
+        return None
+    return int(user) + int(system)
