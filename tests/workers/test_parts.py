@@ -10,7 +10,7 @@ from ratelimit_service.rules.document import Source
 from ratelimit_service.server.engine import parse_rules
 from ratelimit_service.server.series import NUMBERS, add_tally, take_tally
 from ratelimit_service.server.workers.channel import Handoff, received, settings_as_json
-from ratelimit_service.server.workers.slot import WorkerSlot, WorkerState
+from ratelimit_service.server.workers.slot import SlotState, WorkerSlot
 from ratelimit_service.server.workers.sums import SharedStore, Sums
 from ratelimit_service.server.workers.watchdog import why_kill
 from ratelimit_service.settings import Settings, load_settings
@@ -133,7 +133,7 @@ def test_the_store_is_as_the_worker_sees_it_that_sees_least_of_it() -> None:
     seen = [(store.healthy, store.counters)]
     for post, counters in zip(posts, (7, 9, 1000), strict=True):
         post.healthy, post.counters = True, counters
-    posts[0].state = posts[1].state = WorkerState.READY
+    posts[0].state = posts[1].state = SlotState.READY
     seen.append((store.healthy, store.counters))
     posts[1].healthy = False
     seen.append((store.healthy, store.counters))
@@ -151,7 +151,7 @@ def test_a_server_that_several_workers_have_lost_is_one_since_the_first_of_them(
     posts[2].lost = [Lost("redis:6381", "refused", "connection refused", 50.0, "open")]
 
     assert store.lost == ()
-    posts[0].state = posts[1].state = WorkerState.READY
+    posts[0].state = posts[1].state = SlotState.READY
     assert list(store.lost) == [first, other]
 
 

@@ -60,7 +60,7 @@ _SETTINGS: Final = frozenset(setting.variable for setting in SETTINGS)
 _GONE: Final = RpcError(Status.UNAVAILABLE, "the worker that had the call has ended")
 
 
-class WorkerState(Enum):
+class SlotState(Enum):
     """See the tables above."""
 
     ABSENT = auto()
@@ -83,7 +83,7 @@ class WorkerSlot:
         if self._handoff is not None:
             self._handoff.close()
         self._handoff = None
-        self.state = WorkerState.ABSENT
+        self.state = SlotState.ABSENT
         self.pid = 0
         """0 while there is no process."""
         self.problem = ""
@@ -114,17 +114,17 @@ class WorkerSlot:
     @property
     def alive(self) -> bool:
         """It has a process."""
-        return self.state is not WorkerState.ABSENT
+        return self.state is not SlotState.ABSENT
 
     @property
     def ready(self) -> bool:
         """Its process has the rules, or knows that there are none yet."""
-        return self.state not in {WorkerState.ABSENT, WorkerState.STARTING}
+        return self.state not in {SlotState.ABSENT, SlotState.STARTING}
 
     @property
     def silent(self) -> bool:
         """It has sent nothing for long: it is not waited for."""
-        return self.state is WorkerState.SILENT
+        return self.state is SlotState.SILENT
 
     @property
     def connections(self) -> int:
@@ -134,7 +134,7 @@ class WorkerSlot:
     @property
     def accepting(self) -> bool:
         """It may be handed a connection."""
-        return self.state is WorkerState.READY and self._handed - self._received < _MOST_WAITING
+        return self.state is SlotState.READY and self._handed - self._received < _MOST_WAITING
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -174,7 +174,7 @@ class WorkerSlot:
             raise
         finally:
             theirs.close()
-        self._process, self.pid, self.state = process, process.pid, WorkerState.STARTING
+        self._process, self.pid, self.state = process, process.pid, SlotState.STARTING
         self._channel = await Channel.over(ours)
         try:
             self.send("start", self.number, settings)
@@ -192,7 +192,7 @@ class WorkerSlot:
             pass
         finally:
             self.kill()
-            self.state, self.pid, self.serving, self.healthy = WorkerState.ABSENT, 0, False, False
+            self.state, self.pid, self.serving, self.healthy = SlotState.ABSENT, 0, False, False
             await self._channel.close()
             while self._calls:
                 self._calls.popitem()[1](_GONE)
@@ -240,13 +240,13 @@ class WorkerSlot:
 
     def mark_slow(self) -> None:
         """A connection waited too long, or found no room."""
-        if self.state is WorkerState.READY:
-            self.state = WorkerState.SLOW
+        if self.state is SlotState.READY:
+            self.state = SlotState.SLOW
 
     def mark_silent(self) -> None:
         """It has sent nothing for long."""
         if self.ready:
-            self.state = WorkerState.SILENT
+            self.state = SlotState.SILENT
 
     def _receive(self, message: Message) -> None:
         match message:
@@ -261,7 +261,7 @@ class WorkerSlot:
                 self.lost = [Lost(*lost) for lost in summary["lost"]]
                 self.metrics = unpack_metrics(summary["metrics"])
             case ["ready"]:
-                self.state = WorkerState.READY
+                self.state = SlotState.READY
             case ["failed", problem]:
                 self.problem = problem
             case ["answer", number, body]:
@@ -270,7 +270,7 @@ class WorkerSlot:
                 self._calls.pop(number)(RpcError(Status(status), text))
         self.warned = False
         if self.ready:
-            self.state = WorkerState.READY
+            self.state = SlotState.READY
 
 
 def _environ() -> dict[str, str]:
