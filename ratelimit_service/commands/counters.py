@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import aclosing
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -229,7 +229,7 @@ def _without_value(asked: Asked) -> Iterator[str]:
 
 def _run(asked: Asked, act: Callable[[Counters], Awaitable[_T]]) -> _T:
     async def run() -> _T:
-        with closing(Counters(asked.settings, asked.book)) as counters:
+        async with aclosing(Counters(asked.settings, asked.book)) as counters:
             return await act(counters)
 
     return uvloop.run(run())

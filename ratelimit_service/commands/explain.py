@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,9 @@ from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import Explained, as_json, charged, explain, state
-from ratelimit_service.rules.rule import Entries, Rule
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
-from ratelimit_service.stores.redis.counters import Counters
 from ratelimit_service.stores.redis.counters_state import Content
 
 UNKNOWN, FAILED = 1, 3
@@ -109,22 +108,23 @@ def _of_rules_here(
 
 async def _look(settings: Settings, book: RuleBook, explained: Explained, found: dict[str, Any]) -> dict[str, str]:
     """Add to each rule what is in its counter now; says which store that is, and why it cannot be asked."""
-    with closing(Counters(settings, book)) as counters:
+    from ratelimit_service.stores.redis.counters import Counters
+
+    async with aclosing(Counters(settings, book)) as counters:
         try:
             for index, number, met in charged(explained):
-                entries = explained.descriptors[index].entries
-                now = await _state(counters, explained.domain, entries, met.rule)
-                found["descriptors"][index]["rules"][number]["state"] = now
+                rule, entries = met.rule, explained.descriptors[index].entries
+                [batch] = await counters.of(explained.domain, entries, [rule], overriding=False)
+                # A counter of a limit that came with a request has no rule of the book; here it has.
+                batch = batch._replace(counters=[counter._replace(rule=rule) for counter in batch.counters])
+                [(_, content)] = await counters.contents(batch)
+                found["descriptors"][index]["rules"][number]["state"] = _state(rule, content)
         except StoreError as error:
             return {"name": "redis", "problem": str(error)}
     return {"name": "redis", "problem": ""}
 
 
-async def _state(counters: Counters, domain: str, entries: Entries, rule: Rule) -> dict[str, Any]:
-    [batch] = await counters.of(domain, entries, [rule], overriding=False)
-    # A counter of a limit that came with a request has no rule of the book; here it has.
-    batch = batch._replace(counters=[counter._replace(rule=rule) for counter in batch.counters])
-    [(_, content)] = await counters.contents(batch)
+def _state(rule: Rule, content: Content | None) -> dict[str, Any]:
     if content is None:
         content = Content(0, rule.room - rule.limit.exceed if rule.limit else None, 0, 0, None)
     return state(rule, content.remaining, content.reset_after, used=content.used, retry_after=content.retry_after)

@@ -205,13 +205,13 @@ def test_a_slot_that_moves_in_a_cluster_that_tells_no_hosts_is_followed(nameless
 def test_a_counter_that_has_moved_in_a_cluster_that_tells_no_hosts_is_found(nameless: Nodes) -> None:
     async def story() -> None:
         settings, _ = load_settings({"REDIS_TYPE": "cluster", "REDIS_URL": nameless.url})
-        primaries = Primaries(main_target(settings), None)
+        primaries = Primaries(settings, main_target(settings))
         before = await primaries.owner(b"found")
         await primaries.ask(before, [("SET", "found", "x")])
         Move(nameless, slot_of("found")).end()
 
         assert await primaries.ask(before, [("GET", "found")]) == [b"x"]
-        primaries.close()
+        await primaries.aclose()
 
     run(story())
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import closing
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import redis as redis_py
 import uvloop
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
+from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
@@ -23,9 +24,10 @@ from ratelimit_service.stores.redis.store import open_redis
 from ratelimit_service.system.clock import HOUR, MINUTE
 from tests.books import book
 from tests.clocks import Clock
+from tests.ports import free_port
 from tests.redis import Redis, start_redis
 from tests.stores.charging import Charge, charge_all, descriptor
-from tests.stores.redis_groups import Nodes, start_cluster, start_sentinels
+from tests.stores.redis_groups import Move, Nodes, secure, start_cluster, start_fourth, start_sentinels
 from tests.stores.redis_stores import charge, hit_of, opened, until
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
@@ -152,7 +154,7 @@ def test_a_descriptors_counters_are_read_by_their_names_without_looking_for_them
         charges = [Charge("shop", entries, 2), Charge("shop", entries, 1, sent), Charge("shop", descriptor("user=x"))]
         await charge_all(SHOP, redis.socket, charges, **environ)
         redis.cli("CONFIG", "RESETSTAT")
-        with closing(counters_at(redis.socket, SHOP, **environ)) as counters:
+        async with aclosing(counters_at(redis.socket, SHOP, **environ)) as counters:
             rule = SHOP.match("shop", entries)
             assert rule is not None
 
@@ -173,7 +175,7 @@ def test_looking_writes_nothing(redis: Redis) -> None:
     async def story() -> None:
         await charge_all(SHOP, redis.socket, [Charge("shop", descriptor("pair=ada"))], CACHE_KEY_PREFIX="look:")
         redis.cli("CONFIG", "RESETSTAT")
-        with closing(counters_at(redis.socket, SHOP, CACHE_KEY_PREFIX="look:")) as counters:
+        async with aclosing(counters_at(redis.socket, SHOP, CACHE_KEY_PREFIX="look:")) as counters:
             async for batch in counters.find("shop"):
                 await counters.contents(batch)
 
@@ -201,7 +203,7 @@ def test_a_domain_never_takes_the_counters_of_another(redis: Redis, prefix: str)
     async def story() -> None:
         charges = [Charge(name, (("k", name),)) for name in ODD]
         await charge_all(of, redis.socket, charges, CACHE_KEY_PREFIX=prefix)
-        with closing(counters_at(redis.socket, of, CACHE_KEY_PREFIX=prefix)) as counters:
+        async with aclosing(counters_at(redis.socket, of, CACHE_KEY_PREFIX=prefix)) as counters:
             for name in ODD:
                 assert await found(counters, name) == [f"k={name}"]
                 assert await found(counters, name, *(rule for rule in of.rules if rule.domain == name)) == [f"k={name}"]
@@ -222,7 +224,7 @@ def test_of_tens_of_thousands_each_is_seen_once(redis: Redis) -> None:
     pipeline.execute()
 
     async def story() -> None:
-        with closing(counters_at(redis.socket, SHOP, CACHE_KEY_PREFIX="many:")) as counters:
+        async with aclosing(counters_at(redis.socket, SHOP, CACHE_KEY_PREFIX="many:")) as counters:
             names = await found(counters)
             assert len(names) == len(set(names)) == 40_000
             assert sum([await counters.reset(batch) async for batch in counters.find("shop")]) == 40_000
@@ -255,7 +257,7 @@ def test_rules_of_one_second_are_looked_for_where_they_are(redis: Redis, tmp_pat
 
         async def story() -> None:
             await charge_all(of, redis.socket, [Charge("shop", (("k", "x"),), 5000)], **environ)
-            with closing(counters_at(redis.socket, of, **environ)) as counters:
+            async with aclosing(counters_at(redis.socket, of, **environ)) as counters:
                 assert await found(counters, "shop") == ["k=x", "k=x"]
                 redis.cli("CONFIG", "RESETSTAT")
                 assert [b.counters[0].rule async for b in counters.find("shop", [second])] == [second]
@@ -272,7 +274,7 @@ def test_rules_of_one_second_are_looked_for_where_they_are(redis: Redis, tmp_pat
                 assert after[0] not in {"", before[0]}
                 assert after[1] == before[1]
                 # One and the same server for both is asked once.
-                with closing(
+                async with aclosing(
                     counters_at(redis.socket, of, **{**environ, "REDIS_PERSECOND_URL": str(redis.socket)})
                 ) as both:
                     assert await found(both, "shop") == ["k=x"]
@@ -309,7 +311,7 @@ def test_upstreams_counters_are_found_read_and_reset(redis: Redis) -> None:
         await charge_all(of, redis.socket, charges, **environ)
         redis.cli("SET", "env:up_order_1700000000", "5")  # somebody else's
         redis.cli("HSET", "env:up_user_eve_0", "a", "b")
-        with closing(counters_at(redis.socket, of, **environ)) as counters:
+        async with aclosing(counters_at(redis.socket, of, **environ)) as counters:
             assert await found(counters, "up") == ["user=ada path=/c", "user_ada"]
             assert await found(counters, "up_b") == ["user_ada"]
             assert await found(counters, "up", of.rules[0]) == ["user_ada"]
@@ -330,7 +332,7 @@ def test_on_a_cluster_every_node_is_looked_at(nodes: Nodes) -> None:
     async def story() -> None:
         charges = [Charge(domain, descriptor(user)) for user in users for domain in ("shop", "joint")]
         await charge_all(SHOP, nodes.url, [*charges, Charge("shop", descriptor("pair=x"))], **environ)
-        with closing(counters_at(nodes.url, SHOP, **environ)) as counters:
+        async with aclosing(counters_at(nodes.url, SHOP, **environ)) as counters:
             assert await found(counters) == sorted([*users, "pair=x", "pair=x"])
             assert await found(counters, "joint") == sorted(users)
             for user in users:
@@ -359,7 +361,7 @@ def test_while_a_slot_moves_a_counter_is_seen_once_and_reset_where_it_is(nodes: 
         source.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
         # Both have it for a moment.
         source.cli("MIGRATE", "127.0.0.1", str(target.port), key, "0", "5000", "COPY")
-        with closing(counters_at(nodes.url, SHOP, **environ)) as counters:
+        async with aclosing(counters_at(nodes.url, SHOP, **environ)) as counters:
             assert await found(counters) == ["user=ada"]
             # The source has it no more, and says ASK.
             source.cli("DEL", key)
@@ -383,13 +385,83 @@ def test_slots_that_move_while_counters_are_looked_for_are_told(nodes: Nodes) ->
 
     async def story() -> None:
         await charge_all(SHOP, nodes.url, [Charge("shop", descriptor("user=ada"))], **environ)
-        with closing(counters_at(nodes.url, SHOP, **environ)) as counters:
+        async with aclosing(counters_at(nodes.url, SHOP, **environ)) as counters:
             async for _ in counters.find("shop"):
                 for redis in nodes.redises:
                     redis.cli("CLUSTER", "SETSLOT", "1", "NODE", target.cli("CLUSTER", "MYID"))
             assert counters.moved
 
     run(story())
+
+
+def test_a_counter_that_moves_to_a_node_without_slots_is_found(tmp_path: Path) -> None:
+    """No map has such a node yet: all that is known of it stands in the redirection."""
+    environ = {"REDIS_TYPE": "cluster"}
+    key = "rl2|shop|user=ada|fixed_window/31536000000000"
+
+    async def story(nodes: Nodes, fourth: Redis) -> None:
+        await charge_all(SHOP, nodes.url, [Charge("shop", descriptor("user=ada"), 3)], **environ)
+        rule = SHOP.match("shop", descriptor("user=ada"))
+        assert rule is not None
+        async with aclosing(counters_at(nodes.url, SHOP, **environ)) as counters:
+            [batch] = await counters.of("shop", descriptor("user=ada"), [rule], overriding=False)
+            Move(nodes, slot_of(key), fourth).take(key)
+
+            assert [seen.used for _, seen in await counters.contents(batch) if seen] == [3]
+            assert await counters.reset(batch) == 1
+
+    with start_cluster(tmp_path) as nodes, start_fourth(tmp_path / "fourth", nodes) as fourth:
+        run(story(nodes, fourth))
+
+
+def test_in_a_cluster_over_tls_the_documented_rights_are_enough(tmp_path: Path) -> None:
+    secured = secure(tmp_path, "IP:127.0.0.1")
+    rights = ("~tls:*", "+scan", "+get", "+pttl", "+time", "+unlink", "+set", "+cluster|slots", "+asking")
+    with start_cluster(tmp_path, secured=secured) as nodes:
+        for node in nodes.redises:
+            node.cli("ACL", "SETUSER", "looker", "on", ">hunter2", *rights)
+        environ = {**secured.settings, "REDIS_TYPE": "cluster", "REDIS_TLS": "true", "CACHE_KEY_PREFIX": "tls:"}
+
+        async def story() -> None:
+            users = [f"user=u{number}" for number in range(9)]
+            await charge_all(SHOP, nodes.url, [Charge("shop", descriptor(user)) for user in users], **environ)
+            as_looker = counters_at(nodes.url, SHOP, **environ, REDIS_AUTH="looker:hunter2")
+            async with aclosing(as_looker) as counters:
+                assert await found(counters) == users
+                assert sum([await counters.reset(batch) async for batch in counters.find("shop")]) == 9
+                await counters.announce()
+                assert await found(counters) == []
+
+        run(story())
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [("localhost:{port}", "single"), ("shop,localhost:{port}", "sentinel"), ("localhost:{port}", "cluster")],
+)
+def test_a_server_that_is_not_there_is_named(url: str, kind: str) -> None:
+    port = free_port()
+    words = {"sentinel": "no sentinel knows the primary"}.get(kind, "connection refused")
+
+    async def story() -> None:
+        async with aclosing(counters_at(url.format(port=port), SHOP, REDIS_TYPE=kind)) as counters:
+            with pytest.raises(StoreError, match=f"Redis at localhost:{port}: {words}"):
+                await found(counters)
+
+    run(story())
+
+
+@pytest.mark.slow
+def test_a_sentinel_s_password_that_is_wrong_is_told(tmp_path: Path) -> None:
+    with start_sentinels(tmp_path, replicas=0, password="hunter2") as watched:
+        environ = {"REDIS_TYPE": "sentinel", "REDIS_SENTINEL_AUTH": "hunter3"}
+
+        async def story() -> None:
+            async with aclosing(counters_at(watched.url, SHOP, **environ)) as counters:
+                with pytest.raises(StoreError, match=r"no sentinel knows the primary.*user or password is wrong"):
+                    await found(counters)
+
+        run(story())
 
 
 @pytest.mark.slow
@@ -399,7 +471,7 @@ def test_behind_sentinels_the_primary_is_asked(tmp_path: Path) -> None:
 
         async def story() -> None:
             await charge_all(SHOP, watched.url, [Charge("shop", descriptor("user=ada"))], **environ)
-            with closing(counters_at(watched.url, SHOP, **environ)) as counters:
+            async with aclosing(counters_at(watched.url, SHOP, **environ)) as counters:
                 assert await found(counters) == ["user=ada"]
                 assert [await counters.reset(b) async for b in counters.find("shop")] == [1]
 
@@ -417,7 +489,7 @@ def test_after_a_reset_a_service_forgets_whom_it_remembers_as_refused(redis: Red
             # The first look at a server forgets too.
             await until(lambda: any(lane._seen for lane in store.lanes), "it has looked whether counters were reset")
             assert [(await charge(store, hit_of(rule))).allowed for _ in range(3)] == [True, False, False]
-            with closing(counters_at(url, SHOP, CACHE_KEY_PREFIX="forget:", **environ)) as counters:
+            async with aclosing(counters_at(url, SHOP, CACHE_KEY_PREFIX="forget:", **environ)) as counters:
                 assert [await counters.reset(b) async for b in counters.find("shop")] == [1]
                 await counters.announce()
                 refusals = store._refusals

@@ -4,7 +4,7 @@ A descriptor's counters are asked for by their names. Those of a rule or a domai
 up nobody, on every primary; what comes twice, because a table grows or a slot moves meanwhile, is seen once.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -13,9 +13,8 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries, Rule, counter_key
 from ratelimit_service.settings import Settings
-from ratelimit_service.settings.fields import KeyFormat, RedisType
+from ratelimit_service.settings.fields import KeyFormat
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.counters_names import Counter, OwnNames, UpstreamNames
 from ratelimit_service.stores.redis.counters_state import Content, content
 from ratelimit_service.stores.redis.keys import (
@@ -26,9 +25,7 @@ from ratelimit_service.stores.redis.keys import (
     resets_key,
 )
 from ratelimit_service.stores.redis.primaries import Primaries
-from ratelimit_service.stores.redis.script import BatchScript
-from ratelimit_service.stores.redis.target import Target, is_clustered, is_per_second, main_target, per_second_target
-from ratelimit_service.stores.redis.topology import Opener, Probe, Sentinels
+from ratelimit_service.stores.redis.target import is_clustered, is_per_second, main_target, per_second_target
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import DAY, SECOND
@@ -58,10 +55,10 @@ class Counters:
         self._name = (cluster_key if self._clustered else plain_key)(self._prefix)
         self._upstream = settings.key_format is KeyFormat.ENVOYPROXY
         self._book = book
-        self._main = _primaries(main, self._name)
+        self._main = Primaries(settings, main)
         self._per_second: Primaries | None = None
         if per_second is not None and per_second.servers != main.servers:
-            self._per_second = _primaries(per_second, self._name)
+            self._per_second = Primaries(settings, per_second)
         self._touched: set[Primaries] = set()
         self.moved = False
         """Slots have moved while counters were looked for, so that some may have been missed."""
@@ -132,11 +129,11 @@ class Counters:
             moment = await self._now(redis, address)
             await redis.ask(address, [("SET", key, moment, "PX", DAY // 1000)])
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Close all connections."""
-        self._main.close()
+        await self._main.aclose()
         if self._per_second is not None:
-            self._per_second.close()
+            await self._per_second.aclose()
 
     def _redis_of(self, rule: Rule) -> Primaries:
         return self._per_second if self._per_second is not None and is_per_second(rule) else self._main
@@ -191,13 +188,6 @@ def _chosen(counters: Sequence[Counter | None], rules: Sequence[Rule]) -> tuple[
     chosen = [counter for counter in counters if counter is not None and id(counter.rule) in wanted]
     digests = (counter for counter in counters if counter is not None and not counter.descriptor)
     return chosen, sum(counter.key.endswith(endings) for counter in digests)
-
-
-def _primaries(target: Target, name: Callable[[Hit], str]) -> Primaries:
-    sentinels = None
-    if target.kind is RedisType.SENTINEL:
-        sentinels = Sentinels(target, Opener(target, Probe(BatchScript(name)), Checks()))
-    return Primaries(target, sentinels)
 
 
 def _microseconds(time: Sequence[bytes]) -> int:
