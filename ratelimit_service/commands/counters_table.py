@@ -7,8 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries, counted, limit_in_words
-from ratelimit_service.stores.redis.counters_names import Counter
-from ratelimit_service.stores.redis.counters_state import Content
+from ratelimit_service.stores.redis.counters_decode import Content, Counter
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 
 _DIGEST: Final = "(too long: a digest)"

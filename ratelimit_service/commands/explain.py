@@ -30,7 +30,7 @@ from ratelimit_service.rules.explain import Explained, as_json, charged, explain
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
-from ratelimit_service.stores.redis.counters_state import Content
+from ratelimit_service.stores.redis.counters_decode import Content
 
 UNKNOWN, FAILED = 1, 3
 """Exit codes: there is no such domain; the service that was to explain gives no answer."""

@@ -12,9 +12,9 @@ import uvloop
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import LIST, REQUEST, Rule
 from ratelimit_service.settings import load_settings
+from ratelimit_service.stores.redis.counters import Primaries
 from ratelimit_service.stores.redis.keys import cluster_key, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND
-from ratelimit_service.stores.redis.primaries import Primaries
 from ratelimit_service.stores.redis.script import MOST_IN_CALL
 from ratelimit_service.stores.redis.store import open_redis
 from ratelimit_service.stores.redis.target import main_target

@@ -17,8 +17,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores.redis.counters import Counters
-from ratelimit_service.stores.redis.counters_names import Counter
-from ratelimit_service.stores.redis.counters_state import content
+from ratelimit_service.stores.redis.counters_decode import Counter, content
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.store import open_redis
 from ratelimit_service.system.clock import HOUR, MINUTE

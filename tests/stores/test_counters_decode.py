@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries, Rule, counter_key
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.counters_names import Counter, OwnNames, UpstreamNames
+from ratelimit_service.stores.redis.counters_decode import Counter, OwnNames, UpstreamNames
 from ratelimit_service.stores.redis.keys import cluster_counter, cluster_key, plain_counter, plain_key
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.system.clock import MINUTE
