@@ -21,7 +21,7 @@ from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries, Place, Rule, limit_in_words
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
-from ratelimit_service.stores.redis.counters import Counters, Found
+from ratelimit_service.stores.redis.counters import CounterBatch, Counters
 
 _FAILED: Final = 1
 
@@ -55,10 +55,12 @@ class Asked:
             return ", ".join(printable(".".join(rule.path)) for rule in self.rules)
         return f"domain {printable(self.domain)}"
 
-    async def batches(self, counters: Counters) -> AsyncIterator[Found]:
+    async def batches(self, counters: Counters) -> AsyncIterator[CounterBatch]:
         """All of them, some at a time."""
         if self.entries:
-            for batch in await counters.of(self.domain, self.entries, self.rules, overriding=not self.by_name):
+            for batch in await counters.of_descriptor(
+                self.domain, self.entries, self.rules, overriding=not self.by_name
+            ):
                 yield batch
         else:
             async for batch in counters.find(self.domain, self.rules):
@@ -239,10 +241,10 @@ async def _look(counters: Counters, asked: Asked, most: int) -> Seen:
     seen = Seen(most)
     async for batch in asked.batches(counters):
         seen.left_out += batch.left_out
-        for counter, content in await counters.contents(batch):
+        for counter, content in await counters.read(batch):
             if content is not None:
                 seen.add(counter, content)
-    seen.moved = counters.moved
+    seen.moved = counters.slots_moved
     return seen
 
 
@@ -272,9 +274,9 @@ async def _reset(counters: Counters, asked: Asked) -> _Done:
         failure = error
     if reset:
         try:
-            await counters.announce()
+            await counters.announce_resets()
         except StoreError as error:
             failure = failure or error
     if failure is not None:
         raise StoreError(f"{failure}; before that, {many(reset)} of {asked} reset") from failure
-    return _Done(reset, left_out, counters.moved)
+    return _Done(reset, left_out, counters.slots_moved)

@@ -114,10 +114,10 @@ async def _look(settings: Settings, book: RuleBook, explained: Explained, found:
         try:
             for index, number, met in charged(explained):
                 rule, entries = met.rule, explained.descriptors[index].entries
-                [batch] = await counters.of(explained.domain, entries, [rule], overriding=False)
+                [batch] = await counters.of_descriptor(explained.domain, entries, [rule], overriding=False)
                 # A counter of a limit that came with a request has no rule of the book; here it has.
                 batch = batch._replace(counters=[counter._replace(rule=rule) for counter in batch.counters])
-                [(_, content)] = await counters.contents(batch)
+                [(_, content)] = await counters.read(batch)
                 found["descriptors"][index]["rules"][number]["state"] = _state(rule, content)
         except StoreError as error:
             return {"name": "redis", "problem": str(error)}

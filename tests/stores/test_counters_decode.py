@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries, Rule, counter_key
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.counters_decode import Counter, OwnNames, UpstreamNames
-from ratelimit_service.stores.redis.keys import cluster_counter, cluster_key, plain_counter, plain_key
+from ratelimit_service.stores.redis.counters_decode import Counter, OwnKeyParser, UpstreamKeyParser
+from ratelimit_service.stores.redis.keys import cluster_key, plain_key
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.system.clock import MINUTE
 from ratelimit_service.telemetry.tally import Tally
@@ -62,9 +62,8 @@ SHOP = book(
 )
 
 
-def names(of: RuleBook, domain: str, prefix: str = "", *, cluster: bool = False) -> OwnNames:
-    read = (cluster_counter if cluster else plain_counter)(prefix)
-    return OwnNames(of, domain, prefix, read, lambda _: True)
+def parser(of: RuleBook, domain: str, prefix: str = "", *, cluster: bool = False) -> OwnKeyParser:
+    return OwnKeyParser(of, domain, prefix, lambda _: True, clustered=cluster)
 
 
 def hits(of: RuleBook, domain: str, entries: Entries) -> Iterator[Hit]:
@@ -94,7 +93,7 @@ def test_a_name_tells_the_entries_and_the_rule(entries: Entries, words: str, clu
     for hit in hits(SHOP, "shop", entries):
         key = (cluster_key if cluster else plain_key)(prefix)(hit).encode()
 
-        counter = names(SHOP, "shop", prefix, cluster=cluster).counter(key, NOW)
+        counter = parser(SHOP, "shop", prefix, cluster=cluster).parse(key, NOW)
 
         assert counter == Counter(key, "shop", words, hit.rule, hit.rule.algorithm.name, hit.rule.limit)  # type: ignore[arg-type]  # it has one
 
@@ -107,16 +106,16 @@ def test_any_domain_and_any_value_are_told_apart_from_all_others(
     hit = Hit(rule, counter_key(rule, (("user", value),)), 1, tally=Tally(), quota=False)
     key = (cluster_key if cluster else plain_key)("")(hit).encode()
 
-    counter = names(SHOP, domain, cluster=cluster).counter(key, NOW)
+    counter = parser(SHOP, domain, cluster=cluster).parse(key, NOW)
 
     assert counter is not None
     if len(hit.key) < 500:
         assert counter.descriptor == f"user={value}"
-    assert other == domain or names(SHOP, other, cluster=cluster).counter(key, NOW) is None
+    assert other == domain or parser(SHOP, other, cluster=cluster).parse(key, NOW) is None
 
 
 def test_a_counter_of_no_present_rule_tells_how_it_was_charged() -> None:
-    counter = names(SHOP, "shop").counter(b"rl2|shop|gone=x|sub_windows/60000000/4", NOW)
+    counter = parser(SHOP, "shop").parse(b"rl2|shop|gone=x|sub_windows/60000000/4", NOW)
 
     assert counter is not None
     assert (counter.rule, counter.algorithm, counter.descriptor) == (None, "sub_windows", "gone=x")
@@ -124,16 +123,16 @@ def test_a_counter_of_no_present_rule_tells_how_it_was_charged() -> None:
 
 
 def test_a_rule_that_counts_another_way_now_does_not_have_its_old_counters() -> None:
-    counter = names(SHOP, "shop").counter(b"rl2|shop|user=ada|sliding_log/60000000", NOW)
+    counter = parser(SHOP, "shop").parse(b"rl2|shop|user=ada|sliding_log/60000000", NOW)
 
     assert counter is not None
     assert counter.rule is None
 
 
 def test_a_name_under_which_a_rule_does_not_count_here_is_of_no_rule() -> None:
-    elsewhere = OwnNames(SHOP, "shop", "", plain_counter(""), lambda _: False)
+    elsewhere = OwnKeyParser(SHOP, "shop", "", lambda _: False)
 
-    counter = elsewhere.counter(b"rl2|shop|user=ada|fixed_window/60000000", NOW)
+    counter = elsewhere.parse(b"rl2|shop|user=ada|fixed_window/60000000", NOW)
 
     assert counter is not None
     assert (counter.rule, counter.descriptor) == (None, "user=ada")
@@ -151,7 +150,7 @@ def test_a_name_under_which_a_rule_does_not_count_here_is_of_no_rule() -> None:
 def test_what_no_rule_charges_may_be_of_a_limit_sent_with_a_request_if_its_name_is_such(
     ending: str, may_be_sent: bool
 ) -> None:
-    counter = names(SHOP, "shop").counter(f"rl2|shop|user=ada|{ending}".encode(), NOW)
+    counter = parser(SHOP, "shop").parse(f"rl2|shop|user=ada|{ending}".encode(), NOW)
 
     assert counter is not None
     assert counter.may_be_sent is may_be_sent
@@ -160,7 +159,7 @@ def test_what_no_rule_charges_may_be_of_a_limit_sent_with_a_request_if_its_name_
 def test_a_digest_tells_neither_entries_nor_rule() -> None:
     [hit] = hits(SHOP, "shop", (("user", "x" * 600),))
 
-    counter = names(SHOP, "shop").counter(f"rl2|{hit.key}".encode(), NOW)
+    counter = parser(SHOP, "shop").parse(f"rl2|{hit.key}".encode(), NOW)
 
     assert counter is not None
     assert (counter.descriptor, counter.rule, counter.algorithm) == ("", None, "fixed_window")
@@ -171,22 +170,22 @@ def test_a_digest_tells_neither_entries_nor_rule() -> None:
     [b"rl2|probe", b"rl2|resets", b"rl2|shopping|user=a|x", b"rl1|shop|user=a|x", b"shop|user=a", b"rl2|shop|\xff|x"],
 )
 def test_what_is_no_counter_of_the_domain_is_none(key: bytes) -> None:
-    assert names(SHOP, "shop").counter(key, NOW) is None
+    assert parser(SHOP, "shop").parse(key, NOW) is None
 
 
 @pytest.mark.parametrize(
     "ending", ["x", "", "fixed_window/", "fixed_window/0", "fixed_window/1x", "new_way/60000000/9"]
 )
 def test_a_way_of_counting_that_is_not_known_is_no_error(ending: str) -> None:
-    counter = names(SHOP, "shop").counter(f"rl2|shop|user=ada|{ending}".encode(), NOW)
+    counter = parser(SHOP, "shop").parse(f"rl2|shop|user=ada|{ending}".encode(), NOW)
 
     assert counter is not None
     assert counter.algorithm == ""
 
 
-def upstream_names(of: RuleBook, domain: str, prefix: str = "") -> Callable[[str], Counter | None]:
-    read = UpstreamNames(of, domain, prefix, is_upstreams)
-    return lambda key: read.counter(key.encode(), NOW)
+def upstream_parse(of: RuleBook, domain: str, prefix: str = "") -> Callable[[str], Counter | None]:
+    upstream = UpstreamKeyParser(of, domain, prefix, is_upstreams)
+    return lambda key: upstream.parse(key.encode(), NOW)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +205,7 @@ def test_upstreams_name_tells_the_rule(entries: Entries, words: str, prefix: str
     [hit] = hits(SHOP, "shop", entries)
     key = UpstreamScript(prefix, 0, Clock(NOW)).key(hit)
 
-    counter = upstream_names(SHOP, "shop", prefix)(key)
+    counter = upstream_parse(SHOP, "shop", prefix)(key)
 
     assert counter is not None
     assert (counter.descriptor, counter.rule) == (words, hit.rule)
@@ -217,8 +216,8 @@ def test_upstreams_ambiguous_names_belong_to_the_rule_with_the_most_literal_text
     second = NOW // 1_000_000
 
     # Domain `shop` has `user`, domain `shop_user` has `ada`: the name may be either's.
-    assert upstream_names(SHOP, "shop")(f"shop_user_ada_x_{second}") is None
-    counter = upstream_names(SHOP, "shop_user")(f"shop_user_ada_x_{second}")
+    assert upstream_parse(SHOP, "shop")(f"shop_user_ada_x_{second}") is None
+    counter = upstream_parse(SHOP, "shop_user")(f"shop_user_ada_x_{second}")
     assert counter is not None
     assert counter.rule is SHOP.match("shop_user", (("ada", "x"),))
 
@@ -239,4 +238,4 @@ def test_what_upstream_would_not_charge_now_is_left_alone(key: str) -> None:
     second = NOW // 1_000_000
     name = key.format(second=second, off=second + 1, past=second - 60, future=second + 120)
 
-    assert upstream_names(SHOP, "shop")(name) is None
+    assert upstream_parse(SHOP, "shop")(name) is None

@@ -206,11 +206,11 @@ def test_a_counter_that_has_moved_in_a_cluster_that_tells_no_hosts_is_found(name
     async def story() -> None:
         settings, _ = load_settings({"REDIS_TYPE": "cluster", "REDIS_URL": nameless.url})
         primaries = Primaries(settings, main_target(settings))
-        before = await primaries.owner(b"found")
-        await primaries.ask(before, [("SET", "found", "x")])
+        before = await primaries.primary_of(b"found")
+        await primaries.execute(before, [("SET", "found", "x")])
         Move(nameless, slot_of("found")).end()
 
-        assert await primaries.ask(before, [("GET", "found")]) == [b"x"]
+        assert await primaries.execute(before, [("GET", "found")]) == [b"x"]
         await primaries.aclose()
 
     run(story())

@@ -17,7 +17,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores.redis.counters import Counters
-from ratelimit_service.stores.redis.counters_decode import Counter, content
+from ratelimit_service.stores.redis.counters_decode import Counter, decode
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.store import open_redis
 from ratelimit_service.system.clock import HOUR, MINUTE
@@ -117,7 +117,7 @@ def test_what_is_read_is_what_a_call_would_be_told(redis: Redis, algorithm: str)
                     stored = client.get(key)
                     assert stored is None or isinstance(stored, bytes)
 
-                    seen = content(Counter(key, "shop", "", rule, algorithm, limit), stored, 1, clock())
+                    seen = decode(Counter(key, "shop", "", rule, algorithm, limit), stored, 1, clock())
 
                     assert seen.remaining == told.remaining
                     assert seen.reset_after == told.decision.reset_after
@@ -139,7 +139,7 @@ def test_what_is_read_is_what_a_call_would_be_told(redis: Redis, algorithm: str)
 def test_bytes_that_are_no_state_are_no_error(algorithm: str, stored: bytes) -> None:
     limit = Limit(9, Unit.MINUTE, MINUTE)
 
-    seen = content(Counter(b"", "shop", "", SHOP.rules[0], algorithm, limit), stored, -1, 10**15)
+    seen = decode(Counter(b"", "shop", "", SHOP.rules[0], algorithm, limit), stored, -1, 10**15)
 
     assert seen.used in {None, 0}
     assert seen.expires_after is None
@@ -157,8 +157,8 @@ def test_a_descriptors_counters_are_read_by_their_names_without_looking_for_them
             rule = SHOP.match("shop", entries)
             assert rule is not None
 
-            [batch] = await counters.of("shop", entries, (rule, *rule.beside))
-            contents = {counter.key: seen.used for counter, seen in await counters.contents(batch) if seen is not None}
+            [batch] = await counters.of_descriptor("shop", entries, (rule, *rule.beside))
+            contents = {counter.key: seen.used for counter, seen in await counters.read(batch) if seen is not None}
 
             assert contents == {
                 b"one:rl2|shop|pair=ada|sub_windows/31536000000000/10": 2,
@@ -176,7 +176,7 @@ def test_looking_writes_nothing(redis: Redis) -> None:
         redis.cli("CONFIG", "RESETSTAT")
         async with aclosing(counters_at(redis.socket, SHOP, CACHE_KEY_PREFIX="look:")) as counters:
             async for batch in counters.find("shop"):
-                await counters.contents(batch)
+                await counters.read(batch)
 
     run(story())
     commands = {line.partition(":")[0] for line in redis.cli("INFO", "commandstats").splitlines() if ":" in line}
@@ -261,14 +261,14 @@ def test_rules_of_one_second_are_looked_for_where_they_are(redis: Redis, tmp_pat
                 redis.cli("CONFIG", "RESETSTAT")
                 assert [b.counters[0].rule async for b in counters.find("shop", [second])] == [second]
                 assert "cmdstat_scan" not in redis.cli("INFO", "commandstats")
-                batches = await counters.of("shop", (("k", "x"),), of.rules)
-                used = [seen.used or 0 for b in batches for _, seen in await counters.contents(b) if seen]
+                batches = await counters.of_descriptor("shop", (("k", "x"),), of.rules)
+                used = [seen.used or 0 for b in batches for _, seen in await counters.read(b) if seen]
                 assert used == [used[0], 5000]
                 assert 4000 < used[0] <= 5000, "one a second comes back"
                 assert [await counters.reset(b) async for b in counters.find("shop", [second])] == [1]
                 assert [b.counters[0].rule async for b in counters.find("shop")] == [year]
                 before = [server.cli("GET", "fast:rl2|resets") for server in (fast, redis)]
-                await counters.announce()
+                await counters.announce_resets()
                 after = [server.cli("GET", "fast:rl2|resets") for server in (fast, redis)]
                 assert after[0] not in {"", before[0]}
                 assert after[1] == before[1]
@@ -314,8 +314,8 @@ def test_upstreams_counters_are_found_read_and_reset(redis: Redis) -> None:
             assert await found(counters, "up") == ["user=ada path=/c", "user_ada"]
             assert await found(counters, "up_b") == ["user_ada"]
             assert await found(counters, "up", of.rules[0]) == ["user_ada"]
-            [batch] = await counters.of("up", descriptor("user=ada"), [of.rules[0]])
-            [content] = [seen for _, seen in await counters.contents(batch) if seen is not None]
+            [batch] = await counters.of_descriptor("up", descriptor("user=ada"), [of.rules[0]])
+            [content] = [seen for _, seen in await counters.read(batch) if seen is not None]
             assert (content.used, content.remaining) == (12, 0)
             assert [await counters.reset(b) async for b in counters.find("up")] == [1, 1]
             assert await found(counters, "up_b") == ["user_ada"]
@@ -335,13 +335,13 @@ def test_on_a_cluster_every_node_is_looked_at(nodes: Nodes) -> None:
             assert await found(counters) == sorted([*users, "pair=x", "pair=x"])
             assert await found(counters, "joint") == sorted(users)
             for user in users:
-                [batch] = await counters.of("joint", descriptor(user), [SHOP.rules[-1]])
-                assert [seen.used for _, seen in await counters.contents(batch) if seen] == [1]
+                [batch] = await counters.of_descriptor("joint", descriptor(user), [SHOP.rules[-1]])
+                assert [seen.used for _, seen in await counters.read(batch) if seen] == [1]
             assert sum([await counters.reset(b) async for b in counters.find("shop")]) == 33
-            await counters.announce()
+            await counters.announce_resets()
             assert await found(counters) == []
             assert await found(counters, "joint") == sorted(users)
-            assert not counters.moved
+            assert not counters.slots_moved
 
     run(story())
 
@@ -366,8 +366,10 @@ def test_while_a_slot_moves_a_counter_is_seen_once_and_reset_where_it_is(nodes: 
             source.cli("DEL", key)
             rule = SHOP.match("shop", descriptor("user=ada"))
             assert rule is not None
-            [batch] = [b for b in await counters.of("shop", descriptor("user=ada"), [rule]) if b.counters[0].rule]
-            assert [seen.used for _, seen in await counters.contents(batch) if seen] == [3]
+            [batch] = [
+                b for b in await counters.of_descriptor("shop", descriptor("user=ada"), [rule]) if b.counters[0].rule
+            ]
+            assert [seen.used for _, seen in await counters.read(batch) if seen] == [3]
             # Now the target has the slot, and the source says MOVED.
             for redis in nodes.redises:
                 redis.cli("CLUSTER", "SETSLOT", slot, "NODE", target_id)
@@ -388,7 +390,7 @@ def test_slots_that_move_while_counters_are_looked_for_are_told(nodes: Nodes) ->
             async for _ in counters.find("shop"):
                 for redis in nodes.redises:
                     redis.cli("CLUSTER", "SETSLOT", "1", "NODE", target.cli("CLUSTER", "MYID"))
-            assert counters.moved
+            assert counters.slots_moved
 
     run(story())
 
@@ -403,10 +405,10 @@ def test_a_counter_that_moves_to_a_node_without_slots_is_found(tmp_path: Path) -
         rule = SHOP.match("shop", descriptor("user=ada"))
         assert rule is not None
         async with aclosing(counters_at(nodes.url, SHOP, **environ)) as counters:
-            [batch] = await counters.of("shop", descriptor("user=ada"), [rule], overriding=False)
+            [batch] = await counters.of_descriptor("shop", descriptor("user=ada"), [rule], overriding=False)
             Move(nodes, slot_of(key), fourth).take(key)
 
-            assert [seen.used for _, seen in await counters.contents(batch) if seen] == [3]
+            assert [seen.used for _, seen in await counters.read(batch) if seen] == [3]
             assert await counters.reset(batch) == 1
 
     with start_cluster(tmp_path) as nodes, start_fourth(tmp_path / "fourth", nodes) as fourth:
@@ -428,7 +430,7 @@ def test_in_a_cluster_over_tls_the_documented_rights_are_enough(tmp_path: Path) 
             async with aclosing(as_looker) as counters:
                 assert await found(counters) == users
                 assert sum([await counters.reset(batch) async for batch in counters.find("shop")]) == 9
-                await counters.announce()
+                await counters.announce_resets()
                 assert await found(counters) == []
 
         run(story())
@@ -490,7 +492,7 @@ def test_after_a_reset_a_service_forgets_whom_it_remembers_as_refused(redis: Red
             assert [(await charge(store, hit_of(rule))).allowed for _ in range(3)] == [True, False, False]
             async with aclosing(counters_at(url, SHOP, CACHE_KEY_PREFIX="forget:", **environ)) as counters:
                 assert [await counters.reset(b) async for b in counters.find("shop")] == [1]
-                await counters.announce()
+                await counters.announce_resets()
                 refusals = store._refusals
                 assert refusals is not None
                 assert refusals.known

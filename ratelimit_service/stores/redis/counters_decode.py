@@ -1,14 +1,12 @@
-"""Whose counter is this key? What names in Redis tell of the domain, the descriptor and the rule. Pure.
+"""What keys and bytes of counters in Redis mean. No I/O; nothing is charged.
 
-Our own names tell all of it, without doubt, unless they are so long that a digest stands for the descriptor. Those of
-`KEY_FORMAT=envoyproxy` are not escaped and have nothing that marks them: `a_b_c_d_1700000000` may be domain `a` or
-domain `a_b`. There the rulebook decides: such a name belongs to the rule of any domain that fits it with the most
-literal text, and a name that fits none is left alone, for it may be anybody's.
+A key in our own format tells domain, descriptor and rule without doubt. Only where the key would be too long a digest
+stands in place of the descriptor. Keys of `KEY_FORMAT=envoyproxy` are ambiguous, because they have no escapes and no
+prefix: `a_b_c_d_1700000000` may belong to domain `a` or domain `a_b`. Such a key is given to the rule that matches it
+with the most literal text. A key that matches no rule is left alone, because it may be another program's.
 
-What a counter holds, out of the bytes that the algorithms' twins have left in Redis. Pure: it charges nothing.
-
-The bytes are read as `batch.lua` and `sliding_log.lua` write them, and the algorithm itself says what they mean, by a
-hit of cost 0 whose new state nobody keeps.
+The bytes are those that `batch.lua` and `sliding_log.lua` write. What they mean the algorithm itself says, by a hit of
+cost 0 whose new state is thrown away.
 """
 
 import re
@@ -24,58 +22,61 @@ from ratelimit_service.algorithms import NAMES, State, expiry, open_algorithm, s
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import Node, RuleBook
 from ratelimit_service.rules.rule import Rule, counter_key
-from ratelimit_service.stores.redis.keys import VERSION
+from ratelimit_service.stores.redis.keys import VERSION, cluster_counter, plain_counter
 from ratelimit_service.system.clock import SECOND
 
 
 class Counter(NamedTuple):
-    """A key, as far as its name tells."""
+    """What the key of a counter tells."""
 
     key: bytes
     domain: str
     descriptor: str
-    """Its entries, `user=ada path=/cart`; upstream's names without the domain, `user_ada`; empty for a digest."""
+    """`user=ada path=/cart`; from an upstream key the text after the domain, `user_ada`; empty for a digest."""
     rule: Rule | None
-    """Which of the present rules charges it."""
+    """The present rule that charges the counter."""
     algorithm: str
-    """Empty when this release does not know it."""
+    """Empty if this release does not know it."""
     limit: Limit
-    """The rule's. Without a rule only what the name tells: its window, never how many."""
+    """The rule's. Without a rule it has the window, which stands in the key, and 0 requests."""
     end: int = 0
-    """Of upstream's counters: the end of the window."""
+    """The end of the window; only of upstream's counters."""
 
     @property
     def may_be_sent(self) -> bool:
-        """No present rule charges it, and a limit that comes with requests would have this name."""
+        """No present rule charges the counter, and a limit sent with requests would have this key."""
         return self.rule is None and self.algorithm == "fixed_window" and not self.limit.first_request
 
 
-class OwnNames:
-    """Our names of one domain's counters; `is_charged` says whether a rule counts under such a name on this Redis."""
+class OwnKeyParser:
+    """Parses keys in our own format, of one domain's counters.
+
+    `is_charged` says whether a rule charges such keys on this Redis. Only keys with this `ending` match the pattern.
+    """
 
     def __init__(
         self,
         book: RuleBook,
         domain: str,
         prefix: str,
-        read: Callable[[str], str | None],
         is_charged: Callable[[Rule], bool],
+        *,
+        clustered: bool = False,
+        ending: str = "",
     ) -> None:
         self._book = book
         self._domain = domain
-        # As every rule of the domain would begin its keys.
+        # Each rule of the domain begins its keys like this.
         self._start = Rule(domain, (), None, open_algorithm("fixed_window")).start
-        self._prefix = prefix
-        self._read = read
+        self._read = (cluster_counter if clustered else plain_counter)(prefix)
         self._is_charged = is_charged
+        # Where a hash tag may stand before the domain, keys of other domains match too: `parse` leaves them out.
+        tag = "*" if clustered else ""
+        self.pattern = f"{escaped(prefix + VERSION)}{tag}{escaped(self._start)}|*{escaped(ending)}"
+        """A pattern for SCAN that all of the keys match."""
 
-    def pattern(self, ending: str = "", *, tagged: bool = False) -> str:
-        """What they fit, for SCAN. With a hash tag before the domain, those of other domains may fit it too."""
-        tag = "*" if tagged else ""
-        return f"{escaped(self._prefix + VERSION)}{tag}{escaped(self._start)}|*{escaped(ending)}"
-
-    def counter(self, key: bytes, _now: int) -> Counter | None:
-        """The counter, or None when it is not of this domain."""
+    def parse(self, key: bytes, _now: int) -> Counter | None:
+        """The counter; None for a key that is not of this domain."""
         try:
             name = self._read(key.decode())
         except UnicodeDecodeError:
@@ -83,8 +84,8 @@ class OwnNames:
         if name is None or not name.startswith(self._start + "|"):
             return None
         *parts, ending = name[len(self._start) + 1 :].split("|")
-        algorithm, limit = _read_ending(ending)
-        parsed = [_read_part(part) for part in parts]
+        algorithm, limit = _parse_ending(ending)
+        parsed = [_parse_entry(part) for part in parts]
         entries = [part for part in parsed if part is not None]
         if len(entries) < len(parsed):
             return Counter(key, self._domain, "", None, algorithm, limit)
@@ -94,8 +95,8 @@ class OwnNames:
             return Counter(key, self._domain, words, None, algorithm, limit)
         return Counter(key, self._domain, words, rule, algorithm, rule.limit)
 
-    def _rule(self, entries: "list[_Part]", name: str) -> Rule | None:
-        """The rule that would count these entries under this name."""
+    def _rule(self, entries: "list[_Entry]", name: str) -> Rule | None:
+        """The rule that gives these entries this counter's key."""
         for values in product(*(values for _, values in entries)):
             tried = tuple((key, value) for (key, _), value in zip(entries, values, strict=True))
             first = self._book.match(self._domain, tried)
@@ -105,12 +106,12 @@ class OwnNames:
         return None
 
 
-_Part = tuple[str, tuple[str, ...]]
-"""An entry's key, and its value; of a shared level values that are likely to fit the pattern."""
+_Entry = tuple[str, tuple[str, ...]]
+"""An entry's key and value; where values share a threshold, values that are likely to match the pattern."""
 
 
-def _read_part(part: str) -> _Part | None:
-    """One entry of a name; None for the digest of all."""
+def _parse_entry(part: str) -> _Entry | None:
+    """One entry of a key; None for a digest of all entries."""
     name, equals, value = part.partition("=")
     if equals:
         return unquote(name), (unquote(value),)
@@ -122,8 +123,8 @@ def _read_part(part: str) -> _Part | None:
     return name, (level.partition("_")[2], "")
 
 
-def _read_ending(ending: str) -> tuple[str, Limit]:
-    """How a counter is charged: by which algorithm, in what window."""
+def _parse_ending(ending: str) -> tuple[str, Limit]:
+    """The algorithm that charges the counter, empty if unknown, and a limit that has its window."""
     algorithm, window, option = [*ending.split("/"), "", ""][:3]
     known = algorithm in NAMES and _NUMBER.fullmatch(window) is not None
     limit = Limit(
@@ -140,117 +141,112 @@ _NUMBER: Final = re.compile("[1-9][0-9]{0,17}")
 
 
 class _Shape(NamedTuple):
-    """What upstream's names of a rule's counters look like, without prefix and window."""
+    """What upstream keys of a rule look like, without prefix and window."""
 
     rule: Rule
-    fits: re.Pattern[str]
+    limit: Limit
+    regex: re.Pattern[str]
     literal: int
+    """Characters of literal text in the regex."""
 
 
-class UpstreamNames:
-    """Names as envoyproxy/ratelimit gives them, of one domain's counters."""
+class UpstreamKeyParser:
+    """Parses keys in the format of envoyproxy/ratelimit, of one domain's counters.
+
+    `is_charged` says whether a rule with a limit charges such keys on this Redis.
+    """
 
     def __init__(self, book: RuleBook, domain: str, prefix: str, is_charged: Callable[[Rule], bool]) -> None:
         self._domain = domain
         self._prefix = prefix
+        self.pattern = f"{escaped(prefix + domain)}_*"
+        """A pattern for SCAN that all of the keys match."""
         self._shapes: dict[int, dict[str, list[_Shape]]] = {}
-        """By the literal text that they begin with, as `Wildcards` has patterns."""
+        """By length and text of the literal start, as `Wildcards` keeps patterns."""
         for name, root in book.domains.items():
-            if name == domain or _begins(name, domain) or _begins(domain, name):
-                for rule, pieces in _walk(root, ()):
-                    if is_charged(rule):
-                        self._add(rule, pieces)
+            if name == domain or name.startswith(f"{domain}_") or domain.startswith(f"{name}_"):
+                for rule, levels in _walk(root, ()):
+                    if is_charged(rule) and rule.limit is not None:
+                        self._add(rule, rule.limit, levels)
 
-    def pattern(self) -> str:
-        """What they fit, for SCAN."""
-        return f"{escaped(self._prefix + self._domain)}_*"
-
-    def counter(self, key: bytes, now: int) -> Counter | None:
-        """The counter, or None when it is not one of this domain's that is charged now."""
+    def parse(self, key: bytes, now: int) -> Counter | None:
+        """The counter; None for a key that no rule of this domain charges now."""
         try:
             name = key.decode()
         except UnicodeDecodeError:
             return None
         stem, _, second = name[len(self._prefix) :].rpartition("_")
-        if not name.startswith(self._prefix) or not second.isdecimal() or len(second) > _LONGEST_SECOND:
+        if not name.startswith(self._prefix) or not second.isdecimal() or len(second) > _MOST_DIGITS:
             return None
         start = int(second) * SECOND
-        shape = max(self._fitting(stem, start, now), key=lambda shape: shape.literal, default=None)
+        shape = max(self._matching(stem, start, now), key=lambda shape: shape.literal, default=None)
         if shape is None or shape.rule.domain != self._domain:
             return None
-        limit = shape.rule.limit
-        assert limit is not None, "an unlimited rule has no counter"
         descriptor = stem[len(self._domain) + 1 :]
-        return Counter(key, self._domain, descriptor, shape.rule, "fixed_window", limit, end=start + limit.window)
+        end = start + shape.limit.window
+        return Counter(key, self._domain, descriptor, shape.rule, "fixed_window", shape.limit, end)
 
-    def _add(self, rule: Rule, pieces: "tuple[_Piece, ...]") -> None:
-        joined = [rule.domain]  # literal texts with anything between them
-        for piece in pieces:
-            joined[-1] += f"_{piece[0]}"
-            joined += piece[1:]
-        fits = re.compile(".*".join(map(re.escape, joined)), re.DOTALL)
-        start = joined[0]
-        shape = _Shape(rule, fits, sum(map(len, joined)))
+    def _add(self, rule: Rule, limit: Limit, levels: "tuple[_Texts, ...]") -> None:
+        texts = [rule.domain]
+        for level in levels:
+            texts[-1] += f"_{level[0]}"
+            texts += level[1:]
+        regex = re.compile(".*".join(map(re.escape, texts)), re.DOTALL)
+        start = texts[0]
+        shape = _Shape(rule, limit, regex, sum(map(len, texts)))
         self._shapes.setdefault(len(start), {}).setdefault(start, []).append(shape)
 
-    def _fitting(self, stem: str, start: int, now: int) -> Iterator[_Shape]:
+    def _matching(self, stem: str, start: int, now: int) -> Iterator[_Shape]:
         for length, shapes in self._shapes.items():
             for shape in shapes.get(stem[:length], ()):
-                limit = shape.rule.limit
-                assert limit is not None, "an unlimited rule has no counter"
-                window = limit.window
-                # A service's clock may be ahead of Redis's, but not by much.
-                if start % window == 0 and now - window < start <= now + window and shape.fits.fullmatch(stem):
+                window = shape.limit.window
+                # Up to one window ahead: a service's clock may be ahead of Redis's.
+                if start % window == 0 and now - window < start <= now + window and shape.regex.fullmatch(stem):
                     yield shape
 
 
-_LONGEST_SECOND: Final = 12
-_Piece = tuple[str, ...]
-"""The literal texts of one level, with anything between them."""
+_MOST_DIGITS: Final = 12
+_Texts = tuple[str, ...]
+"""The literal texts of one level of a rule, between which any text may stand."""
 
 
-def _walk(node: Node, above: tuple[_Piece, ...]) -> Iterator[tuple[Rule, tuple[_Piece, ...]]]:
-    """All rules below, each with the levels that lead to it."""
+def _walk(node: Node, above: tuple[_Texts, ...]) -> Iterator[tuple[Rule, tuple[_Texts, ...]]]:
+    """All rules below the node, each with the levels that lead to it."""
     for name, child in node.children.items():
-        rule = child.rule
         shared = _shared_at(child, len(above))
         if shared is not None:
             key = name if name == shared else name[: -len(shared) - 1]
-            pieces = (*key.split("*")[:-1], f"{key.split('*')[-1]}_{shared}")
+            texts = (*key.split("*")[:-1], f"{key.split('*')[-1]}_{shared}")
         elif child.bare and "*" not in name:
-            pieces = (f"{name}_", "")
+            texts = (f"{name}_", "")
         else:
-            pieces = tuple(name.split("*"))
-        levels = (*above, pieces)
-        if rule is not None:
-            for each in (rule, *rule.beside):
-                yield each, levels
+            texts = tuple(name.split("*"))
+        levels = (*above, texts)
+        if child.rule is not None:
+            for rule in (child.rule, *child.rule.beside):
+                yield rule, levels
         yield from _walk(child, levels)
 
 
 def _shared_at(node: Node, level: int) -> str | None:
-    """The pattern for which all values count, if the level that leads to the node shares its threshold."""
+    """The pattern whose values share one counter at that level, which leads to the node; None if they do not."""
     if node.rule is not None:
         return node.rule.levels[level].shared
     patterns = (_shared_at(child, level) for child in node.children.values())
     return next((pattern for pattern in patterns if pattern is not None), None)
 
 
-def _begins(longer: str, shorter: str) -> bool:
-    return longer.startswith(f"{shorter}_")
-
-
 _SPECIAL: Final = re.compile(r"([*?\[\]\\])")
 
 
 def escaped(text: str) -> str:
-    """The text as a pattern of Redis that only it fits."""
+    """A pattern of Redis that matches this text alone."""
     return _SPECIAL.sub(r"\\\1", text)
 
 
 _BUCKETS: Final = frozenset({"token_bucket", "leaky_bucket"})
 _MANY: Final = 2**52
-"""A limit of so many leaves room for any count, and what is missing from it is the count."""
+"""A limit above any count: what is missing from it is the count."""
 
 _HEADER: Final = Struct(">7sIIIHH")
 _NUMBERS: Final = 65_536
@@ -260,41 +256,41 @@ _INTEGERS: Final = {
     0xCE: Struct(">I"),
     0xCF: Struct(">Q"),
 }
-"""How MessagePack writes integers that are not negative and need more than a byte."""
+"""Types of MessagePack for integers >= 0 that need more than one byte."""
 
 _PACKED: Final = {
     "sliding_window": sliding_window.STATE,
     "token_bucket": token_bucket.STATE,
     "leaky_bucket": token_bucket.STATE,
 }
-"""States that are bytes in Python."""
+"""Algorithms whose state in Python is packed bytes."""
 
 
 class Content(NamedTuple):
-    """What is in a counter; times are microseconds from the moment at which it was read."""
+    """What a counter holds. Times are microseconds from the moment of the reading."""
 
     used: int | None
-    """None of a bucket whose limit is not known, and of what cannot be read."""
+    """None if the bytes cannot be decoded, and for a bucket without a rule: its state alone does not tell."""
     remaining: int | None
-    """What a call would be told; None without a rule."""
+    """What a request would be answered; None without a rule."""
     reset_after: int
-    """Until it is as if untouched, or its window ends."""
+    """Until nothing is used any more: its window ends, or its bucket is as at the start."""
     retry_after: int | None
-    """Until a hit of 1 is allowed: 0 when it is now, `NEVER` when it cannot be; None without a rule."""
+    """Until a hit of cost 1 is allowed: 0 if it is now, `NEVER` if it cannot be; None without a rule."""
     expires_after: int | None
-    """Until Redis forgets the key; None when it never does, or has no such key."""
+    """Until Redis removes the key; None if it never does."""
 
     @property
     def fullness(self) -> float:
-        """Which part of its limit is used; below 0 when that cannot be said."""
+        """The used part of the limit, 0 to 1; -1 if it is not known."""
         if self.used is None or self.remaining is None:
             return -1.0
         total = self.used + self.remaining
         return self.used / total if total else 1.0
 
 
-def content(counter: Counter, stored: bytes | None, milliseconds: int, now: int) -> Content:
-    """What the counter holds at that moment; without bytes it is untouched."""
+def decode(counter: Counter, stored: bytes | None, milliseconds: int, now: int) -> Content:
+    """What the counter holds, from the replies to GET, PTTL and TIME; without bytes nothing is used."""
     expires = milliseconds * 1000 if milliseconds >= 0 else None
     state, readable = _state(counter, stored)
     if not readable or not counter.algorithm:
@@ -317,7 +313,7 @@ def content(counter: Counter, stored: bytes | None, milliseconds: int, now: int)
 
 
 def _state(counter: Counter, stored: bytes | None) -> tuple[State | None, bool]:
-    """The state, and whether it could be read."""
+    """The algorithm's state, and whether the bytes could be decoded."""
     if stored is None:
         return None, True
     try:
@@ -334,7 +330,7 @@ def _state(counter: Counter, stored: bytes | None) -> tuple[State | None, bool]:
 
 
 def _integers(packed: bytes) -> State:
-    """MessagePack, of which nothing but integers is used."""
+    """Decode MessagePack that holds integers alone."""
     numbers: list[int] = []
     at = 0
     while at < len(packed):
@@ -350,7 +346,7 @@ def _integers(packed: bytes) -> State:
 
 
 def _log(stored: bytes, window: int) -> State:
-    """The ring of `sliding_log.lua` as the state of `sliding_log.py`, which has moments that end their window."""
+    """The ring of `sliding_log.lua` as the state of `sliding_log.py`, which keeps the ends of the windows."""
     newest, first, count, size, base, top = _HEADER.unpack_from(stored)
     expiry = int.from_bytes(newest, "big")
     width = 5 if window < 2**39 else 7
