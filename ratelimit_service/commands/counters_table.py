@@ -14,7 +14,7 @@ _DIGEST: Final = "(too long: a digest)"
 
 
 class Row(NamedTuple):
-    """A counter that is shown; the least interesting comes first."""
+    """A counter in the table. Rows are ordered by fullness, then by what is used: heapq evicts the least of them."""
 
     fullness: float
     used: int
@@ -24,21 +24,21 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Seen:
-    """What was found."""
+class Listing:
+    """The fullest counters, `most` of them, and how many there are of each kind."""
 
     most: int
     rows: list[Row] = field(default_factory=list)
     total: int = 0
     untouched: int = 0
-    """Keys besides whose windows are over, or to which all was given back: Redis keeps them a while."""
+    """Not in `total`: keys of which nothing is used, because the window is over or all was refunded. They expire."""
     without_rule: int = 0
     digests: int = 0
     left_out: int = 0
-    moved: bool = False
+    slots_moved: bool = False
 
     def add(self, counter: Counter, content: Content) -> None:
-        """Count it, and keep it if it is among the fullest."""
+        """Count the counter, and keep it if it is among the fullest."""
         if content.used == 0:
             self.untouched += 1
             return
@@ -55,24 +55,26 @@ class Seen:
 
     @property
     def fullest(self) -> list[Row]:
-        """What is shown, in order."""
+        """The rows in the order of the table."""
         return sorted(self.rows, key=lambda row: (-row.fullness, -row.used, row.counter.key))
 
 
-def table(seen: Seen) -> str:
-    """For people; there is one at least."""
-    rows = [_HEADER, *(_cells(row.counter, row.content) for row in seen.fullest)]
+def as_table(listing: Listing) -> str:
+    """The table as text; there is at least one counter."""
+    rows = [_HEADER, *(_cells(row.counter, row.content) for row in listing.fullest)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [_line(cells, widths) for cells in rows] if seen.rows else []
-    lines.append(f"{many(seen.total)}{_shown(len(seen.rows), seen.total)}")
-    if seen.without_rule:
+    lines = [_line(cells, widths) for cells in rows] if listing.rows else []
+    lines.append(f"{counters_in_words(listing.total)}{_shown(len(listing.rows), listing.total)}")
+    if listing.without_rule:
         lines.append(
-            f"{seen.without_rule:,} of them charged by none of the present rules: by limits sent with requests, or by "
-            "rules that were changed or are gone"
+            f"{listing.without_rule:,} of them charged by none of the present rules: by limits sent with requests, or "
+            "by rules that were changed or are gone"
         )
-    if seen.digests:
-        lines.append(f"{seen.digests:,} of them under a digest: the name was too long to tell the descriptor")
-    return "\n".join([*lines, *notes(untouched=seen.untouched, left_out=seen.left_out, moved=seen.moved)])
+    if listing.digests:
+        lines.append(f"{listing.digests:,} of them under a digest: the name was too long to tell the descriptor")
+    return "\n".join(
+        [*lines, *notes(untouched=listing.untouched, left_out=listing.left_out, slots_moved=listing.slots_moved)]
+    )
 
 
 def _shown(rows: int, total: int) -> str:
@@ -83,34 +85,34 @@ def _shown(rows: int, total: int) -> str:
     return ", the fullest is shown" if rows == 1 else f", the {rows:,} fullest are shown"
 
 
-def notes(*, untouched: int = 0, left_out: int, moved: bool) -> Iterator[str]:
-    """What else has to be said of what was found."""
+def notes(*, untouched: int = 0, left_out: int, slots_moved: bool) -> Iterator[str]:
+    """Lines below the table."""
     if untouched:
         yield f"{untouched:,} more to which nothing is charged now: Redis drops such by itself"
     if left_out:
         yield (
-            f"{many(left_out)} besides may be of that rule: a digest stands for too long a descriptor. "
+            f"{counters_in_words(left_out)} besides may be of that rule: a digest stands for too long a descriptor. "
             "Ask for the descriptor itself, or for the whole domain"
         )
-    if moved:
+    if slots_moved:
         yield "Slots of the cluster moved meanwhile: some counters may have been missed. Run it again"
 
 
-def as_json(domain: str, seen: Seen) -> dict[str, Any]:
-    """For programs; times are seconds."""
+def as_json(domain: str, listing: Listing) -> dict[str, Any]:
+    """The listing as JSON; times are seconds."""
     return {
         "domain": domain,
-        "total": seen.total,
-        "untouched": seen.untouched,
-        "without_rule": seen.without_rule,
-        "digests": seen.digests,
-        "left_out": seen.left_out,
-        "slots_moved": seen.moved,
-        "counters": [_row_as_json(row.counter, row.content) for row in seen.fullest],
+        "total": listing.total,
+        "untouched": listing.untouched,
+        "without_rule": listing.without_rule,
+        "digests": listing.digests,
+        "left_out": listing.left_out,
+        "slots_moved": listing.slots_moved,
+        "counters": [_row_as_json(row.counter, row.content) for row in listing.fullest],
     }
 
 
-def many(count: int) -> str:
+def counters_in_words(count: int) -> str:
     """`1,234 counters`."""
     return counted(count, "counter")
 
@@ -122,7 +124,7 @@ def entries_in_words(entries: Entries) -> str:
 
 _HEADER: Final = ("used", "left", "resets in", "expires in", "algorithm", "rule", "descriptor")
 _RIGHT: Final = 4
-"""So many columns of numbers, and times, are aligned to the right."""
+"""The first columns, numbers and times, are aligned to the right."""
 
 
 def _cells(counter: Counter, content: Content) -> tuple[str, ...]:
@@ -155,7 +157,7 @@ _SPANS: Final = ((DAY, "d", HOUR, "h"), (HOUR, "h", MINUTE, "min"), (MINUTE, "mi
 
 
 def span(microseconds: int) -> str:
-    """`41 s`, `2 min 5 s`, `3 d 4 h`; what has begun counts."""
+    """`41 s`, `2 min 5 s`, `3 d 4 h`; rounded up."""
     for unit, name, part, part_name in _SPANS:
         if microseconds >= unit:
             whole, rest = divmod(-(-microseconds // part), unit // part)
@@ -182,5 +184,5 @@ def _row_as_json(counter: Counter, content: Content) -> dict[str, Any]:
 
 
 def _retry(microseconds: int | None) -> float | None:
-    """Seconds until a hit of 1 is allowed; None where it never is, or where nobody knows."""
+    """Seconds until a hit of cost 1 is allowed; None if it never is, or if that is not known."""
     return None if microseconds is None or microseconds < 0 else microseconds / SECOND
