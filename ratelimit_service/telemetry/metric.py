@@ -81,10 +81,11 @@ def exposition(metrics: Iterable[Metric], extra: Labels = ()) -> Iterator[str]:
         lines: list[str] = []
         for labels, value in metric.samples:
             if isinstance(value, Latency):
-                lines += _histogram_lines(metric.name, (*_pairs(labels), *extra), value)
+                lines += _histogram_lines(metric.name, _pairs(labels), value, extra)
+            elif isinstance(labels, str):
+                lines.append(line(metric.name, labels, value))
             else:
-                text = labels if isinstance(labels, str) else label_text((*labels, *extra))
-                lines.append(line(metric.name, text, value))
+                lines.append(line(metric.name, label_text((*labels, *extra)), value))
         yield "".join(lines)
 
 
@@ -104,13 +105,13 @@ def line(name: str, labels: str, value: float) -> str:
     return f"{name}{{{labels}}} {value!r}\n" if labels else f"{name} {value!r}\n"
 
 
-def _histogram_lines(name: str, labels: Labels, latency: Latency) -> Iterator[str]:
+def _histogram_lines(name: str, labels: Labels, latency: Latency, extra: Labels) -> Iterator[str]:
     calls = latency.calls
     for bucket in latency.buckets():
-        yield line(f"{name}_bucket", label_text((*labels, ("le", repr(bucket.seconds)))), bucket.calls)
-    yield line(f"{name}_bucket", label_text((*labels, ("le", "+Inf"))), calls)
-    yield line(f"{name}_sum", label_text(labels), latency.nanoseconds / 1e9)
-    yield line(f"{name}_count", label_text(labels), calls)
+        yield line(f"{name}_bucket", label_text((*labels, ("le", repr(bucket.seconds)), *extra)), bucket.calls)
+    yield line(f"{name}_bucket", label_text((*labels, ("le", "+Inf"), *extra)), calls)
+    yield line(f"{name}_sum", label_text((*labels, *extra)), latency.nanoseconds / 1e9)
+    yield line(f"{name}_count", label_text((*labels, *extra)), calls)
 
 
 def _pairs(labels: Labels | str) -> tuple[tuple[str, str], ...]:
