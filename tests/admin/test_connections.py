@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.server.admin.connections import HttpConnections
+from ratelimit_service.server.admin.connection import HttpConnections
 from ratelimit_service.telemetry.notices import Notices
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, ask, running

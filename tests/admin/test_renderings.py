@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ratelimit_service.server.admin.connection import Turns
 from ratelimit_service.server.admin.renderings import BURST, Rendering
-from ratelimit_service.server.admin.turns import Turns
 from tests.admin.conftest import RULES
 from tests.admin.service import Service, running
 from tests.admin.test_turns import NotingHealth

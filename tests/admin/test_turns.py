@@ -12,10 +12,7 @@ import uvloop
 from aiohttp import web
 
 from ratelimit_service.api.health import Health
-from ratelimit_service.server.admin.connection import READ, HttpConnection
-from ratelimit_service.server.admin.connections import HttpConnections
-from ratelimit_service.server.admin.turns import Turns
-from ratelimit_service.server.admin.wrong_protocol import Misdirected
+from ratelimit_service.server.admin.connection import READ, HttpConnection, HttpConnections, Misdirected, Turns
 from ratelimit_service.telemetry.notices import Notices
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, running

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from ratelimit_service.api.ratelimit import ShouldRateLimit
-from ratelimit_service.server.admin.wrong_protocol import Misdirected, ServerLog
+from ratelimit_service.server.admin.connection import Misdirected, ServerLog
 from ratelimit_service.system.address import Tcp
 from ratelimit_service.system.clock import MINUTE
 from ratelimit_service.telemetry.notices import Notices

@@ -8,15 +8,207 @@
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from functools import partial
+from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import RawRequestMessage
+from yarl import URL
 
-from ratelimit_service.server.admin.connections import HttpConnections
-from ratelimit_service.server.admin.turns import Turns
-from ratelimit_service.server.admin.wrong_protocol import HANDSHAKE, PREFACE, Misdirected
+from ratelimit_service.system.address import Address, Tcp
+from ratelimit_service.telemetry.metric import Metric, MetricType
+from ratelimit_service.telemetry.notices import Notices
+
+
+class Turns:
+    """Pieces of work, first come first served."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[Callable[[], object]] = deque()
+        self._scheduled = False
+
+    def add(self, piece: Callable[[], object]) -> None:
+        """Call it in a turn of its own."""
+        self._pieces.append(piece)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    async def wait(self) -> None:
+        """Until it is the caller's turn."""
+        granted = asyncio.get_running_loop().create_future()
+        self.add(partial(_grant, granted))
+        await granted
+
+    def _run(self) -> None:
+        piece = self._pieces.popleft()
+        # Before the piece is called: it may raise, and the others must not wait for ever.
+        self._scheduled = bool(self._pieces)
+        if self._scheduled:
+            asyncio.get_running_loop().call_soon(self._run)
+        piece()
+
+
+def _grant(granted: asyncio.Future[None]) -> None:
+    if not granted.done():  # it was cancelled
+        granted.set_result(None)
+
+
+_NAME: Final = "ratelimit_http_connections"
+
+
+class Closable(Protocol):
+    """A connection, as far as it is needed here."""
+
+    @property
+    def at_work(self) -> bool:
+        """It waits for this process, and not for its client."""
+
+    def close(self) -> None:
+        """Close it as soon as all that was written is sent."""
+
+    def abort(self) -> None:
+        """Close it at once."""
+
+
+class HttpConnections:
+    """At most `most`."""
+
+    def __init__(self, most: int, notices: Notices) -> None:
+        self._most = most
+        self._notices = notices
+        self._evicted = 0
+        self._open: dict[Closable, None] = {}
+        """The one whose request began or ended last, or that was made last, comes last."""
+
+    def enter(self, connection: Closable) -> None:
+        """Count a new one, and close another if they are too many."""
+        if len(self._open) >= self._most:
+            oldest = next((each for each in self._open if not each.at_work), next(iter(self._open)))
+            self.leave(oldest)
+            self._evicted += 1
+            oldest.abort()
+            self._notices.warn(
+                f"{self._most} HTTP connections are open, the most there may be (HTTP_MAX_CONNECTIONS):"
+                " the one that has asked nothing for longest is closed for each new one"
+            )
+        self._open[connection] = None
+
+    def touch(self, connection: Closable) -> None:
+        """A request of it began or ended."""
+        if connection in self._open:
+            self._open[connection] = self._open.pop(connection)
+
+    def leave(self, connection: Closable) -> None:
+        """It is closed."""
+        self._open.pop(connection, None)
+
+    def close(self) -> None:
+        """Close all."""
+        for connection in tuple(self._open):
+            connection.close()
+
+    def metrics(self) -> Sequence[Metric]:
+        """As metrics."""
+        return (
+            Metric(_NAME, MetricType.GAUGE, "HTTP connections that are open.", [((), len(self._open))]),
+            Metric(
+                f"{_NAME}_evicted_total",
+                MetricType.COUNTER,
+                "HTTP connections closed for newer ones: HTTP_MAX_CONNECTIONS were open.",
+                [((), self._evicted)],
+            ),
+        )
+
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""RFC 9113, 3.4: a client of HTTP/2 begins with these bytes."""
+
+HANDSHAKE: Final = b"\x16\x03"
+"""RFC 8446, 5.1: a client of TLS begins with a record of this type and major version."""
+
+_ANSWER: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+)
+"""What clients of HTTP/2 and of TLS know an HTTP/1.1 port by. A GOAWAY would say more to those of HTTP/2, but it needs
+SETTINGS before it, and by these gRPC's C core takes the connection for made: it connects anew without a pause."""
+
+
+class Misdirected:
+    """Such clients of one port: what they are answered, and what the log says of them."""
+
+    def __init__(self, what: str, port: int, grpc: Sequence[Address], notices: Notices) -> None:
+        self._port = f"the {what} port {port}"
+        places = dict.fromkeys(str(each.port) if isinstance(each, Tcp) else str(each) for each in grpc)
+        self._elsewhere = f"; gRPC is on {', '.join(places)}" if places else ""
+        self._notices = notices
+
+    def refuse_http2(self, client: str) -> bytes:
+        """The answer to a client that begins as HTTP/2 does."""
+        self._notices.warn(f"a client speaks HTTP/2 to {self._port}{self._elsewhere}", client)
+        return _answer(f"This is {self._port}, which speaks HTTP/1.1 only{self._elsewhere}.\n")
+
+    def refuse_tls(self, client: str) -> bytes:
+        """The answer to a client that begins as TLS does."""
+        self._notices.warn(f"a client speaks TLS to {self._port}, which is plain HTTP", client)
+        return _answer(f"This is {self._port}, which speaks HTTP without TLS.\n")
+
+    def handles(self, error: object, client: str) -> bool:
+        """Log the error as such a client's, or drop it when the client has left; False when it is neither."""
+        # Not the error's text: it quotes the client's bytes, which may be a header with a secret. UnicodeEncodeError:
+        # aiohttp's answers quote them too, and fail at those that are not UTF-8.
+        if isinstance(error, HttpProcessingError | web.RequestPayloadError | UnicodeEncodeError):
+            self._notices.warn(f"a client sends bytes that are not HTTP/1.1 to {self._port}", client)
+            return True
+        return isinstance(error, ConnectionError)
+
+    def cannot_parse(self, error: Exception, client: str) -> bytes:
+        """The answer to bytes at which the parser raised."""
+        # Of a ValueError the bytes are the cause, of others perhaps not. The text may quote them.
+        kind = "" if isinstance(error, ValueError) else f" ({type(error).__name__})"
+        self._notices.warn(f"a client sends bytes that are not HTTP/1.1 to {self._port}{kind}", client)
+        return _answer("These bytes are not HTTP/1.1.\n")
+
+
+def _answer(text: str) -> bytes:
+    body = text.encode()
+    return _ANSWER % (len(body), body)
+
+
+def with_target(make: Callable[..., web.BaseRequest]) -> Callable[..., web.BaseRequest]:
+    """Makes requests as `make` does, and of a CONNECT without a target one that no endpoint takes.
+
+    Its message has no URL, at which a request fails before any handler has it: the client would wait for an answer,
+    and asyncio log a traceback.
+    """
+
+    def request(message: RawRequestMessage, *others: Any) -> web.BaseRequest:
+        return make(message if message.path else message._replace(path="/", url=URL("/")), *others)
+
+    return request
+
+
+class ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """The log of aiohttp's server: what clients cause is a notice, anything else an error with its traceback."""
+
+    def __init__(self, log: logging.Logger, misdirected: Misdirected) -> None:
+        super().__init__(log)
+        self._misdirected = misdirected
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **keywords: Any) -> None:
+        """What aiohttp could not read, and what handlers raised; the first argument is the client's address."""
+        if not self._misdirected.handles(exc_info, str(args[0]) if args else ""):
+            super().exception(msg, *args, exc_info=exc_info, **keywords)
+
+    def debug(self, msg: object, *args: object, exc_info: Any = None, **_: Any) -> None:
+        """What aiohttp takes for usual: the bytes of scanners, and clients that left."""
+        self._misdirected.handles(exc_info, str(args[0]) if args else "")
+
 
 READ: Final = 2048
 """Bytes parsed in one turn. The worst, chunks of one byte, take aiohttp 0.3 µs a byte: 0.6 ms."""

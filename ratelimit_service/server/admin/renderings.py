@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from ratelimit_service.server.admin.turns import Turns
+from ratelimit_service.server.admin.connection import Turns
 
 EVERY_SECONDS: Final = 1.0
 """A text is begun once in these, on average."""

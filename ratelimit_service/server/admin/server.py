@@ -16,15 +16,23 @@ from aiohttp.typedefs import Middleware
 
 from ratelimit_service.errors import StartError
 from ratelimit_service.server.admin.browsers import refuse_cross_site, refuse_foreign_hosts
-from ratelimit_service.server.admin.connection import KEEPALIVE_SECONDS, NAME, Handler, HttpConnection, Transport
-from ratelimit_service.server.admin.connections import HttpConnections
+from ratelimit_service.server.admin.connection import (
+    KEEPALIVE_SECONDS,
+    NAME,
+    Handler,
+    HttpConnection,
+    HttpConnections,
+    Misdirected,
+    ServerLog,
+    Transport,
+    Turns,
+    with_target,
+)
 from ratelimit_service.server.admin.explain import explained_answer
 from ratelimit_service.server.admin.json_api import Called, JsonApi, http_answer
 from ratelimit_service.server.admin.renderings import Rendering
 from ratelimit_service.server.admin.status import Listening, Status
 from ratelimit_service.server.admin.texts import rules_text, stats_text
-from ratelimit_service.server.admin.turns import Turns
-from ratelimit_service.server.admin.wrong_protocol import Misdirected, ServerLog, with_target
 from ratelimit_service.server.metrics import Metrics
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
