@@ -24,8 +24,8 @@ from ratelimit_service.server.series import plain, upstream_text
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.telemetry.metric import Metric, head, label_text, line
-from ratelimit_service.telemetry.notices import Notices
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.lag import of_lag
 from ratelimit_service.transports.options import Tls
@@ -111,7 +111,7 @@ class Parts:
         self.metrics = Metrics(
             ServiceState(self.limiter, self.method, self.watcher, self.health, Known().metrics, workers),
             extra_labels=labels,
-            http=HttpConnections(500, Notices(logging.getLogger("tests"), Clock())).metrics,
+            http=HttpConnections(500, ThrottledLog(logging.getLogger("tests"), Clock())).metrics,
         )
 
     def ask(self, *entries: tuple[str, str], domain: str = "shop", cost: int = 1, limit: Limit | None = None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratelimit_service.server.admin.connection import HttpConnections
-from ratelimit_service.telemetry.notices import Notices
+from ratelimit_service.telemetry.logs import ThrottledLog
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, ask, running
 from tests.clocks import Clock
@@ -32,7 +32,7 @@ class Connection:
 
 def three(*connections: Connection) -> HttpConnections:
     """Of at most three, those that are open, the first of them the oldest."""
-    open_ = HttpConnections(3, Notices(logging.getLogger("tests"), Clock()))
+    open_ = HttpConnections(3, ThrottledLog(logging.getLogger("tests"), Clock()))
     for connection in connections:
         open_.enter(connection)
     return open_

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from ratelimit_service.api.health import Health
 from ratelimit_service.server.admin.connection import READ, HttpConnection, HttpConnections, Misdirected, Turns
-from ratelimit_service.telemetry.notices import Notices
+from ratelimit_service.telemetry.logs import ThrottledLog
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, running
 from tests.clocks import Clock
@@ -58,8 +58,8 @@ class Parser(asyncio.Protocol):
 async def parsed(sent: Sequence[bytes]) -> Reads:
     """The reads of a parser, each with its turn of the loop, when each of these is sent on a connection of its own."""
     loop, turns, lost, reads = Loop(), Turns(), asyncio.Queue[None](), Reads()
-    notices = Notices(logging.getLogger("tests"), Clock())
-    connections, misdirected = HttpConnections(100, notices), Misdirected("HTTP", 8080, [], notices)
+    warnings = ThrottledLog(logging.getLogger("tests"), Clock())
+    connections, misdirected = HttpConnections(100, warnings), Misdirected("HTTP", 8080, [], warnings)
 
     def connection() -> HttpConnection:
         parser = Parser(loop, reads, lost)

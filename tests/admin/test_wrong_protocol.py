@@ -17,7 +17,7 @@ from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.server.admin.connection import Misdirected, ServerLog
 from ratelimit_service.system.address import Tcp
 from ratelimit_service.system.clock import MINUTE
-from ratelimit_service.telemetry.notices import Notices
+from ratelimit_service.telemetry.logs import ThrottledLog
 from tests import peers
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, ask, running
@@ -194,7 +194,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_line(
 
 def test_an_error_of_ours_keeps_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("tests")
-    server_log = ServerLog(log, Misdirected("HTTP", 8080, [], Notices(log, Clock())))
+    server_log = ServerLog(log, Misdirected("HTTP", 8080, [], ThrottledLog(log, Clock())))
 
     server_log.exception("Error handling request from %s", "127.0.0.1", exc_info=ValueError("ours"))
 
@@ -203,10 +203,10 @@ def test_an_error_of_ours_keeps_its_traceback(caplog: pytest.LogCaptureFixture) 
 
 def test_a_notice_comes_again_after_a_minute_whichever_the_client(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    notices = Notices(logging.getLogger("tests"), clock)
+    warnings = ThrottledLog(logging.getLogger("tests"), clock)
 
     for client in ("10.0.0.1", "fd00::a", "fd00::b"):
-        notices.warn("port 8080", client)
+        warnings.warn("port 8080", client)
         clock.advance(MINUTE // 2)
 
     assert logged(caplog) == [

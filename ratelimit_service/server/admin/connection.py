@@ -21,8 +21,8 @@ from aiohttp.http_parser import RawRequestMessage
 from yarl import URL
 
 from ratelimit_service.system.address import Address, Tcp
+from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.telemetry.metric import Metric, MetricType
-from ratelimit_service.telemetry.notices import Notices
 
 
 class Turns:
@@ -79,9 +79,9 @@ class Closable(Protocol):
 class HttpConnections:
     """At most `most`."""
 
-    def __init__(self, most: int, notices: Notices) -> None:
+    def __init__(self, most: int, warnings: ThrottledLog) -> None:
         self._most = most
-        self._notices = notices
+        self._warnings = warnings
         self._evicted = 0
         self._open: dict[Closable, None] = {}
         """The one whose request began or ended last, or that was made last, comes last."""
@@ -93,7 +93,7 @@ class HttpConnections:
             self.leave(oldest)
             self._evicted += 1
             oldest.abort()
-            self._notices.warn(
+            self._warnings.warn(
                 f"{self._most} HTTP connections are open, the most there may be (HTTP_MAX_CONNECTIONS):"
                 " the one that has asked nothing for longest is closed for each new one"
             )
@@ -142,20 +142,20 @@ SETTINGS before it, and by these gRPC's C core takes the connection for made: it
 class Misdirected:
     """Such clients of one port: what they are answered, and what the log says of them."""
 
-    def __init__(self, what: str, port: int, grpc: Sequence[Address], notices: Notices) -> None:
+    def __init__(self, what: str, port: int, grpc: Sequence[Address], warnings: ThrottledLog) -> None:
         self._port = f"the {what} port {port}"
         places = dict.fromkeys(str(each.port) if isinstance(each, Tcp) else str(each) for each in grpc)
         self._elsewhere = f"; gRPC is on {', '.join(places)}" if places else ""
-        self._notices = notices
+        self._warnings = warnings
 
     def refuse_http2(self, client: str) -> bytes:
         """The answer to a client that begins as HTTP/2 does."""
-        self._notices.warn(f"a client speaks HTTP/2 to {self._port}{self._elsewhere}", client)
+        self._warnings.warn(f"a client speaks HTTP/2 to {self._port}{self._elsewhere}", client)
         return _answer(f"This is {self._port}, which speaks HTTP/1.1 only{self._elsewhere}.\n")
 
     def refuse_tls(self, client: str) -> bytes:
         """The answer to a client that begins as TLS does."""
-        self._notices.warn(f"a client speaks TLS to {self._port}, which is plain HTTP", client)
+        self._warnings.warn(f"a client speaks TLS to {self._port}, which is plain HTTP", client)
         return _answer(f"This is {self._port}, which speaks HTTP without TLS.\n")
 
     def handles(self, error: object, client: str) -> bool:
@@ -163,7 +163,7 @@ class Misdirected:
         # Not the error's text: it quotes the client's bytes, which may be a header with a secret. UnicodeEncodeError:
         # aiohttp's answers quote them too, and fail at those that are not UTF-8.
         if isinstance(error, HttpProcessingError | web.RequestPayloadError | UnicodeEncodeError):
-            self._notices.warn(f"a client sends bytes that are not HTTP/1.1 to {self._port}", client)
+            self._warnings.warn(f"a client sends bytes that are not HTTP/1.1 to {self._port}", client)
             return True
         return isinstance(error, ConnectionError)
 
@@ -171,7 +171,7 @@ class Misdirected:
         """The answer to bytes at which the parser raised."""
         # Of a ValueError the bytes are the cause, of others perhaps not. The text may quote them.
         kind = "" if isinstance(error, ValueError) else f" ({type(error).__name__})"
-        self._notices.warn(f"a client sends bytes that are not HTTP/1.1 to {self._port}{kind}", client)
+        self._warnings.warn(f"a client sends bytes that are not HTTP/1.1 to {self._port}{kind}", client)
         return _answer("These bytes are not HTTP/1.1.\n")
 
 

@@ -40,8 +40,8 @@ from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import SECOND, steady_clock
 from ratelimit_service.system.listen import Opened, open_sockets
 from ratelimit_service.system.open_files import within_file_limit
+from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.telemetry.metric import CONTENT_TYPE
-from ratelimit_service.telemetry.notices import Notices
 
 log = logging.getLogger(__name__)
 
@@ -89,9 +89,9 @@ class AdminServer:
     ) -> None:
         self._state = state
         self._settings = settings
-        self._notices = Notices(log, steady_clock)
+        self._warnings = ThrottledLog(log, steady_clock)
         self._turns = Turns()
-        self._connections = HttpConnections(within_file_limit(settings.http_max_connections), self._notices)
+        self._connections = HttpConnections(within_file_limit(settings.http_max_connections), self._warnings)
         self._metrics = Metrics(state, http=self._connections.metrics, extra_labels=settings.extra_tags)
         self._status = Status(state)
         # The request; its descriptors, each perhaps with a limit and a multiplier; their entries.
@@ -120,7 +120,7 @@ class AdminServer:
             listeners = _listeners(addresses)
             got.append([_bound(listener) for listener in listeners])
             for listener, address in zip(listeners, got[-1], strict=True):
-                await self._serve(listener, port, Misdirected(port.what, address.port, grpc, self._notices))
+                await self._serve(listener, port, Misdirected(port.what, address.port, grpc, self._warnings))
                 listening.append(Listening(port.what, str(address)))
                 log.info("listening for %s on %s", port.what, address)
         self._status.listening = listening

@@ -10,8 +10,8 @@ from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.errors import RpcError
 from ratelimit_service.system.clock import SECOND, Clock, Tick
 from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.telemetry.metric import Metric
-from ratelimit_service.telemetry.notices import Notices
 from ratelimit_service.transports.http2.ages import Age, Due
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.deadlines import GRAIN, Deadlines
@@ -72,7 +72,7 @@ class Server:
         self.streams_end = False
         self.draining = False
         self._options = options
-        self._notices = Notices(log, self.now)
+        self._notices = ThrottledLog(log, self.now)
         self._wires: dict[Wire, Age] = {}
         self._places: Places[Wire] = Places()
         self._ended: list[Wire] = []
