@@ -11,7 +11,7 @@ from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import NEVER, Request
-from ratelimit_service.rules.explain import in_words, why_unlimited
+from ratelimit_service.rules.explain import quoted_entries, why_unlimited
 from ratelimit_service.rules.report import quoted
 from ratelimit_service.rules.rule import Rule, window_in_words
 from ratelimit_service.stores.hit import NO_LIMIT, Hit
@@ -45,14 +45,14 @@ def log_failure(body: bytes, error: RpcError) -> None:
     except RpcError:
         asked = f"{len(body)} bytes"
     else:
-        descriptors = " + ".join(in_words(descriptor.entries) for descriptor in request.descriptors)
+        descriptors = " + ".join(quoted_entries(descriptor.entries) for descriptor in request.descriptors)
         asked = f"{quoted(request.domain)} {descriptors}"
     log.debug("no decision: %s: %s, %s", asked, error.status.name, error.message)
 
 
 def _decisions(verdict: Verdict, request: Request, limiter: Limiter) -> Iterator[str]:
     for descriptor, hit in zip(request.descriptors, verdict.hits, strict=True):
-        asked = f"{quoted(request.domain)} {in_words(descriptor.entries)}"
+        asked = f"{quoted(request.domain)} {quoted_entries(descriptor.entries)}"
         if hit is not None:
             yield f"{asked}: {_decision(hit)}"
         elif limiter.book is not None:

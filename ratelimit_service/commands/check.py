@@ -9,12 +9,12 @@ import click
 
 from ratelimit_service.commands.sources import env_file_option, merge_option, read_settings, rules_flags, rules_option
 from ratelimit_service.errors import Problem, RulesError
-from ratelimit_service.rules.advice import KINDS, advise
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.document import Source
+from ratelimit_service.rules.lint import KINDS, lint
 from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.report import Advice
-from ratelimit_service.rules.rule import counted
+from ratelimit_service.rules.report import LintWarning
+from ratelimit_service.rules.rule import plural
 from ratelimit_service.rules.watch import ensure_there, read_sources
 from ratelimit_service.settings import Section
 
@@ -61,7 +61,7 @@ def command(
     elif rules is not None:
         raise click.UsageError("--rules says where rules are when no PATH does: leave one of them out")
     book, errors = _load(paths or [settings.rules_path], settings.merge_domain_config)
-    warnings = [] if book is None else [warning for warning in advise(book) if warning.kind not in ignored]
+    warnings = [] if book is None else [warning for warning in lint(book) if warning.kind not in ignored]
     if as_json:
         click.echo(json.dumps(_findings(book, errors, warnings), indent=2, ensure_ascii=False))
     else:
@@ -71,7 +71,7 @@ def command(
             click.echo(error, err=True)
         if book is not None:
             where = "" if paths else f" ({settings.rules_path})"
-            click.echo(f"{counted(len(book.rules), 'rule')} in {counted(len(book.domains), 'domain')} are good{where}")
+            click.echo(f"{plural(len(book.rules), 'rule')} in {plural(len(book.domains), 'domain')} are good{where}")
     if errors:
         sys.exit(1)
 
@@ -96,7 +96,7 @@ def _load(paths: Sequence[Path], merge_domains: bool) -> tuple[RuleBook | None, 
     return (None if errors else book), errors
 
 
-def _findings(book: RuleBook | None, errors: Sequence[Problem], warnings: Sequence[Advice]) -> dict[str, object]:
+def _findings(book: RuleBook | None, errors: Sequence[Problem], warnings: Sequence[LintWarning]) -> dict[str, object]:
     return {
         "rules": None if book is None else len(book.rules),
         "domains": None if book is None else len(book.domains),
@@ -105,5 +105,5 @@ def _findings(book: RuleBook | None, errors: Sequence[Problem], warnings: Sequen
     }
 
 
-def _finding(problem: Problem | Advice) -> dict[str, object]:
+def _finding(problem: Problem | LintWarning) -> dict[str, object]:
     return {"file": problem.path, "line": problem.line, "column": problem.column, "message": problem.message}

@@ -190,7 +190,7 @@ def _rules_by_name(book: RuleBook, domain: str) -> dict[str, list[Rule]]:
     for rule in book.rules:
         if rule.domain == domain:
             path = ".".join(rule.path)
-            levels = ".".join(rule.path[: len(rule.path) - len(rule.span)])
+            levels = ".".join(rule.path[: len(rule.path) - len(rule.path_suffix)])
             places = _places(rule.place) if rule.place else ()
             for each in {path, levels, rule.name, *places}:
                 known.setdefault(each, []).append(rule)

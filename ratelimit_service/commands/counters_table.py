@@ -6,7 +6,7 @@ from heapq import heappush, heappushpop
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.rules.report import printable
-from ratelimit_service.rules.rule import Entries, counted, limit_in_words
+from ratelimit_service.rules.rule import Entries, limit_in_words, plural
 from ratelimit_service.stores.redis.counters_decode import Content, Counter
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 
@@ -114,7 +114,7 @@ def as_json(domain: str, listing: Listing) -> dict[str, Any]:
 
 def counters_in_words(count: int) -> str:
     """`1,234 counters`."""
-    return counted(count, "counter")
+    return plural(count, "counter")
 
 
 def entries_in_words(entries: Entries) -> str:

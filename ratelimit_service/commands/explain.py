@@ -26,7 +26,7 @@ from ratelimit_service.commands.sources import (
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.explain import Explained, as_json, charged, explain, state
+from ratelimit_service.rules.explain import RequestExplanation, as_json, charged_rules, explain, state
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
@@ -106,13 +106,15 @@ def _of_rules_here(
     return found
 
 
-async def _look(settings: Settings, book: RuleBook, explained: Explained, found: dict[str, Any]) -> dict[str, str]:
+async def _look(
+    settings: Settings, book: RuleBook, explained: RequestExplanation, found: dict[str, Any]
+) -> dict[str, str]:
     """Add to each rule what is in its counter now; says which store that is, and why it cannot be asked."""
     from ratelimit_service.stores.redis.counters import Counters
 
     async with aclosing(Counters(settings, book)) as counters:
         try:
-            for index, number, met in charged(explained):
+            for index, number, met in charged_rules(explained):
                 rule, entries = met.rule, explained.descriptors[index].entries
                 [batch] = await counters.of_descriptor(explained.domain, entries, [rule], overriding=False)
                 # A counter of a limit that came with a request has no rule of the book; here it has.

@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
-from ratelimit_service.rules.options import read_span, window_problem
+from ratelimit_service.rules.options import read_window, window_problem
 
 
 class _LimitType(click.ParamType[Limit]):
@@ -17,7 +17,7 @@ class _LimitType(click.ParamType[Limit]):
         if isinstance(value, Limit):
             return value
         requests, _, unit = value.partition("/")
-        span = read_span(unit.strip())
+        span = read_window(unit.strip())
         if not requests.isdecimal() or int(requests) > MAX_REQUESTS or span is None:
             units = ", ".join(unit.name.lower() for unit in Unit)
             self.fail(f"{value!r} is not a limit such as 10/minute or '10/5 minutes'; units are {units}", param, ctx)

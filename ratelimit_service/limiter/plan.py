@@ -12,7 +12,7 @@ from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import why_unlimited
-from ratelimit_service.rules.rule import REQUEST, Entries, Rule, counter_key, near_threshold, sent_path, tally_of
+from ratelimit_service.rules.rule import REQUEST, Entries, Rule, counter_key, near_threshold, override_path, tally_of
 from ratelimit_service.stores.hit import NO_LIMIT, Hit, in_bundles
 from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Tallies, Tally
 
@@ -149,7 +149,7 @@ class Planner:
             return book.match(domain, descriptor.entries)
         entries = descriptor.entries
         near = near_threshold(limit.requests, self._near_ratio)
-        return book.overriding(domain, entries, limit, near, self._overrides.of(sent_path(domain, entries)))
+        return book.overriding(domain, entries, limit, near, self._overrides.of(override_path(domain, entries)))
 
 
 def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook) -> Sequence[str]:

@@ -8,7 +8,7 @@ the one of the node that the last entry reaches.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ratelimit_service.model import Limit
-from ratelimit_service.rules.report import Advice
+from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Place, Rule
 from ratelimit_service.telemetry.tally import Tally
 
@@ -94,11 +94,11 @@ class RuleBook:
     """Every domain with its tree of nodes.
 
     In the domains of `together`, a limit that comes with a request is charged together with the others. `warnings` are
-    those that the text of the files gave; `advise` adds what the tree tells.
+    those that the text of the files gave; `lint` adds what the tree tells.
     """
 
     def __init__(
-        self, domains: Mapping[str, Node], together: Collection[str] = (), warnings: Sequence[Advice] = ()
+        self, domains: Mapping[str, Node], together: Collection[str] = (), warnings: Sequence[LintWarning] = ()
     ) -> None:
         self.domains = domains
         self.warnings = warnings
@@ -151,12 +151,14 @@ class RuleBook:
         """
         rule = self.match(domain, entries)
         if rule is not None:
-            return Rule.overriding(domain, limit, near, tally=tally, together=rule.together, span=rule.span)
+            return Rule.overriding(
+                domain, limit, near, tally=tally, together=rule.together, path_suffix=rule.path_suffix
+            )
         together = REQUEST if domain in self.together else ALONE
         return Rule.overriding(domain, limit, near, tally=tally, together=together)
 
 
-def let_go(books: list[RuleBook]) -> None:
+def free_books(books: list[RuleBook]) -> None:
     """Empty the list, freeing the books in it piece by piece.
 
     Freed at once, one of ten thousand rules would hold up all threads for 5 ms.

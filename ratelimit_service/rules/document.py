@@ -46,7 +46,7 @@ _INTEGER = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0[oO]?([0-7]+
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _BASES = (16, 2, 8, 10)
 
-_LONGEST_INTEGER = 70
+_MAX_INTEGER_LENGTH = 70
 """The sign, `0b` and 64 digits, and some; Python refuses to make integers of very many digits."""
 
 
@@ -57,7 +57,7 @@ def resolve(text: str) -> Value:
     if text[0] not in _NUMERIC:
         return text
     plain = text.replace("_", "") if text[0] != "." else text
-    if len(plain) <= _LONGEST_INTEGER and (match := _INTEGER.fullmatch(plain)):
+    if len(plain) <= _MAX_INTEGER_LENGTH and (match := _INTEGER.fullmatch(plain)):
         sign, *digits = match.groups()
         number = next(int(part, base) for part, base in zip(digits, _BASES, strict=True) if part)
         number = -number if sign == "-" else number
@@ -92,7 +92,7 @@ def _printed_float(value: float) -> str:
     return f"{Decimal(repr(value)).normalize():f}"
 
 
-class At(NamedTuple):
+class Position(NamedTuple):
     """A place that no node stands at."""
 
     line: int
@@ -108,7 +108,7 @@ class Scalar(NamedTuple):
     value: Value
 
 
-class Items(NamedTuple):
+class YamlList(NamedTuple):
     """A list."""
 
     line: int
@@ -123,7 +123,7 @@ class Field(NamedTuple):
     value: "YamlNode"
 
 
-class Fields(NamedTuple):
+class YamlMap(NamedTuple):
     """A map by the texts of its keys, without duplicates, merge keys resolved."""
 
     line: int
@@ -131,15 +131,15 @@ class Fields(NamedTuple):
     fields: dict[str, Field]
 
 
-YamlNode = Scalar | Items | Fields
+YamlNode = Scalar | YamlList | YamlMap
 
 
 def kind_of(node: YamlNode) -> str:
     """What the node is, in the words of a message."""
     match node:
-        case Items():
+        case YamlList():
             return "a list"
-        case Fields():
+        case YamlMap():
             return "a map"
         case Scalar(value=None):
             return "null"
@@ -151,15 +151,15 @@ def kind_of(node: YamlNode) -> str:
             return f"the text {quoted(node.text)}"
 
 
-def dismantle(node: YamlNode) -> None:
+def free_nodes(node: YamlNode) -> None:
     """Take the tree apart, piece by piece. Freed as a whole, a large one would hold up all threads for 20 ms."""
     match node:
-        case Items():
+        case YamlList():
             while node.items:
-                dismantle(node.items.pop())
-        case Fields():
+                free_nodes(node.items.pop())
+        case YamlMap():
             while node.fields:
-                dismantle(node.fields.popitem()[1].value)
+                free_nodes(node.fields.popitem()[1].value)
 
 
 try:
@@ -167,14 +167,14 @@ try:
 except ImportError:  # PyYAML was built without libyaml; its own parser is ten times slower and says the same
     from yaml import SafeLoader as EventParser  # type: ignore[assignment]  # both have get_event
 
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 """A hundred thousand rules fit; what is larger is no rules file."""
-MOST_NODES = 2_000_000
+MAX_NODES = 2_000_000
 """A hundred thousand rules have about a million. Aliases count as all that they stand for."""
-MOST_NESTED = 100
+MAX_DEPTH = 100
 
 _CHUNK = 16 * 1024
-_MOST_TAG_DIRECTIVES = 100
+_MAX_TAG_DIRECTIVES = 100
 """libyaml compares each with all before it: a file of nothing else would take it half an hour."""
 _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -189,12 +189,12 @@ def read_document(source: Source, report: Report) -> YamlNode | None:
 
 
 def _check_text(text: bytes, report: Report) -> None:
-    if len(text) > MOST_BYTES:
-        report.stop(At(0, 0), f"is larger than {MOST_BYTES >> 20} MiB; split it")
+    if len(text) > MAX_BYTES:
+        report.stop(Position(0, 0), f"is larger than {MAX_BYTES >> 20} MiB; split it")
     if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        report.stop(At(1, 1), "is written in UTF-16; save it as UTF-8")
-    if text.count(b"%TAG") > _MOST_TAG_DIRECTIVES:
-        report.stop(At(0, 0), f"has more than {_MOST_TAG_DIRECTIVES} %TAG directives, and needs none")
+        report.stop(Position(1, 1), "is written in UTF-16; save it as UTF-8")
+    if text.count(b"%TAG") > _MAX_TAG_DIRECTIVES:
+        report.stop(Position(0, 0), f"has more than {_MAX_TAG_DIRECTIVES} %TAG directives, and needs none")
     decode = codecs.getincrementaldecoder("utf-8")().decode
     line = column = 1
     before = ""
@@ -218,7 +218,7 @@ def _check_text(text: bytes, report: Report) -> None:
             line, column = line + len(lines), 1
         column += len(rest)
         if problem:
-            report.stop(At(line, column), problem)
+            report.stop(Position(line, column), problem)
 
 
 class _Chunks:
@@ -280,12 +280,12 @@ class Composer:
             self._report.stop(_mark(error.problem_mark or error.context_mark), _syntax(error))
         except (yaml.YAMLError, ValueError, OverflowError) as error:
             # Text that was checked before does not come here with libyaml; PyYAML's own parser trips over some escapes.
-            self._report.stop(At(0, 0), f"is not valid YAML: {error}")
+            self._report.stop(Position(0, 0), f"is not valid YAML: {error}")
 
     def _node(self, event: Any, depth: int) -> YamlNode:
         self._nodes += 1
-        if self._nodes > MOST_NODES:
-            self._report.stop(_at(event), f"the file has more than {MOST_NODES:,} nodes; split it")
+        if self._nodes > MAX_NODES:
+            self._report.stop(_at(event), f"the file has more than {MAX_NODES:,} nodes; split it")
         match event:
             case yaml.AliasEvent():
                 return self._alias(event)
@@ -294,8 +294,8 @@ class Composer:
                 if event.anchor is not None:
                     self._anchors[event.anchor] = _Anchor(node, 1)
                 return node
-        if depth >= MOST_NESTED:
-            self._report.stop(_at(event), f"lists and maps are nested deeper than {MOST_NESTED}")
+        if depth >= MAX_DEPTH:
+            self._report.stop(_at(event), f"lists and maps are nested deeper than {MAX_DEPTH}")
         before = self._nodes
         if event.anchor is not None:
             self._anchors[event.anchor] = _Anchor(None, 0)
@@ -311,8 +311,8 @@ class Composer:
         if anchor.node is None:
             self._report.stop(_at(event), f"alias *{event.anchor} stands inside its own anchor &{event.anchor}")
         self._nodes += anchor.size
-        if self._nodes > MOST_NODES:
-            self._report.stop(_at(event), f"aliases expand the file to more than {MOST_NODES:,} nodes; split it")
+        if self._nodes > MAX_NODES:
+            self._report.stop(_at(event), f"aliases expand the file to more than {MAX_NODES:,} nodes; split it")
         return anchor.node
 
     def _scalar(self, event: Any) -> Scalar:
@@ -351,14 +351,14 @@ class Composer:
             self._report.add(_at(event), f"{quoted(text)} is not what its tag {_short(tag)} says")
         return value
 
-    def _items(self, event: Any, depth: int) -> Items:
+    def _items(self, event: Any, depth: int) -> YamlList:
         self._check_tag(event, "seq")
         items: list[YamlNode] = []
         while not isinstance(inner := self._event(), yaml.SequenceEndEvent):
             items.append(self._node(inner, depth + 1))
-        return Items(event.start_mark.line + 1, event.start_mark.column + 1, items)
+        return YamlList(event.start_mark.line + 1, event.start_mark.column + 1, items)
 
-    def _fields(self, event: Any, depth: int) -> Fields:
+    def _fields(self, event: Any, depth: int) -> YamlMap:
         self._check_tag(event, "map")
         fields: dict[str, Field] = {}
         written: dict[str, Scalar] = {}
@@ -377,13 +377,13 @@ class Composer:
                     self._merge(value, fields)
                 else:
                     fields[key.text] = Field(key, value)
-        return Fields(event.start_mark.line + 1, event.start_mark.column + 1, fields)
+        return YamlMap(event.start_mark.line + 1, event.start_mark.column + 1, fields)
 
     def _merge(self, value: YamlNode, fields: dict[str, Field]) -> None:
         """Take in the fields of other maps: the first map of a list wins, and of a merge and a key the later one."""
-        maps = value.items if isinstance(value, Items) else [value]
+        maps = value.items if isinstance(value, YamlList) else [value]
         for one in reversed(maps):
-            if isinstance(one, Fields):
+            if isinstance(one, YamlMap):
                 fields.update(one.fields)
             else:
                 self._report.add(one, f"<< takes a map or a list of maps, not {kind_of(one)}")
@@ -408,12 +408,12 @@ def _short(tag: str) -> str:
     return quoted("!!" + tag.removeprefix(_TAGS) if tag.startswith(_TAGS) else tag)[1:-1]
 
 
-def _at(event: Any) -> At:
+def _at(event: Any) -> Position:
     return _mark(event.start_mark)
 
 
-def _mark(mark: Any) -> At:
-    return At(0, 0) if mark is None else At(mark.line + 1, mark.column + 1)
+def _mark(mark: Any) -> Position:
+    return Position(0, 0) if mark is None else Position(mark.line + 1, mark.column + 1)
 
 
 def _syntax(error: yaml.MarkedYAMLError) -> str:

@@ -20,14 +20,14 @@ from ratelimit_service.rules.rule import (
     counting_in_words,
     limit_in_words,
     metric_path,
-    sent_path,
+    override_path,
 )
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Path, Tally
 
-_MOST_TRIED = 1000
+_MAX_TRIED = 1000
 """Entries that are tried in another order, and nodes that are looked at below the last: a book may have a million."""
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def hints_of(walk: Sequence[Node], entries: Entries) -> tuple[str, ...]:
@@ -37,7 +37,7 @@ def hints_of(walk: Sequence[Node], entries: Entries) -> tuple[str, ...]:
 
 def _hints(walk: Sequence[Node], entries: Entries) -> Iterator[str]:
     last, met = walk[-1], len(walk) - 1
-    other = in_another_order(walk[0], entries, _MOST_TRIED)
+    other = in_another_order(walk[0], entries, _MAX_TRIED)
     if other is not None:
         order, rule = other
         yield f"In the order {words(order)} the rule at {rule.place} applies: entries are met in the order of the file."
@@ -76,13 +76,13 @@ def _names(node: Node, key: str, value: str) -> Iterator[str]:
     """What there is at the level where an entry fits nothing."""
     if not node.children:
         return
-    some = list(islice(node.children, _MOST_TRIED))
+    some = list(islice(node.children, _MAX_TRIED))
     near = nearest(f"{key}_{value}", some) or nearest(key, some)
     if near:
         yield f"Did you mean {quoted(near)} ({node.children[near].place})?"
     else:
-        names = ", ".join(map(quoted, islice(node.children, _MOST_NAMED)))
-        more = len(node.children) - _MOST_NAMED
+        names = ", ".join(map(quoted, islice(node.children, _MAX_NAMED)))
+        more = len(node.children) - _MAX_NAMED
         yield f"At this level there are {names}{f' and {more:,} more' if more > 0 else ''}."
 
 
@@ -91,18 +91,18 @@ def _rules_below(node: Node) -> list[tuple[str, Rule]]:
     found: list[tuple[str, Rule]] = []
     waiting = deque([("", node)])
     looked = 0
-    while waiting and len(found) < _MOST_NAMED and looked < _MOST_TRIED:
+    while waiting and len(found) < _MAX_NAMED and looked < _MAX_TRIED:
         path, parent = waiting.popleft()
-        for name, child in islice(parent.children.items(), _MOST_TRIED):
+        for name, child in islice(parent.children.items(), _MAX_TRIED):
             looked += 1
             if child.rule is not None:
                 found.append((f"{path}{name}", child.rule))
             else:
                 waiting.append((f"{path}{name} ", child))
-    return found[:_MOST_NAMED]
+    return found[:_MAX_NAMED]
 
 
-_MOST_TRIED_IN_A_CALL: Final = 50
+_MAX_TRIED_IN_A_CALL: Final = 50
 """Entries that `why_unlimited` tries to find another order: enough for four."""
 
 
@@ -116,28 +116,29 @@ def why_unlimited(book: RuleBook, domain: str, entries: Entries) -> str:
     if count == len(entries) and last.rule is not None:
         return f"another limit of the request replaces the rule at {last.rule.place}"
     if count < len(entries):
-        why = f"entry {count + 1} of {len(entries)}, {in_words(entries[count : count + 1])}, fits nothing below {here}"
+        entry = quoted_entries(entries[count : count + 1])
+        why = f"entry {count + 1} of {len(entries)}, {entry}, fits nothing below {here}"
     else:
         why = f"{here} has no limit"
-    other = in_another_order(nodes[0], entries, _MOST_TRIED_IN_A_CALL)
+    other = in_another_order(nodes[0], entries, _MAX_TRIED_IN_A_CALL)
     if other is not None:
         order, rule = other
-        return f"{why}; in the order {in_words(order)} the rule at {rule.place} applies"
+        return f"{why}; in the order {quoted_entries(order)} the rule at {rule.place} applies"
     if count < len(entries) and last.rule is not None:
         further = len(entries) - count
         return f"{why}: the rule there ends {'1 entry' if further == 1 else f'{further} entries'} earlier"
     return f"{why}, and the rules below it need further entries" if count == len(entries) and last.children else why
 
 
-def in_words(entries: Entries) -> str:
+def quoted_entries(entries: Entries) -> str:
     """`user="ada" path="/cart"`: shortened, and without anything that a terminal would obey."""
     return " ".join(f"{quoted(key)[1:-1]}={quoted(value)}" for key, value in entries)
 
 
-MOST_LISTED = 10
+MAX_LISTED = 10
 """Wildcards of one step that are listed though they were not chosen, and domains; a level may have thousands."""
 
-_MOST_COMPARED = 1000
+_MAX_COMPARED = 1000
 
 
 class Candidate(NamedTuple):
@@ -162,7 +163,7 @@ class Step(NamedTuple):
     """More wildcards of this key that were not chosen."""
 
 
-class Met(NamedTuple):
+class MatchedRule(NamedTuple):
     """A rule that the last entry met, or the limit that came with the descriptor."""
 
     rule: Rule
@@ -175,48 +176,48 @@ class Met(NamedTuple):
     """The rules of the request that replace it; then it does not apply."""
 
 
-class Explanation(NamedTuple):
+class DescriptorExplanation(NamedTuple):
     """The walk of one descriptor, and what is at its end."""
 
     entries: Entries
     steps: tuple[Step, ...]
     outcome: str
     """One sentence."""
-    met: tuple[Met, ...] = ()
+    met: tuple[MatchedRule, ...] = ()
     """The rule at the end of the walk, or those of a list; empty when nothing limits the entries."""
     hints: tuple[str, ...] = ()
     """What may have been meant, a sentence each."""
 
 
-class Explained(NamedTuple):
+class RequestExplanation(NamedTuple):
     """A whole request."""
 
     domain: str
     problem: str
     """Not empty when there is no such domain, so that there is nothing to explain."""
-    descriptors: tuple[Explanation, ...]
+    descriptors: tuple[DescriptorExplanation, ...]
 
 
-def explain(book: RuleBook, request: Request) -> Explained:
+def explain(book: RuleBook, request: Request) -> RequestExplanation:
     """What the book makes of the request, as the planner does, with reasons."""
     domain = request.domain
     root = book.domains.get(domain)
     if root is None:
-        return Explained(domain, _unknown(domain, list(book.domains)), ())
+        return RequestExplanation(domain, _unknown(domain, list(book.domains)), ())
     found = [_explain(book, root, domain, descriptor) for descriptor in request.descriptors]
     replacing = [met.rule for explanation in found for met in explanation.met if met.rule.replaces]
-    return Explained(domain, "", tuple(_after_replacing(explanation, replacing) for explanation in found))
+    return RequestExplanation(domain, "", tuple(_after_replacing(explanation, replacing) for explanation in found))
 
 
 def _unknown(domain: str, known: Sequence[str]) -> str:
-    near = nearest(domain, known[:_MOST_COMPARED])
-    names = ", ".join(map(quoted, known[:MOST_LISTED])) or "none"
-    more = f" and {len(known) - MOST_LISTED:,} more" if len(known) > MOST_LISTED else ""
+    near = nearest(domain, known[:_MAX_COMPARED])
+    names = ", ".join(map(quoted, known[:MAX_LISTED])) or "none"
+    more = f" and {len(known) - MAX_LISTED:,} more" if len(known) > MAX_LISTED else ""
     hint = f"; did you mean {near}?" if near else f"; there are: {names}{more}."
     return f"No limit: there is no domain {quoted(domain)}{hint}"
 
 
-def _explain(book: RuleBook, root: Node, domain: str, descriptor: Descriptor) -> Explanation:
+def _explain(book: RuleBook, root: Node, domain: str, descriptor: Descriptor) -> DescriptorExplanation:
     entries = descriptor.entries
     if descriptor.override is not None:
         return _of_sent(book, domain, entries, descriptor.override)
@@ -227,25 +228,25 @@ def _explain(book: RuleBook, root: Node, domain: str, descriptor: Descriptor) ->
         steps.append(step)
         if found is None:
             outcome = f"No limit: no descriptor fits entry {len(steps)} of {len(entries)}."
-            return Explanation(entries, tuple(steps), outcome, hints=hints_of(walk, entries))
+            return DescriptorExplanation(entries, tuple(steps), outcome, hints=hints_of(walk, entries))
         walk.append(found)
 
     rule = walk[-1].rule
     if rule is None:
         outcome = "No limit: the descriptor that the last entry met has no rate_limit."
-        return Explanation(entries, tuple(steps), outcome, hints=hints_of(walk, entries))
+        return DescriptorExplanation(entries, tuple(steps), outcome, hints=hints_of(walk, entries))
     met = tuple(_met(each, counter_key(each, entries), metric_path(each, entries)) for each in (rule, *rule.beside))
     if len(met) == 1:
         outcome = f"The rule at {rule.place} applies: {met[0].limit}."
     else:
         outcome = f"The {len(met)} limits at {rule.place} apply: {'; '.join(each.limit for each in met)}."
-    return Explanation(entries, tuple(steps), outcome, met)
+    return DescriptorExplanation(entries, tuple(steps), outcome, met)
 
 
-def _of_sent(book: RuleBook, domain: str, entries: Entries, limit: Limit) -> Explanation:
+def _of_sent(book: RuleBook, domain: str, entries: Entries, limit: Limit) -> DescriptorExplanation:
     """Of a limit that came with the descriptor: the tree is not walked."""
     rule = book.overriding(domain, entries, limit, 0, Tally())
-    met = _met(rule, counter_key(rule, entries), sent_path(domain, entries))
+    met = _met(rule, counter_key(rule, entries), override_path(domain, entries))
     replaced = book.match(domain, entries)
     outcome = f"The limit that came with the request applies: {met.limit}."
     hints: tuple[str, ...] = ()
@@ -253,16 +254,16 @@ def _of_sent(book: RuleBook, domain: str, entries: Entries, limit: Limit) -> Exp
         outcome = outcome.replace(" applies", f" applies in place of the rule at {replaced.place}")
         if any(counter_key(each, entries) == met.counter for each in (replaced, *replaced.beside)):
             hints = ("Both count in fixed windows of the same length, so they share the counter.",)
-    return Explanation(entries, (), outcome, (met,), hints)
+    return DescriptorExplanation(entries, (), outcome, (met,), hints)
 
 
-def _met(rule: Rule, counter: str, metric: Path) -> Met:
+def _met(rule: Rule, counter: str, metric: Path) -> MatchedRule:
     counting = counting_in_words(rule)
     limit = limit_in_words(rule.limit) + (f" ({', '.join(counting)})" if counting else "")
-    return Met(rule, limit, "" if rule.limit is None else counter, metric)
+    return MatchedRule(rule, limit, "" if rule.limit is None else counter, metric)
 
 
-def _after_replacing(explanation: Explanation, replacing: Sequence[Rule]) -> Explanation:
+def _after_replacing(explanation: DescriptorExplanation, replacing: Sequence[Rule]) -> DescriptorExplanation:
     met = tuple(
         each._replace(replaced_by=tuple(rule for rule in replacing if each.rule.name in rule.replaces))
         for each in explanation.met
@@ -290,7 +291,7 @@ def _try(node: Node, key: str, value: str) -> tuple[Node | None, Step]:
     for name, child in node.children.items() if node.wildcards is not None else ():
         if not _is_of_key(name, key) or child is exact:
             continue
-        if child is not wild and len(candidates) > MOST_LISTED:
+        if child is not wild and len(candidates) > MAX_LISTED:
             hidden += 1
             continue
         candidates.append(_candidate(name, "wildcard", child, wild, fits=passed or child is wild))
@@ -314,7 +315,7 @@ def _is_of_key(name: str, key: str) -> bool:
     return bool(star) and (start.startswith(f"{key}_") or f"{key}_".startswith(start))
 
 
-def as_json(explained: Explained) -> dict[str, Any]:
+def as_json(explained: RequestExplanation) -> dict[str, Any]:
     """For programs, and for what is sent from a service to the command."""
     return {
         "domain": explained.domain,
@@ -323,7 +324,7 @@ def as_json(explained: Explained) -> dict[str, Any]:
     }
 
 
-def _described(explanation: Explanation) -> dict[str, Any]:
+def _described(explanation: DescriptorExplanation) -> dict[str, Any]:
     return {
         "entries": [{"key": key, "value": value} for key, value in explanation.entries],
         "steps": [
@@ -341,7 +342,7 @@ def _described(explanation: Explanation) -> dict[str, Any]:
     }
 
 
-def _described_rule(met: Met) -> dict[str, Any]:
+def _described_rule(met: MatchedRule) -> dict[str, Any]:
     rule = met.rule
     limit = rule.limit
     return {
@@ -382,7 +383,7 @@ def state(
     }
 
 
-def charged(explained: Explained) -> Iterator[tuple[int, int, Met]]:
+def charged_rules(explained: RequestExplanation) -> Iterator[tuple[int, int, MatchedRule]]:
     """Each rule that applies and has a counter, with its indices in `descriptors` and in `rules` of the JSON."""
     for index, explanation in enumerate(explained.descriptors):
         for number, met in enumerate(explanation.met):

@@ -3,7 +3,7 @@
 To add an option: an entry in `OPTIONS`, a field in `rule.py`, and the line in `parse.py` that passes the one to the
 other; or, when it changes how a limit counts, a field of `Limit` and the line in `parse.read_limit`.
 
-A `Kind` is a type of value: `read` returns the value of a node, or reports what is wrong and returns None. Null is the
+A `ValueType` has `read`, which returns the value of a node, or reports what is wrong and returns None. Null is the
 same as absent, and never reaches a reader.
 """
 
@@ -15,20 +15,20 @@ from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import NAMES
 from ratelimit_service.model import LONGEST_WINDOW, MAX_REQUESTS, Unit
-from ratelimit_service.rules.document import Fields, Items, Scalar, YamlNode, kind_of, printed
+from ratelimit_service.rules.document import Scalar, YamlList, YamlMap, YamlNode, kind_of, printed
 from ratelimit_service.rules.report import Report, nearest, quoted
 
 UNITS = {unit.name.lower(): unit for unit in sorted(Unit, key=lambda unit: unit.window)}
 
 
-class Kind(NamedTuple):
+class ValueType(NamedTuple):
     """A type of value."""
 
     read: Callable[[YamlNode, str, Report], Any]
     schema: Mapping[str, Any]
 
 
-class Span(NamedTuple):
+class Window(NamedTuple):
     """A length of time as it is written."""
 
     unit: Unit
@@ -94,11 +94,11 @@ def _read_excess(node: YamlNode, key: str, report: Report) -> Excess | None:
     return None if number is None else Excess(number, False)
 
 
-def _read_unit(node: YamlNode, key: str, report: Report) -> Span | None:
+def _read_unit(node: YamlNode, key: str, report: Report) -> Window | None:
     text = _read_text(node, key, report)
     if text is None:
         return None
-    span = read_span(text)
+    span = read_window(text)
     if span is None:
         if text[:1].isdecimal():
             report.add(node, f'{key} {quoted(text)} is no multiple of {", ".join(UNITS)}, such as "5 minutes"')
@@ -111,12 +111,12 @@ def _read_unit(node: YamlNode, key: str, report: Report) -> Span | None:
     return span
 
 
-def read_span(text: str) -> Span | None:
+def read_window(text: str) -> Window | None:
     """The length of time that a text such as `minute` or `5 minutes` says; None when it says none."""
     if unit := UNITS.get(text.lower()):
-        return Span(unit, None)
-    match = _SPAN.fullmatch(text)
-    return None if match is None else Span(UNITS[match[2].lower()], int(match[1]))
+        return Window(unit, None)
+    match = _WINDOW.fullmatch(text)
+    return None if match is None else Window(UNITS[match[2].lower()], int(match[1]))
 
 
 def window_problem(unit: Unit, times: int) -> str:
@@ -131,21 +131,21 @@ def _hint(text: str, known: Iterable[str]) -> str:
     return f"; did you mean {near}?" if near else ""
 
 
-def _read_map(node: YamlNode, key: str, report: Report) -> Fields | None:
-    if isinstance(node, Fields):
+def _read_map(node: YamlNode, key: str, report: Report) -> YamlMap | None:
+    if isinstance(node, YamlMap):
         return node
     report.add(node, f"{key} must be a map, not {kind_of(node)}")
     return None
 
 
-def _read_maps(node: YamlNode, key: str, report: Report) -> list[Fields] | None:
-    if not isinstance(node, Items):
+def _read_maps(node: YamlNode, key: str, report: Report) -> list[YamlMap] | None:
+    if not isinstance(node, YamlList):
         report.add(node, f"{key} must be a list, not {kind_of(node)}")
         return None
     for item in node.items:
-        if not isinstance(item, Fields):
+        if not isinstance(item, YamlMap):
             report.add(item, f"each of {key} must be a map, not {kind_of(item)}")
-    return [item for item in node.items if isinstance(item, Fields)]
+    return [item for item in node.items if isinstance(item, YamlMap)]
 
 
 def _read_json(node: YamlNode, key: str, report: Report) -> dict[str, Any] | None:
@@ -154,7 +154,7 @@ def _read_json(node: YamlNode, key: str, report: Report) -> dict[str, Any] | Non
     return None if fields is None else _named(fields, lambda name: "" if name.value is None else name.text, key, report)
 
 
-def _named(fields: Fields, name_of: Callable[[Scalar], str], key: str, report: Report) -> dict[str, Any]:
+def _named(fields: YamlMap, name_of: Callable[[Scalar], str], key: str, report: Report) -> dict[str, Any]:
     found: dict[str, Any] = {}
     written: dict[str, Scalar] = {}
     for at, node in fields.fields.values():
@@ -168,9 +168,9 @@ def _named(fields: Fields, name_of: Callable[[Scalar], str], key: str, report: R
 
 def _plain(node: YamlNode, key: str, report: Report) -> Any:
     match node:
-        case Items():
+        case YamlList():
             return [_plain(item, key, report) for item in node.items]
-        case Fields():
+        case YamlMap():
             return _named(node, lambda name: printed(name.value), key, report)
     if isinstance(node.value, float) and not math.isfinite(node.value):
         report.add(node, f"{key} must be what JSON can say, and {node.text} is not; write it in quotes")
@@ -182,20 +182,20 @@ def _any_case(word: str) -> str:
 
 
 _PERCENT = re.compile(r"([0-9]{1,4}) *%")
-_SPAN = re.compile(rf"([0-9]{{1,10}}) *({'|'.join(UNITS)})s?", re.IGNORECASE)
+_WINDOW = re.compile(rf"([0-9]{{1,10}}) *({'|'.join(UNITS)})s?", re.IGNORECASE)
 _UNIT_PATTERN = "|".join(map(_any_case, UNITS))
 
 
-def count(least: int, most: int = MAX_REQUESTS) -> Kind:
+def count(least: int, most: int = MAX_REQUESTS) -> ValueType:
     """A whole number between these two."""
 
     def read(node: YamlNode, key: str, report: Report) -> int | None:
         return _read_count(node, key, report, least=least, most=most, other="")
 
-    return Kind(read, {"type": ["integer", "null"], "minimum": least, "maximum": most})
+    return ValueType(read, {"type": ["integer", "null"], "minimum": least, "maximum": most})
 
 
-def choice(names: Iterable[str]) -> Kind:
+def choice(names: Iterable[str]) -> ValueType:
     """One of these words."""
     known = tuple(names)
 
@@ -206,13 +206,13 @@ def choice(names: Iterable[str]) -> Kind:
         report.add(node, f"{key} {quoted(text)} is not one of {', '.join(known)}{_hint(text, known)}")
         return None
 
-    return Kind(read, {"enum": [*known, None]})
+    return ValueType(read, {"enum": [*known, None]})
 
 
-TEXT = Kind(_read_text, {"type": ["string", "integer", "boolean", "null"]})
-NAME = Kind(_read_name, {"type": ["string", "integer", "boolean"], "minLength": 1})
+TEXT = ValueType(_read_text, {"type": ["string", "integer", "boolean", "null"]})
+NAME = ValueType(_read_name, {"type": ["string", "integer", "boolean"], "minLength": 1})
 COUNT = count(0)
-EXCESS = Kind(
+EXCESS = ValueType(
     _read_excess,
     {
         "anyOf": [
@@ -221,8 +221,8 @@ EXCESS = Kind(
         ]
     },
 )
-FLAG = Kind(_read_flag, {"type": ["boolean", "null"]})
-UNIT = Kind(
+FLAG = ValueType(_read_flag, {"type": ["boolean", "null"]})
+UNIT = ValueType(
     _read_unit,
     {
         "anyOf": [
@@ -231,20 +231,20 @@ UNIT = Kind(
         ]
     },
 )
-JSON = Kind(_read_json, {"type": ["object", "null"]})
+JSON = ValueType(_read_json, {"type": ["object", "null"]})
 
 
-def map_of(definition: str) -> Kind:
+def map_of(definition: str) -> ValueType:
     """A map that has its own options."""
-    return Kind(_read_map, {"anyOf": [{"$ref": f"#/$defs/{definition}"}, {"type": "null"}]})
+    return ValueType(_read_map, {"anyOf": [{"$ref": f"#/$defs/{definition}"}, {"type": "null"}]})
 
 
-def maps_of(definition: str) -> Kind:
+def maps_of(definition: str) -> ValueType:
     """A list of such maps."""
-    return Kind(_read_maps, {"type": ["array", "null"], "items": {"$ref": f"#/$defs/{definition}"}})
+    return ValueType(_read_maps, {"type": ["array", "null"], "items": {"$ref": f"#/$defs/{definition}"}})
 
 
-class Block(StrEnum):
+class MapType(StrEnum):
     """A kind of map in a rules file; its value is how a message says that something stands there."""
 
     FILE = "at the top of the file"
@@ -258,8 +258,8 @@ class Option(NamedTuple):
     """A key, where it may stand, and what it means."""
 
     key: str
-    blocks: tuple[Block, ...]
-    kind: Kind
+    blocks: tuple[MapType, ...]
+    kind: ValueType
     help: str
     default: Any = None
     """What its absence means; None when there is no such value."""
@@ -269,14 +269,14 @@ class Option(NamedTuple):
     """Those for which it has a meaning."""
 
 
-MOST_PARTS = 1000
+MAX_PARTS = 1000
 """Of a window cut into parts: each is a number in the counter's state, and a hit adds them all up. With a thousand the
 limit is kept to a thousandth of the window; more would cost and bring nothing."""
 
 OPTIONS = (
     Option(
         "domain",
-        (Block.FILE,),
+        (MapType.FILE,),
         NAME,
         "The namespace of the file's rules, which Envoy's ratelimit filter sends. Required; a file has one, and no two "
         "files the same unless MERGE_DOMAIN_CONFIG is set.",
@@ -284,14 +284,14 @@ OPTIONS = (
     ),
     Option(
         "key",
-        (Block.DESCRIPTOR,),
+        (MapType.DESCRIPTOR,),
         NAME,
         "The key of the entry. Required.",
         missing="a descriptor must have a key",
     ),
     Option(
         "value",
-        (Block.DESCRIPTOR,),
+        (MapType.DESCRIPTOR,),
         TEXT,
         "The value of the entry. Without it any value fits that no sibling fits better, and each has its own counter. "
         "A `*` in it stands for any text, also for none.",
@@ -299,41 +299,41 @@ OPTIONS = (
     ),
     Option(
         "rate_limit",
-        (Block.DESCRIPTOR,),
+        (MapType.DESCRIPTOR,),
         map_of("rate_limit"),
         "The limit of requests whose last entry is this one. Without it they are not limited.",
     ),
     Option(
         "rate_limits",
-        (Block.DESCRIPTOR,),
+        (MapType.DESCRIPTOR,),
         maps_of("rate_limit"),
         "Several limits of the same requests, in place of rate_limit, decided together: what one of them refuses is "
         "not charged to the others.",
     ),
     Option(
         "charge",
-        (Block.FILE, Block.DESCRIPTOR),
+        (MapType.FILE, MapType.DESCRIPTOR),
         choice(("each", "together")),
         "together: a request that one descriptor refuses is charged to none of the others that say so. each: every "
         "limit is charged by itself, as in Envoy. At the top of the file for all its descriptors.",
     ),
     Option(
         "defaults",
-        (Block.FILE,),
+        (MapType.FILE,),
         map_of("defaults"),
         "What the file's limits have unless they say otherwise. What has no meaning for a limit's algorithm is passed "
         "over.",
     ),
     Option(
         "descriptors",
-        (Block.FILE, Block.DESCRIPTOR),
+        (MapType.FILE, MapType.DESCRIPTOR),
         maps_of("descriptor"),
         "What may be asked about at this level. Below a descriptor: what its next entry may be.",
         [],
     ),
     Option(
         "unit",
-        (Block.RATE_LIMIT,),
+        (MapType.RATE_LIMIT,),
         UNIT,
         'The length of the window, such as minute or "5 minutes". A month is 30 days and a year 365; fixed windows are '
         "counted from 1970-01-01 in UTC, so that days begin at midnight and weeks on Thursday. Required unless "
@@ -341,41 +341,41 @@ OPTIONS = (
     ),
     Option(
         "unit_multiplier",
-        (Block.RATE_LIMIT,),
+        (MapType.RATE_LIMIT,),
         count(1),
         "How many units the window is long, where unit has no number in it.",
     ),
     Option(
         "requests_per_unit",
-        (Block.RATE_LIMIT,),
+        (MapType.RATE_LIMIT,),
         COUNT,
         "How many requests fit into one window; 0 refuses all. Required unless unlimited.",
     ),
     Option(
         "algorithm",
-        (Block.RATE_LIMIT, Block.DEFAULTS),
+        (MapType.RATE_LIMIT, MapType.DEFAULTS),
         choice(NAMES),
         "The way of counting.",
         "fixed_window",
     ),
     Option(
         "burst",
-        (Block.RATE_LIMIT, Block.DEFAULTS),
+        (MapType.RATE_LIMIT, MapType.DEFAULTS),
         count(1),
         "How many a bucket holds; without it as many as requests_per_unit.",
         algorithms=("token_bucket", "leaky_bucket"),
     ),
     Option(
         "parts",
-        (Block.RATE_LIMIT, Block.DEFAULTS),
-        count(2, MOST_PARTS),
+        (MapType.RATE_LIMIT, MapType.DEFAULTS),
+        count(2, MAX_PARTS),
         "Into how many parts the window is cut: the more, the sooner room comes back, and the larger the counter.",
         10,
         algorithms=("sub_windows",),
     ),
     Option(
         "anchor",
-        (Block.RATE_LIMIT, Block.DEFAULTS),
+        (MapType.RATE_LIMIT, MapType.DEFAULTS),
         choice(("calendar", "first_request")),
         "When the window begins: with the calendar in UTC, or with the first request that finds none.",
         "calendar",
@@ -383,109 +383,109 @@ OPTIONS = (
     ),
     Option(
         "count_refused",
-        (Block.RATE_LIMIT, Block.DEFAULTS),
+        (MapType.RATE_LIMIT, MapType.DEFAULTS),
         FLAG,
         "A refused request is charged too. Without it true for fixed_window, as in Envoy, and false for the others.",
     ),
     Option(
         "exceed",
-        (Block.RATE_LIMIT, Block.DEFAULTS),
+        (MapType.RATE_LIMIT, MapType.DEFAULTS),
         EXCESS,
         "How much above the limit is let through, and counted apart: a number, or a share such as 10%.",
         0,
     ),
     Option(
         "on_store_failure",
-        (Block.RATE_LIMIT, Block.DEFAULTS),
+        (MapType.RATE_LIMIT, MapType.DEFAULTS),
         choice(("error", "open", "closed", "local")),
         "What is answered while Redis cannot be asked: error: UNAVAILABLE, open: allowed, closed: refused, local: "
         "counted in this process, with its share of the limit. Without it, what ON_STORE_FAILURE says.",
     ),
     Option(
         "unlimited",
-        (Block.RATE_LIMIT,),
+        (MapType.RATE_LIMIT,),
         FLAG,
         "No limit: the requests are let through and counted in the metrics.",
         False,
     ),
     Option(
         "name",
-        (Block.RATE_LIMIT,),
+        (MapType.RATE_LIMIT,),
         TEXT,
         "A name for the limit, for `replaces` of others. It is in the answers, too.",
         "",
     ),
     Option(
         "name",
-        (Block.REPLACES,),
+        (MapType.REPLACES,),
         NAME,
         "The name of the limit that is replaced.",
         missing="an entry of replaces must have the name of a limit",
     ),
     Option(
         "replaces",
-        (Block.RATE_LIMIT,),
+        (MapType.RATE_LIMIT,),
         maps_of("replaces"),
         "The limits that do not apply in a request in which this one does.",
         [],
     ),
     Option(
         "shadow_mode",
-        (Block.DESCRIPTOR,),
+        (MapType.DESCRIPTOR,),
         FLAG,
         "Try the limit: it is counted and reported, and refuses nothing.",
         False,
     ),
     Option(
         "quota_mode",
-        (Block.DESCRIPTOR,),
+        (MapType.DESCRIPTOR,),
         FLAG,
         "The limit is a quota: a request is refused when every quota it has is used up.",
         False,
     ),
     Option(
         "detailed_metric",
-        (Block.DESCRIPTOR,),
+        (MapType.DESCRIPTOR,),
         FLAG,
         "The rule's metrics have the values of the request at all levels. Not inherited.",
         False,
     ),
     Option(
         "value_to_metric",
-        (Block.DESCRIPTOR,),
+        (MapType.DESCRIPTOR,),
         FLAG,
         "Metrics of the rules here and below have the request's value at this level, where the rule has none or a `*`.",
         False,
     ),
     Option(
         "share_threshold",
-        (Block.DESCRIPTOR,),
+        (MapType.DESCRIPTOR,),
         FLAG,
         "All values that fit the `*` share one counter, instead of one each.",
         False,
     ),
     Option(
         "metadata",
-        (Block.DESCRIPTOR,),
+        (MapType.DESCRIPTOR,),
         JSON,
         "Anything JSON can say: Envoy gets it as dynamic metadata with the limit's answer.",
     ),
 )
 
-BY_BLOCK = {block: {option.key: option for option in OPTIONS if block in option.blocks} for block in Block}
+BY_MAP = {block: {option.key: option for option in OPTIONS if block in option.blocks} for block in MapType}
 
-LIMITING = tuple(key for key in BY_BLOCK[Block.RATE_LIMIT] if key not in ("unlimited", "name", "replaces"))
+LIMITING = tuple(key for key in BY_MAP[MapType.RATE_LIMIT] if key not in ("unlimited", "name", "replaces"))
 """The keys that say how much is allowed; an unlimited rule has none of them."""
 
 
-_REQUIRED = {block: [option for option in options.values() if option.missing] for block, options in BY_BLOCK.items()}
+_REQUIRED = {block: [option for option in options.values() if option.missing] for block, options in BY_MAP.items()}
 
 _KEYS = frozenset(option.key for option in OPTIONS)
 
 
-def read_block(fields: Fields, block: Block, report: Report) -> dict[str, Any]:
+def read_options(fields: YamlMap, block: MapType, report: Report) -> dict[str, Any]:
     """The values of the options that the map gives; what does not belong there, or is malformed, is reported."""
-    known = BY_BLOCK[block]
+    known = BY_MAP[block]
     values: dict[str, Any] = {}
     for key, (at, node) in fields.fields.items():
         option = known.get(key)
@@ -503,33 +503,33 @@ def read_block(fields: Fields, block: Block, report: Report) -> dict[str, Any]:
     return values
 
 
-def given(fields: Fields, key: str) -> bool:
+def given(fields: YamlMap, key: str) -> bool:
     """Whether the map has the key with any value, also a malformed one; null is none."""
     field = fields.fields.get(key)
     return field is not None and not (isinstance(field.value, Scalar) and field.value.value is None)
 
 
-def missing(fields: Fields, key: str, block: Block) -> bool:
+def missing(fields: YamlMap, key: str, block: MapType) -> bool:
     """Whether the map has neither the key nor a misspelt one that was meant for it: that is reported already."""
     return not given(fields, key) and all(other in _KEYS or _meant(other, block) != key for other in fields.fields)
 
 
-def _stray(key: str, block: Block) -> str:
+def _stray(key: str, block: MapType) -> str:
     if homes := _homes(key):
         return f"{key} does not belong {block}, but {homes}"
     if near := _meant(key, block):
-        where = "" if near in BY_BLOCK[block] else f", which belongs {_homes(near)}"
+        where = "" if near in BY_MAP[block] else f", which belongs {_homes(near)}"
         return f"unknown key {quoted(key)}; did you mean {near}{where}?"
-    return f"unknown key {quoted(key)}; {block} there may be {', '.join(BY_BLOCK[block])}"
+    return f"unknown key {quoted(key)}; {block} there may be {', '.join(BY_MAP[block])}"
 
 
-def _meant(key: str, block: Block) -> str:
+def _meant(key: str, block: MapType) -> str:
     """The known key that is nearest to an unknown one: of those that belong here, else of all; or none."""
-    return nearest(key, BY_BLOCK[block]) or nearest(key, _KEYS)
+    return nearest(key, BY_MAP[block]) or nearest(key, _KEYS)
 
 
 def _homes(key: str) -> str:
-    return " or ".join(block for block in Block if key in BY_BLOCK[block])
+    return " or ".join(block for block in MapType if key in BY_MAP[block])
 
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -537,17 +537,17 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def json_schema() -> dict[str, Any]:
     """The schema; everything in it comes from the table of options, but what two options say about each other."""
-    definitions = {block.name.lower(): _object(block) for block in Block if block is not Block.FILE}
+    definitions = {block.name.lower(): _object(block) for block in MapType if block is not MapType.FILE}
     definitions["rate_limit"] |= {
         "if": {"properties": {"unlimited": {"const": True}}, "required": ["unlimited"]},
         "then": {"properties": {key: {"type": "null"} for key in LIMITING}},
         "else": {"required": ["unit", "requests_per_unit"]},
     }
-    return {"$schema": DIALECT, "title": "Rate-limit rules", **_object(Block.FILE), "$defs": definitions}
+    return {"$schema": DIALECT, "title": "Rate-limit rules", **_object(MapType.FILE), "$defs": definitions}
 
 
-def _object(block: Block) -> dict[str, Any]:
-    options = BY_BLOCK[block].values()
+def _object(block: MapType) -> dict[str, Any]:
+    options = BY_MAP[block].values()
     found: dict[str, Any] = {
         "type": "object",
         "properties": {option.key: _property(option) for option in options},

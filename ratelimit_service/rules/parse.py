@@ -13,30 +13,30 @@ from typing import Any, NamedTuple
 from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
-from ratelimit_service.rules.advice import Calendars, odd_key, odd_value
 from ratelimit_service.rules.book import Node, RuleBook
-from ratelimit_service.rules.document import At, Fields, Scalar, Source, dismantle, kind_of, read_document
+from ratelimit_service.rules.document import Position, Scalar, Source, YamlMap, free_nodes, kind_of, read_document
+from ratelimit_service.rules.lint import Calendars, lint_key, lint_value
 from ratelimit_service.rules.options import (
-    BY_BLOCK,
+    BY_MAP,
     LIMITING,
-    Block,
     Excess,
-    Span,
+    MapType,
+    Window,
     given,
     missing,
-    read_block,
+    read_options,
     window_problem,
 )
-from ratelimit_service.rules.report import Advice, Placed, Report, quoted
+from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold, window_in_words
 from ratelimit_service.telemetry.tally import Path, Room, Tallies, Tally
 
-_OPTIONS = BY_BLOCK[Block.RATE_LIMIT]
+_OPTIONS = BY_MAP[MapType.RATE_LIMIT]
 _LARGEST_FIRST = sorted(((unit.window, unit) for unit in Unit), reverse=True)
 
 
 def read_limit(
-    block: Fields, at: Placed, options: Mapping[str, Any], defaults: Mapping[str, Any], report: Report
+    block: YamlMap, at: Positioned, options: Mapping[str, Any], defaults: Mapping[str, Any], report: Report
 ) -> tuple[Algorithm, Limit | None]:
     """The limit of a block with these options; None when it is unlimited or malformed, which the report then has."""
     unlimited = bool(options.get("unlimited"))
@@ -52,7 +52,7 @@ def read_limit(
         _check_meaning(block, name, report)
     window = _window(block, options, at, report)
     requests: int | None = options.get("requests_per_unit")
-    if missing(block, "requests_per_unit", Block.RATE_LIMIT):
+    if missing(block, "requests_per_unit", MapType.RATE_LIMIT):
         report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
     algorithm = open_algorithm(name)
     if window is None or requests is None or not known_name:
@@ -85,32 +85,34 @@ def _means(key: str, algorithm: str) -> bool:
     return option is not None and algorithm in option.algorithms
 
 
-def _check_meaning(block: Fields, algorithm: str, report: Report) -> None:
+def _check_meaning(block: YamlMap, algorithm: str, report: Report) -> None:
     for key in block.fields:
         if key in _OPTIONS and not _means(key, algorithm) and given(block, key):
             able = " and ".join(_OPTIONS[key].algorithms)
             report.add(block.fields[key].key, f"{key} has no meaning for {algorithm}, only for {able}")
 
 
-def _window(block: Fields, options: Mapping[str, Any], at: Placed, report: Report) -> int | None:
-    span: Span | None = options.get("unit")
+def _window(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> int | None:
+    window: Window | None = options.get("unit")
     multiplier: int | None = options.get("unit_multiplier")
-    if missing(block, "unit", Block.RATE_LIMIT):
+    if missing(block, "unit", MapType.RATE_LIMIT):
         report.add(at, "rate_limit has no unit; write one, such as unit: minute, or unlimited: true")
-    if span is None:
+    if window is None:
         return None
-    times = 1 if span.times is None else span.times
+    times = 1 if window.times is None else window.times
     if multiplier is not None:
         field = block.fields["unit_multiplier"]
-        if span.times is not None:
+        if window.times is not None:
             text = getattr(block.fields["unit"].value, "text", "")
             report.add(field.key, f"unit_multiplier contradicts unit {quoted(text)}: take one of the numbers away")
             return None
         times = multiplier
-        if problem := window_problem(span.unit, times):
-            report.add(field.value, f"unit_multiplier {times}: a window of so many {span.unit.name.lower()}s {problem}")
+        if problem := window_problem(window.unit, times):
+            report.add(
+                field.value, f"unit_multiplier {times}: a window of so many {window.unit.name.lower()}s {problem}"
+            )
             return None
-    return times * span.unit.window
+    return times * window.unit.window
 
 
 def parse(
@@ -131,7 +133,7 @@ def parse(
     old = {rule.path: rule for rule in previous.rules} if previous is not None else {}
     domains: dict[str, _Domain] = {}
     problems: list[Problem] = []
-    warnings: list[Advice] = []
+    warnings: list[LintWarning] = []
     room = Room()
     with _no_collections():
         for source in sources:
@@ -207,19 +209,19 @@ class _Parser:
         """Add the file's rules to its domain."""
         root = read_document(source, self._report)
         if root is None or (isinstance(root, Scalar) and root.value is None):
-            self._report.stop(At(1, 1), "the file is empty; it must begin with a domain")
-        if not isinstance(root, Fields):
+            self._report.stop(Position(1, 1), "the file is empty; it must begin with a domain")
+        if not isinstance(root, YamlMap):
             self._report.stop(root, f"a rules file is a map with domain and descriptors, not {kind_of(root)}")
         try:
             self._root(root, domains, merge_domains)
         finally:
-            dismantle(root)
+            free_nodes(root)
 
-    def _root(self, root: Fields, domains: dict[str, _Domain], merge_domains: bool) -> None:
-        values = read_block(root, Block.FILE, self._report)
+    def _root(self, root: YamlMap, domains: dict[str, _Domain], merge_domains: bool) -> None:
+        values = read_options(root, MapType.FILE, self._report)
         self._charge = values.get("charge")
         if "defaults" in values:
-            self._defaults = read_block(values["defaults"], Block.DEFAULTS, self._report)
+            self._defaults = read_options(values["defaults"], MapType.DEFAULTS, self._report)
         children: dict[str, Node] = {}
         if "domain" in values:
             self._domain = values["domain"]
@@ -235,17 +237,17 @@ class _Parser:
         self._descriptors(values.get("descriptors", []), (), children)
         self._calendars.warn(self._report)
 
-    def _descriptors(self, items: Sequence[Fields], above: tuple[Level, ...], children: dict[str, Node]) -> None:
+    def _descriptors(self, items: Sequence[YamlMap], above: tuple[Level, ...], children: dict[str, Node]) -> None:
         """Add the descriptors of one level to its children."""
         for item in items:
-            values = read_block(item, Block.DESCRIPTOR, self._report)
+            values = read_options(item, MapType.DESCRIPTOR, self._report)
             key: str = values.get("key", "")
             value: str = values.get("value", "")
             name = f"{key}_{value}" if value else key
             at = item.fields["key"].key if "key" in item.fields else item
-            if odd := odd_key(key, value):
+            if odd := lint_key(key, value):
                 self._report.warn(item.fields["key"].value, *odd)
-            if odd := odd_value(key, value):
+            if odd := lint_value(key, value):
                 self._report.warn(item.fields["value"].value, *odd)
             if key and name in children:
                 first = children[name].place
@@ -265,10 +267,10 @@ class _Parser:
             below: dict[str, Node] = {}
             self._descriptors(values.get("descriptors", []), levels, below)
             if rule is not None:
-                self._check_spans(rule, below)
+                self._check_suffixes(rule, below)
             children.setdefault(name, Node(below, rule, self._place(at), bare=not value))
 
-    def _rules(self, item: Fields, values: Mapping[str, Any], levels: tuple[Level, ...]) -> Rule | None:
+    def _rules(self, item: YamlMap, values: Mapping[str, Any], levels: tuple[Level, ...]) -> Rule | None:
         """The rule of a descriptor; of several limits the first, with the others beside it."""
         if "rate_limits" not in values:
             if "rate_limit" not in values:
@@ -277,7 +279,7 @@ class _Parser:
         at = item.fields["rate_limits"].key
         if "rate_limit" in values:
             self._report.add(at, "rate_limits contradicts rate_limit: put that limit into the list")
-        blocks: Sequence[Fields] = values["rate_limits"]
+        blocks: Sequence[YamlMap] = values["rate_limits"]
         if not blocks:
             self._report.add(at, "rate_limits is an empty list; take it away, or write a limit")
         rules: list[Rule] = []
@@ -287,47 +289,47 @@ class _Parser:
                 rules.append(rule)
         return replace(rules[0], beside=tuple(rules[1:])) if rules else None
 
-    def _check_spans(self, rule: Rule, below: Mapping[str, Node]) -> None:
+    def _check_suffixes(self, rule: Rule, below: Mapping[str, Node]) -> None:
         """A limit of a list stands in the metrics like a descriptor of the next level: there must be no such one."""
         for each in (rule, *rule.beside):
-            for span in each.span:
-                place = below[span].place if span in below else None
+            for suffix in each.path_suffix:
+                place = below[suffix].place if suffix in below else None
                 if place is not None:
-                    message = f"descriptor {quoted(span)} has the name of the limit of rate_limits at {each.place}"
-                    self._report.add(At(place.line, place.column), message)
+                    message = f"descriptor {quoted(suffix)} has the name of the limit of rate_limits at {each.place}"
+                    self._report.add(Position(place.line, place.column), message)
 
     def _rule(
         self,
-        block: Fields,
-        at: Placed,
+        block: YamlMap,
+        at: Positioned,
         values: Mapping[str, Any],
         levels: tuple[Level, ...],
         before: Sequence[Rule] | None = None,
     ) -> Rule:
         """The rule of one limit; in a list, `before` has those that stand before it."""
-        options = read_block(block, Block.RATE_LIMIT, self._report)
+        options = read_options(block, MapType.RATE_LIMIT, self._report)
         algorithm, limit = read_limit(block, at, options, self._defaults, self._report)
         if limit is not None and algorithm.name == "fixed_window" and not limit.first_request:
             self._calendars.add(limit, options["unit"], block.fields["unit"].value)
         name: str = options.get("name", "")
         replaces = self._replaces(options.get("replaces", []), name)
-        span: Path = ()
+        path_suffix: Path = ()
         if before is not None:
             if options.get("unlimited"):
                 self._report.add(block.fields["unlimited"].key, "unlimited has no meaning among several limits")
             elif limit is not None:
-                span = self._span(at, algorithm, limit, before)
+                path_suffix = self._path_suffix(at, algorithm, limit, before)
 
         detailed = bool(values.get("detailed_metric"))
         if detailed:
             levels = tuple(level if level.shared is not None else level._replace(by_value=True) for level in levels)
-        path = (self._domain, *(level.name for level in levels), *span)
+        path = (self._domain, *(level.name for level in levels), *path_suffix)
         old = self._old.get(path)
         tallies: Tallies | None = None
         if any(level.by_value for level in levels):
             tallies = old.tallies if old is not None else None
             if tallies is None:
-                rest = (self._domain, *("other" if level.by_value else level.name for level in levels), *span)
+                rest = (self._domain, *("other" if level.by_value else level.name for level in levels), *path_suffix)
                 tallies = Tallies(rest, self._most_values, self._room)
             else:
                 tallies.move(self._room)
@@ -346,31 +348,31 @@ class _Parser:
             near=0 if limit is None else near_threshold(limit.burst or limit.requests, self._near_ratio),
             together=_TOGETHER[values.get("charge") or self._charge, before is not None],
             on_store_failure=options.get("on_store_failure") or self._defaults.get("on_store_failure") or "",
-            span=span,
+            path_suffix=path_suffix,
             tally=Tally() if old is None else old.tally,
             tallies=tallies,
         )
 
-    def _span(self, at: Placed, algorithm: Algorithm, limit: Limit, before: Sequence[Rule]) -> Path:
+    def _path_suffix(self, at: Positioned, algorithm: Algorithm, limit: Limit, before: Sequence[Rule]) -> Path:
         """What tells a limit of a list from the others: its window, and its algorithm if one before it has the same."""
-        span = f"per_{window_in_words(limit)}".replace(" ", "_")
+        path_suffix = f"per_{window_in_words(limit)}".replace(" ", "_")
         for other in before:
             if other.limit is not None and other.limit.window == limit.window:
                 if other.algorithm is algorithm:
                     window = window_in_words(limit)
                     message = f"a {algorithm.name} per {window} is given twice in rate_limits, first at {other.place}"
                     self._report.add(at, message)
-                return (f"{span}_{algorithm.name}",)
-        return (span,)
+                return (f"{path_suffix}_{algorithm.name}",)
+        return (path_suffix,)
 
-    def _replaces(self, items: Sequence[Fields], own: str) -> frozenset[str]:
+    def _replaces(self, items: Sequence[YamlMap], own: str) -> frozenset[str]:
         names = set()
         for item in items:
-            name = read_block(item, Block.REPLACES, self._report).get("name", "")
+            name = read_options(item, MapType.REPLACES, self._report).get("name", "")
             if name and name == own:
                 self._report.add(item.fields["name"].value, f"replaces {quoted(name)} is the name of this limit itself")
             names.add(name)
         return frozenset(names)
 
-    def _place(self, at: Placed) -> Place:
+    def _place(self, at: Positioned) -> Place:
         return Place(self._report.path, at.line, at.column)

@@ -6,15 +6,15 @@ from typing import NamedTuple, NoReturn, Protocol
 
 from ratelimit_service.errors import Problem, RulesError
 
-MOST_PROBLEMS = 1000
+MAX_PROBLEMS = 1000
 """Per file. Nobody reads more, and a file made to be wrong in a million places must not fill the memory."""
 
-_LONGEST_QUOTE = 80
-_LONGEST_HINT = 40
+_MAX_QUOTE_LENGTH = 80
+_MAX_HINT_LENGTH = 40
 """Comparing for a hint takes the square of the length; no key or word is nearly as long."""
 
 
-class Advice(NamedTuple):
+class LintWarning(NamedTuple):
     """A warning: something is allowed and hardly meant; line and column count from 1, 0 when there is no such place."""
 
     path: str
@@ -28,7 +28,7 @@ class Advice(NamedTuple):
         return f"{Problem(self.path, self.line, self.column, 'warning')}: {self.message} [{self.kind}]"
 
 
-class Placed(Protocol):
+class Positioned(Protocol):
     """Whatever stands at a place in the file; line and column count from 1."""
 
     @property
@@ -45,21 +45,21 @@ class Report:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.warnings: dict[Advice, None] = {}
+        self.warnings: dict[LintWarning, None] = {}
         self._problems: dict[Problem, None] = {}
 
-    def add(self, at: Placed, message: str) -> None:
+    def add(self, at: Positioned, message: str) -> None:
         """Something is wrong there; the reading goes on. Raises RulesError when it is too much."""
         self._problems[Problem(self.path, at.line, at.column, message)] = None
-        if len(self._problems) >= MOST_PROBLEMS:
+        if len(self._problems) >= MAX_PROBLEMS:
             raise RulesError(self.problems)
 
-    def warn(self, at: Placed, kind: str, message: str) -> None:
+    def warn(self, at: Positioned, kind: str, message: str) -> None:
         """Something there is hardly meant."""
-        if len(self.warnings) < MOST_PROBLEMS:
-            self.warnings[Advice(self.path, at.line, at.column, kind, message)] = None
+        if len(self.warnings) < MAX_PROBLEMS:
+            self.warnings[LintWarning(self.path, at.line, at.column, kind, message)] = None
 
-    def stop(self, at: Placed, message: str) -> NoReturn:
+    def stop(self, at: Positioned, message: str) -> NoReturn:
         """Something is wrong there, and the reading cannot go on."""
         self.add(at, message)
         raise RulesError(self.problems)
@@ -72,14 +72,14 @@ class Report:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The known word that a misspelt one is most like; empty when it is like none."""
-    found = difflib.get_close_matches(word[:_LONGEST_HINT].lower(), known, 1)
+    found = difflib.get_close_matches(word[:_MAX_HINT_LENGTH].lower(), known, 1)
     return str(found[0]) if found else ""
 
 
 def quoted(text: str) -> str:
     """The text as a message shows it: in quotes, on one line, shortened."""
-    if len(text) > _LONGEST_QUOTE:
-        text = text[: _LONGEST_QUOTE - 1] + "…"
+    if len(text) > _MAX_QUOTE_LENGTH:
+        text = text[: _MAX_QUOTE_LENGTH - 1] + "…"
     return f'"{printable(text)}"'
 
 

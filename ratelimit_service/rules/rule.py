@@ -63,7 +63,7 @@ class Rule:
     """The other limits of the same descriptor; only its first rule has them."""
     on_store_failure: str = ""
     """What is answered without the store; empty for what the settings say."""
-    span: Path = ()
+    path_suffix: Path = ()
     """The last element of the path of one limit among several, such as `per_minute`."""
     tally: Tally = field(default_factory=Tally)
     tallies: Tallies | None = None
@@ -75,7 +75,7 @@ class Rule:
     """How the keys of the rule's counters begin."""
     ending: str = field(init=False)
     """How they end."""
-    shares: bool = field(init=False)
+    has_shared_level: bool = field(init=False)
     """At some level all values share one counter."""
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class Rule:
             set_once(self, "scale", Scale(self.near, most, most + limit.exceed))
         else:
             set_once(self, "scale", Scale(0, 0, 0))
-        set_once(self, "shares", any(level.shared is not None for level in self.levels))
+        set_once(self, "has_shared_level", any(level.shared is not None for level in self.levels))
         set_once(self, "start", _escaped(self.domain))
         set_once(self, "ending", "" if limit is None else _ending(self.algorithm.name, limit))
 
@@ -98,13 +98,17 @@ class Rule:
     @property
     def path(self) -> Path:
         """The rule's name in metrics and on pages: the domain, each level, and of several limits the window."""
-        return (self.domain, *(level.name for level in self.levels), *self.span)
+        return (self.domain, *(level.name for level in self.levels), *self.path_suffix)
 
     @classmethod
-    def overriding(cls, domain: str, limit: Limit, near: int, *, tally: Tally, together: int, span: Path = ()) -> Self:
+    def overriding(
+        cls, domain: str, limit: Limit, near: int, *, tally: Tally, together: int, path_suffix: Path = ()
+    ) -> Self:
         """The rule that a limit sent with the request makes; see `RuleBook.overriding`."""
         fixed = open_algorithm("fixed_window")
-        return cls(domain, (), limit, fixed, near=near, tally=tally, together=together, span=span, override=True)
+        return cls(
+            domain, (), limit, fixed, near=near, tally=tally, together=together, path_suffix=path_suffix, override=True
+        )
 
     def __repr__(self) -> str:
         return f"<Rule {'.'.join(self.path)} at {self.place}>"
@@ -126,11 +130,11 @@ def metric_path(rule: Rule, entries: Entries) -> Path:
             level.name if not level.by_value else f"{key}_{value}" if value or rule.detailed else key
             for level, (key, value) in zip(rule.levels, entries, strict=True)
         ),
-        *rule.span,
+        *rule.path_suffix,
     )
 
 
-def sent_path(domain: str, entries: Entries) -> Path:
+def override_path(domain: str, entries: Entries) -> Path:
     """The name in metrics of a hit of a limit that came with these entries."""
     return (domain, *(f"{key}_{value}" if value else key for key, value in entries))
 
@@ -147,22 +151,22 @@ def counter_key(rule: Rule, entries: Entries) -> str:
     not depend on what clients send.
     """
     key = rule.start
-    if not rule.shares:
+    if not rule.has_shared_level:
         for name, value in entries:
-            if len(value) > _LONGEST_KEY or len(name) > _LONGEST_KEY:
+            if len(value) > _MAX_KEY_LENGTH or len(name) > _MAX_KEY_LENGTH:
                 return _digest(_plain_parts(rule, entries), rule)
             # Most have nothing to escape: finding that out in this way takes 0.03 µs, and 0.15 to escape.
             safe_name = name if name.isidentifier() else _escaped(name)
             key += f"|{safe_name}={value if value.isalnum() else _escaped(value)}"
     else:
         for level, (name, value) in zip(rule.levels, entries, strict=True):
-            if len(value) > _LONGEST_KEY or len(name) > _LONGEST_KEY:
+            if len(value) > _MAX_KEY_LENGTH or len(name) > _MAX_KEY_LENGTH:
                 return _digest(_plain_parts(rule, entries), rule)
             if level.shared is None:
                 key += f"|{_escaped(name)}={_escaped(value)}"
             else:
                 key += f"|{_escaped(name)}~{_escaped(level.name)}"
-    return _digest(key, rule) if len(key) > _LONGEST_KEY else key + rule.ending
+    return _digest(key, rule) if len(key) > _MAX_KEY_LENGTH else key + rule.ending
 
 
 def _digest(key: str, rule: Rule) -> str:
@@ -173,7 +177,7 @@ def _plain_parts(rule: Rule, entries: Entries) -> str:
     """What the counter is shared by, as unambiguous as the escaped key, made at a tenth of the time."""
     parts = [rule.domain]
     for index, (name, value) in enumerate(entries):
-        shared = rule.shares and rule.levels[index].shared is not None
+        shared = rule.has_shared_level and rule.levels[index].shared is not None
         parts += (name, "~", rule.levels[index].name) if shared else (name, "=", value)
     return "".join([f"{len(part)}:{part}" for part in parts])
 
@@ -209,7 +213,7 @@ def _float32(number: float) -> float:
     return rounded
 
 
-_LONGEST_KEY = 500
+_MAX_KEY_LENGTH = 500
 
 
 def limit_in_words(limit: Limit | None) -> str:
@@ -218,7 +222,7 @@ def limit_in_words(limit: Limit | None) -> str:
         return "unlimited"
     if limit.requests == 0:
         return f"no requests at all (0 per {window_in_words(limit)})"
-    return f"{counted(limit.requests, 'request')} per {window_in_words(limit)}"
+    return f"{plural(limit.requests, 'request')} per {window_in_words(limit)}"
 
 
 def window_in_words(limit: Limit) -> str:
@@ -231,7 +235,7 @@ def units_in_words(unit: str, times: int) -> str:
     return unit.lower() if times == 1 else f"{times} {unit.lower()}s"
 
 
-def counted(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     """`1 rule`, or `2,000 rules`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from ratelimit_service.errors import Problem, RulesError, StartError
-from ratelimit_service.rules.advice import advise
-from ratelimit_service.rules.book import RuleBook, let_go
-from ratelimit_service.rules.document import MOST_BYTES, Source
-from ratelimit_service.rules.rule import counted
+from ratelimit_service.rules.book import RuleBook, free_books
+from ratelimit_service.rules.document import MAX_BYTES, Source
+from ratelimit_service.rules.lint import lint
+from ratelimit_service.rules.rule import plural
 from ratelimit_service.system.background import DaemonExecutor
 from ratelimit_service.system.clock import Clock, system_clock
 from ratelimit_service.system.disk import read_file
@@ -39,12 +39,12 @@ def read_sources(path: Path) -> list[Source]:
     sources: list[Source] = []
     for file in _rules_files(path, problems) if path.is_dir() else [path]:
         try:
-            text = read_file(file, MOST_BYTES + 1)
+            text = read_file(file, MAX_BYTES + 1)
         except OSError as error:
             problems.append(_unreadable(file, error))
         else:
-            if len(text) > MOST_BYTES:
-                problems.append(Problem(str(file), 0, 0, f"is larger than {MOST_BYTES >> 20} MiB; split it"))
+            if len(text) > MAX_BYTES:
+                problems.append(Problem(str(file), 0, 0, f"is larger than {MAX_BYTES >> 20} MiB; split it"))
             sources.append(Source(str(file), text))
     if problems:
         raise RulesError(problems)
@@ -100,9 +100,9 @@ PATIENCE_SECONDS: Final = 10.0
 _SETTLE_SECONDS = 0.1
 """A changed file is read again after so long, and loaded only if it has not changed meanwhile: half a file can be good
 YAML with half the rules."""
-_MOST_LOOKS = 20
+_MAX_READS = 20
 
-_MOST_LOGGED = 20
+_MAX_LOGGED = 20
 """Problems of one load that the log has; the page has them all."""
 
 
@@ -196,7 +196,7 @@ class Watcher:
         return None
 
     async def _settled(self, looked: Looked) -> Looked | None:
-        for _ in range(_MOST_LOOKS):
+        for _ in range(_MAX_READS):
             await asyncio.sleep(_SETTLE_SECONDS)
             again = await self._look()
             if again is None or again == looked:
@@ -220,8 +220,8 @@ class Watcher:
                 self._refuse(error.problems)
             else:
                 old = [] if self.book is None else [self.book]
-                self._accept(book, looked, len(await in_thread(advise, book)))
-                await in_thread(let_go, old)
+                self._accept(book, looked, len(await in_thread(lint, book)))
+                await in_thread(free_books, old)
 
     def _accept(self, book: RuleBook, sources: Sequence[Source], warnings: int) -> None:
         self.book = book
@@ -234,10 +234,10 @@ class Watcher:
         log.info(
             "rules loaded from %s: %s in %s, %s%s",
             self.path,
-            counted(len(book.rules), "rule"),
-            counted(len(book.domains), "domain"),
-            counted(len(sources), "file"),
-            f", {counted(warnings, 'warning')}: see `ratelimit check`" if warnings else "",
+            plural(len(book.rules), "rule"),
+            plural(len(book.domains), "domain"),
+            plural(len(sources), "file"),
+            f", {plural(warnings, 'warning')}: see `ratelimit check`" if warnings else "",
         )
 
     def _refuse(self, problems: tuple[Problem, ...]) -> None:
@@ -246,9 +246,9 @@ class Watcher:
         self.last_failure = self._clock()
         if self.failing_since is None:
             self.failing_since = self.last_failure
-        lines = [str(problem) for problem in problems[:_MOST_LOGGED]]
-        if len(problems) > _MOST_LOGGED:
-            lines.append(f"and {len(problems) - _MOST_LOGGED} more")
+        lines = [str(problem) for problem in problems[:_MAX_LOGGED]]
+        if len(problems) > _MAX_LOGGED:
+            lines.append(f"and {len(problems) - _MAX_LOGGED} more")
         kept = "the old rules stay" if self.book is not None else "there are none yet, calls are refused"
         log.error("rules not loaded, %s:\n  %s", kept, "\n  ".join(lines))
 

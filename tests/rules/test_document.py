@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from yaml._yaml import CParser
 
 from ratelimit_service.errors import Problem, RulesError
-from ratelimit_service.rules.document import MOST_BYTES, Composer, Fields, Items, Scalar, Source, read_document
+from ratelimit_service.rules.document import MAX_BYTES, Composer, Scalar, Source, YamlList, YamlMap, read_document
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.report import Report
 
@@ -26,13 +26,13 @@ def problem(text: bytes) -> str:
 def test_every_node_knows_its_place() -> None:
     tree = read_document(Source("a.yaml", "a: [é, {b: 'x'}]\n".encode()), Report("a.yaml"))
 
-    assert isinstance(tree, Fields)
+    assert isinstance(tree, YamlMap)
     items = tree.fields["a"].value
-    assert isinstance(items, Items)
+    assert isinstance(items, YamlList)
     assert items[:2] == (1, 4)
     assert items.items[0] == Scalar(1, 5, "é", "é")
     inner = items.items[1]
-    assert isinstance(inner, Fields)
+    assert isinstance(inner, YamlMap)
     assert inner.fields["b"] == (Scalar(1, 9, "b", "b"), Scalar(1, 12, "x", "x"))
 
 
@@ -52,7 +52,7 @@ def test_every_node_knows_its_place() -> None:
         (b"[" * 101, "a.yaml:1:101: lists and maps are nested deeper than 100"),
         (b"- " * 101, "a.yaml:1:201: lists and maps are nested deeper than 100"),
         (b"%TAG !a! b\n" * 101, "a.yaml: has more than 100 %TAG directives, and needs none"),
-        (b"a" * (MOST_BYTES + 1), "a.yaml: is larger than 16 MiB; split it"),
+        (b"a" * (MAX_BYTES + 1), "a.yaml: is larger than 16 MiB; split it"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_told_with_its_place(text: bytes, expected: str) -> None:
@@ -109,7 +109,7 @@ def test_empty_documents_and_byte_order_marks_are_harmless(text: bytes) -> None:
     report = Report("a.yaml")
     tree = read_document(Source("a.yaml", text), report)
 
-    assert isinstance(tree, Fields)
+    assert isinstance(tree, YamlMap)
     assert list(tree.fields) == ["a"]
     assert report.problems == ()
 
@@ -133,18 +133,18 @@ def test_a_billion_laughs_are_refused_where_they_become_too_many() -> None:
     "text",
     [
         LAUGHS.encode(),
-        b"[" * MOST_BYTES,
-        b"{" * MOST_BYTES,
-        b"? " * (MOST_BYTES // 2),
+        b"[" * MAX_BYTES,
+        b"{" * MAX_BYTES,
+        b"? " * (MAX_BYTES // 2),
         b"a" * 100_000_000,
-        b"a: " + b"x" * (MOST_BYTES - 3),
-        b"x\n" * (MOST_BYTES // 2),
-        b'"' + b"\\" * (MOST_BYTES - 1),
-        b"\n" * MOST_BYTES,
-        b"# " * (MOST_BYTES // 2),
-        b"%TAG !a! b\n" * (MOST_BYTES // 11),
-        b"!a!b " * (MOST_BYTES // 5),
-        b": " * (MOST_BYTES // 2),
+        b"a: " + b"x" * (MAX_BYTES - 3),
+        b"x\n" * (MAX_BYTES // 2),
+        b'"' + b"\\" * (MAX_BYTES - 1),
+        b"\n" * MAX_BYTES,
+        b"# " * (MAX_BYTES // 2),
+        b"%TAG !a! b\n" * (MAX_BYTES // 11),
+        b"!a!b " * (MAX_BYTES // 5),
+        b": " * (MAX_BYTES // 2),
     ],
     ids=lambda text: repr(bytes(text[:12])),
 )

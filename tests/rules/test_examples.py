@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ratelimit_service.rules.advice import KINDS, advise
+from ratelimit_service.rules.lint import KINDS, lint
 from ratelimit_service.rules.options import OPTIONS
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.watch import read_sources
@@ -14,7 +14,7 @@ def test_the_examples_load_without_a_warning() -> None:
     rules = parse(read_sources(ROOT / "config"))
 
     assert set(rules.domains) >= {"shop", "every-option"}
-    assert advise(rules) == []
+    assert lint(rules) == []
 
 
 def test_every_option_stands_in_the_example_of_every_option() -> None:

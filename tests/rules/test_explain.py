@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.explain import Explained, Explanation, charged, explain
+from ratelimit_service.rules.explain import DescriptorExplanation, RequestExplanation, charged_rules, explain
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.stores.memory import MemoryStore
 from tests.books import book
@@ -18,12 +18,16 @@ from tests.rules.test_match import SHOP
 from tests.stores.test_same_answers import a_file, a_request
 
 
-def explained(rules: RuleBook, *descriptors: Entries, domain: str = "shop", override: Limit | None = None) -> Explained:
+def explained(
+    rules: RuleBook, *descriptors: Entries, domain: str = "shop", override: Limit | None = None
+) -> RequestExplanation:
     """Of a request with these descriptors."""
     return explain(rules, Request(domain, [Descriptor(entries, override=override) for entries in descriptors]))
 
 
-def of_one(rules: RuleBook, entries: Entries, domain: str = "shop", override: Limit | None = None) -> Explanation:
+def of_one(
+    rules: RuleBook, entries: Entries, domain: str = "shop", override: Limit | None = None
+) -> DescriptorExplanation:
     """Of a request with one descriptor."""
     (found,) = explained(rules, entries, domain=domain, override=override).descriptors
     return found
@@ -195,7 +199,7 @@ def test_a_rule_that_another_one_of_the_request_replaces_says_so() -> None:
         f"No limit: the rule at 1.yaml:8:9 fits, {replaced}",
         "The rule at 1.yaml:14:16 applies: 50 requests per minute.",
     ]
-    assert [(index, met.rule.replaces) for index, _, met in charged(found)] == [(1, frozenset({"base"}))]
+    assert [(index, met.rule.replaces) for index, _, met in charged_rules(found)] == [(1, frozenset({"base"}))]
     assert of_one(rules, base).outcome == "The rule at 1.yaml:8:9 applies: 10 requests per day."
     assert "which the request meets too" in explained(rules, base, (("free", "x"),)).descriptors[0].outcome
 
@@ -214,7 +218,7 @@ def test_of_a_list_only_the_replaced_limit_does_not_apply() -> None:
     assert found.descriptors[0].outcome.endswith(
         'But "daily" is replaced by the one at 1.yaml:6:14, which the request meets too.'
     )
-    assert [met.counter for _, _, met in charged(found)] == [
+    assert [met.counter for _, _, met in charged_rules(found)] == [
         "shop|a=x|fixed_window/3600000000",
         "shop|b=x|fixed_window/86400000000",
     ]
@@ -272,6 +276,6 @@ def test_the_counters_of_an_explanation_are_those_that_the_request_charges(seed:
     limiter.book = rules = book(a_file(random))
     request = a_request(random, next(iter(rules.domains)))
 
-    counters = sorted(met.counter for _, _, met in charged(explain(rules, request)))
+    counters = sorted(met.counter for _, _, met in charged_rules(explain(rules, request)))
 
     assert counters == sorted(hit.key for hit in limiter.plan(request).charged)

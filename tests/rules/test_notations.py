@@ -2,7 +2,7 @@
 
 import pytest
 
-from ratelimit_service.rules.advice import odd_key, odd_value
+from ratelimit_service.rules.lint import lint_key, lint_value
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ from ratelimit_service.rules.advice import odd_key, odd_value
     ],
 )
 def test_a_value_in_another_notation_is_told_with_what_to_write(value: str, kind: str, instead: str) -> None:
-    odd = odd_value("k", value)
+    odd = lint_value("k", value)
 
     assert odd is not None
     assert odd.kind == kind
@@ -70,19 +70,19 @@ def test_a_value_in_another_notation_is_told_with_what_to_write(value: str, kind
     ],
 )
 def test_a_good_value_is_not_warned_of(value: str) -> None:
-    assert odd_value("k", value) is None
+    assert lint_value("k", value) is None
 
 
 def test_networks_are_the_values_of_envoys_masked_addresses() -> None:
-    assert odd_value("masked_remote_address", "10.0.0.0/8") is None
-    assert odd_value("masked_remote_address", "2001:db8::/32") is None
-    odd = odd_value("masked_remote_address", "10.1.2.3/8")
+    assert lint_value("masked_remote_address", "10.0.0.0/8") is None
+    assert lint_value("masked_remote_address", "2001:db8::/32") is None
+    odd = lint_value("masked_remote_address", "10.1.2.3/8")
     assert odd is not None
     assert 'Envoy sends this network otherwise: write value: "10.0.0.0/8"' in odd.message
 
 
 def test_a_header_of_forwarded_addresses_is_a_list_of_them() -> None:
-    assert odd_value("x-forwarded-for", "10.0.0.1, 10.0.0.2") is None
+    assert lint_value("x-forwarded-for", "10.0.0.1, 10.0.0.2") is None
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_header_of_forwarded_addresses_is_a_list_of_them() -> None:
     ],
 )
 def test_a_key_with_a_wildcard_and_no_value_is_told_what_it_fits(key: str, value: str, words: str | None) -> None:
-    odd = odd_key(key, value)
+    odd = lint_key(key, value)
 
     assert (odd is not None) == (words is not None)
     assert words is None or (odd is not None and words in odd.message and odd.kind == "any-key")

@@ -9,7 +9,7 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.report import MOST_PROBLEMS
+from ratelimit_service.rules.report import MAX_PROBLEMS
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Place
 from tests.books import book
 
@@ -243,7 +243,7 @@ def test_a_misspelt_key_is_not_said_to_be_missing_too(text: str, expected: str) 
 
 
 def test_a_file_wrong_in_a_million_places_is_told_of_in_a_thousand() -> None:
-    assert len(problems("domain: a\n" + "".join(f"k{number}: 1\n" for number in range(5000)))) == MOST_PROBLEMS
+    assert len(problems("domain: a\n" + "".join(f"k{number}: 1\n" for number in range(5000)))) == MAX_PROBLEMS
 
 
 def test_one_domain_in_two_files_is_refused_naming_both() -> None:

@@ -4,17 +4,17 @@ import re
 
 import pytest
 
-from ratelimit_service.rules.options import OPTIONS, Block, json_schema
+from ratelimit_service.rules.options import OPTIONS, MapType, json_schema
 
 
 def test_the_schema_has_every_option_where_it_belongs_with_its_help() -> None:
     schema = json_schema()
     blocks = {
-        Block.FILE: schema,
-        Block.DEFAULTS: schema["$defs"]["defaults"],
-        Block.DESCRIPTOR: schema["$defs"]["descriptor"],
-        Block.RATE_LIMIT: schema["$defs"]["rate_limit"],
-        Block.REPLACES: schema["$defs"]["replaces"],
+        MapType.FILE: schema,
+        MapType.DEFAULTS: schema["$defs"]["defaults"],
+        MapType.DESCRIPTOR: schema["$defs"]["descriptor"],
+        MapType.RATE_LIMIT: schema["$defs"]["rate_limit"],
+        MapType.REPLACES: schema["$defs"]["replaces"],
     }
 
     for option in OPTIONS:

@@ -16,7 +16,7 @@ from ratelimit_service.api.request import decode
 from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.model import Request
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.explain import Explained, Met, as_json, charged, explain, state
+from ratelimit_service.rules.explain import MatchedRule, RequestExplanation, as_json, charged_rules, explain, state
 from ratelimit_service.server.admin.json_api import HttpAnswer, printable
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Store
@@ -91,10 +91,10 @@ class Explainer:
         found["store"] = await self._look(explained, found)
         return await loop.run_in_executor(self._thread, _text, found)
 
-    async def _look(self, explained: Explained, found: dict[str, Any]) -> dict[str, str]:
+    async def _look(self, explained: RequestExplanation, found: dict[str, Any]) -> dict[str, str]:
         """Add to each rule what is in its counter; says which store that is, and why it cannot be asked."""
         store = self._limiter.store
-        mets = list(charged(explained))
+        mets = list(charged_rules(explained))
         problem = ""
         if mets:
             hits = [_look_of(met) for _, _, met in mets]
@@ -105,7 +105,7 @@ class Explainer:
         return {"name": store.name, "problem": problem}
 
 
-def _explained(book: RuleBook, request: Request) -> tuple[Explained, dict[str, Any]]:
+def _explained(book: RuleBook, request: Request) -> tuple[RequestExplanation, dict[str, Any]]:
     explained = explain(book, request)
     return explained, as_json(explained)
 
@@ -114,7 +114,7 @@ def _text(found: dict[str, Any]) -> bytes:
     return printable(json.dumps(found, ensure_ascii=False)).encode()
 
 
-def _look_of(met: Met) -> Hit:
+def _look_of(met: MatchedRule) -> Hit:
     return Hit(met.rule, met.counter, 0, tally=Tally(), quota=False)
 
 

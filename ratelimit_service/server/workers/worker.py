@@ -12,7 +12,7 @@ from typing import Final
 import uvloop
 
 from ratelimit_service.errors import RpcError, StartError
-from ratelimit_service.rules.book import RuleBook, let_go
+from ratelimit_service.rules.book import RuleBook, free_books
 from ratelimit_service.rules.document import Source
 from ratelimit_service.server.engine import SWITCH_SECONDS, Engine, parse_rules
 from ratelimit_service.server.workers.channel import Channel, bytes_of, received, text_of
@@ -151,7 +151,7 @@ class Worker:
                 old = [] if book is None else [book]
                 book = await asyncio.to_thread(parse_rules, self._settings, sources, book)
                 self._engine.publish(book)
-                await asyncio.to_thread(let_go, old)
+                await asyncio.to_thread(free_books, old)
             if not ready:
                 ready = True
                 self._channel.send("ready")

@@ -84,7 +84,7 @@ def is_upstreams(rule: Rule) -> bool:
         and rule.algorithm.name == "fixed_window"
         and not limit.first_request
         and rule.together == ALONE
-        and not rule.span
+        and not rule.path_suffix
         and limit.window == limit.unit.window
     )
 

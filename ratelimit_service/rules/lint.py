@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import Node, RuleBook
-from ratelimit_service.rules.options import Span
-from ratelimit_service.rules.report import Advice, Placed, Report, quoted
+from ratelimit_service.rules.options import Window
+from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
 from ratelimit_service.rules.rule import Place, Rule, units_in_words
 from ratelimit_service.system.clock import DAY
 
@@ -37,11 +37,11 @@ _ANY_TEXT = "\0"
 """Stands for a text that no literal of a pattern contains: YAML has no NUL. Only a `*` fits it. So one pattern fits all
 that another fits exactly when it fits the other with this in place of each `*`."""
 
-LONGEST_LOG = 5000
+MAX_LOG = 5000
 """Moments in one counter; 8 bytes each."""
 
 
-def advise(book: RuleBook) -> list[Advice]:
+def lint(book: RuleBook) -> list[LintWarning]:
     """Warnings about the book, in the order of the files' names and lines."""
     found = [*book.warnings]
     found += [warning for node in book.domains.values() for warning in _level(node)]
@@ -49,9 +49,9 @@ def advise(book: RuleBook) -> list[Advice]:
     return sorted(found, key=lambda warning: warning[:3])
 
 
-def _logs(rule: Rule) -> Iterator[Advice]:
+def _logs(rule: Rule) -> Iterator[LintWarning]:
     limit = rule.limit
-    if rule.algorithm.name == "sliding_log" and limit is not None and limit.requests > LONGEST_LOG:
+    if rule.algorithm.name == "sliding_log" and limit is not None and limit.requests > MAX_LOG:
         message = (
             f"sliding_log remembers up to {limit.requests:,} moments in each counter; sub_windows lets no more through "
             "either, and remembers a few numbers"
@@ -59,7 +59,7 @@ def _logs(rule: Rule) -> Iterator[Advice]:
         yield _warning(rule.place, "large-log", message)
 
 
-def _level(parent: Node) -> Iterator[Advice]:
+def _level(parent: Node) -> Iterator[LintWarning]:
     bare = any(node.bare for node in parent.children.values())
     wildcards_left = sum("*" in name for name in parent.children)
     for name, node in parent.children.items():
@@ -97,21 +97,21 @@ def _falls_back(parent: Node, name: str) -> bool:
     return any((other := parent.children.get(key)) is not None and other.bare for key in keys)
 
 
-def _warning(place: Place | None, kind: str, message: str) -> Advice:
-    return Advice("", 0, 0, kind, message) if place is None else Advice(*place, kind, message)
+def _warning(place: Place | None, kind: str, message: str) -> LintWarning:
+    return LintWarning("", 0, 0, kind, message) if place is None else LintWarning(*place, kind, message)
 
 
-_MOST_LINES: Final = 10
+_MAX_LINES: Final = 10
 
 
 class Calendars:
     """Those of one file. All that say the same get one warning: a file of monthly quotas has hundreds."""
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[int, Placed]] = {}
+        self._found: dict[str, dict[int, Positioned]] = {}
         """Where, by message and line."""
 
-    def add(self, limit: Limit, span: Span, at: Placed) -> None:
+    def add(self, limit: Limit, span: Window, at: Positioned) -> None:
         """Take in the limit of a fixed window that follows the clock; `span` is what its unit says."""
         times = limit.window // span.unit.window
         words = units_in_words(span.unit.name, times) if times > 1 else f"a {span.unit.name.lower()}"
@@ -132,31 +132,31 @@ class Calendars:
         """Report what was found."""
         for message, places in self._found.items():
             first, *others = places.values()
-            lines = [str(other.line) for other in others[:_MOST_LINES]]
-            if len(others) > _MOST_LINES:
+            lines = [str(other.line) for other in others[:_MAX_LINES]]
+            if len(others) > _MAX_LINES:
                 lines.append("…")
             more = f" (also in line{'s' if len(others) > 1 else ''} {', '.join(lines)})" if others else ""
             report.warn(first, "calendar", f"{message}{more}")
 
 
-class Odd(NamedTuple):
+class Finding(NamedTuple):
     """What is odd about a value."""
 
     kind: str
     message: str
 
 
-def odd_key(key: str, value: str) -> Odd | None:
+def lint_key(key: str, value: str) -> Finding | None:
     """What is odd about a descriptor's key. With a `*` in the value too, the author knows what a `*` fits."""
     if "*" not in key or value:
         return None
     fits = "fits every entry, whatever its key" if key == "*" else "stands for any text in key and value together"
-    return Odd(
+    return Finding(
         "any-key", f'the * of key {quoted(key)} {fits}, before any key alone does; if that is meant, add value: "*"'
     )
 
 
-def odd_value(key: str, value: str) -> Odd | None:
+def lint_value(key: str, value: str) -> Finding | None:
     """What is odd about the value of a descriptor with this key; the first notation that is recognised."""
     if _MAYBE.search(value) is None:
         return None
@@ -167,27 +167,27 @@ _MAYBE: Final = re.compile(r"[\^$\[({?|,;\\:]|\*\*|/\.?[+*]|^\.[+*]|/[0-9]{1,3}$
 """No value without this is odd; most have none of it."""
 
 
-def _odd(key: str, value: str) -> Iterator[Odd]:
+def _odd(key: str, value: str) -> Iterator[Finding]:
     as_text = f"value {quoted(value)} is compared as text"
     if network := _network(value):
         if key != _MASKED:
-            yield Odd("cidr", f"{as_text}, not as a network: no address fits it; {_instead_of(network)}")
+            yield Finding("cidr", f"{as_text}, not as a network: no address fits it; {_instead_of(network)}")
         elif value != str(network):
-            yield Odd("cidr", f"{as_text}, and Envoy sends this network otherwise: write {_value(str(network))}")
+            yield Finding("cidr", f"{as_text}, and Envoy sends this network otherwise: write {_value(str(network))}")
         return
     if "forwarded" not in key.lower() and (what := _list_of(value)):
-        yield Odd("list", f"{as_text}, not as a list: no {what} fits it; write a descriptor for each {what}")
+        yield Finding("list", f"{as_text}, not as a list: no {what} fits it; write a descriptor for each {what}")
     if canonical := _canonical(value):
-        yield Odd("address", f"{as_text}, and Envoy sends this address otherwise: write {_value(canonical)}")
+        yield Finding("address", f"{as_text}, and Envoy sends this address otherwise: write {_value(canonical)}")
     if any(pattern.search(value) for pattern in _REGEX):
         instead = _instead(_SOME_OF_REGEX, value)
-        yield Odd("regex", f"{as_text}, not as a regular expression; only * stands for any text: {instead}")
+        yield Finding("regex", f"{as_text}, not as a regular expression; only * stands for any text: {instead}")
     if "**" in value:
         instead = f"write {_value(re.sub('[*]+', '*', value))}"
-        yield Odd("glob", f"** means no more than *, which stands for any text, also with / in it: {instead}")
+        yield Finding("glob", f"** means no more than *, which stands for any text, also with / in it: {instead}")
     if any(pattern.search(value) for pattern in _GLOB):
         instead = _instead(_SOME_OF_GLOB, value)
-        yield Odd("glob", f"{as_text}, not as a pattern of a shell; only * stands for any text: {instead}")
+        yield Finding("glob", f"{as_text}, not as a pattern of a shell; only * stands for any text: {instead}")
 
 
 _MASKED: Final = "masked_remote_address"

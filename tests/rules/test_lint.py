@@ -2,7 +2,7 @@
 
 import pytest
 
-from ratelimit_service.rules.advice import advise
+from ratelimit_service.rules.lint import lint
 from ratelimit_service.rules.rule import counter_key
 from tests.books import book
 
@@ -12,7 +12,7 @@ LIMIT = "rate_limit: {unit: day, requests_per_unit: 1}"
 def warnings(*descriptors: str) -> list[str]:
     """What is said about a domain with these descriptors, the first of which is at 3:4."""
     lines = "\n".join(f"- {{{descriptor}}}" for descriptor in descriptors)
-    return [str(warning) for warning in advise(book(f"domain: d\ndescriptors:\n{lines}\n"))]
+    return [str(warning) for warning in lint(book(f"domain: d\ndescriptors:\n{lines}\n"))]
 
 
 @pytest.mark.parametrize(
