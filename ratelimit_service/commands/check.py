@@ -15,7 +15,7 @@ from ratelimit_service.rules.lint import KINDS, lint
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.rule import plural
-from ratelimit_service.rules.watch import ensure_there, read_sources
+from ratelimit_service.rules.watch import ensure_exists, read_sources
 from ratelimit_service.settings import Section
 
 
@@ -57,7 +57,7 @@ def command(
     """
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file, Section.RULES)
     if not paths:
-        ensure_there(settings.rules_path)
+        ensure_exists(settings.rules_path)
     elif rules is not None:
         raise click.UsageError("--rules says where rules are when no PATH does: leave one of them out")
     book, errors = _load(paths or [settings.rules_path], settings.merge_domain_config)

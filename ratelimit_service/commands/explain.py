@@ -26,7 +26,13 @@ from ratelimit_service.commands.sources import (
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.explain import RequestExplanation, as_json, charged_rules, explain, state
+from ratelimit_service.rules.explain import (
+    RequestExplanation,
+    charged_rules,
+    counter_state,
+    explain,
+    explanation_as_json,
+)
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
@@ -100,7 +106,7 @@ def _of_rules_here(
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file)
     book = read_book(settings)
     explained = explain(book, Request(domain, asked))
-    found = as_json(explained)
+    found = explanation_as_json(explained)
     if settings.backend_type is Backend.REDIS:
         found["store"] = uvloop.run(_look(settings, book, explained, found))
     return found
@@ -129,4 +135,6 @@ async def _look(
 def _state(rule: Rule, content: Content | None) -> dict[str, Any]:
     if content is None:
         content = Content(0, rule.room - rule.limit.exceed if rule.limit else None, 0, 0, None)
-    return state(rule, content.remaining, content.reset_after, used=content.used, retry_after=content.retry_after)
+    return counter_state(
+        rule, content.remaining, content.reset_after, used=content.used, retry_after=content.retry_after
+    )

@@ -8,7 +8,7 @@ import click
 
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.watch import ensure_there, read_sources
+from ratelimit_service.rules.watch import ensure_exists, read_sources
 from ratelimit_service.settings import Section, Settings, default_env_file, load_settings
 
 env_file_option = click.option(
@@ -44,5 +44,5 @@ def rules_flags(rules: Path | None, *, merge_domains: bool) -> dict[str, object]
 
 def read_book(settings: Settings) -> RuleBook:
     """The rules that a service with these settings would load; StartError when there are none."""
-    ensure_there(settings.rules_path)
+    ensure_exists(settings.rules_path)
     return parse(read_sources(settings.rules_path), merge_domains=settings.merge_domain_config)

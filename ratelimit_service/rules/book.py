@@ -1,8 +1,8 @@
-"""The rulebook: all rules, compiled so that a match costs a dictionary look-up per entry. Hot path.
+"""The rulebook: all rules, compiled so that a match costs one dictionary look-up per entry. Hot path.
 
-A book never changes once it is built; a reload makes a new one. Matching is upstream's: at each level the entry's
-`key_value`, then the wildcards in the order of the file, then the key alone; the walk never turns back, and the rule is
-the one of the node that the last entry reaches.
+A book is immutable; a reload makes a new one. Matching is upstream's. At each level the entry's `key_value` is tried,
+then the wildcards in the order of the file, then the key alone. There is no backtracking. The rule is that of the node
+which the last entry reaches.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,10 +14,10 @@ from ratelimit_service.telemetry.tally import Tally
 
 
 class Wildcards:
-    """The patterns of one level. Finding the first that fits costs a look-up per shape, not a test per pattern.
+    """The patterns of one level. A search costs one look-up per shape, not one test per pattern.
 
-    A pattern's shape is the lengths of its literal start and end. All patterns of one shape lie in one dictionary by
-    these two literals, so ten thousand of `user_*` `path_/a/*/b` and the like are a few look-ups.
+    The shape of a pattern is the lengths of its literal start and end. A dictionary for each shape has the patterns by
+    these two literals, so ten thousand patterns such as `user_*` or `path_/a/*/b` need a few look-ups.
     """
 
     def __init__(self, patterns: Iterable[tuple[str, "Node"]]) -> None:
@@ -29,7 +29,7 @@ class Wildcards:
         self._shapes = [(*lengths, by_ends) for lengths, by_ends in shapes.items()]
 
     def find(self, text: str) -> "Node | None":
-        """The node of the first pattern, in the order given, that `text` fits."""
+        """The node of the first pattern, in the order given, that matches `text`."""
         best: Node | None = None
         best_order = -1
         length = len(text)
@@ -46,11 +46,11 @@ class Wildcards:
 
 
 _Pattern = tuple[int, int, list[str], "Node"]
-"""Its place among the patterns of the level, its characters besides `*`, what stands between two `*`, and its node."""
+"""Index among the patterns of the level, number of literal characters, the literals between two `*`, node."""
 
 
 def _fits(text: str, start: int, end: int, middles: list[str]) -> bool:
-    """Whether the middles stand in `text[start:end]` one after the other."""
+    """Whether `text[start:end]` contains the middles one after the other."""
     for middle in middles:
         start = text.find(middle, start, end)
         if start < 0:
@@ -60,7 +60,7 @@ def _fits(text: str, start: int, end: int, middles: list[str]) -> bool:
 
 
 class Node:
-    """A place in the tree of descriptors: what follows it, and the rule when the last entry ends here."""
+    """A node of the tree of descriptors: its children, and the rule of requests whose last entry ends here."""
 
     __slots__ = ("bare", "children", "place", "rule", "wildcards")
 
@@ -79,10 +79,10 @@ class Node:
         self.rule = rule
         self.place = place
         self.bare = bare
-        """Whether its descriptor has a key and no value."""
+        """Whether its descriptor has a key, but no value."""
 
     def child(self, key: str, value: str) -> "Node | None":
-        """The node that an entry leads to, as `RuleBook.match` takes it."""
+        """The child that an entry matches, as in `RuleBook.match`."""
         composite = f"{key}_{value}"
         found = self.children.get(composite)
         if found is None and self.wildcards is not None:
@@ -91,10 +91,10 @@ class Node:
 
 
 class RuleBook:
-    """Every domain with its tree of nodes.
+    """All domains, each with its tree of nodes.
 
-    In the domains of `together`, a limit that comes with a request is charged together with the others. `warnings` are
-    those that the text of the files gave; `lint` adds what the tree tells.
+    In the domains of `together`, a limit that comes with a request joins the request's bundle. `warnings` are those
+    about the text of the files; `lint` adds those about the tree.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class RuleBook:
         nodes = (node for root in domains.values() for node in _nodes(root))
         self.rules = tuple(rule for node in nodes if node.rule is not None for rule in (node.rule, *node.rule.beside))
         self.joint = bool(self.together) or any(rule.together or rule.beside for rule in self.rules)
-        """Some hits are charged together, or some descriptor has several limits."""
+        """Whether any hits may be charged together, or any descriptor has several limits."""
 
     def match(self, domain: str, entries: Entries) -> Rule | None:
         """The rule that applies to these entries, or None when nothing limits them."""
@@ -128,7 +128,7 @@ class RuleBook:
         return node.rule
 
     def walk(self, domain: str, entries: Entries) -> Sequence[Node]:
-        """The nodes that the entries lead to, one after the other as far as they go; first that of the domain."""
+        """The domain's node and the nodes that the entries match, up to the first entry that matches none."""
         nodes = [self.domains[domain]]
         for key, value in entries:
             node = nodes[-1].child(key, value)
@@ -138,16 +138,16 @@ class RuleBook:
         return nodes
 
     def exempts(self, domain: str, entries: Entries) -> bool:
-        """Whether a descriptor of the file stands for these entries, and says neither a limit nor what may follow."""
+        """Whether the entries match a descriptor that has neither a limit nor descriptors below it."""
         nodes = self.walk(domain, entries)
         last = nodes[-1]
         return len(nodes) == len(entries) + 1 > 1 and last.rule is None and not last.children
 
     def overriding(self, domain: str, entries: Entries, limit: Limit, near: int, tally: Tally) -> Rule:
-        """The rule that a limit makes which comes with these entries, in place of the one that they match.
+        """The rule of a limit that comes with the request; it overrides the rule that these entries match.
 
-        It is charged together with what that one is charged together with. So its counter lies where that one's does,
-        and is the same where window and algorithm are.
+        It is in the same bundle as the overridden rule. So its counter is in the same Redis, and it is the same counter
+        if algorithm and window are the same.
         """
         rule = self.match(domain, entries)
         if rule is not None:
@@ -159,9 +159,9 @@ class RuleBook:
 
 
 def free_books(books: list[RuleBook]) -> None:
-    """Empty the list, freeing the books in it piece by piece.
+    """Free the books piece by piece, and empty the list.
 
-    Freed at once, one of ten thousand rules would hold up all threads for 5 ms.
+    Freed at once, a book of ten thousand rules would stop all threads for 5 ms.
     """
     while books:
         book = books.pop()

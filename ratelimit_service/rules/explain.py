@@ -25,181 +25,72 @@ from ratelimit_service.rules.rule import (
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Path, Tally
 
-_MAX_TRIED = 1000
-"""Entries that are tried in another order, and nodes that are looked at below the last: a book may have a million."""
-_MAX_NAMED = 5
-
-
-def hints_of(walk: Sequence[Node], entries: Entries) -> tuple[str, ...]:
-    """What may have been meant. `walk` is the domain's node and those that the first entries reached."""
-    return tuple(_hints(walk, entries))
-
-
-def _hints(walk: Sequence[Node], entries: Entries) -> Iterator[str]:
-    last, met = walk[-1], len(walk) - 1
-    other = in_another_order(walk[0], entries, _MAX_TRIED)
-    if other is not None:
-        order, rule = other
-        yield f"In the order {words(order)} the rule at {rule.place} applies: entries are met in the order of the file."
-    if met == len(entries):
-        if below := _rules_below(last):
-            more = ", ".join(f"{path} ({rule.place})" for path, rule in below)
-            yield f"There are rules with more entries: after {words(entries)} come {more}."
-    elif last.rule is not None:
-        alone = f"it applies to {words(entries[:met])} alone, in a descriptor of its own"
-        yield f"The rule at {last.rule.place} ends with entry {met}: {alone}."
-    if met < len(entries) and other is None:
-        yield from _names(last, *entries[met])
-
-
-def words(entries: Entries) -> str:
-    """`plan=free user=ada`."""
-    return " ".join(f"{key}={value}" for key, value in entries)
-
-
-def in_another_order(root: Node, entries: Entries, most: int) -> tuple[Entries, Rule] | None:
-    """All of the entries in an order that ends at a rule; at most so many entries are tried."""
-    tried = 0
-    waiting: list[tuple[Node, Entries, Entries]] = [(root, (), entries)]
-    while waiting and tried < most:
-        node, before, left = waiting.pop()
-        if not left and node.rule is not None:
-            return before, node.rule
-        for index, (key, value) in enumerate(left):
-            tried += 1
-            if (child := node.child(key, value)) is not None:
-                waiting.append((child, (*before, left[index]), (*left[:index], *left[index + 1 :])))
-    return None
-
-
-def _names(node: Node, key: str, value: str) -> Iterator[str]:
-    """What there is at the level where an entry fits nothing."""
-    if not node.children:
-        return
-    some = list(islice(node.children, _MAX_TRIED))
-    near = nearest(f"{key}_{value}", some) or nearest(key, some)
-    if near:
-        yield f"Did you mean {quoted(near)} ({node.children[near].place})?"
-    else:
-        names = ", ".join(map(quoted, islice(node.children, _MAX_NAMED)))
-        more = len(node.children) - _MAX_NAMED
-        yield f"At this level there are {names}{f' and {more:,} more' if more > 0 else ''}."
-
-
-def _rules_below(node: Node) -> list[tuple[str, Rule]]:
-    """The nearest rules below, each with the names that lead to it."""
-    found: list[tuple[str, Rule]] = []
-    waiting = deque([("", node)])
-    looked = 0
-    while waiting and len(found) < _MAX_NAMED and looked < _MAX_TRIED:
-        path, parent = waiting.popleft()
-        for name, child in islice(parent.children.items(), _MAX_TRIED):
-            looked += 1
-            if child.rule is not None:
-                found.append((f"{path}{name}", child.rule))
-            else:
-                waiting.append((f"{path}{name} ", child))
-    return found[:_MAX_NAMED]
-
-
-_MAX_TRIED_IN_A_CALL: Final = 50
-"""Entries that `why_unlimited` tries to find another order: enough for four."""
-
-
-def why_unlimited(book: RuleBook, domain: str, entries: Entries) -> str:
-    """Where the walk through the book ended, for entries that nothing limits in a request."""
-    if domain not in book.domains:
-        return f"domain {quoted(domain)} has no rules"
-    nodes = book.walk(domain, entries)
-    last, count = nodes[-1], len(nodes) - 1
-    here = f"the descriptor at {last.place}" if count else f"domain {quoted(domain)}"
-    if count == len(entries) and last.rule is not None:
-        return f"another limit of the request replaces the rule at {last.rule.place}"
-    if count < len(entries):
-        entry = quoted_entries(entries[count : count + 1])
-        why = f"entry {count + 1} of {len(entries)}, {entry}, fits nothing below {here}"
-    else:
-        why = f"{here} has no limit"
-    other = in_another_order(nodes[0], entries, _MAX_TRIED_IN_A_CALL)
-    if other is not None:
-        order, rule = other
-        return f"{why}; in the order {quoted_entries(order)} the rule at {rule.place} applies"
-    if count < len(entries) and last.rule is not None:
-        further = len(entries) - count
-        return f"{why}: the rule there ends {'1 entry' if further == 1 else f'{further} entries'} earlier"
-    return f"{why}, and the rules below it need further entries" if count == len(entries) and last.children else why
-
-
-def quoted_entries(entries: Entries) -> str:
-    """`user="ada" path="/cart"`: shortened, and without anything that a terminal would obey."""
-    return " ".join(f"{quoted(key)[1:-1]}={quoted(value)}" for key, value in entries)
-
-
 MAX_LISTED = 10
-"""Wildcards of one step that are listed though they were not chosen, and domains; a level may have thousands."""
+"""Wildcards of one step that are listed although they were not chosen, and domains; a level may have thousands."""
 
 _MAX_COMPARED = 1000
+"""Domains that a misspelt one is compared with."""
 
 
 class Candidate(NamedTuple):
-    """A descriptor of one level that an entry might have met, in the order in which they are tried."""
+    """A descriptor of one level that an entry was compared with."""
 
     name: str
     kind: str
     """`exact`, `wildcard` or `key`."""
     place: Place | None
-    """None when the book has none of that name."""
+    """None when the book has no such descriptor."""
     chosen: bool
     reason: str
 
 
 class Step(NamedTuple):
-    """What one entry met."""
+    """One step of the walk: an entry, and the candidates in the order in which they were tried."""
 
     key: str
     value: str
     candidates: tuple[Candidate, ...]
     hidden: int = 0
-    """More wildcards of this key that were not chosen."""
+    """The number of further wildcards of this key that were not chosen."""
 
 
 class MatchedRule(NamedTuple):
-    """A rule that the last entry met, or the limit that came with the descriptor."""
+    """A rule that the last entry matched, or the limit that came with the descriptor."""
 
     rule: Rule
     limit: str
     """In words."""
     counter: str
-    """The counter's key; empty for an unlimited rule, which has none."""
+    """The counter's key; empty for an unlimited rule, which has no counter."""
     metric: Path
     replaced_by: tuple[Rule, ...] = ()
-    """The rules of the request that replace it; then it does not apply."""
+    """The rules of the request that replace it; if any, it does not apply."""
 
 
 class DescriptorExplanation(NamedTuple):
-    """The walk of one descriptor, and what is at its end."""
+    """The walk of one descriptor through the book, and its result."""
 
     entries: Entries
     steps: tuple[Step, ...]
     outcome: str
     """One sentence."""
     met: tuple[MatchedRule, ...] = ()
-    """The rule at the end of the walk, or those of a list; empty when nothing limits the entries."""
+    """The rule at the end of the walk, or the rules of a list; empty when no rule matches."""
     hints: tuple[str, ...] = ()
-    """What may have been meant, a sentence each."""
+    """What the author probably meant; a sentence each."""
 
 
 class RequestExplanation(NamedTuple):
-    """A whole request."""
+    """The explanation of a whole request."""
 
     domain: str
     problem: str
-    """Not empty when there is no such domain, so that there is nothing to explain."""
+    """Why there is nothing to explain: the domain does not exist; else empty."""
     descriptors: tuple[DescriptorExplanation, ...]
 
 
 def explain(book: RuleBook, request: Request) -> RequestExplanation:
-    """What the book makes of the request, as the planner does, with reasons."""
+    """Match the request as the limiter does, and record each step with its reason."""
     domain = request.domain
     root = book.domains.get(domain)
     if root is None:
@@ -220,22 +111,22 @@ def _unknown(domain: str, known: Sequence[str]) -> str:
 def _explain(book: RuleBook, root: Node, domain: str, descriptor: Descriptor) -> DescriptorExplanation:
     entries = descriptor.entries
     if descriptor.override is not None:
-        return _of_sent(book, domain, entries, descriptor.override)
+        return _explain_override(book, domain, entries, descriptor.override)
     steps: list[Step] = []
     walk = [root]
     for key, value in entries:
-        found, step = _try(walk[-1], key, value)
+        found, step = _step(walk[-1], key, value)
         steps.append(step)
         if found is None:
             outcome = f"No limit: no descriptor fits entry {len(steps)} of {len(entries)}."
-            return DescriptorExplanation(entries, tuple(steps), outcome, hints=hints_of(walk, entries))
+            return DescriptorExplanation(entries, tuple(steps), outcome, hints=tuple(_hints(walk, entries)))
         walk.append(found)
 
     rule = walk[-1].rule
     if rule is None:
         outcome = "No limit: the descriptor that the last entry met has no rate_limit."
-        return DescriptorExplanation(entries, tuple(steps), outcome, hints=hints_of(walk, entries))
-    met = tuple(_met(each, counter_key(each, entries), metric_path(each, entries)) for each in (rule, *rule.beside))
+        return DescriptorExplanation(entries, tuple(steps), outcome, hints=tuple(_hints(walk, entries)))
+    met = tuple(_matched(each, counter_key(each, entries), metric_path(each, entries)) for each in (rule, *rule.beside))
     if len(met) == 1:
         outcome = f"The rule at {rule.place} applies: {met[0].limit}."
     else:
@@ -243,10 +134,10 @@ def _explain(book: RuleBook, root: Node, domain: str, descriptor: Descriptor) ->
     return DescriptorExplanation(entries, tuple(steps), outcome, met)
 
 
-def _of_sent(book: RuleBook, domain: str, entries: Entries, limit: Limit) -> DescriptorExplanation:
-    """Of a limit that came with the descriptor: the tree is not walked."""
+def _explain_override(book: RuleBook, domain: str, entries: Entries, limit: Limit) -> DescriptorExplanation:
+    """The explanation of a limit that came with the descriptor; then the tree is not walked."""
     rule = book.overriding(domain, entries, limit, 0, Tally())
-    met = _met(rule, counter_key(rule, entries), override_path(domain, entries))
+    met = _matched(rule, counter_key(rule, entries), override_path(domain, entries))
     replaced = book.match(domain, entries)
     outcome = f"The limit that came with the request applies: {met.limit}."
     hints: tuple[str, ...] = ()
@@ -257,7 +148,7 @@ def _of_sent(book: RuleBook, domain: str, entries: Entries, limit: Limit) -> Des
     return DescriptorExplanation(entries, (), outcome, (met,), hints)
 
 
-def _met(rule: Rule, counter: str, metric: Path) -> MatchedRule:
+def _matched(rule: Rule, counter: str, metric: Path) -> MatchedRule:
     counting = counting_in_words(rule)
     limit = limit_in_words(rule.limit) + (f" ({', '.join(counting)})" if counting else "")
     return MatchedRule(rule, limit, "" if rule.limit is None else counter, metric)
@@ -279,7 +170,7 @@ def _after_replacing(explanation: DescriptorExplanation, replacing: Sequence[Rul
     return explanation._replace(met=met, outcome=outcome)
 
 
-def _try(node: Node, key: str, value: str) -> tuple[Node | None, Step]:
+def _step(node: Node, key: str, value: str) -> tuple[Node | None, Step]:
     text = f"{key}_{value}"
     exact = node.children.get(text)
     wild = node.wildcards.find(text) if node.wildcards is not None and exact is None else None
@@ -310,13 +201,13 @@ def _candidate(name: str, kind: str, child: Node | None, found: Node | None, *, 
 
 
 def _is_of_key(name: str, key: str) -> bool:
-    """Whether it is a wildcard that some value of this key fits."""
+    """Whether the name is a wildcard that matches some value of this key."""
     start, star, _ = name.partition("*")
     return bool(star) and (start.startswith(f"{key}_") or f"{key}_".startswith(start))
 
 
-def as_json(explained: RequestExplanation) -> dict[str, Any]:
-    """For programs, and for what is sent from a service to the command."""
+def explanation_as_json(explained: RequestExplanation) -> dict[str, Any]:
+    """The explanation as JSON, for programs, and for the command that asks a running service."""
     return {
         "domain": explained.domain,
         "problem": explained.problem,
@@ -367,10 +258,10 @@ def _placed(place: Place | None) -> str | None:
     return None if place is None else str(place)
 
 
-def state(
+def counter_state(
     rule: Rule, remaining: int | None, reset_after: int, *, used: int | None = None, retry_after: int | None = None
 ) -> dict[str, Any]:
-    """What is in the counter of a rule now, for its `state`; without a `retry_after` that is not known."""
+    """The `state` of a rule in the JSON: what its counter contains now. Without `retry_after` that is not known."""
     limit = rule.limit
     assert limit is not None, "an unlimited rule has no counter"
     wait = None if retry_after is None or retry_after < 0 else retry_after / SECOND
@@ -384,8 +275,115 @@ def state(
 
 
 def charged_rules(explained: RequestExplanation) -> Iterator[tuple[int, int, MatchedRule]]:
-    """Each rule that applies and has a counter, with its indices in `descriptors` and in `rules` of the JSON."""
+    """The rules that apply and have a counter, each with its indices in `descriptors` and in `rules` of the JSON."""
     for index, explanation in enumerate(explained.descriptors):
         for number, met in enumerate(explanation.met):
             if met.counter and not met.replaced_by:
                 yield index, number, met
+
+
+_MAX_TRIED = 1000
+"""Entries that are tried in another order, and nodes that are visited below the last; a book may have a million."""
+_MAX_NAMED = 5
+
+
+def _hints(walk: Sequence[Node], entries: Entries) -> Iterator[str]:
+    """What the author probably meant. `walk` is the domain's node and those that the first entries matched."""
+    last, met = walk[-1], len(walk) - 1
+    other = in_another_order(walk[0], entries, _MAX_TRIED)
+    if other is not None:
+        order, rule = other
+        applies = f"In the order {_joined(order)} the rule at {rule.place} applies"
+        yield f"{applies}: entries are met in the order of the file."
+    if met == len(entries):
+        if below := _rules_below(last):
+            more = ", ".join(f"{path} ({rule.place})" for path, rule in below)
+            yield f"There are rules with more entries: after {_joined(entries)} come {more}."
+    elif last.rule is not None:
+        alone = f"it applies to {_joined(entries[:met])} alone, in a descriptor of its own"
+        yield f"The rule at {last.rule.place} ends with entry {met}: {alone}."
+    if met < len(entries) and other is None:
+        yield from _names_hint(last, *entries[met])
+
+
+def _joined(entries: Entries) -> str:
+    """`plan=free user=ada`."""
+    return " ".join(f"{key}={value}" for key, value in entries)
+
+
+def in_another_order(root: Node, entries: Entries, max_tried: int) -> tuple[Entries, Rule] | None:
+    """The entries in an order that ends at a rule, or None; at most `max_tried` entries are tried."""
+    tried = 0
+    waiting: list[tuple[Node, Entries, Entries]] = [(root, (), entries)]
+    while waiting and tried < max_tried:
+        node, before, left = waiting.pop()
+        if not left and node.rule is not None:
+            return before, node.rule
+        for index, (key, value) in enumerate(left):
+            tried += 1
+            if (child := node.child(key, value)) is not None:
+                waiting.append((child, (*before, left[index]), (*left[:index], *left[index + 1 :])))
+    return None
+
+
+def _names_hint(node: Node, key: str, value: str) -> Iterator[str]:
+    """A hint with the names of the level at which an entry matched nothing."""
+    if not node.children:
+        return
+    some = list(islice(node.children, _MAX_TRIED))
+    near = nearest(f"{key}_{value}", some) or nearest(key, some)
+    if near:
+        yield f"Did you mean {quoted(near)} ({node.children[near].place})?"
+    else:
+        names = ", ".join(map(quoted, islice(node.children, _MAX_NAMED)))
+        more = len(node.children) - _MAX_NAMED
+        yield f"At this level there are {names}{f' and {more:,} more' if more > 0 else ''}."
+
+
+def _rules_below(node: Node) -> list[tuple[str, Rule]]:
+    """The nearest rules below a node, each with the path to it."""
+    found: list[tuple[str, Rule]] = []
+    waiting = deque([("", node)])
+    looked = 0
+    while waiting and len(found) < _MAX_NAMED and looked < _MAX_TRIED:
+        path, parent = waiting.popleft()
+        for name, child in islice(parent.children.items(), _MAX_TRIED):
+            looked += 1
+            if child.rule is not None:
+                found.append((f"{path}{name}", child.rule))
+            else:
+                waiting.append((f"{path}{name} ", child))
+    return found[:_MAX_NAMED]
+
+
+_MAX_TRIED_IN_A_CALL: Final = 50
+"""Entries that `why_unlimited` tries to find another order: enough for four."""
+
+
+def why_unlimited(book: RuleBook, domain: str, entries: Entries) -> str:
+    """Why no rule applies to the entries: where the walk through the book ended."""
+    if domain not in book.domains:
+        return f"domain {quoted(domain)} has no rules"
+    nodes = book.walk(domain, entries)
+    last, count = nodes[-1], len(nodes) - 1
+    here = f"the descriptor at {last.place}" if count else f"domain {quoted(domain)}"
+    if count == len(entries) and last.rule is not None:
+        return f"another limit of the request replaces the rule at {last.rule.place}"
+    if count < len(entries):
+        entry = quoted_entries(entries[count : count + 1])
+        why = f"entry {count + 1} of {len(entries)}, {entry}, fits nothing below {here}"
+    else:
+        why = f"{here} has no limit"
+    other = in_another_order(nodes[0], entries, _MAX_TRIED_IN_A_CALL)
+    if other is not None:
+        order, rule = other
+        return f"{why}; in the order {quoted_entries(order)} the rule at {rule.place} applies"
+    if count < len(entries) and last.rule is not None:
+        further = len(entries) - count
+        return f"{why}: the rule there ends {'1 entry' if further == 1 else f'{further} entries'} earlier"
+    return f"{why}, and the rules below it need further entries" if count == len(entries) and last.children else why
+
+
+def quoted_entries(entries: Entries) -> str:
+    """`user="ada" path="/cart"`: shortened, and without control characters."""
+    return " ".join(f"{quoted(key)[1:-1]}={quoted(value)}" for key, value in entries)

@@ -31,89 +31,6 @@ from ratelimit_service.rules.report import LintWarning, Positioned, Report, quot
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold, window_in_words
 from ratelimit_service.telemetry.tally import Path, Room, Tallies, Tally
 
-_OPTIONS = BY_MAP[MapType.RATE_LIMIT]
-_LARGEST_FIRST = sorted(((unit.window, unit) for unit in Unit), reverse=True)
-
-
-def read_limit(
-    block: YamlMap, at: Positioned, options: Mapping[str, Any], defaults: Mapping[str, Any], report: Report
-) -> tuple[Algorithm, Limit | None]:
-    """The limit of a block with these options; None when it is unlimited or malformed, which the report then has."""
-    unlimited = bool(options.get("unlimited"))
-    if unlimited:
-        for key in LIMITING:
-            if given(block, key):
-                report.add(block.fields[key].key, f"{key} contradicts unlimited: take one of them away")
-        return open_algorithm("fixed_window"), None
-
-    name: str = options.get("algorithm") or defaults.get("algorithm") or "fixed_window"
-    known_name = "algorithm" in options or not given(block, "algorithm")
-    if known_name:
-        _check_meaning(block, name, report)
-    window = _window(block, options, at, report)
-    requests: int | None = options.get("requests_per_unit")
-    if missing(block, "requests_per_unit", MapType.RATE_LIMIT):
-        report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
-    algorithm = open_algorithm(name)
-    if window is None or requests is None or not known_name:
-        return algorithm, None
-
-    chosen = options
-    if defaults:
-        chosen = {key: value for key, value in {**defaults, **options}.items() if _means(key, name)}
-    excess: Excess | None = chosen.get("exceed")
-    limit = Limit(
-        requests,
-        # Envoy hears of the window as a multiple of the largest unit that divides it.
-        next(unit for length, unit in _LARGEST_FIRST if window % length == 0),
-        window,
-        burst=chosen.get("burst", 0),
-        parts=chosen.get("parts", _OPTIONS["parts"].default),
-        first_request=chosen.get("anchor") == "first_request",
-        count_refused=chosen.get("count_refused", name == "fixed_window"),
-        exceed=0 if excess is None else excess.of(requests),
-    )
-    if (limit.burst or requests) + limit.exceed > MAX_REQUESTS:
-        report.add(at, f"the limit and exceed come to more than {MAX_REQUESTS}")
-    elif (problem := getattr(algorithm, "problem", None)) and (reason := problem(limit)):
-        report.add(block.fields["algorithm"].key if "algorithm" in block.fields else at, f"{name}: {reason}")
-    return algorithm, limit
-
-
-def _means(key: str, algorithm: str) -> bool:
-    option = _OPTIONS.get(key)
-    return option is not None and algorithm in option.algorithms
-
-
-def _check_meaning(block: YamlMap, algorithm: str, report: Report) -> None:
-    for key in block.fields:
-        if key in _OPTIONS and not _means(key, algorithm) and given(block, key):
-            able = " and ".join(_OPTIONS[key].algorithms)
-            report.add(block.fields[key].key, f"{key} has no meaning for {algorithm}, only for {able}")
-
-
-def _window(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> int | None:
-    window: Window | None = options.get("unit")
-    multiplier: int | None = options.get("unit_multiplier")
-    if missing(block, "unit", MapType.RATE_LIMIT):
-        report.add(at, "rate_limit has no unit; write one, such as unit: minute, or unlimited: true")
-    if window is None:
-        return None
-    times = 1 if window.times is None else window.times
-    if multiplier is not None:
-        field = block.fields["unit_multiplier"]
-        if window.times is not None:
-            text = getattr(block.fields["unit"].value, "text", "")
-            report.add(field.key, f"unit_multiplier contradicts unit {quoted(text)}: take one of the numbers away")
-            return None
-        times = multiplier
-        if problem := window_problem(window.unit, times):
-            report.add(
-                field.value, f"unit_multiplier {times}: a window of so many {window.unit.name.lower()}s {problem}"
-            )
-            return None
-    return times * window.unit.window
-
 
 def parse(
     sources: Sequence[Source],
@@ -123,12 +40,12 @@ def parse(
     most_values: int = 1000,
     previous: RuleBook | None = None,
 ) -> RuleBook:
-    """The rulebook of these files; without any, one that has no domains.
+    """The rulebook of these files; without files, a book without domains.
 
-    With `merge_domains`, several files may have the same domain. From `near_ratio` of a limit on, a hit counts as near
-    it. A rule whose metrics have values of requests in their names counts at most `most_values` of them apart. A rule
-    takes over the tallies of the one of `previous` that has the same path. Raises RulesError with every problem of
-    every file.
+    With `merge_domains`, several files may have the same domain. Above `near_ratio` of a limit, a hit counts as near
+    the limit. A rule whose metrics have values of requests in their names has series for at most `most_values` values.
+    A rule takes over the tallies of the rule of `previous` that has the same path. Raises RulesError with every problem
+    of every file.
     """
     old = {rule.path: rule for rule in previous.rules} if previous is not None else {}
     domains: dict[str, _Domain] = {}
@@ -139,7 +56,7 @@ def parse(
         for source in sources:
             report = Report(source.path)
             parser = _Parser(report, near_ratio, most_values, old, room)
-            with suppress(RulesError):  # raised to leave the file; the report has it all
+            with suppress(RulesError):  # stops the file; the report has the problems
                 parser.file(source, domains, merge_domains)
             problems += report.problems
             warnings += report.warnings
@@ -154,11 +71,11 @@ def parse(
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Keep the garbage collector from running: a load makes a million objects and not one cycle.
+    """Disable the garbage collector: a load makes a million objects and not one cycle.
 
-    It would stop all threads a dozen times, and once more after the load, 15 ms for ten thousand rules, only to find
-    that all the new objects are there to stay. Freezing and thawing makes them old without looking at any. Only a load
-    that found the collector running starts it again, so two at a time do no harm.
+    Otherwise it would stop all threads a dozen times, and once more after the load, 15 ms for ten thousand rules, and
+    free nothing. Freezing and unfreezing moves the new objects to the oldest generation without a scan. Only the load
+    that disabled the collector enables it again, so two concurrent loads do no harm.
     """
     running = gc.isenabled()
     gc.disable()
@@ -179,18 +96,18 @@ _TOGETHER = {
     (None, False): ALONE,
     (None, True): LIST,
 }
-"""By what `charge` says, and whether the limit stands in a list."""
+"""The bundle by the value of `charge`, and by whether the limit is in a list."""
 
 
 class _Domain(NamedTuple):
     place: Place
     children: dict[str, Node]
     together: list[Place]
-    """Where its files say `charge: together`."""
+    """The places of `charge: together` in its files."""
 
 
 class _Parser:
-    """Reads one file."""
+    """Reads the rules of one file."""
 
     def __init__(
         self, report: Report, near_ratio: float, most_values: int, old: Mapping[Path, Rule], room: Room
@@ -271,7 +188,7 @@ class _Parser:
             children.setdefault(name, Node(below, rule, self._place(at), bare=not value))
 
     def _rules(self, item: YamlMap, values: Mapping[str, Any], levels: tuple[Level, ...]) -> Rule | None:
-        """The rule of a descriptor; of several limits the first, with the others beside it."""
+        """The rule of a descriptor. If it has a list of limits: the first one, with the others in `beside`."""
         if "rate_limits" not in values:
             if "rate_limit" not in values:
                 return None
@@ -290,7 +207,7 @@ class _Parser:
         return replace(rules[0], beside=tuple(rules[1:])) if rules else None
 
     def _check_suffixes(self, rule: Rule, below: Mapping[str, Node]) -> None:
-        """A limit of a list stands in the metrics like a descriptor of the next level: there must be no such one."""
+        """Check that no descriptor of the next level has the name that a limit of a list has in metrics."""
         for each in (rule, *rule.beside):
             for suffix in each.path_suffix:
                 place = below[suffix].place if suffix in below else None
@@ -306,7 +223,7 @@ class _Parser:
         levels: tuple[Level, ...],
         before: Sequence[Rule] | None = None,
     ) -> Rule:
-        """The rule of one limit; in a list, `before` has those that stand before it."""
+        """The rule of one limit; in a list, `before` has the rules of the limits before it."""
         options = read_options(block, MapType.RATE_LIMIT, self._report)
         algorithm, limit = read_limit(block, at, options, self._defaults, self._report)
         if limit is not None and algorithm.name == "fixed_window" and not limit.first_request:
@@ -354,7 +271,7 @@ class _Parser:
         )
 
     def _path_suffix(self, at: Positioned, algorithm: Algorithm, limit: Limit, before: Sequence[Rule]) -> Path:
-        """What tells a limit of a list from the others: its window, and its algorithm if one before it has the same."""
+        """The name of a limit in its list: its window, and its algorithm if an earlier limit has the same window."""
         path_suffix = f"per_{window_in_words(limit)}".replace(" ", "_")
         for other in before:
             if other.limit is not None and other.limit.window == limit.window:
@@ -376,3 +293,87 @@ class _Parser:
 
     def _place(self, at: Positioned) -> Place:
         return Place(self._report.path, at.line, at.column)
+
+
+_OPTIONS = BY_MAP[MapType.RATE_LIMIT]
+_LARGEST_FIRST = sorted(((unit.window, unit) for unit in Unit), reverse=True)
+
+
+def read_limit(
+    block: YamlMap, at: Positioned, options: Mapping[str, Any], defaults: Mapping[str, Any], report: Report
+) -> tuple[Algorithm, Limit | None]:
+    """The algorithm and the limit of a `rate_limit` block; None if unlimited, or malformed, which is reported."""
+    unlimited = bool(options.get("unlimited"))
+    if unlimited:
+        for key in LIMITING:
+            if given(block, key):
+                report.add(block.fields[key].key, f"{key} contradicts unlimited: take one of them away")
+        return open_algorithm("fixed_window"), None
+
+    name: str = options.get("algorithm") or defaults.get("algorithm") or "fixed_window"
+    known_name = "algorithm" in options or not given(block, "algorithm")
+    if known_name:
+        _check_meaning(block, name, report)
+    window = _window(block, options, at, report)
+    requests: int | None = options.get("requests_per_unit")
+    if missing(block, "requests_per_unit", MapType.RATE_LIMIT):
+        report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
+    algorithm = open_algorithm(name)
+    if window is None or requests is None or not known_name:
+        return algorithm, None
+
+    chosen = options
+    if defaults:
+        chosen = {key: value for key, value in {**defaults, **options}.items() if _means(key, name)}
+    excess: Excess | None = chosen.get("exceed")
+    limit = Limit(
+        requests,
+        # Responses to Envoy have the window as a multiple of the largest unit that divides it.
+        next(unit for length, unit in _LARGEST_FIRST if window % length == 0),
+        window,
+        burst=chosen.get("burst", 0),
+        parts=chosen.get("parts", _OPTIONS["parts"].default),
+        first_request=chosen.get("anchor") == "first_request",
+        count_refused=chosen.get("count_refused", name == "fixed_window"),
+        exceed=0 if excess is None else excess.of(requests),
+    )
+    if (limit.burst or requests) + limit.exceed > MAX_REQUESTS:
+        report.add(at, f"the limit and exceed come to more than {MAX_REQUESTS}")
+    elif (problem := getattr(algorithm, "problem", None)) and (reason := problem(limit)):
+        report.add(block.fields["algorithm"].key if "algorithm" in block.fields else at, f"{name}: {reason}")
+    return algorithm, limit
+
+
+def _means(key: str, algorithm: str) -> bool:
+    option = _OPTIONS.get(key)
+    return option is not None and algorithm in option.algorithms
+
+
+def _check_meaning(block: YamlMap, algorithm: str, report: Report) -> None:
+    for key in block.fields:
+        if key in _OPTIONS and not _means(key, algorithm) and given(block, key):
+            able = " and ".join(_OPTIONS[key].algorithms)
+            report.add(block.fields[key].key, f"{key} has no meaning for {algorithm}, only for {able}")
+
+
+def _window(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> int | None:
+    window: Window | None = options.get("unit")
+    multiplier: int | None = options.get("unit_multiplier")
+    if missing(block, "unit", MapType.RATE_LIMIT):
+        report.add(at, "rate_limit has no unit; write one, such as unit: minute, or unlimited: true")
+    if window is None:
+        return None
+    times = 1 if window.times is None else window.times
+    if multiplier is not None:
+        field = block.fields["unit_multiplier"]
+        if window.times is not None:
+            text = getattr(block.fields["unit"].value, "text", "")
+            report.add(field.key, f"unit_multiplier contradicts unit {quoted(text)}: take one of the numbers away")
+            return None
+        times = multiplier
+        if problem := window_problem(window.unit, times):
+            report.add(
+                field.value, f"unit_multiplier {times}: a window of so many {window.unit.name.lower()}s {problem}"
+            )
+            return None
+    return times * window.unit.window

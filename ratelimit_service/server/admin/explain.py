@@ -16,7 +16,14 @@ from ratelimit_service.api.request import decode
 from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.model import Request
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.explain import MatchedRule, RequestExplanation, as_json, charged_rules, explain, state
+from ratelimit_service.rules.explain import (
+    MatchedRule,
+    RequestExplanation,
+    charged_rules,
+    counter_state,
+    explain,
+    explanation_as_json,
+)
 from ratelimit_service.server.admin.json_api import HttpAnswer, printable
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Store
@@ -107,7 +114,7 @@ class Explainer:
 
 def _explained(book: RuleBook, request: Request) -> tuple[RequestExplanation, dict[str, Any]]:
     explained = explain(book, request)
-    return explained, as_json(explained)
+    return explained, explanation_as_json(explained)
 
 
 def _text(found: dict[str, Any]) -> bytes:
@@ -137,7 +144,7 @@ async def _asked(store: Store, hits: Sequence[Hit]) -> str:
 
 def _state(hit: Hit) -> dict[str, Any]:
     decision = hit.decision
-    return state(hit.rule, hit.remaining, decision.reset_after)
+    return counter_state(hit.rule, hit.remaining, decision.reset_after)
 
 
 def explained_answer(answer: bytes) -> HttpAnswer:
