@@ -93,7 +93,9 @@ async def trace(environ: dict[str, str], *, first: bool) -> Recorder:
     """The shortest way of a call: the first of its connection, or one whose request came before."""
     engine = Engine(load_settings(environ)[0])
     engine.publish(book(RULES))
-    (address,) = await engine.start([Tcp("127.0.0.1", 0)])
+    await engine.listen([Tcp("127.0.0.1", 0)])
+    await engine.serve()
+    (address,) = engine.addresses
     assert isinstance(address, Tcp)
     tries, clients = [], [Client(address.port)]
 

@@ -18,7 +18,6 @@ from ratelimit_service.commands.sources import env_file_option, read_settings
 from ratelimit_service.errors import ListenError, StartError
 from ratelimit_service.server.app import App, grpc_addresses
 from ratelimit_service.server.engine import SWITCH_SECONDS
-from ratelimit_service.server.workers.parent import Parent
 from ratelimit_service.settings import AUTO, FLAGS, Settings
 from ratelimit_service.system.address import Address, Tcp, from_here
 from ratelimit_service.system.background import EXIT_SECONDS, exit_within
@@ -83,7 +82,7 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
     count = usable_cpus() if settings.workers == AUTO else settings.workers
     workers = "" if count == 1 else f", {count} workers"
     log.info("starting %s, counters in %s%s", ratelimit_service.__version__, settings.backend_type, workers)
-    app = App(settings) if count == 1 else Parent(settings, count)
+    app = App(settings, count)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     seconds = settings.drain_seconds + settings.drain_timeout / SECOND + _STOP_SECONDS
@@ -122,7 +121,7 @@ def _asked_by(address: object, settings: Settings) -> str:
     return ", ".join(names for names, addresses in asked.items() if address in addresses)
 
 
-def _end(app: App | Parent, stop: asyncio.Event, number: signal.Signals, seconds: float) -> None:
+def _end(app: App, stop: asyncio.Event, number: signal.Signals, seconds: float) -> None:
     if stop.is_set():
         log.warning("second signal: leaving at once")
         app.abandon()
@@ -131,6 +130,6 @@ def _end(app: App | Parent, stop: asyncio.Event, number: signal.Signals, seconds
     stop.set()
 
 
-def _leave(app: App | Parent, seconds: float) -> None:
+def _leave(app: App, seconds: float) -> None:
     log.error("not stopped within %g s: leaving", seconds)
     app.abandon()

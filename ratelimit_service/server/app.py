@@ -1,12 +1,12 @@
 """The composition root: builds the parts, joins them, and takes them down again.
 
-`App.start` and `App.stop` read as the list of what happens, in order. With several workers there is an engine in each,
-and the rest is in their parent: see `workers`.
+`App.start` and `App.stop` read as the list of what happens, in order. What answers calls is an `Engine` in this
+process, or a `Supervisor` whose workers have one each.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from ratelimit_service.errors import StartError
@@ -14,58 +14,58 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.admin.server import Addresses, AdminServer
 from ratelimit_service.server.engine import Engine, parse_rules
-from ratelimit_service.server.state import ServiceState
+from ratelimit_service.server.workers.supervisor import Supervisor
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp, Unix
 from ratelimit_service.system.clock import SECOND
-from ratelimit_service.system.listen import remove_socket
 
 log = logging.getLogger(__name__)
 
 
 class App:
-    """The whole service in one process."""
+    """The whole service, in one process, or in a parent and `workers` more."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.addresses: Sequence[Address] = ()
-        """Where gRPC listens."""
+    def __init__(self, settings: Settings, workers: int) -> None:
         self.http = Addresses((), (), ())
         """Where HTTP listens."""
         self._settings = settings
-        self._engine = Engine(settings)
-        self._watcher = watch_rules(settings, self._engine.publish)
-        self._admin = AdminServer(
-            ServiceState(
-                self._engine.limiter,
-                self._engine.method,
-                self._watcher,
-                self._engine.health,
-                self._engine.metrics,
-            ),
-            settings,
-            method=self._engine.method,
-            explainer=self._engine.explainer,
+        self._engine: Engine | Supervisor = Engine(settings) if workers == 1 else Supervisor(settings, workers)
+        self._watcher = Watcher(
+            settings.rules_path,
+            partial(parse_rules, settings),
+            self._publish,
+            poll_seconds=settings.rules_poll_interval / SECOND,
         )
+        state = self._engine.state(self._watcher)
+        self._admin = AdminServer(state, settings, method=self._engine.method, explainer=self._engine.explainer)
         self._watching: asyncio.Task[None] | None = None
 
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """Where gRPC listens."""
+        return self._engine.addresses
+
     async def start(self) -> None:
-        """Load the rules, listen, and keep house. StartError when something it needs is not there."""
-        await load_rules(self._watcher, self._settings)
-        self.addresses = await self._engine.start(grpc_addresses(self._settings))
+        """Load the rules, listen, answer, and watch the rules. StartError when something it needs is not there."""
+        await self._watcher.load(required=not self._settings.force_start_without_initial_config)
         try:
+            await self._engine.listen(grpc_addresses(self._settings))
             self.http = await self._admin.start(self.addresses)
+            await self._engine.serve()
         except StartError:
-            await self._engine.transport.stop(0)
+            await self._engine.abort()
+            await self._admin.stop()
             raise
         self._watching = asyncio.create_task(self._watcher.run())
 
     async def stop(self) -> None:
-        """Say that calls should go elsewhere, give callers time to hear it, finish what is in flight, and close."""
-        self._engine.health.drain()
-        log_draining(self._settings)
+        """Report NOT_SERVING, give clients time to notice, finish the calls in flight, and close."""
+        self._engine.drain()
+        log.info(
+            "draining: health says NOT_SERVING for %g s, then calls in flight finish", self._settings.drain_seconds
+        )
         await asyncio.sleep(self._settings.drain_seconds)
         await self._engine.stop()
-        self.addresses = ()
         await self._admin.stop()
         if self._watching is not None:
             self._watching.cancel()
@@ -78,20 +78,13 @@ class App:
         self._watcher.reload()
 
     def abandon(self) -> None:
-        """Remove the files of unix sockets: the process is about to end without a stop."""
-        for address in self.addresses:
-            remove_socket(address)
+        """Release what would outlive the process, which is about to end without a stop."""
+        self._engine.abandon()
 
-
-def watch_rules(settings: Settings, publish: Callable[[RuleBook], None]) -> Watcher:
-    """What keeps a book true to the files that the settings name."""
-    poll_seconds = settings.rules_poll_interval / SECOND
-    return Watcher(settings.rules_path, partial(parse_rules, settings), publish, poll_seconds=poll_seconds)
-
-
-async def load_rules(watcher: Watcher, settings: Settings) -> None:
-    """Load them for the first time. StartError when there are none, unless they may come later."""
-    await watcher.load(required=not settings.force_start_without_initial_config)
+    def _publish(self, book: RuleBook) -> None:
+        self._engine.publish(book)
+        if isinstance(self._engine, Supervisor):
+            self._engine.send_rules(self._watcher.sources)
 
 
 def grpc_addresses(settings: Settings) -> list[Address]:
@@ -99,8 +92,3 @@ def grpc_addresses(settings: Settings) -> list[Address]:
     if settings.grpc_uds:
         return [Unix(settings.grpc_uds)]
     return [Tcp(host, settings.grpc_port) for host in settings.grpc_host]
-
-
-def log_draining(settings: Settings) -> None:
-    """One line: it begins to stop."""
-    log.info("draining: health says NOT_SERVING for %g s, then calls in flight finish", settings.drain_seconds)

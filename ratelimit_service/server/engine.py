@@ -1,4 +1,4 @@
-"""What answers calls, put together: store, limiter, methods, transport. One is in every process that answers."""
+"""The engine: store, limiter, methods and transport, put together. Every process that answers calls has one."""
 
 import asyncio
 import gc
@@ -13,18 +13,21 @@ from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.admin.explain import Explainer
+from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores import open_store
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import SECOND
+from ratelimit_service.system.listen import remove_socket
 from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.transports import open_transport
 
 SWITCH_SECONDS = 0.0001
-"""How long a thread that parses rules keeps the interpreter while calls wait; by default it is fifty times as long."""
+"""How long a thread that parses rules keeps the interpreter while calls wait: a fiftieth of Python's default."""
 
-SWEEP_SECONDS = 0.1
+_SWEEP_SECONDS = 0.1
 
 
 class Engine:
@@ -44,16 +47,24 @@ class Engine:
         self.method = ShouldRateLimit(self.limiter, _answer(settings), _limits(settings))
         self.explainer = Explainer(self.limiter)
         self.transport = open_transport(settings)
+        self.addresses: Sequence[Address] = ()
+        """Where it listens, with the ports it got."""
         self._grace_seconds = settings.drain_timeout / SECOND
         self._sweeping: asyncio.Task[None] | None = None
 
-    async def start(self, addresses: Sequence[Address]) -> Sequence[Address]:
-        """Listen, and keep house; answers where it listens, with the ports it got."""
+    def state(self, watcher: Watcher) -> ServiceState:
+        """The service as metrics and pages read it, when this is its only process."""
+        return ServiceState(self.limiter, self.method, watcher, self.health, self.metrics)
+
+    async def listen(self, addresses: Sequence[Address]) -> None:
+        """Listen, and answer calls. StartError when an address cannot be had."""
         self.store.sweep()  # a store begins to look for its servers, so that the first call finds it connected
         methods, streams = self.health.methods(), [*self.health.streams(), *reflection()]
-        got = await self.transport.start([self.method, *methods], streams, addresses)
+        self.addresses = await self.transport.start([self.method, *methods], streams, addresses)
+
+    async def serve(self) -> None:
+        """Start the housekeeping of store, methods and health."""
         self._sweeping = asyncio.create_task(self._sweep())
-        return got
 
     def metrics(self) -> Sequence[Metric]:
         """The metrics of the store and the transport."""
@@ -62,32 +73,52 @@ class Engine:
     def publish(self, book: RuleBook) -> None:
         """Answer by these rules from now on."""
         self.limiter.book = book
-        # The book stays. Frozen, it is not walked by the collector again and again: 75 ms for ten thousand rules.
-        gc.freeze()
-        # Counters make no cycles, and to walk a million takes 165 ms. So the collector looks at young objects as often
-        # as ever, and at old ones only after 70 million new ones.
-        gc.set_threshold(700, 10, 10_000)
+        _spare_old_objects()
         self.health.rules_loaded(bool(book.domains))
 
+    def drain(self) -> None:
+        """Report NOT_SERVING from now on: calls should go to other instances."""
+        self.health.drain()
+
     async def stop(self) -> None:
-        """Take no more calls, and finish those in flight."""
+        """Accept no more calls, and finish those in flight."""
         self.health.finish()
+        self.addresses = ()  # the transport removes the sockets' files first: the next instance may listen there
         await self.transport.stop(self._grace_seconds)
 
     async def close(self) -> None:
-        """Give back what the store holds."""
+        """Release what the store holds, when no more calls come."""
         self.explainer.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
         await self.store.close()
 
+    async def abort(self) -> None:
+        """Stop at once, after a start that failed."""
+        await self.transport.stop(0)
+        await self.close()
+
+    def abandon(self) -> None:
+        """Remove the files of unix sockets: the process is about to end without a stop."""
+        for address in self.addresses:
+            remove_socket(address)
+
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
+            await asyncio.sleep(_SWEEP_SECONDS)
             self.store.sweep()
             self.method.sweep()
             self.health.store_is(self.store.healthy)
+
+
+def _spare_old_objects() -> None:
+    """Tune the garbage collector of this process: a new book and counters are long-lived, and walking them is slow."""
+    # The book stays. Frozen, it is not walked by the collector again and again: 75 ms for ten thousand rules.
+    gc.freeze()
+    # Counters make no cycles, and to walk a million takes 165 ms. So the collector walks young objects as often as
+    # by default, and old ones only after 70 million new ones.
+    gc.set_threshold(700, 10, 10_000)
 
 
 def parse_rules(settings: Settings, sources: Sequence[Source], previous: RuleBook | None) -> RuleBook:

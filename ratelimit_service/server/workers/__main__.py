@@ -1,4 +1,4 @@
-"""`python -m ratelimit_service.server.workers CHANNEL DOOR`: a worker, as its parent starts it."""
+"""`python -m ratelimit_service.server.workers CHANNEL HANDOFF`: a worker, as its parent starts it."""
 
 import sys
 

@@ -86,7 +86,8 @@ class Worker:
 
     async def start(self) -> None:
         """Make ready to answer, though there are no rules yet."""
-        await self._engine.start([])
+        await self._engine.listen([])
+        await self._engine.serve()
 
     async def serve(self) -> None:
         """Until the parent says stop, or is gone."""

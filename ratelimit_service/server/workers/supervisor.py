@@ -1,0 +1,287 @@
+"""The supervisor: starts the workers, replaces those that end, and adds up what they count.
+
+To `App` it is what an `Engine` is: it listens, answers, drains and stops.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from time import monotonic
+from typing import Final
+
+from ratelimit_service.api.method import Reply
+from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.errors import StartError
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.document import Source
+from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.server.state import Death, ServiceState
+from ratelimit_service.server.workers.channel import Message, settings_as_json, text_of
+from ratelimit_service.server.workers.dispatch import Dispatcher
+from ratelimit_service.server.workers.slot import WorkerSlot
+from ratelimit_service.server.workers.sums import Sums
+from ratelimit_service.server.workers.watchdog import watch
+from ratelimit_service.settings import Settings
+from ratelimit_service.system.address import Address
+from ratelimit_service.system.clock import SECOND, system_clock
+from ratelimit_service.system.listen import open_sockets, remove_socket
+from ratelimit_service.telemetry.latency import Latency
+
+log = logging.getLogger(__name__)
+
+_REFRESH_SECONDS: Final = 0.5
+"""How long a scrape waits for reports. The counts of a worker that hangs are those of its last one."""
+
+_FIRST_BACKOFF: Final = 0.1
+_LONGEST_BACKOFF: Final = 30.0
+"""Seconds before a worker that died is replaced: doubled each time, until one has lived as long as the longest."""
+
+_MOST_DEATHS: Final = 100
+"""How many deaths are remembered, for the page."""
+
+_STOP_SECONDS: Final = 10.0
+"""A worker cuts its calls off when the drain is over; one that has not ended this much later is killed."""
+
+
+class Supervisor:
+    """`count` workers, which answer gRPC on the sockets that this process listens on."""
+
+    def __init__(self, settings: Settings, count: int) -> None:
+        self._slots = [WorkerSlot(number) for number in range(1, count + 1)]
+        self._dispatcher = Dispatcher(self._slots)
+        self._sums = Sums(settings, self._slots)
+        self.method = _Method(self._sums, self._dispatcher)
+        self.explainer = _Explainer(self._dispatcher)
+        self.deaths = 0
+        """Workers that ended unexpectedly."""
+        self.last_deaths: deque[Death] = deque(maxlen=_MOST_DEATHS)
+        self.draining_since: int | None = None
+        # Without the store each worker counts alone: it is one instance of several. Connections go to the worker that
+        # has the fewest, so each has its share of them, of which it closes the one that has been idle longest.
+        shares = {
+            "instances": settings.instances * count,
+            "grpc_max_connections": -(-settings.grpc_max_connections // count),
+        }
+        self._settings = settings_as_json(settings.model_copy(update=shares))
+        self._drain_seconds = settings.drain_timeout / SECOND
+        self._sources: Sequence[Source] = ()
+        self._started = False
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
+        """A worker has sent a message, or ended."""
+        self._reports = 0
+        """How many times reports were asked for."""
+        self._running: list[asyncio.Task[None]] = []
+        """One task for each slot."""
+        self._watchdog: asyncio.Task[None] | None = None
+
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """Where gRPC listens."""
+        return self._dispatcher.addresses
+
+    @property
+    def alive(self) -> list[WorkerSlot]:
+        """The workers that run."""
+        return [slot for slot in self._slots if slot.alive]
+
+    @property
+    def serving(self) -> bool:
+        """At least one worker answers calls, and the service does not drain."""
+        return self.draining_since is None and any(slot.serving and not slot.silent for slot in self._slots)
+
+    def state(self, watcher: Watcher) -> ServiceState:
+        """The service as metrics and pages read it."""
+        return ServiceState(self._sums, self.method, watcher, self, self._sums.metrics, self)
+
+    async def listen(self, addresses: Sequence[Address]) -> None:
+        """Listen; connections wait in the kernel until `serve`. StartError when an address cannot be had."""
+        self._dispatcher.listen(await open_sockets(addresses))
+
+    async def serve(self) -> None:
+        """Start all workers, then accept connections. StartError when a worker cannot start; then none runs."""
+        self._watchdog = asyncio.create_task(watch(self._slots, self._dispatcher))
+        for slot in self._slots:
+            task = asyncio.create_task(self._keep_running(slot))
+            task.add_done_callback(lambda _: self._changed.set())
+            self._running.append(task)
+        while not all(slot.ready for slot in self._slots):
+            await self._change()
+            for task in self._running:
+                if task.done():
+                    task.result()
+        self._started = True
+        self._dispatcher.accept()
+
+    def publish(self, book: RuleBook) -> None:
+        """Add up by these rules from now on."""
+        self._sums.publish(book)
+
+    def send_rules(self, sources: Sequence[Source]) -> None:
+        """Have all workers answer by the rules in these files."""
+        self._sources = sources
+        for slot in self._slots:
+            if not slot.silent:
+                self._send_rules(slot)
+
+    def drain(self) -> None:
+        """Report NOT_SERVING from now on, in all workers."""
+        self.draining_since = system_clock()
+        for slot in self._slots:
+            slot.send("drain")
+
+    async def stop(self) -> None:
+        """Accept no more connections, and wait until all workers have finished their calls and ended."""
+        self._dispatcher.close_listeners()
+        self._stopping.set()
+        for slot in self._slots:
+            if slot.ready:
+                slot.send("stop")
+            else:
+                slot.kill()  # it has no connections yet
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=self._drain_seconds + _STOP_SECONDS)
+            if late:
+                log.error("%d workers do not end: they are killed", len(late))
+                self._kill()
+                await asyncio.wait(late)
+
+    async def close(self) -> None:
+        """Release what is left when no worker runs."""
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        self._dispatcher.close()
+
+    async def abort(self) -> None:
+        """Stop at once, after a start that failed."""
+        self._stopping.set()
+        self._kill()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        self._dispatcher.close_listeners()
+        await self.close()
+
+    def abandon(self) -> None:
+        """Kill the workers and remove the files of unix sockets: the process is about to end without a stop."""
+        self._kill()
+        for address in self.addresses:
+            remove_socket(address)
+
+    async def refresh(self) -> None:
+        """Ask all workers for a report, and wait a moment for them."""
+        self._reports += 1
+        number = self._reports
+        asked = [slot for slot in self._slots if slot.ready and not slot.silent]
+        for slot in asked:
+            slot.send("report", number)
+        try:
+            async with asyncio.timeout(_REFRESH_SECONDS):
+                while any(slot.alive and slot.reported < number for slot in asked):
+                    await self._change()
+        except TimeoutError:
+            pass
+
+    async def _keep_running(self, slot: WorkerSlot) -> None:
+        """Run one process after the other until the service stops; StartError when the first one cannot start."""
+        backoff = _FIRST_BACKOFF
+        while True:
+            began = monotonic()
+            try:
+                how = await slot.run(self._settings, self._inform, self._on_message)
+            except OSError as error:
+                how = f"could not be started: {error}"
+            except Exception:
+                log.exception("worker %d is not understood", slot.number)
+                how = "was ended"
+            not_received, problem = slot.take_back(), slot.problem
+            lost = slot.connections
+            self._sums.bury(slot)
+            slot.reset()
+            if self._stopping.is_set() or not self._started:
+                for connection in not_received:
+                    connection.close()
+                if self._stopping.is_set():
+                    return
+                raise StartError(problem or f"worker {slot.number} {how}")
+            self.deaths += 1
+            self.last_deaths.append(Death(slot.number, system_clock(), how))
+            if monotonic() - began >= _LONGEST_BACKOFF:
+                backoff = _FIRST_BACKOFF
+            log.error(
+                "worker %d %s%s; its %d connections are lost, and it is replaced in %g s",
+                *(slot.number, how, f", {problem}" if problem else "", lost, backoff),
+            )
+            for connection in not_received:
+                self._dispatcher.hand(connection)
+            self._changed.set()
+            try:
+                async with asyncio.timeout(backoff):
+                    await self._stopping.wait()
+                    return
+            except TimeoutError:
+                backoff = min(2 * backoff, _LONGEST_BACKOFF)
+
+    def _kill(self) -> None:
+        for slot in self._slots:
+            slot.kill()
+
+    def _inform(self, slot: WorkerSlot) -> None:
+        """Send a worker what the others know: the rules, and whether the service drains or stops."""
+        self._send_rules(slot)
+        if self.draining_since is not None:
+            slot.send("drain")
+        if self._stopping.is_set():
+            slot.send("stop")
+
+    def _send_rules(self, slot: WorkerSlot) -> None:
+        slot.send("rules", [(source.path, text_of(source.text)) for source in self._sources])
+
+    def _on_message(self, slot: WorkerSlot, message: Message) -> None:
+        match message:
+            case ["tallies", piece]:
+                self._sums.add_tallies(piece)
+            case ["report", _, summary]:
+                self._sums.add(summary)
+            case ["ready"] if self._started:
+                self._dispatcher.rebalance(slot)
+        self._changed.set()
+        self._dispatcher.resume()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
+class _Method:
+    """ShouldRateLimit as the workers answer it."""
+
+    path = ShouldRateLimit.path
+
+    def __init__(self, sums: Sums, dispatcher: Dispatcher) -> None:
+        self._sums = sums
+        self._dispatcher = dispatcher
+
+    @property
+    def calls(self) -> int:
+        """Calls of all workers."""
+        return self._sums.calls
+
+    @property
+    def latency(self) -> Latency:
+        """How long the calls of all workers took."""
+        return self._sums.latency
+
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
+        """Send the call to a worker."""
+        self._dispatcher.call(body, reply, timeout=timeout)
+
+
+class _Explainer:
+    """Explanations as the workers give them: they can ask the store, and have the same rules."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    def call(self, body: bytes, reply: Reply) -> None:
+        """Send the question to a worker."""
+        self._dispatcher.call(body, reply, "explain")
