@@ -22,85 +22,46 @@ import yaml
 
 from ratelimit_service.rules.report import Report, quoted
 
+try:
+    from yaml._yaml import CParser as EventParser
+except ImportError:  # PyYAML was built without libyaml; its own parser gives the same events, ten times slower
+    from yaml import SafeLoader as EventParser  # type: ignore[assignment]  # both have get_event
+
+MAX_BYTES = 16 * 2**20
+"""Enough for a hundred thousand rules."""
+MAX_NODES = 2_000_000
+"""A hundred thousand rules have about a million nodes. An alias counts as all nodes that it stands for."""
+MAX_DEPTH = 100
+
+_CHUNK = 16 * 1024
+_MAX_TAG_DIRECTIVES = 100
+"""libyaml compares each directive with all before it: a file full of them would take half an hour."""
+_CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+_TAGS = "tag:yaml.org,2002:"
+
 
 class Source(NamedTuple):
-    """One rules file; nothing is known yet about what is in it."""
+    """A rules file as it was read: its path, for messages, and its bytes."""
 
     path: str
     text: bytes
 
 
 Value = str | bool | int | float | None
-
-_WORDS: dict[str, Value] = {
-    **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
-    **dict.fromkeys(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
-    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
-    **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
-    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf),
-    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
-}
-
-_NUMERIC = frozenset("+-.0123456789")
-_INTEGER = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0[oO]?([0-7]+)|([1-9][0-9]*|0))")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_BASES = (16, 2, 8, 10)
-
-_MAX_INTEGER_LENGTH = 70
-"""The sign, `0b` and 64 digits, and some; Python refuses to make integers of very many digits."""
-
-
-def resolve(text: str) -> Value:
-    """The value of a scalar that stands without quotes and without a tag."""
-    if text in _WORDS:
-        return _WORDS[text]
-    if text[0] not in _NUMERIC:
-        return text
-    plain = text.replace("_", "") if text[0] != "." else text
-    if len(plain) <= _MAX_INTEGER_LENGTH and (match := _INTEGER.fullmatch(plain)):
-        sign, *digits = match.groups()
-        number = next(int(part, base) for part, base in zip(digits, _BASES, strict=True) if part)
-        number = -number if sign == "-" else number
-        # Go reads what fits into 64 bits; what is larger it takes for a float, or else for text.
-        if -(2**63) <= number < (2**63 if sign else 2**64):
-            return number
-    if _FLOAT.fullmatch(plain) and math.isfinite(real := float(plain)):
-        return real
-    return text
-
-
-def printed(value: Value) -> str:
-    """The value as Go prints it with `%v`: `1.50` is `1.5`, `1e3` is `1000`, `1e6` is `1e+06`, null is `<nil>`."""
-    match value:
-        case None:
-            return "<nil>"
-        case bool():
-            return "true" if value else "false"
-        case float():
-            return _printed_float(value)
-    return str(value)
-
-
-def _printed_float(value: float) -> str:
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else f"{value:+f}".replace("inf", "Inf")
-    mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
-    power = int(exponent)
-    # The bounds of Go's strconv for the shortest text that is read as this float.
-    if value and not -4 <= power < 6:
-        return f"{mantissa}e{power:+03d}"
-    return f"{Decimal(repr(value)).normalize():f}"
+"""The value of a scalar."""
 
 
 class Position(NamedTuple):
-    """A place that no node stands at."""
+    """A position in the file without a node; line and column count from 1."""
 
     line: int
     column: int
 
 
 class Scalar(NamedTuple):
-    """One value: its text as it is written, and what YAML makes of it."""
+    """One value: its text in the file, and its meaning in YAML."""
 
     line: int
     column: int
@@ -124,7 +85,7 @@ class Field(NamedTuple):
 
 
 class YamlMap(NamedTuple):
-    """A map by the texts of its keys, without duplicates, merge keys resolved."""
+    """A map by the text of its keys; duplicates are removed, merge keys are resolved."""
 
     line: int
     column: int
@@ -135,7 +96,7 @@ YamlNode = Scalar | YamlList | YamlMap
 
 
 def kind_of(node: YamlNode) -> str:
-    """What the node is, in the words of a message."""
+    """The type of the node, for a message."""
     match node:
         case YamlList():
             return "a list"
@@ -152,7 +113,7 @@ def kind_of(node: YamlNode) -> str:
 
 
 def free_nodes(node: YamlNode) -> None:
-    """Take the tree apart, piece by piece. Freed as a whole, a large one would hold up all threads for 20 ms."""
+    """Free the tree piece by piece. Freed at once, a large one would stop all threads for 20 ms."""
     match node:
         case YamlList():
             while node.items:
@@ -162,28 +123,8 @@ def free_nodes(node: YamlNode) -> None:
                 free_nodes(node.fields.popitem()[1].value)
 
 
-try:
-    from yaml._yaml import CParser as EventParser
-except ImportError:  # PyYAML was built without libyaml; its own parser is ten times slower and says the same
-    from yaml import SafeLoader as EventParser  # type: ignore[assignment]  # both have get_event
-
-MAX_BYTES = 16 * 2**20
-"""A hundred thousand rules fit; what is larger is no rules file."""
-MAX_NODES = 2_000_000
-"""A hundred thousand rules have about a million. Aliases count as all that they stand for."""
-MAX_DEPTH = 100
-
-_CHUNK = 16 * 1024
-_MAX_TAG_DIRECTIVES = 100
-"""libyaml compares each with all before it: a file of nothing else would take it half an hour."""
-_CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
-_TAGS = "tag:yaml.org,2002:"
-
-
 def read_document(source: Source, report: Report) -> YamlNode | None:
-    """The one document of the file, or None when there is none. Raises RulesError when it cannot be read to its end."""
+    """The only document of the file, or None if the file is empty. Raises RulesError if reading must stop."""
     _check_text(source.text, report)
     return Composer(source.text, report).document()
 
@@ -211,7 +152,7 @@ def _check_text(text: bytes, report: Report) -> None:
             problem = f"the control character U+{ord(found[0]):04X} is not allowed in YAML"
             part = part[: found.start()]
         if before.endswith("\r"):
-            part = part.removeprefix("\n")  # a line break that lies across two chunks is one
+            part = part.removeprefix("\n")  # a line break split over two chunks
         before = part or before
         *lines, rest = _BREAK.split(part)
         if lines:
@@ -222,7 +163,7 @@ def _check_text(text: bytes, report: Report) -> None:
 
 
 class _Chunks:
-    """The text as libyaml reads it. Between two reads the interpreter may let another thread run."""
+    """The text in chunks, as libyaml reads it. Between two reads the interpreter can switch to another thread."""
 
     name = "<rules>"
 
@@ -239,22 +180,22 @@ class _Chunks:
 
 class _Anchor(NamedTuple):
     node: YamlNode | None
-    """None while it is open: an alias to it would be a cycle."""
+    """None until the node is complete: an alias to it before would be a cycle."""
     size: int
 
 
 class Composer:
-    """Makes a tree of the events that PyYAML's parser gives, be it libyaml's or its own."""
+    """Builds a tree from the events of a YAML parser: libyaml's, or PyYAML's own."""
 
     def __init__(self, text: bytes, report: Report, parser: Any = EventParser) -> None:
-        # A reader that takes the byte order mark away by itself would count it as a column.
+        # If the parser removed the byte order mark itself, it would count it as a column.
         self._get_event = parser(_Chunks(text.removeprefix(codecs.BOM_UTF8))).get_event
         self._report = report
         self._anchors: dict[str, _Anchor] = {}
         self._nodes = 0
 
     def document(self) -> YamlNode | None:
-        """The first document; another one that is not empty is an error."""
+        """The first document. A second one that is not empty is an error."""
         root: YamlNode | None = None
         documents = 0
         while True:
@@ -279,7 +220,7 @@ class Composer:
         except yaml.MarkedYAMLError as error:
             self._report.stop(_mark(error.problem_mark or error.context_mark), _syntax(error))
         except (yaml.YAMLError, ValueError, OverflowError) as error:
-            # Text that was checked before does not come here with libyaml; PyYAML's own parser trips over some escapes.
+            # After _check_text, libyaml does not raise these. PyYAML's own parser fails on some escapes.
             self._report.stop(Position(0, 0), f"is not valid YAML: {error}")
 
     def _node(self, event: Any, depth: int) -> YamlNode:
@@ -323,7 +264,7 @@ class Composer:
             value = self._tagged(event, tag, text)
         else:
             value = resolve(text) if event.implicit[0] else text
-        if not text.isascii() and _SURROGATE.search(text):  # PyYAML's own parser lets an escape make one
+        if not text.isascii() and _SURROGATE.search(text):  # PyYAML's own parser accepts such an escape
             self._report.stop(_at(event), "is not valid YAML: half of a surrogate pair is no character")
         return Scalar(mark.line + 1, mark.column + 1, text, value)
 
@@ -380,7 +321,7 @@ class Composer:
         return YamlMap(event.start_mark.line + 1, event.start_mark.column + 1, fields)
 
     def _merge(self, value: YamlNode, fields: dict[str, Field]) -> None:
-        """Take in the fields of other maps: the first map of a list wins, and of a merge and a key the later one."""
+        """Add the fields of other maps (`<<`). Of a list the first map wins; of a merge and a key the later one."""
         maps = value.items if isinstance(value, YamlList) else [value]
         for one in reversed(maps):
             if isinstance(one, YamlMap):
@@ -394,7 +335,7 @@ class Composer:
 
 
 def _is_merge(event: Any) -> bool:
-    """Whether a key `<<` was written without quotes; an alias to such a scalar is just a text."""
+    """Whether a key `<<` is a merge key: written without quotes. An alias to such a scalar is a text."""
     if not isinstance(event, yaml.ScalarEvent):
         return False
     return bool(event.implicit[0]) or event.tag == _TAGS + "merge"
@@ -424,3 +365,63 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
     if error.problem and ("cannot start any token" in error.problem or "tab character" in error.problem):
         message += " (a tab? indent with spaces)"
     return message
+
+
+_WORDS: dict[str, Value] = {
+    **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
+    **dict.fromkeys(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
+}
+
+_NUMERIC = frozenset("+-.0123456789")
+_INTEGER = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0[oO]?([0-7]+)|([1-9][0-9]*|0))")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_BASES = (16, 2, 8, 10)
+
+_MAX_INTEGER_LENGTH = 70
+"""Enough for a sign, `0b` and 64 digits. Python raises an error for integers with thousands of digits."""
+
+
+def resolve(text: str) -> Value:
+    """The value of a scalar that has no quotes and no tag."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in _NUMERIC:
+        return text
+    plain = text.replace("_", "") if text[0] != "." else text
+    if len(plain) <= _MAX_INTEGER_LENGTH and (match := _INTEGER.fullmatch(plain)):
+        sign, *digits = match.groups()
+        number = next(int(part, base) for part, base in zip(digits, _BASES, strict=True) if part)
+        number = -number if sign == "-" else number
+        # In Go an integer has 64 bits; a larger one is read as a float, or else as text.
+        if -(2**63) <= number < (2**63 if sign else 2**64):
+            return number
+    if _FLOAT.fullmatch(plain) and math.isfinite(real := float(plain)):
+        return real
+    return text
+
+
+def printed(value: Value) -> str:
+    """The value in the format of Go's `%v`: `1.50` is `1.5`, `1e3` is `1000`, `1e6` is `1e+06`, null is `<nil>`."""
+    match value:
+        case None:
+            return "<nil>"
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return _printed_float(value)
+    return str(value)
+
+
+def _printed_float(value: float) -> str:
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{value:+f}".replace("inf", "Inf")
+    mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
+    power = int(exponent)
+    # The bounds of Go's strconv for the shortest text that is read as this float.
+    if value and not -4 <= power < 6:
+        return f"{mantissa}e{power:+03d}"
+    return f"{Decimal(repr(value)).normalize():f}"

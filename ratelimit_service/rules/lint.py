@@ -31,18 +31,18 @@ KINDS: Final = (
     "regex",
     "unreached",
 )
-"""All kinds of warnings."""
+"""All kinds of warnings; `ratelimit check --ignore` takes them."""
 
 _ANY_TEXT = "\0"
-"""Stands for a text that no literal of a pattern contains: YAML has no NUL. Only a `*` fits it. So one pattern fits all
-that another fits exactly when it fits the other with this in place of each `*`."""
+"""A character that no literal of a pattern contains, because YAML has no NUL; only a `*` matches it. So a pattern
+covers another one if and only if it matches the text of the other one with this in place of each `*`."""
 
 MAX_LOG = 5000
-"""Moments in one counter; 8 bytes each."""
+"""Entries in one counter; 8 bytes each."""
 
 
 def lint(book: RuleBook) -> list[LintWarning]:
-    """Warnings about the book, in the order of the files' names and lines."""
+    """All warnings about the book, sorted by file and line."""
     found = [*book.warnings]
     found += [warning for node in book.domains.values() for warning in _level(node)]
     found += [warning for rule in book.rules for warning in _logs(rule)]
@@ -78,7 +78,7 @@ def _level(parent: Node) -> Iterator[LintWarning]:
 
 
 def _cover(parent: Node, name: str, node: Node) -> str | None:
-    """The wildcard that takes all requests away from a descriptor; none can from an exact value."""
+    """The wildcard that matches every request before this descriptor can; an exact value always comes first."""
     if parent.wildcards is None or not (node.bare or "*" in name):
         return None
     found = parent.wildcards.find(name.replace("*", _ANY_TEXT) if "*" in name else f"{name}_{_ANY_TEXT}")
@@ -89,7 +89,7 @@ def _cover(parent: Node, name: str, node: Node) -> str | None:
 
 
 def _falls_back(parent: Node, name: str) -> bool:
-    """Whether something else would fit if there were no descriptor with this exact value."""
+    """Whether another descriptor would match if the one with this exact value did not exist."""
     if parent.wildcards is not None and parent.wildcards.find(name) is not None:
         return True
     parts = name.split("_")
@@ -105,18 +105,18 @@ _MAX_LINES: Final = 10
 
 
 class Calendars:
-    """Those of one file. All that say the same get one warning: a file of monthly quotas has hundreds."""
+    """The fixed windows of weeks, months and years in one file. Equal ones get one warning: there may be hundreds."""
 
     def __init__(self) -> None:
         self._found: dict[str, dict[int, Positioned]] = {}
-        """Where, by message and line."""
+        """Their positions, by message and line."""
 
-    def add(self, limit: Limit, span: Window, at: Positioned) -> None:
-        """Take in the limit of a fixed window that follows the clock; `span` is what its unit says."""
-        times = limit.window // span.unit.window
-        words = units_in_words(span.unit.name, times) if times > 1 else f"a {span.unit.name.lower()}"
+    def add(self, limit: Limit, unit: Window, at: Positioned) -> None:
+        """Add the limit of a fixed window that is aligned to the clock; `unit` is the value of its key unit."""
+        times = limit.window // unit.unit.window
+        words = units_in_words(unit.unit.name, times) if times > 1 else f"a {unit.unit.name.lower()}"
         days = limit.window // DAY
-        match span.unit:
+        match unit.unit:
             case Unit.WEEK:
                 really = (
                     f"{words} {'begin' if times > 1 else 'begins'} on a Thursday at 00:00 UTC, as 1970-01-01 was one"
@@ -129,7 +129,7 @@ class Calendars:
         self._found.setdefault(message, {}).setdefault(at.line, at)
 
     def warn(self, report: Report) -> None:
-        """Report what was found."""
+        """Report the warnings."""
         for message, places in self._found.items():
             first, *others = places.values()
             lines = [str(other.line) for other in others[:_MAX_LINES]]
@@ -140,14 +140,14 @@ class Calendars:
 
 
 class Finding(NamedTuple):
-    """What is odd about a value."""
+    """A probable mistake in a key or a value."""
 
     kind: str
     message: str
 
 
 def lint_key(key: str, value: str) -> Finding | None:
-    """What is odd about a descriptor's key. With a `*` in the value too, the author knows what a `*` fits."""
+    """The mistake in a descriptor's key, or None. A `*` in the value too shows that the author intends it."""
     if "*" not in key or value:
         return None
     fits = "fits every entry, whatever its key" if key == "*" else "stands for any text in key and value together"
@@ -157,17 +157,17 @@ def lint_key(key: str, value: str) -> Finding | None:
 
 
 def lint_value(key: str, value: str) -> Finding | None:
-    """What is odd about the value of a descriptor with this key; the first notation that is recognised."""
+    """The mistake in the value of a descriptor, or None: the first notation that is recognised."""
     if _MAYBE.search(value) is None:
         return None
-    return next(_odd(key, value), None)
+    return next(_findings(key, value), None)
 
 
 _MAYBE: Final = re.compile(r"[\^$\[({?|,;\\:]|\*\*|/\.?[+*]|^\.[+*]|/[0-9]{1,3}$|(?:^|\.)0[0-9]")
-"""No value without this is odd; most have none of it."""
+"""A quick test: a value without any of this has no mistake. Most values have none."""
 
 
-def _odd(key: str, value: str) -> Iterator[Finding]:
+def _findings(key: str, value: str) -> Iterator[Finding]:
     as_text = f"value {quoted(value)} is compared as text"
     if network := _network(value):
         if key != _MASKED:
@@ -191,7 +191,7 @@ def _odd(key: str, value: str) -> Iterator[Finding]:
 
 
 _MASKED: Final = "masked_remote_address"
-"""The one key whose values are networks: Envoy's action of this name sends `10.0.0.0/8`."""
+"""The key whose values are networks: Envoy's action of this name sends `10.0.0.0/8`."""
 
 
 def _network(value: str) -> IPv4Network | IPv6Network | None:
@@ -249,13 +249,13 @@ def _is_address(text: str) -> bool:
 
 
 def _canonical(value: str) -> str:
-    """How Envoy writes the address that is written otherwise here, also one that ends in a `*`; empty for all else."""
+    """The address as Envoy writes it, if the value is an address in another form; it may end with `*`. Else empty."""
     octets = value.split(".")
     if len(octets) == 4 and all(_OCTET.fullmatch(octet) for octet in octets):
         plain = [octet if octet == "*" else str(int(octet)) for octet in octets]
         return ".".join(plain) if plain != octets else ""
     groups = value.split(":")
-    # Hardware addresses and fingerprints have two digits everywhere, which is how no IPv6 address is written.
+    # Hardware addresses and fingerprints have two digits in every group; no IPv6 address is written so.
     if len(groups) < 3 or all(len(group) == 2 for group in groups if group != "*"):
         return ""
     if groups[-1] == "*" and all(_GROUP.fullmatch(group) for group in groups[:-1]):
@@ -306,11 +306,11 @@ _GLOB: Final[Sequence[re.Pattern[str]]] = tuple(
         ),
     )
 )
-"""Signs of the globs that shells and other servers have."""
+"""Signs of the globs of shells and other servers."""
 
 
 def _instead(some: re.Pattern[str], value: str) -> str:
-    """What to write, with a `*` for whatever stands for more than itself."""
+    """The advice what to write: the value with a `*` for each part that is not literal."""
     text = value
     if text.startswith("^"):
         text = text[1:] if text.endswith("$") else f"{text[1:]}*"

@@ -22,18 +22,18 @@ UNITS = {unit.name.lower(): unit for unit in sorted(Unit, key=lambda unit: unit.
 
 
 class ValueType(NamedTuple):
-    """A type of value."""
+    """A type of value: how it is read from a node, and its JSON Schema."""
 
     read: Callable[[YamlNode, str, Report], Any]
     schema: Mapping[str, Any]
 
 
 class Window(NamedTuple):
-    """A length of time as it is written."""
+    """The length of a window as it is written."""
 
     unit: Unit
     times: int | None
-    """How many of the unit; None when no number is written, which is one."""
+    """The number before the unit; None when there is no number, which means one."""
 
     @property
     def window(self) -> int:
@@ -42,13 +42,13 @@ class Window(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """How much there may be above a limit: a number, or a percentage of the limit."""
+    """The amount by which a limit may be exceeded: a number, or a percentage of the limit."""
 
     number: int
     percent: bool
 
     def of(self, requests: int) -> int:
-        """How many above a limit of `requests`; a percentage is rounded down."""
+        """The amount for a limit of `requests`; a percentage is rounded down."""
         return requests * self.number // 100 if self.percent else self.number
 
 
@@ -112,7 +112,7 @@ def _read_unit(node: YamlNode, key: str, report: Report) -> Window | None:
 
 
 def read_window(text: str) -> Window | None:
-    """The length of time that a text such as `minute` or `5 minutes` says; None when it says none."""
+    """The window of a text such as `minute` or `5 minutes`; None for any other text."""
     if unit := UNITS.get(text.lower()):
         return Window(unit, None)
     match = _WINDOW.fullmatch(text)
@@ -120,7 +120,7 @@ def read_window(text: str) -> Window | None:
 
 
 def window_problem(unit: Unit, times: int) -> str:
-    """What is wrong with a window of that many units; empty when nothing is."""
+    """Why a window cannot have this length; empty when it can."""
     if times < 1:
         return "is no length of time"
     return f"is longer than {LONGEST_WINDOW // Unit.YEAR.window} years" if times * unit.window > LONGEST_WINDOW else ""
@@ -187,7 +187,7 @@ _UNIT_PATTERN = "|".join(map(_any_case, UNITS))
 
 
 def count(least: int, most: int = MAX_REQUESTS) -> ValueType:
-    """A whole number between these two."""
+    """A whole number from `least` to `most`."""
 
     def read(node: YamlNode, key: str, report: Report) -> int | None:
         return _read_count(node, key, report, least=least, most=most, other="")
@@ -235,7 +235,7 @@ JSON = ValueType(_read_json, {"type": ["object", "null"]})
 
 
 def map_of(definition: str) -> ValueType:
-    """A map that has its own options."""
+    """A map with its own options."""
     return ValueType(_read_map, {"anyOf": [{"$ref": f"#/$defs/{definition}"}, {"type": "null"}]})
 
 
@@ -245,7 +245,7 @@ def maps_of(definition: str) -> ValueType:
 
 
 class MapType(StrEnum):
-    """A kind of map in a rules file; its value is how a message says that something stands there."""
+    """A type of map in a rules file. The value is the place in error messages."""
 
     FILE = "at the top of the file"
     DEFAULTS = "in defaults"
@@ -255,23 +255,23 @@ class MapType(StrEnum):
 
 
 class Option(NamedTuple):
-    """A key, where it may stand, and what it means."""
+    """A key of a rules file: the maps that may have it, its type, its help text."""
 
     key: str
-    blocks: tuple[MapType, ...]
-    kind: ValueType
+    maps: tuple[MapType, ...]
+    type: ValueType
     help: str
     default: Any = None
-    """What its absence means; None when there is no such value."""
+    """The value of an absent key; None when there is no such value."""
     missing: str = ""
-    """What to say when it is absent, if it must not be."""
+    """The error message when a required key is absent; empty for an optional key."""
     algorithms: tuple[str, ...] = NAMES
-    """Those for which it has a meaning."""
+    """The algorithms that use it."""
 
 
 MAX_PARTS = 1000
-"""Of a window cut into parts: each is a number in the counter's state, and a hit adds them all up. With a thousand the
-limit is kept to a thousandth of the window; more would cost and bring nothing."""
+"""Each part of a window is a number in the counter's state, and a hit adds up all of them. A thousand parts keep the
+limit to a thousandth of the window; more parts would cost time and gain nothing."""
 
 OPTIONS = (
     Option(
@@ -293,42 +293,41 @@ OPTIONS = (
         "value",
         (MapType.DESCRIPTOR,),
         TEXT,
-        "The value of the entry. Without it any value fits that no sibling fits better, and each has its own counter. "
-        "A `*` in it stands for any text, also for none.",
+        "The value of the entry. Without it the descriptor matches every value that no sibling matches, and each value "
+        "has its own counter. A `*` matches any text, also the empty one.",
         "",
     ),
     Option(
         "rate_limit",
         (MapType.DESCRIPTOR,),
         map_of("rate_limit"),
-        "The limit of requests whose last entry is this one. Without it they are not limited.",
+        "The limit for requests whose last entry matches this descriptor. Without it they are not limited.",
     ),
     Option(
         "rate_limits",
         (MapType.DESCRIPTOR,),
         maps_of("rate_limit"),
-        "Several limits of the same requests, in place of rate_limit, decided together: what one of them refuses is "
-        "not charged to the others.",
+        "Several limits for the same requests, in place of rate_limit. They are decided together: a hit that one of "
+        "them denies is not charged to the others.",
     ),
     Option(
         "charge",
         (MapType.FILE, MapType.DESCRIPTOR),
         choice(("each", "together")),
-        "together: a request that one descriptor refuses is charged to none of the others that say so. each: every "
-        "limit is charged by itself, as in Envoy. At the top of the file for all its descriptors.",
+        "together: a request that is denied by one of these limits is charged to none of them. each: every limit is "
+        "charged by itself, as in Envoy. At the top of the file it applies to all its descriptors.",
     ),
     Option(
         "defaults",
         (MapType.FILE,),
         map_of("defaults"),
-        "What the file's limits have unless they say otherwise. What has no meaning for a limit's algorithm is passed "
-        "over.",
+        "Default values for the limits of the file. A default that a limit's algorithm does not use is ignored.",
     ),
     Option(
         "descriptors",
         (MapType.FILE, MapType.DESCRIPTOR),
         maps_of("descriptor"),
-        "What may be asked about at this level. Below a descriptor: what its next entry may be.",
+        "The descriptors of this level; below a descriptor, those for the next entry.",
         [],
     ),
     Option(
@@ -343,33 +342,33 @@ OPTIONS = (
         "unit_multiplier",
         (MapType.RATE_LIMIT,),
         count(1),
-        "How many units the window is long, where unit has no number in it.",
+        "The number of units in the window, if unit contains no number.",
     ),
     Option(
         "requests_per_unit",
         (MapType.RATE_LIMIT,),
         COUNT,
-        "How many requests fit into one window; 0 refuses all. Required unless unlimited.",
+        "The number of requests allowed in one window; 0 denies all. Required unless unlimited.",
     ),
     Option(
         "algorithm",
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
         choice(NAMES),
-        "The way of counting.",
+        "The algorithm that counts.",
         "fixed_window",
     ),
     Option(
         "burst",
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
         count(1),
-        "How many a bucket holds; without it as many as requests_per_unit.",
+        "The capacity of the bucket; without it requests_per_unit.",
         algorithms=("token_bucket", "leaky_bucket"),
     ),
     Option(
         "parts",
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
         count(2, MAX_PARTS),
-        "Into how many parts the window is cut: the more, the sooner room comes back, and the larger the counter.",
+        "The number of parts of the window: with more parts, room returns sooner and a counter is larger.",
         10,
         algorithms=("sub_windows",),
     ),
@@ -377,7 +376,7 @@ OPTIONS = (
         "anchor",
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
         choice(("calendar", "first_request")),
-        "When the window begins: with the calendar in UTC, or with the first request that finds none.",
+        "When a window begins: calendar: aligned to 1970-01-01 in UTC; first_request: with the first request.",
         "calendar",
         algorithms=("fixed_window",),
     ),
@@ -385,34 +384,34 @@ OPTIONS = (
         "count_refused",
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
         FLAG,
-        "A refused request is charged too. Without it true for fixed_window, as in Envoy, and false for the others.",
+        "Charge denied requests too. Without it true for fixed_window, as in Envoy, and false for other algorithms.",
     ),
     Option(
         "exceed",
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
         EXCESS,
-        "How much above the limit is let through, and counted apart: a number, or a share such as 10%.",
+        "The amount above the limit that is still allowed, with a metric of its own: a number, or a share such as 10%.",
         0,
     ),
     Option(
         "on_store_failure",
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
         choice(("error", "open", "closed", "local")),
-        "What is answered while Redis cannot be asked: error: UNAVAILABLE, open: allowed, closed: refused, local: "
-        "counted in this process, with its share of the limit. Without it, what ON_STORE_FAILURE says.",
+        "The answer while Redis is unavailable: error: UNAVAILABLE, open: allow, closed: deny, local: count in this "
+        "process, with its share of the limit. Without it, the setting ON_STORE_FAILURE applies.",
     ),
     Option(
         "unlimited",
         (MapType.RATE_LIMIT,),
         FLAG,
-        "No limit: the requests are let through and counted in the metrics.",
+        "No limit: requests are allowed, and counted in the metrics.",
         False,
     ),
     Option(
         "name",
         (MapType.RATE_LIMIT,),
         TEXT,
-        "A name for the limit, for `replaces` of others. It is in the answers, too.",
+        "A name of the limit, for `replaces` of other limits. Responses have it too.",
         "",
     ),
     Option(
@@ -426,118 +425,119 @@ OPTIONS = (
         "replaces",
         (MapType.RATE_LIMIT,),
         maps_of("replaces"),
-        "The limits that do not apply in a request in which this one does.",
+        "The limits that do not apply to a request to which this one applies.",
         [],
     ),
     Option(
         "shadow_mode",
         (MapType.DESCRIPTOR,),
         FLAG,
-        "Try the limit: it is counted and reported, and refuses nothing.",
+        "Try the limit: it is counted and reported, but denies nothing.",
         False,
     ),
     Option(
         "quota_mode",
         (MapType.DESCRIPTOR,),
         FLAG,
-        "The limit is a quota: a request is refused when every quota it has is used up.",
+        "The limit is a quota: a request is denied when all its quotas are used up.",
         False,
     ),
     Option(
         "detailed_metric",
         (MapType.DESCRIPTOR,),
         FLAG,
-        "The rule's metrics have the values of the request at all levels. Not inherited.",
+        "The rule's metrics have the request's values at all levels. Not inherited.",
         False,
     ),
     Option(
         "value_to_metric",
         (MapType.DESCRIPTOR,),
         FLAG,
-        "Metrics of the rules here and below have the request's value at this level, where the rule has none or a `*`.",
+        "Metrics of this rule and of those below have the request's value at this level, if the rule has no value or "
+        "a `*`.",
         False,
     ),
     Option(
         "share_threshold",
         (MapType.DESCRIPTOR,),
         FLAG,
-        "All values that fit the `*` share one counter, instead of one each.",
+        "All values that match the `*` share one counter, instead of one each.",
         False,
     ),
     Option(
         "metadata",
         (MapType.DESCRIPTOR,),
         JSON,
-        "Anything JSON can say: Envoy gets it as dynamic metadata with the limit's answer.",
+        "Any JSON object; Envoy receives it as dynamic metadata with the limit's response.",
     ),
 )
 
-BY_MAP = {block: {option.key: option for option in OPTIONS if block in option.blocks} for block in MapType}
+BY_MAP = {where: {option.key: option for option in OPTIONS if where in option.maps} for where in MapType}
 
 LIMITING = tuple(key for key in BY_MAP[MapType.RATE_LIMIT] if key not in ("unlimited", "name", "replaces"))
 """The keys that say how much is allowed; an unlimited rule has none of them."""
 
 
-_REQUIRED = {block: [option for option in options.values() if option.missing] for block, options in BY_MAP.items()}
+_REQUIRED = {where: [option for option in options.values() if option.missing] for where, options in BY_MAP.items()}
 
 _KEYS = frozenset(option.key for option in OPTIONS)
 
 
-def read_options(fields: YamlMap, block: MapType, report: Report) -> dict[str, Any]:
-    """The values of the options that the map gives; what does not belong there, or is malformed, is reported."""
-    known = BY_MAP[block]
+def read_options(fields: YamlMap, where: MapType, report: Report) -> dict[str, Any]:
+    """The values of the options in a map. Unknown, misplaced and malformed keys are reported."""
+    known = BY_MAP[where]
     values: dict[str, Any] = {}
     for key, (at, node) in fields.fields.items():
         option = known.get(key)
         if not isinstance(at.value, str):
             report.add(at, f"a key must be text, not {kind_of(at)}; write it in quotes")
         elif option is None:
-            report.add(at, _stray(key, block))
+            report.add(at, _stray(key, where))
         elif not (isinstance(node, Scalar) and node.value is None):
-            value = option.kind.read(node, key, report)
+            value = option.type.read(node, key, report)
             if value is not None:
                 values[key] = value
-    for option in _REQUIRED[block]:
-        if missing(fields, option.key, block):
+    for option in _REQUIRED[where]:
+        if missing(fields, option.key, where):
             report.add(fields, option.missing)
     return values
 
 
 def given(fields: YamlMap, key: str) -> bool:
-    """Whether the map has the key with any value, also a malformed one; null is none."""
+    """Whether the map has the key with any value, also a malformed one; null counts as absent."""
     field = fields.fields.get(key)
     return field is not None and not (isinstance(field.value, Scalar) and field.value.value is None)
 
 
-def missing(fields: YamlMap, key: str, block: MapType) -> bool:
-    """Whether the map has neither the key nor a misspelt one that was meant for it: that is reported already."""
-    return not given(fields, key) and all(other in _KEYS or _meant(other, block) != key for other in fields.fields)
+def missing(fields: YamlMap, key: str, where: MapType) -> bool:
+    """Whether the map has neither the key nor a misspelt form of it, which is reported already."""
+    return not given(fields, key) and all(other in _KEYS or _meant(other, where) != key for other in fields.fields)
 
 
-def _stray(key: str, block: MapType) -> str:
+def _stray(key: str, where: MapType) -> str:
     if homes := _homes(key):
-        return f"{key} does not belong {block}, but {homes}"
-    if near := _meant(key, block):
-        where = "" if near in BY_MAP[block] else f", which belongs {_homes(near)}"
-        return f"unknown key {quoted(key)}; did you mean {near}{where}?"
-    return f"unknown key {quoted(key)}; {block} there may be {', '.join(BY_MAP[block])}"
+        return f"{key} does not belong {where}, but {homes}"
+    if near := _meant(key, where):
+        belongs = "" if near in BY_MAP[where] else f", which belongs {_homes(near)}"
+        return f"unknown key {quoted(key)}; did you mean {near}{belongs}?"
+    return f"unknown key {quoted(key)}; {where} there may be {', '.join(BY_MAP[where])}"
 
 
-def _meant(key: str, block: MapType) -> str:
-    """The known key that is nearest to an unknown one: of those that belong here, else of all; or none."""
-    return nearest(key, BY_MAP[block]) or nearest(key, _KEYS)
+def _meant(key: str, where: MapType) -> str:
+    """The known key that is most similar to an unknown one: of this map, else of any map; or empty."""
+    return nearest(key, BY_MAP[where]) or nearest(key, _KEYS)
 
 
 def _homes(key: str) -> str:
-    return " or ".join(block for block in MapType if key in BY_MAP[block])
+    return " or ".join(where for where in MapType if key in BY_MAP[where])
 
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema; everything in it comes from the table of options, but what two options say about each other."""
-    definitions = {block.name.lower(): _object(block) for block in MapType if block is not MapType.FILE}
+    """The JSON Schema of a rules file, made from the table of options and the conditions between options."""
+    definitions = {where.name.lower(): _object(where) for where in MapType if where is not MapType.FILE}
     definitions["rate_limit"] |= {
         "if": {"properties": {"unlimited": {"const": True}}, "required": ["unlimited"]},
         "then": {"properties": {key: {"type": "null"} for key in LIMITING}},
@@ -546,8 +546,8 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": DIALECT, "title": "Rate-limit rules", **_object(MapType.FILE), "$defs": definitions}
 
 
-def _object(block: MapType) -> dict[str, Any]:
-    options = BY_MAP[block].values()
+def _object(where: MapType) -> dict[str, Any]:
+    options = BY_MAP[where].values()
     found: dict[str, Any] = {
         "type": "object",
         "properties": {option.key: _property(option) for option in options},
@@ -559,5 +559,5 @@ def _object(block: MapType) -> dict[str, Any]:
 
 
 def _property(option: Option) -> dict[str, Any]:
-    found = {"description": option.help, **option.kind.schema}
+    found = {"description": option.help, **option.type.schema}
     return found if option.default is None else {**found, "default": option.default}

@@ -162,10 +162,10 @@ class _Parser:
             value: str = values.get("value", "")
             name = f"{key}_{value}" if value else key
             at = item.fields["key"].key if "key" in item.fields else item
-            if odd := lint_key(key, value):
-                self._report.warn(item.fields["key"].value, *odd)
-            if odd := lint_value(key, value):
-                self._report.warn(item.fields["value"].value, *odd)
+            if finding := lint_key(key, value):
+                self._report.warn(item.fields["key"].value, *finding)
+            if finding := lint_value(key, value):
+                self._report.warn(item.fields["value"].value, *finding)
             if key and name in children:
                 first = children[name].place
                 message = f"descriptor {quoted(name)} is given twice at this level, first at {first}; join them"

@@ -1,4 +1,4 @@
-"""Gathers what is wrong with one rules file, so that all of it is told at once."""
+"""Collects the errors and warnings about one rules file, so that all are reported together."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,21 +7,21 @@ from typing import NamedTuple, NoReturn, Protocol
 from ratelimit_service.errors import Problem, RulesError
 
 MAX_PROBLEMS = 1000
-"""Per file. Nobody reads more, and a file made to be wrong in a million places must not fill the memory."""
+"""Per file. A file made to be wrong in a million places must not fill the memory."""
 
 _MAX_QUOTE_LENGTH = 80
 _MAX_HINT_LENGTH = 40
-"""Comparing for a hint takes the square of the length; no key or word is nearly as long."""
+"""A comparison for a hint takes the square of the length; every key is much shorter."""
 
 
 class LintWarning(NamedTuple):
-    """A warning: something is allowed and hardly meant; line and column count from 1, 0 when there is no such place."""
+    """Something is allowed, but probably not intended. Line and column count from 1; 0 means the whole file."""
 
     path: str
     line: int
     column: int
     kind: str
-    """One of `KINDS` in `advice.py`, by which it can be silenced."""
+    """One of `lint.KINDS`; `ratelimit check --ignore` takes it."""
     message: str
 
     def __str__(self) -> str:
@@ -29,19 +29,19 @@ class LintWarning(NamedTuple):
 
 
 class Positioned(Protocol):
-    """Whatever stands at a place in the file; line and column count from 1."""
+    """Anything with a position in the file; line and column count from 1."""
 
     @property
     def line(self) -> int:
-        """0 when it is about the file as a whole."""
+        """0 means the whole file."""
 
     @property
     def column(self) -> int:
-        """In characters."""
+        """Counted in characters."""
 
 
 class Report:
-    """The problems of the file at `path`. The same problem at the same place, reached by two aliases, is told once."""
+    """The errors and warnings of the file at `path`. An error that two aliases lead to is reported once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -49,40 +49,40 @@ class Report:
         self._problems: dict[Problem, None] = {}
 
     def add(self, at: Positioned, message: str) -> None:
-        """Something is wrong there; the reading goes on. Raises RulesError when it is too much."""
+        """Add an error; reading continues. Raises RulesError when there are too many."""
         self._problems[Problem(self.path, at.line, at.column, message)] = None
         if len(self._problems) >= MAX_PROBLEMS:
             raise RulesError(self.problems)
 
     def warn(self, at: Positioned, kind: str, message: str) -> None:
-        """Something there is hardly meant."""
+        """Add a warning."""
         if len(self.warnings) < MAX_PROBLEMS:
             self.warnings[LintWarning(self.path, at.line, at.column, kind, message)] = None
 
     def stop(self, at: Positioned, message: str) -> NoReturn:
-        """Something is wrong there, and the reading cannot go on."""
+        """Add an error after which reading cannot continue, and raise RulesError."""
         self.add(at, message)
         raise RulesError(self.problems)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Everything so far, in the order of the file."""
+        """All errors so far, in the order of the file."""
         return tuple(sorted(self._problems, key=lambda problem: problem[1:3]))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that a misspelt one is most like; empty when it is like none."""
+    """The known word that is most similar to a misspelt one; empty when none is similar."""
     found = difflib.get_close_matches(word[:_MAX_HINT_LENGTH].lower(), known, 1)
     return str(found[0]) if found else ""
 
 
 def quoted(text: str) -> str:
-    """The text as a message shows it: in quotes, on one line, shortened."""
+    """The text for a message: in quotes, on one line, shortened."""
     if len(text) > _MAX_QUOTE_LENGTH:
         text = text[: _MAX_QUOTE_LENGTH - 1] + "…"
     return f'"{printable(text)}"'
 
 
 def printable(text: str) -> str:
-    """The text without anything that a terminal would obey, whoever wrote it."""
+    """The text with control characters escaped, so that it is safe to print on a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

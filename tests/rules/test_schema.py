@@ -18,7 +18,7 @@ def test_the_schema_has_every_option_where_it_belongs_with_its_help() -> None:
     }
 
     for option in OPTIONS:
-        for block in option.blocks:
+        for block in option.maps:
             assert blocks[block]["properties"][option.key]["description"] == option.help
     assert all(block["additionalProperties"] is False for block in blocks.values())
 
