@@ -10,8 +10,8 @@ from ratelimit_service.rules.document import Source
 from ratelimit_service.server.engine import parse_rules
 from ratelimit_service.server.series import NUMBERS, add_tally, take_tally
 from ratelimit_service.server.workers.channel import Handoff, received, settings_as_json
+from ratelimit_service.server.workers.report import MergedCounts, MergedStoreStatus
 from ratelimit_service.server.workers.slot import SlotState, WorkerSlot
-from ratelimit_service.server.workers.sums import SharedStore, Sums
 from ratelimit_service.server.workers.watchdog import why_kill
 from ratelimit_service.settings import Settings, load_settings
 from ratelimit_service.stores.store import Lost
@@ -129,7 +129,7 @@ def test_every_number_of_a_tally_is_taken_and_added() -> None:
 
 def test_the_store_is_as_the_worker_sees_it_that_sees_least_of_it() -> None:
     posts = [WorkerSlot(number) for number in (1, 2, 3)]
-    store = SharedStore("redis", posts)
+    store = MergedStoreStatus("redis", posts)
     seen = [(store.healthy, store.counters)]
     for post, counters in zip(posts, (7, 9, 1000), strict=True):
         post.healthy, post.counters = True, counters
@@ -143,7 +143,7 @@ def test_the_store_is_as_the_worker_sees_it_that_sees_least_of_it() -> None:
 
 def test_a_server_that_several_workers_have_lost_is_one_since_the_first_of_them() -> None:
     posts = [WorkerSlot(number) for number in (1, 2, 3)]
-    store = SharedStore("redis", posts)
+    store = MergedStoreStatus("redis", posts)
     first = Lost("redis:6379", "reset", "connection lost", 100.0, "open")
     other = Lost("redis:6380", "refused", "connection refused", 300.0, "open")
     posts[0].lost = [Lost("redis:6379", "refused", "connection refused", 200.0, "open"), other]
@@ -162,7 +162,7 @@ def test_counts_from_before_a_reload_go_where_one_process_would_have_them() -> N
     tallies = {}
     for detailed in (b"", b"detailed_metric: true,"):
         book = parse_rules(settings, [Source("shop.yaml", rules.replace(b"DETAILED", detailed))], None)
-        sums = Sums(settings, [])
+        sums = MergedCounts(settings, [])
         sums.publish(book)
         for value_path in ((), ("shop", "user_ada")):
             sums.add_tallies([(("shop", "user"), value_path, [1] * len(NUMBERS))])

@@ -15,7 +15,7 @@ A worker that hangs (`watchdog`) or dies has only the connections that it has re
 **Messages.** Parent and worker exchange lines of JSON over a second socket (`channel`). The parent sends settings,
 rules, calls of `/json`, and when to drain and stop. The worker sends how many connections it has received and closed,
 and what it has counted since its last report (`report`): once a second, for every scrape, and at its end. The worker
-then counts from 0 again, and the parent adds (`sums`), in tallies like those of a single process. So sums never go
+then counts from 0 again, and the parent adds, in tallies like those of a single process. So sums never go
 back, and a worker that is killed loses only what it has counted since its last report, one second's worth at most.
 
 **Rules** are read and parsed by the parent, which has the pages and the log lines. Workers get the text of the files

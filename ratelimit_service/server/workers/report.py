@@ -1,30 +1,46 @@
-"""What a worker has counted since it was last asked, as messages to its parent, who adds it up: `sums`."""
+"""What workers count, as messages to the parent, and the sums that the parent makes of them.
+
+A worker sends, at each scrape and once a second:
+
+- `tallies`, in pieces: what rules have counted since the last report. The worker counts from 0 again;
+- `report`: what else was counted since then; what holds now (health, the store); and the metrics of its store and its
+  transport, whose counters go on from the worker's start.
+
+So the parent adds the counts, and merges the last metrics of all workers with those of workers that have exited. No sum
+decreases when a worker is replaced.
+"""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.server.engine import Engine
-from ratelimit_service.server.series import take_domain, take_tally
-from ratelimit_service.telemetry.metric import BLOCK, pack_metrics
-from ratelimit_service.telemetry.tally import Path, Tallies, Totals
+from ratelimit_service.server.series import add_domain, add_tally, take_domain, take_tally
+from ratelimit_service.server.workers.slot import WorkerSlot
+from ratelimit_service.settings import Settings
+from ratelimit_service.stores.store import Lost
+from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.metric import BLOCK, Metric, merge_metrics, pack_metrics, without_gauges
+from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Path, Tallies, Totals
 
-Numbers = tuple[Path, Path, Sequence[int]]
-"""A rule's path; that of one of its values, if it tells them apart; and what was counted, in the order of NUMBERS."""
+RuleCounts = tuple[Path, Path, Sequence[int]]
+"""A rule's path; the path of one of its values, if it counts them apart; and its counts, in the order of NUMBERS."""
 
 
 class Reporter:
-    """Takes what an engine has counted."""
+    """Reports what the engine of a worker has counted."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._told: dict[str, Counter[str]] = {}
+        self._reported_errors: Counter[str] = Counter()
 
     async def report(self, send: Callable[..., None], number: int) -> None:
-        """Send everything since the last report; what counts up begins anew, or is remembered as told.
+        """Send everything that was counted since the last report; `number` is that of the parent's request.
 
-        Tallies go in pieces, between which calls are answered: ten thousand of them are a megabyte.
+        Calls are answered between the pieces of tallies: those of ten thousand rules are a megabyte.
         """
         engine, limiter = self._engine, self._engine.limiter
         for piece in _pieces(() if limiter.book is None else limiter.book.rules):
@@ -36,37 +52,33 @@ class Reporter:
         for name in totals:
             setattr(limiter.totals, name, 0)
         store = limiter.store
+        errors = Counter(store.errors)
+        new_errors, self._reported_errors = errors - self._reported_errors, errors
         summary = {
             "serving": engine.health.serving,
             "healthy": store.healthy,
             "counters": store.counters,
             "lost": store.lost,
-            "errors": self._since("errors", store.errors),
+            "errors": dict(new_errors),
             "metrics": pack_metrics(engine.metrics()),
             "calls": calls,
             "latency": engine.method.latency.take(),
             "waits": limiter.waits.take(),
             "totals": totals,
-            "overrides": _taken(limiter.overrides),
-            "unknown_domains": _taken(limiter.unknown_domains),
-            "unmatched": _taken(limiter.unmatched),
+            "overrides": _take_all(limiter.overrides),
+            "unknown_domains": _take_all(limiter.unknown_domains),
+            "unmatched": _take_all(limiter.unmatched),
             "domains": [(name, numbers) for name, tally in limiter.domains.items() if (numbers := take_domain(tally))],
         }
         send("report", number, summary)
 
-    def _since(self, what: str, numbers: Mapping[str, int]) -> dict[str, int]:
-        now = Counter(numbers)
-        more = now - self._told.get(what, Counter())
-        self._told[what] = now
-        return dict(more)
 
-
-def _pieces(rules: Sequence[Rule]) -> Iterator[list[Numbers]]:
-    """What each rule has counted, a block of rules at a time; one with a tally for each value is a block."""
-    piece: list[Numbers] = []
+def _pieces(rules: Sequence[Rule]) -> Iterator[list[RuleCounts]]:
+    """The counts of the rules, a block of rules at a time; a rule that counts values apart is a block."""
+    piece: list[RuleCounts] = []
     for index, rule in enumerate(rules, 1):
         if rule.tallies is not None:
-            yield [(rule.path, path, numbers) for path, numbers in _taken(rule.tallies)]
+            yield [(rule.path, path, numbers) for path, numbers in _take_all(rule.tallies)]
         elif numbers := take_tally(rule.tally):
             piece.append((rule.path, (), numbers))
         if index % BLOCK == 0:
@@ -75,5 +87,100 @@ def _pieces(rules: Sequence[Rule]) -> Iterator[list[Numbers]]:
     yield piece
 
 
-def _taken(tallies: Tallies) -> list[tuple[Path, tuple[int, ...]]]:
+def _take_all(tallies: Tallies) -> list[tuple[Path, tuple[int, ...]]]:
     return [(path, numbers) for path, tally in tallies.items() if (numbers := take_tally(tally))]
+
+
+class MergedCounts:
+    """The counts of all workers, like those of one limiter, and their metrics."""
+
+    def __init__(self, settings: Settings, slots: Sequence[WorkerSlot]) -> None:
+        self.book: RuleBook | None = None
+        self.store = MergedStoreStatus(settings.backend_type, slots)
+        self.totals = Totals()
+        self.overrides = Tallies(OTHER, settings.metrics_max_values)
+        self.unknown_domains = Tallies(OTHER, settings.metrics_max_values)
+        self.unmatched = Tallies(OTHER, settings.metrics_max_values)
+        self.domains = DomainTallies()
+        self.waits = Latency()
+        self.calls = 0
+        self.latency = Latency()
+        self._slots = slots
+        self._final: Sequence[Metric] = ()
+        """The counters and histograms of workers that have exited."""
+        self._rules: dict[Path, Rule] = {}
+
+    def publish(self, book: RuleBook) -> None:
+        """Count by these rules from now on; the counts are in their tallies."""
+        self.book = book
+        self.domains.know(book.domains)
+        self._rules = {rule.path: rule for rule in book.rules}
+
+    def metrics(self) -> Sequence[Metric]:
+        """The metrics of the stores and transports of all workers, those that have exited included."""
+        return merge_metrics([self._final, *(slot.metrics for slot in self._slots)])
+
+    def add_final_counters(self, slot: WorkerSlot) -> None:
+        """Keep the counters and histograms, not the gauges, of a worker that has exited."""
+        self._final = merge_metrics([self._final, without_gauges(slot.metrics)])
+
+    def add_tallies(self, piece: Iterable[RuleCounts]) -> None:
+        """Add what a worker has counted by rules; the counts of rules that no longer exist are dropped."""
+        for path, value_path, numbers in piece:
+            rule = self._rules.get(tuple(path))
+            if rule is not None:
+                # The worker may still use the previous book, in which the rule did not count values apart, or did.
+                by_value = rule.tallies if value_path else None
+                add_tally(rule.tally if by_value is None else by_value.of(tuple(value_path)), numbers)
+
+    def add(self, summary: Mapping[str, Any]) -> None:
+        """Add everything else that a worker has counted, from its report."""
+        self.calls += summary["calls"]
+        self.latency.add(*summary["latency"])
+        self.waits.add(*summary["waits"])
+        self.store.errors.update(summary["errors"])
+        for name, number in summary["totals"].items():
+            setattr(self.totals, name, getattr(self.totals, name) + number)
+        for tallies, more in (
+            (self.overrides, summary["overrides"]),
+            (self.unknown_domains, summary["unknown_domains"]),
+            (self.unmatched, summary["unmatched"]),
+        ):
+            for path, numbers in more:
+                add_tally(tallies.of(tuple(path)), numbers)
+        for domain, numbers in summary["domains"]:
+            add_domain(self.domains.of(domain), numbers)
+
+
+class MergedStoreStatus:
+    """The status of the store that all workers share."""
+
+    evicted = 0
+    """A shared store is outside these processes; only one in memory evicts counters."""
+
+    def __init__(self, name: str, slots: Sequence[WorkerSlot]) -> None:
+        self.name = name
+        self.errors: Counter[str] = Counter()
+        """Requests that it could not decide, by cause."""
+        self._slots = slots
+
+    @property
+    def healthy(self) -> bool:
+        """All workers that are ready can use it: some calls reach the worker that cannot."""
+        ready = [slot for slot in self._slots if slot.ready]
+        return bool(ready) and all(slot.healthy for slot in ready)
+
+    @property
+    def counters(self) -> int:
+        """The largest number that a worker reports: all count the same counters, some a few seconds later."""
+        return max((slot.counters for slot in self._slots if slot.ready), default=0)
+
+    @property
+    def lost(self) -> Sequence[Lost]:
+        """Each server that some worker cannot use, as the first worker that lost it reports it."""
+        found: dict[str, Lost] = {}
+        for lost in (lost for slot in self._slots if slot.ready for lost in slot.lost):
+            first = found.get(lost.server)
+            if first is None or lost.since < first.since:
+                found[lost.server] = lost
+        return tuple(found.values())

@@ -19,8 +19,8 @@ from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.state import Death, ServiceState
 from ratelimit_service.server.workers.channel import Message, settings_as_json, text_of
 from ratelimit_service.server.workers.dispatch import Dispatcher
+from ratelimit_service.server.workers.report import MergedCounts
 from ratelimit_service.server.workers.slot import WorkerSlot
-from ratelimit_service.server.workers.sums import Sums
 from ratelimit_service.server.workers.watchdog import watch
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address
@@ -50,7 +50,7 @@ class Supervisor:
     def __init__(self, settings: Settings, count: int) -> None:
         self._slots = [WorkerSlot(number) for number in range(1, count + 1)]
         self._dispatcher = Dispatcher(self._slots)
-        self._sums = Sums(settings, self._slots)
+        self._sums = MergedCounts(settings, self._slots)
         self.method = _Method(self._sums, self._dispatcher)
         self.explainer = _Explainer(self._dispatcher)
         self.deaths = 0
@@ -195,7 +195,7 @@ class Supervisor:
                 how = "was ended"
             not_received, problem = slot.take_back(), slot.problem
             lost = slot.connections
-            self._sums.bury(slot)
+            self._sums.add_final_counters(slot)
             slot.reset()
             if self._stopping.is_set() or not self._started:
                 for connection in not_received:
@@ -257,7 +257,7 @@ class _Method:
 
     path = ShouldRateLimit.path
 
-    def __init__(self, sums: Sums, dispatcher: Dispatcher) -> None:
+    def __init__(self, sums: MergedCounts, dispatcher: Dispatcher) -> None:
         self._sums = sums
         self._dispatcher = dispatcher
 
