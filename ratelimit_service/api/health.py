@@ -1,7 +1,7 @@
-"""grpc.health.v1: whether calls should come here.
+"""grpc.health.v1: whether a load balancer should send calls here.
 
-The service is well when rules are loaded and it is not draining; and, where that was asked for, when its store can
-decide. Load balancers ask once in a while (Check), or stay and are told of each change (Watch).
+The service is healthy while rules are loaded and it does not drain; with `needs_store` only while its store can decide.
+A load balancer polls (Check), or keeps a call open that sends each change (Watch).
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from ratelimit_service.api.generated.grpc.health.v1.health_pb2 import (
     HealthListRequest,
     HealthListResponse,
 )
-from ratelimit_service.api.method import Method, Receiver, Reply, Sender, StreamMethod
+from ratelimit_service.api.method import Method, Receiver, Sender, StreamFunction, StreamMethod, UnaryFunction
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.system.clock import Clock, system_clock
 
 NAMES: Final = ("", "ratelimit", rls_pb2.DESCRIPTOR.services_by_name["RateLimitService"].full_name)
-"""What may be asked about, all one to us: the server as a whole, the name upstream uses, and the service's own."""
+"""Services with one status: the server as a whole, the name that upstream uses, and the service's own name."""
 
 MOST_WATCHERS: Final = 10_000
 """Watch calls at once, 0.8 KB each. A load balancer keeps one per connection, so ten thousand serve any fleet; without
@@ -31,66 +31,87 @@ _UNAVAILABLE = RpcError(Status.UNAVAILABLE, "the service is stopping")
 
 
 class Health:
-    """Whether the service is well, and who wants to hear of it.
+    """The status of the service, and the calls that watch it.
 
-    Without `needs_store` it is well without its store too: answers then come by policy.
+    Without `needs_store` the service is healthy without its store too: a policy decides then.
     """
 
     def __init__(self, *, needs_store: bool = False, clock: Clock = system_clock) -> None:
         self.draining_since: int | None = None
-        """When it began to stop, in microseconds since the epoch."""
+        """When draining began, in microseconds since the epoch."""
         self._clock = clock
         self._needs_store = needs_store
         self._decides = not needs_store
         self._loaded = False
         self._finished = False
-        # A dict for its order: who came first hears first.
+        # A dict keeps their order: the first is notified first.
         self._watchers: dict[_Watcher, None] = {}
 
     @property
     def serving(self) -> bool:
-        """Rules are loaded, the store is there if it is needed, and the service is not about to stop."""
+        """Rules are loaded, the store can decide if it is needed, and the service does not drain."""
         return self._loaded and self._decides and self.draining_since is None
 
     def rules_loaded(self, loaded: bool) -> None:
-        """Say whether there are rules to answer by."""
+        """Set whether rules are loaded."""
         self._loaded = loaded
-        self._tell()
+        self._notify()
 
     def store_is(self, healthy: bool) -> None:
-        """Say whether the store can decide."""
+        """Set whether the store can decide."""
         decides = healthy or not self._needs_store
         if decides != self._decides:
             self._decides = decides
-            self._tell()
+            self._notify()
 
     def drain(self) -> None:
-        """Say NOT_SERVING from now on: calls should go elsewhere."""
+        """Set NOT_SERVING from now on, so that new calls go to other instances."""
         self.draining_since = self._clock()
-        self._tell()
+        self._notify()
 
     def finish(self) -> None:
-        """End all Watch calls, those to come too, so that none of them holds up a stop."""
+        """End all Watch calls, and later ones at once, so that none of them delays the stop."""
         self._finished = True
         for watcher in tuple(self._watchers):
             watcher.stream.finish(_UNAVAILABLE)
 
     def methods(self) -> Sequence[Method]:
         """Check and List."""
-        return (_Check(self), _List(self))
+        return (
+            UnaryFunction("/grpc.health.v1.Health/Check", self._check),
+            UnaryFunction("/grpc.health.v1.Health/List", self._list),
+        )
 
     def streams(self) -> Sequence[StreamMethod]:
         """Watch."""
-        return (_Watch(self),)
+        return (StreamFunction("/grpc.health.v1.Health/Watch", self._watch),)
 
     def status(self, name: str) -> HealthCheckResponse.ServingStatus.ValueType:
-        """How the service of that name is."""
+        """The status of the service with that name."""
         if name not in NAMES:
             return HealthCheckResponse.SERVICE_UNKNOWN
         return HealthCheckResponse.SERVING if self.serving else HealthCheckResponse.NOT_SERVING
 
-    def watch(self, stream: Sender) -> Receiver:
-        """Take the stream in, or end it if there are too many."""
+    def forget(self, watcher: "_Watcher") -> None:
+        """Remove a watcher whose call has ended."""
+        self._watchers.pop(watcher, None)
+
+    def _check(self, body: bytes) -> bytes:
+        name = _decode_name(body)
+        status = self.status(name)
+        if status == HealthCheckResponse.SERVICE_UNKNOWN:
+            raise RpcError(Status.NOT_FOUND, f"no service is named {name!r} here")
+        return HealthCheckResponse(status=status).SerializeToString()
+
+    def _list(self, body: bytes) -> bytes:
+        try:
+            HealthListRequest.FromString(body)
+        except DecodeError as error:
+            raise RpcError(Status.INVALID_ARGUMENT, f"the message is not a HealthListRequest: {error}") from error
+        statuses = {name: HealthCheckResponse(status=self.status(name)) for name in NAMES}
+        return HealthListResponse(statuses=statuses).SerializeToString()
+
+    def _watch(self, stream: Sender) -> Receiver:
         watcher = _Watcher(self, stream)
         if self._finished:
             stream.finish(_UNAVAILABLE)
@@ -102,76 +123,28 @@ class Health:
             self._watchers[watcher] = None
         return watcher
 
-    def forget(self, watcher: "_Watcher") -> None:
-        """The stream has ended."""
-        self._watchers.pop(watcher, None)
-
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for watcher in tuple(self._watchers):
-            watcher.tell()
-
-
-class _Check:
-    path = "/grpc.health.v1.Health/Check"
-
-    def __init__(self, health: Health) -> None:
-        self._health = health
-
-    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
-        try:
-            name = _name(body)
-        except RpcError as error:
-            reply(error)
-            return
-        status = self._health.status(name)
-        if status == HealthCheckResponse.SERVICE_UNKNOWN:
-            reply(RpcError(Status.NOT_FOUND, f"no service is named {name!r} here"))
-        else:
-            reply(HealthCheckResponse(status=status).SerializeToString())
-
-
-class _List:
-    path = "/grpc.health.v1.Health/List"
-
-    def __init__(self, health: Health) -> None:
-        self._health = health
-
-    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
-        try:
-            HealthListRequest.FromString(body)
-        except DecodeError as error:
-            reply(RpcError(Status.INVALID_ARGUMENT, f"the message is not a HealthListRequest: {error}"))
-            return
-        statuses = {name: HealthCheckResponse(status=self._health.status(name)) for name in NAMES}
-        reply(HealthListResponse(statuses=statuses).SerializeToString())
-
-
-class _Watch:
-    path = "/grpc.health.v1.Health/Watch"
-
-    def __init__(self, health: Health) -> None:
-        self._health = health
-
-    def open(self, stream: Sender) -> Receiver:
-        return self._health.watch(stream)
+            watcher.notify()
 
 
 class _Watcher:
-    """One Watch call: says how the service is when asked, and again at each change."""
+    """One Watch call: sends the status after the request, and each change of it."""
 
     def __init__(self, health: Health, stream: Sender) -> None:
         self.stream = stream
         self._health = health
         self._name: str | None = None
-        self._told: int | None = None
+        """None before the request."""
+        self._sent: int | None = None
 
-    def tell(self) -> None:
-        """Send the status, unless it is the one sent last or nothing was asked yet."""
+    def notify(self) -> None:
+        """Send the status if it is not the one sent last; without effect before the request."""
         if self._name is None:
             return
         status = self._health.status(self._name)
-        if status != self._told:
-            self._told = status
+        if status != self._sent:
+            self._sent = status
             self.stream.send(HealthCheckResponse(status=status).SerializeToString())
 
     def receive(self, message: bytes) -> None:
@@ -180,11 +153,11 @@ class _Watcher:
             self.stream.finish(RpcError(Status.UNIMPLEMENTED, "Watch takes one request, this is another"))
             return
         try:
-            self._name = _name(message)
+            self._name = _decode_name(message)
         except RpcError as error:
             self.stream.finish(error)
         else:
-            self.tell()
+            self.notify()
 
     def half_close(self) -> None:
         if self._name is None:
@@ -194,7 +167,8 @@ class _Watcher:
         self._health.forget(self)
 
 
-def _name(body: bytes) -> str:
+def _decode_name(body: bytes) -> str:
+    """The name of the service in question."""
     try:
         return HealthCheckRequest.FromString(body).service
     except DecodeError as error:

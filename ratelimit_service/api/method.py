@@ -1,11 +1,11 @@
-"""What a transport carries: methods from bytes to bytes. They know protobuf and nothing about sockets.
+"""What a transport carries: methods from bytes to bytes. They know protobuf, and nothing about sockets.
 
-A method finishes a call by calling `reply`, at once or later; that costs a tenth of a coroutine for each call. Streams
-are for what answers more than once.
+A method ends a call by the callback `reply`, at once or later: a callback costs a tenth of a coroutine. A streaming
+method sends any number of messages.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ratelimit_service.errors import RpcError
 from ratelimit_service.model import Cancel
@@ -14,17 +14,17 @@ Reply = Callable[[bytes | RpcError], None]
 
 
 class Method(Protocol):
-    """One question, one answer."""
+    """One request, one response."""
 
     @property
     def path(self) -> str:
         """As in the `:path` header: `/package.Service/Method`."""
 
     def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> Cancel | None:
-        """Answer the message in `body`: `reply` is called once, with the answer's bytes or with why there is none.
+        """Process the message in `body`: `reply` is called once, with the bytes of the response or with an error.
 
-        `timeout` is how many microseconds the caller waits, if it says so.
-        Nothing is returned when it has been called, or cannot be cancelled.
+        `timeout` is how many microseconds the client waits; None if it does not say. Returns None when `reply` has been
+        called already, or when the call cannot be cancelled.
         """
 
 
@@ -39,16 +39,16 @@ class Sender(Protocol):
 
 
 class Receiver(Protocol):
-    """The method's side of one streaming call. Neither function raises."""
+    """The method's side of one streaming call. Its functions do not raise."""
 
     def receive(self, message: bytes) -> None:
-        """The client sent a message."""
+        """Process a message from the client."""
 
     def half_close(self) -> None:
-        """The client will send no more: it half-closed the call, or has gone, and `closed` follows."""
+        """The client sends no more: it has half-closed the call, or has gone and `closed` follows."""
 
     def closed(self) -> None:
-        """The call has ended, whoever ended it: give back what it held. Called once."""
+        """The call has ended, on either side: release its resources. Called once."""
 
 
 class StreamMethod(Protocol):
@@ -59,4 +59,27 @@ class StreamMethod(Protocol):
         """As in the `:path` header."""
 
     def open(self, stream: Sender) -> Receiver:
-        """A client has begun a call."""
+        """Begin a call."""
+
+
+class UnaryFunction(NamedTuple):
+    """A Method made of a function that replies at once."""
+
+    path: str
+    respond: Callable[[bytes], bytes]
+    """The response to a request; raises RpcError."""
+
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
+        """Reply with the function's result."""
+        try:
+            response: bytes | RpcError = self.respond(body)
+        except RpcError as error:
+            response = error
+        reply(response)
+
+
+class StreamFunction(NamedTuple):
+    """A StreamMethod made of a function."""
+
+    path: str
+    open: Callable[[Sender], Receiver]
