@@ -1,6 +1,7 @@
 """How long the steps of a connection take, however a client fills a read: `python bench/steps.py [--rounds 5]`.
 
-A step ends when it has taken a millisecond (transports/http2/shares.py), after the frame, or the few requests, at hand.
+A step ends when it has taken a millisecond (transports/http2/scheduling.py), after the frame, or the few requests, at
+hand.
 For each way to fill a read of 256 KiB: how many steps it takes; of the round that took
 least, the mean and the longest step in microseconds, by processor time; and the ratio of that time to the time that the
 connection's host was charged with. Then what a call of an honest client takes, by how many come in one read: to compare
@@ -32,8 +33,9 @@ from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.reflection import reflection
 from ratelimit_service.system.clock import steady_clock
 from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES
+from ratelimit_service.transports.http2.scheduling import SHARE
 from ratelimit_service.transports.http2.server import Server
-from ratelimit_service.transports.http2.shares import SHARE
+from ratelimit_service.transports.http2.shared import Shared
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.options import GrpcOptions
 from tests.transports.http2.talk import HELLO, block, data, frame, headers, literal, message, settings, window
@@ -141,16 +143,16 @@ async def sample(read: Read, server: Server, number: int) -> Sample:
     async with connected(server) as (wire, client):
         wire.data_received(read.before)
         await asyncio.sleep(0.001)
-        charged, spent = wire.finish, time_steps(wire)
-        wire.host.room = 0  # so that it waits for its turn
+        charged, spent = wire.finish_tag, time_steps(wire)
+        wire.host.share_left = 0  # so that it waits for its turn
         wire.data_received(b"".join(sent))
-        while wire.waits or wire.stuck:
+        while wire.scheduled or wire.write_paused:
             with suppress(BlockingIOError):
                 client.recv(READ)
             await asyncio.sleep(0)
         if wire.connection.error is not None:
             raise RuntimeError(f"{read.name}: {wire.connection.error}")
-        charged = wire.finish - charged
+        charged = wire.finish_tag - charged
     return Sample(sum(spent), max(spent), len(spent), charged / 1000)
 
 
@@ -161,7 +163,7 @@ async def connected(server: Server) -> AsyncIterator[tuple[Wire, socket.socket]]
     own.setblocking(False)
     client.setblocking(False)
     with client:
-        _, wire = await asyncio.get_running_loop().connect_accepted_socket(lambda: Wire(server), own)
+        _, wire = await asyncio.get_running_loop().connect_accepted_socket(lambda: Wire(server.shared), own)
         wire.data_received(HELLO + window(0, 2**30))
         await asyncio.sleep(0.001)
         client.recv(READ)
@@ -175,16 +177,16 @@ async def connected(server: Server) -> AsyncIterator[tuple[Wire, socket.socket]]
 def time_steps(wire: Wire) -> list[float]:
     """What its steps take from now on."""
     spent: list[float] = []
-    go_on = wire.go_on
+    run_step = wire.run_step
 
     def timed() -> bool:
         wire.connection.refill(MOST_IDLE_FRAMES)
         began = time.thread_time_ns()
-        more = go_on()
+        more = run_step()
         spent.append((time.thread_time_ns() - began) / 1000)
         return more
 
-    wire.go_on = timed  # type: ignore[method-assign]
+    wire.run_step = timed  # type: ignore[method-assign]
     return spent
 
 
@@ -200,7 +202,7 @@ async def microseconds(server: Server, together: int, rounds: int) -> float:
             number += 800
             spent = 0
             for read in reads:
-                wire.host.room = SHARE
+                wire.host.share_left = SHARE
                 began = time.thread_time_ns()
                 wire.data_received(read)
                 spent += time.thread_time_ns() - began
@@ -212,9 +214,8 @@ async def microseconds(server: Server, together: int, rounds: int) -> float:
 async def measure(rounds: int) -> None:
     """Measure, and print both tables."""
     asked, _ = method(rules())
-    server = Server(
-        [asked], reflection(), GrpcOptions(max_connection_memory=2**30), None, steady_clock, time.monotonic_ns
-    )
+    options = GrpcOptions(max_connection_memory=2**30)
+    server = Server(Shared([asked], reflection(), options, None, steady_clock, time.monotonic_ns))
     tried: list[tuple[Read, list[Sample]]] = [(read, []) for read in reads()]
     for number in range(rounds):
         for read, samples in tried:

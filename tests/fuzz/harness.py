@@ -9,10 +9,10 @@ from typing import Final
 
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2.connection import Connection
-from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import LARGEST_FRAME, Code
 from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_CACHED
 from ratelimit_service.transports.http2.limits import MOST_RESET, Limits
+from ratelimit_service.transports.http2.streams import Event, EventKind
 from ratelimit_service.transports.transport import MESSAGE_BYTES
 from tests.fuzz.client import MOST, Client
 from tests.fuzz.steps import METHODS, Act, Step, steps
@@ -57,7 +57,7 @@ class Driver:
         self.heard: list[tuple[str, int, bytes]] = []
         self.error: Code | None = None
         self.connection = Connection(METHODS, limits, self._wake)
-        self.connection.admit(denial, "")
+        self.connection.handshake_done(denial, "")
         self._limits = limits
         self._manner = manner
         self._waiting: list[int] = []
@@ -76,12 +76,12 @@ class Driver:
                 for piece in self._pieces(step, cut):
                     self._say(piece)
         self._settle()
-        self.connection.lose()
-        self._events(self.connection.calls.events)
+        self.connection.abort()
+        self._events(self.connection.streams.events)
         while self._waiting:
             self._reply(b"too late")
-        calls = self.connection.calls
-        left = calls.streams, calls.abandoned, calls.held, calls.flow.queued, calls.flow.blocked, calls.ready
+        calls = self.connection.streams
+        left = calls.active, calls.abandoned, calls.held_bytes, calls.queued_bytes, calls.blocked, calls.readable
         assert not any((*left, calls.timed, self._open)), "leftovers"
 
     def _pieces(self, sent: bytes, cut: int) -> Iterator[bytes]:
@@ -102,10 +102,10 @@ class Driver:
             sent = sent[size:]
 
     def _say(self, piece: bytes) -> None:
-        connection, calls = self.connection, self.connection.calls
+        connection, calls = self.connection, self.connection.streams
         self.client.say(piece)
         while True:
-            calls.expected = True
+            calls.flush_scheduled = True
             self._events(connection.receive(piece))
             self._take()
             if not connection.more:
@@ -117,14 +117,14 @@ class Driver:
         self.client.say(b"")
         wakes = self._wakes
         self._do(act)
-        news = self._take() or self.connection.calls.events
+        news = self._take() or self.connection.streams.events
         if not act.name.endswith("congest"):  # whoever tells of that takes at once
             assert not news or self._wakes > wakes, "nobody was woken"
-        self._events(self.connection.calls.events)
+        self._events(self.connection.streams.events)
         self._take()
 
     def _do(self, act: Act) -> None:
-        connection, calls = self.connection, self.connection.calls
+        connection, calls = self.connection, self.connection.streams
         match act.name:
             case "reply":
                 self._reply(b"a" * act.size if act.size else REFUSAL)
@@ -137,9 +137,9 @@ class Driver:
             case "expire":
                 calls.expire(act.number)
             case "congest":
-                connection.congest(True)
+                connection.streams.congest(True)
             case "decongest":
-                connection.congest(False)
+                connection.streams.congest(False)
             case "drain":
                 connection.drain()
             case "leave":
@@ -150,29 +150,29 @@ class Driver:
                 connection.refill(500)
 
     def _events(self, events: list[Event]) -> None:
-        calls = self.connection.calls
+        calls = self.connection.streams
         while events:
             for kind, number, _, body in tuple(events):
                 self.heard.append((kind.name, number, body))
                 match kind:
-                    case Kind.CALL if number not in calls.streams:
+                    case EventKind.CALL if number not in calls.active:
                         calls.abandoned.discard(number)
-                    case Kind.CALL:
+                    case EventKind.CALL:
                         self._waiting.append(number)
                         if self._manner in {AT_ONCE, REFUSE}:
                             self._reply(body if self._manner == AT_ONCE else REFUSAL)
-                    case Kind.OPEN:
+                    case EventKind.OPEN:
                         assert number not in self._open, "opened twice"
                         self._open.add(number)
-                    case Kind.MESSAGE:
+                    case EventKind.MESSAGE:
                         assert number in self._open, "a message after the end"
                         if self._manner == AT_ONCE:
                             calls.send(number, body)
-                    case Kind.HALF_CLOSE:
+                    case EventKind.HALF_CLOSE:
                         assert number in self._open, "a half close after the end"
                         if self._manner in {AT_ONCE, REFUSE}:
                             calls.finish(number, None if self._manner == AT_ONCE else REFUSAL)
-                    case Kind.CLOSE:
+                    case EventKind.CLOSE:
                         self._open.remove(number)
             events.clear()
             events, calls.events = calls.events, []
@@ -180,13 +180,13 @@ class Driver:
     def _reply(self, answer: bytes | RpcError) -> None:
         """To the call that waits longest."""
         if self._waiting:
-            self.connection.calls.reply(self._waiting.pop(0), answer)
+            self.connection.streams.reply(self._waiting.pop(0), answer)
 
     def _take(self) -> bytes:
         connection = self.connection
         out = connection.take()
         self.client.hear(out)
-        if connection.left and not connection.calls.ready:
+        if connection.drained:
             connection.close(Code.NO_ERROR, "drained")
             self.client.hear(connection.take())
         if connection.error is not None:
@@ -197,19 +197,19 @@ class Driver:
 
     def _look(self) -> None:
         """What is kept is bounded, and the sums are right."""
-        connection, calls, limits = self.connection, self.connection.calls, self._limits
-        streams = [stream for stream in calls.streams.values() if stream is not None]
-        assert len(calls.streams) + len(calls.abandoned) <= limits.max_concurrent_streams, "too many streams"
-        assert calls.held == sum(len(stream.body) for stream in streams), "what is held is counted wrong"
-        assert calls.held <= limits.max_connection_memory, "too much is held"
-        assert calls.flow.queued == sum(stream.queued for stream in streams), "what waits is counted wrong"
+        connection, calls, limits = self.connection, self.connection.streams, self._limits
+        streams = [stream for stream in calls.active.values() if stream is not None]
+        assert len(calls.active) + len(calls.abandoned) <= limits.max_concurrent_streams, "too many streams"
+        assert calls.held_bytes == sum(len(stream.body) for stream in streams), "what is held is counted wrong"
+        assert calls.held_bytes <= limits.max_connection_memory, "too much is held"
+        assert calls.queued_bytes == sum(stream.queued_bytes for stream in streams), "what waits is counted wrong"
         most_unread = limits.max_connection_memory + limits.max_message_size + MESSAGE_BYTES
-        assert calls.flow.queued <= most_unread or connection.closed, "too much waits"
-        assert all(number in calls.streams for number in (*calls.ready, *calls.flow.blocked)), "a stream that is gone"
+        assert calls.queued_bytes <= most_unread or connection.closed, "too much waits"
+        assert all(number in calls.active for number in (*calls.readable, *calls.blocked)), "a stream that is gone"
         assert len(connection._buffer) <= LARGEST_FRAME + 9 or connection.more, "too much is not read"
         assert connection.begun or len(connection._buffer) <= _LONGEST_LINE, "a line without end"
-        assert len(connection.peer.block.bytes if connection.peer.block else b"") <= 2 * limits.max_header_list_size
-        reader = connection.peer.headers
+        assert len(connection.block.bytes if connection.block else b"") <= 2 * limits.max_header_list_size
+        reader = connection.headers
         assert reader.cached_bytes <= MOST_CACHED, "too much is remembered of headers"
         assert all(len(known) <= LONGEST_CACHED for known in reader.cache), "a long block"
         assert len(calls.reset_by_us) <= MOST_RESET, "too many resets"
@@ -221,19 +221,19 @@ class Driver:
             self._act(Act("reply", 0, 10))
         for number in tuple(self._open):
             self._act(Act("finish", number))
-        client, calls = self.client, self.connection.calls
-        if self.connection.closed or client.border(b"\0" * 9) != 9 or self.connection.peer.block is not None:
+        client, calls = self.client, self.connection.streams
+        if self.connection.closed or client.border(b"\0" * 9) != 9 or self.connection.block is not None:
             return
         self.connection.refill(MOST)
         if room := min(MOST, MOST - client.window):
             self._say(window(0, room))
-        for number in tuple(calls.streams):
-            if number in calls.streams and (room := min(MOST, MOST - client.windows[number])):
+        for number in tuple(calls.active):
+            if number in calls.active and (room := min(MOST, MOST - client.windows[number])):
                 self._say(window(number, room))
-        while calls.flow.held_back:  # as much as is written in one turn has left
-            self.connection.go_on()
+        while calls.output_full:  # as much as is written in one turn has left
+            self.connection.streams.resume_output()
             self._take()
         if not self.connection.closed:
-            left = ((number, stream is None or stream.tail) for number, stream in calls.streams.items())
+            left = ((number, stream is None or stream.tail) for number, stream in calls.active.items())
             answered = [number for number, over in left if over and number not in client.ended]
             assert not answered, f"answers that do not leave: {answered}"

@@ -1,7 +1,11 @@
-"""The fast transport: our own HTTP/2, for gRPC and nothing else.
+"""The http2 transport: our own HTTP/2, for gRPC and nothing else.
 
-`frames`, `headers`, `messages`, `flow`, `calls`, `peer` and `connection` are the protocol, without I/O, `ages` what
-becomes of a connection in time; `handshakes` is TLS; `wire` and `server` give them sockets and a clock.
+A straight stack, each file on those before it:
+
+- `limits`: what a client may do. `frames`: bytes. `counts`: what is counted.
+- `headers`: header blocks. `streams`: calls and flow control. `connection`: one connection. None of these does I/O.
+- `timeouts`, `scheduling`, `tls`: time, fairness and memory, encryption. `shared`: what connections share.
+- `wire`: one connection on asyncio. `server`: all of them. Here: sockets.
 """
 
 import asyncio
@@ -15,18 +19,20 @@ from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import Clock, steady_clock
 from ratelimit_service.system.listen import BACKLOG, open_sockets, remove_socket
 from ratelimit_service.telemetry.metric import Metric
-from ratelimit_service.transports.http2.handshakes import Handshakes
 from ratelimit_service.transports.http2.server import Server
+from ratelimit_service.transports.http2.shared import Shared
+from ratelimit_service.transports.http2.tls import TlsServer
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.options import GrpcOptions
 
 ACCEPTS: Final = 16
 """Connections that are accepted in a turn of the event loop: uvloop accepts one for each handle that listens, and a
-turn may take milliseconds. Clients that came and vanished kept others in the kernel's queue for seconds."""
+turn may take milliseconds. With one handle, clients that connected and left kept others in the kernel's queue for
+seconds."""
 
 
 class Http2Transport:
-    """Carries methods on HTTP/2 of our own."""
+    """Serves methods on HTTP/2 of our own."""
 
     def __init__(
         self, options: GrpcOptions, clock: Clock = steady_clock, tick: Callable[[], int] = perf_counter_ns
@@ -37,22 +43,22 @@ class Http2Transport:
         self._server: Server | None = None
         self._listeners: list[asyncio.Server] = []
         self._addresses: Sequence[Address] = ()
-        self._handshakes: Handshakes | None = None
+        self._tls: TlsServer | None = None
         self._adopting: set[asyncio.Task[None]] = set()
 
     async def start(
         self, methods: Sequence[Method], streams: Sequence[StreamMethod], addresses: Sequence[Address]
     ) -> Sequence[Address]:
         """As Transport says; also StartError when a certificate cannot be used."""
-        self._handshakes = Handshakes(self._options.tls) if self._options.tls else None
+        self._tls = TlsServer(self._options.tls) if self._options.tls else None
         opened = await open_sockets(addresses)
-        server = Server(methods, streams, self._options, self._handshakes, self._clock, self._tick)
-        self._server = server
+        shared: Shared[Wire] = Shared(methods, streams, self._options, self._tls, self._clock, self._tick)
+        self._server = Server(shared)
         loop = asyncio.get_running_loop()
         for address in opened:
             for listening in address.sockets:
                 for handle in (listening, *(listening.dup() for _ in range(ACCEPTS - 1))):
-                    listener = await loop.create_server(lambda: Wire(server), sock=handle, backlog=BACKLOG)
+                    listener = await loop.create_server(lambda: Wire(shared), sock=handle, backlog=BACKLOG)
                     self._listeners.append(listener)
         self._addresses = [each.address for each in opened]
         return self._addresses
@@ -64,7 +70,7 @@ class Http2Transport:
         task.add_done_callback(self._adopting.discard)
 
     def release(self, count: int) -> None:
-        """Ask the clients of so many connections to connect anew, without losing a call."""
+        """Ask the clients of so many connections to connect again, without losing a call."""
         if self._server is not None:
             self._server.release(count)
 
@@ -73,7 +79,7 @@ class Http2Transport:
             connection.close()
             gone()
             return
-        wire = Wire(self._server, gone)
+        wire = Wire(self._server.shared, gone)
         connection.setblocking(False)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, connection)
@@ -84,16 +90,16 @@ class Http2Transport:
         """As Transport says."""
         if self._server is None:
             return ()
-        of_tls = self._handshakes.certificates.metrics() if self._handshakes else ()
+        of_tls = self._tls.certificates.metrics() if self._tls else ()
         return (*self._server.metrics(), *of_tls)
 
-    async def look(self) -> None:
-        """See what each connection is due for, as is done twice a second by itself."""
+    async def check(self) -> None:
+        """Check the timeouts of each connection, as happens twice a second by itself."""
         if self._server is not None:
-            await self._server.look()
+            await self._server.check()
 
     async def stop(self, grace_seconds: float) -> None:
-        """GOAWAY, then wait for the unary calls, then end what streams there are; cut all when the grace is over."""
+        """Send GOAWAY, wait for unary calls, then end streaming ones; cut all after the grace period."""
         server, self._server = self._server, None
         if server is None:
             return

@@ -1,27 +1,58 @@
-"""One connection of a client, as a state machine: bytes in, events and bytes out; no I/O. Hot path.
+"""One connection of a client, as a state machine: bytes in, events and bytes out. No I/O. Hot path.
 
-Laws: whatever bytes come, and however they are cut, they are calls, or refusals of single streams, or one error that
-ends the connection, with the code that RFC 9113 names; the numbers in parentheses are its sections. A call is given
-out once, and answered once or taken back. A client has at most so many calls as we announced, counting those that were
-reset while something works on them: that is no way to ask for more (CVE-2023-44487, and CVE-2025-8671, where we reset).
+Laws: whatever bytes come, and however they are split, they are calls, or refusals of single streams, or one error that
+ends the connection with the code that RFC 9113 names. A call is an event once, and is answered once or cancelled. A
+client has at most as many calls as we announced, those included that were reset while their method is at work.
 
-A question that comes whole, in a block that was seen before, makes no object but its event; its stream is None until it
-is answered. What comes in pieces has a Stream.
+Section numbers are those of RFC 9113.
+
+States:
+
+| state    | what the client may do               | event: state that follows                            |
+| -------- | ------------------------------------ | ---------------------------------------------------- |
+| PREFACE  | send the first bytes of HTTP/2 (3.4) | the preface: SETTINGS. A line of HTTP/1: 400, CLOSED |
+| SETTINGS | send SETTINGS, which must be first   | SETTINGS: OPEN                                       |
+| OPEN     | all                                  | `leave`, or the ACK of the PING of `drain`: LEAVING  |
+| LEAVING  | use its streams; it may open no more | `drained`: its owner calls `close`                   |
+| CLOSED   | nothing; what comes is dropped       |                                                      |
+
+Everything else that comes in PREFACE or SETTINGS, every WireError, `close` and `abort` lead to CLOSED; so does `leave`
+in PREFACE and SETTINGS. While a header block is not complete, only its CONTINUATION may come (4.3).
+
+Frames, by the `_RULES` at the end of the class: on which stream each may come, how long it must be, and which of them
+take from the budget of frames that ask for nothing (`limits.MOST_IDLE_FRAMES`):
+
+| frame         | stream       | bytes     | budget                      | an error in it ends                  |
+| ------------- | ------------ | --------- | --------------------------- | ------------------------------------ |
+| DATA          | opened       |           | when it is empty            | the stream                           |
+| HEADERS       | any but 0    |           | when the stream is refused  | the connection: both share the table |
+| PRIORITY      | any but 0    | 5         | 1                           | the stream                           |
+| RST_STREAM    | opened       | 4         | 1                           | the connection                       |
+| SETTINGS      | 0            | 6 each    | 1, and 1 for every 8 values | the connection                       |
+| PUSH_PROMISE  |              |           |                             | the connection: only servers push    |
+| PING          | 0            | 8         | 1                           | the connection                       |
+| GOAWAY        | 0            | 8 or more | 1                           | the connection                       |
+| WINDOW_UPDATE | 0, or opened | 4         | 1                           | the stream, or the connection        |
+| CONTINUATION  | any but 0    |           |                             | the connection                       |
+| others        | any          |           | 1                           |                                      |
+
+A call that comes whole in one read, with a header block that came before, is unpacked at once and makes no object but
+its event (`_unpack_calls`).
 """
 
 import math
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from enum import Enum, auto
+from typing import Any, ClassVar, Final, NamedTuple
 
 from ratelimit_service.errors import RpcError, WireError
 from ratelimit_service.system.clock import Tick
-from ratelimit_service.transports.http2 import frames, questions
-from ratelimit_service.transports.http2.calls import Calls
+from ratelimit_service.transports.http2 import frames
 from ratelimit_service.transports.http2.counts import Counts
-from ratelimit_service.transports.http2.events import Event, Kind
 from ratelimit_service.transports.http2.frames import (
+    ACK,
     END_HEADERS,
     END_STREAM,
     HEADERS,
@@ -33,33 +64,75 @@ from ratelimit_service.transports.http2.frames import (
     Code,
     unpack_head,
 )
-from ratelimit_service.transports.http2.headers import HeaderReader
+from ratelimit_service.transports.http2.headers import HeaderBlock, HeaderReader
 from ratelimit_service.transports.http2.limits import (
-    FRAMES_PER_QUESTION,
     FRAMES_PER_RECORD,
-    MOST_ASKED,
+    FRAMES_PER_REQUEST,
     MOST_IDLE_FRAMES,
+    MOST_REQUEST_BYTES,
     RECEIVE_WINDOW,
-    RESET_BYTES,
-    STREAM_BYTES,
+    STREAMS_PER_IDLE_FRAME,
     Bound,
     Limits,
 )
-from ratelimit_service.transports.http2.peer import FAREWELL, Peer
+from ratelimit_service.transports.http2.streams import Event, EventKind, Streams
 
-_CALL: Final = Kind.CALL
+_CALL: Final = EventKind.CALL
 _HTTP1: Final = b"This port speaks gRPC over HTTP/2.\n"
-_HTTP1_ANSWER: Final = (
+_HTTP1_RESPONSE: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
     % (len(_HTTP1), _HTTP1)
 )
 _REQUEST_LINE: Final = re.compile(rb"[A-Z]+ \S+ HTTP/1\.\d\r?")
 _LONGEST_LINE: Final = 8192
-_ALIVE: Final = b"alive ? "
+_KEEPALIVE: Final = b"alive ? "
+_FAREWELL: Final = b"farewell"
+"""The payload of the PING after our first GOAWAY: when it comes back, the client has read that GOAWAY."""
+
+
+class ConnectionState(Enum):
+    """The states of the table."""
+
+    PREFACE = auto()
+    SETTINGS = auto()
+    OPEN = auto()
+    LEAVING = auto()
+    CLOSED = auto()
+
+
+_PREFACE: Final = ConnectionState.PREFACE
+_SETTINGS: Final = ConnectionState.SETTINGS
+_LEAVING: Final = ConnectionState.LEAVING
+CLOSED: Final = ConnectionState.CLOSED
+
+
+class _On(Enum):
+    """Where a frame may be."""
+
+    ANY = auto()
+    CONNECTION = auto()
+    """Stream 0."""
+    STREAM = auto()
+    OPENED_STREAM = auto()
+    OPENED_STREAM_OR_CONNECTION = auto()
+
+
+_ONLY_STREAMS: Final = frozenset({_On.STREAM, _On.OPENED_STREAM})
+_OPENED: Final = frozenset({_On.OPENED_STREAM, _On.OPENED_STREAM_OR_CONNECTION})
+
+
+class _Rule(NamedTuple):
+    """A row of the table of frames."""
+
+    bound: Bound | None
+    """Which limit it may run into, as it takes one from the budget."""
+    where: _On
+    size: int | None
+    act: Callable[[Any, int, int, bytes], None]
 
 
 class Connection:
-    """A connection that a client opened; `wake` is called when there is something to take that nobody waits for."""
+    """A connection that a client opened; `wake` is called when there is output or an event that comes from no read."""
 
     def __init__(
         self,
@@ -68,188 +141,227 @@ class Connection:
         wake: Callable[[], None],
         counts: Counts | None = None,
         tick: Tick = time.monotonic_ns,
+        now: int = 0,
     ) -> None:
         self._tick = tick
         self._counts = counts or Counts()
-        self.calls = Calls(limits, wake, self._counts)
-        self.closed = False
-        self.error: tuple[Code, str] | None = None
-        """Why we closed it, if the client is to blame."""
-        self.begun = False
-        """The client has said that it speaks HTTP/2."""
-        self.finished = 0
-        """Reads in which the client finished a frame, or a header block, that it had begun."""
         self._limits = limits
-        self._largest_whole = min(limits.max_message_size, LARGEST_FRAME - PREFIX_BYTES)
-        self.peer = Peer(self.calls, HeaderReader(methods, limits.max_header_list_size), limits)
+        self._largest_request = min(limits.max_message_size, LARGEST_FRAME - PREFIX_BYTES)
+        self.streams = Streams(limits, wake, self._counts, now)
+        self.headers = HeaderReader(methods, limits.max_header_list_size)
+        self.state = _PREFACE
+        self.error: tuple[Code, str] | None = None
+        """Why it was closed, if the client is to blame."""
+        self.last_stream = 0
+        """The highest number of a stream that the client opened."""
+        self._most_stream = LARGEST_WINDOW
+        """The highest number that it may open."""
+        self.block: HeaderBlock | None = None
+        """The header block that is not complete."""
+        self.frames_finished = 0
+        """Reads in which the client finished a frame, or a header block, that it had begun."""
+        self.stopped = False
+        """A step ended before all that came was read: by the clock, or after MOST_REQUEST_BYTES bytes of requests."""
+        self._receive_window = RECEIVE_WINDOW
+        """Bytes of DATA that the client may send."""
+        self._budget = MOST_IDLE_FRAMES
+        self._acknowledged = 0
+        """How many of our SETTINGS the client acknowledged."""
+        self._table_announced = False
+        """We announced that our header table has size 0, after the first call."""
         self._refusal = ""
+        """Why a client that completed its TLS handshake may not go on."""
         self._buffer = b""
         """What came and is not read, from `_at` on."""
         self._at = 0
-        self.stopped = False
-        """It may not be all of it that can be read: the step was over, or the questions were many."""
-        announced = {
-            frames.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
-            frames.MAX_HEADER_LIST_SIZE: limits.max_header_list_size,
-        }
-        self._out = self.calls.flow.out
-        # They leave when the client has said that it speaks HTTP/2: 3.4.
-        self._out += (frames.settings(announced), frames.window_update(0, RECEIVE_WINDOW - INITIAL_WINDOW))
+        self._out = self.streams.out
+        # 3.4: they are sent once the client has sent its own preface, so that HTTP/1 clients can read our response.
+        self._out.append(
+            frames.settings(
+                {
+                    frames.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
+                    frames.MAX_HEADER_LIST_SIZE: limits.max_header_list_size,
+                }
+            )
+        )
+        self._out.append(frames.window_update(0, RECEIVE_WINDOW - INITIAL_WINDOW))
 
-    def admit(self, denial: RpcError | None, refusal: str) -> None:
-        """What TLS has shown of the client: each of its calls may be denied, or the connection refused."""
-        self.peer.headers.denial, self._refusal = denial, refusal
+    @property
+    def closed(self) -> bool:
+        """CLOSED."""
+        return self.state is CLOSED
+
+    @property
+    def begun(self) -> bool:
+        """The client has sent the preface of HTTP/2, and the connection is not closed."""
+        return self.state is not _PREFACE and self.state is not CLOSED
+
+    @property
+    def drained(self) -> bool:
+        """The client may open no streams, and those that it had are closed."""
+        return self.state is _LEAVING and not (self.streams.active or self.streams.readable)
+
+    @property
+    def more(self) -> bool:
+        """`receive` stopped before all was read."""
+        return self.state is not CLOSED and (self.stopped or bool(self.streams.readable))
+
+    @property
+    def unfinished(self) -> bool:
+        """The client began the preface, a frame or a header block, and must send the rest."""
+        if len(self._buffer) > self._at or self.block is not None:
+            return True
+        return self.state in {_PREFACE, _SETTINGS}
+
+    @property
+    def weight(self) -> int:
+        """Bytes of memory that it holds for the client, about."""
+        block = len(self.block.bytes) if self.block else 0
+        return len(self._buffer) + block + self.headers.cached_bytes + self.streams.weight
+
+    def handshake_done(self, denial: RpcError | None, refusal: str) -> None:
+        """TLS is established: `denial` is the error of every call, `refusal` why the connection must end."""
+        self.headers.denial, self._refusal = denial, refusal
 
     def receive(self, data: bytes, over: float = math.inf) -> list[Event]:
-        """What these bytes, after those before, make happen. To be called again with none while there is `more`.
+        """The events of these bytes, which follow those before; called again without bytes while there is `more`.
 
-        It stops when the clock, read after each frame, has reached `over`; and after MOST_ASKED bytes of questions, to
-        be answered before the clock is read again.
+        It stops when the clock, read after each frame, has reached `over`; and after MOST_REQUEST_BYTES of requests, so
+        that they are answered before the clock is read again.
         """
-        if self.closed:
+        if self.state is CLOSED:
             return []
         buffer, at = self._buffer, self._at
         if not buffer:
             buffer = data
         elif data:
             buffer, at = buffer[at:] + data, 0
-        calls, peer = self.calls, self.peer
-        calls.asked, self.stopped = 0, False
+        streams = self.streams
+        streams.request_bytes, self.stopped = 0, False
         try:
-            if calls.flow.held_back:
-                self.go_on()
-            if calls.ready:
-                for stream in tuple(calls.ready.values()):
-                    questions.read(calls, stream)
-                    if calls.asked >= MOST_ASKED or self._tick() >= over:
+            if streams.output_full:
+                streams.resume_output()
+            if streams.readable:
+                for stream in tuple(streams.readable.values()):
+                    streams.read(stream)
+                    if streams.request_bytes >= MOST_REQUEST_BYTES or self._tick() >= over:
                         break
-            block = peer.block
+            block = self.block
             read = self._parse(buffer, at, over)
-            # What is left of a long read is not copied each time.
+            # While it stops, what is left of a long read is not copied each time.
             self._buffer, self._at = (buffer, read) if self.stopped else (buffer[read:], 0)
-            if read > at and peer.settled and (block is None or peer.block is not block):
-                self.finished += 1
+            if read > at and self.state is not _SETTINGS and (block is None or self.block is not block):
+                self.frames_finished += 1
         except WireError as error:
             self.close(Code(error.code), error.message, error.bound)
-        events = calls.events
+        events = streams.events
         if events:
-            calls.events = []
-            if peer.budget < MOST_IDLE_FRAMES:
-                self.refill(FRAMES_PER_QUESTION * len(events))
+            streams.events = []
+            if self._budget < MOST_IDLE_FRAMES:
+                self.refill(FRAMES_PER_REQUEST * len(events))
         return events
 
-    @property
-    def more(self) -> bool:
-        """It stopped before all was read."""
-        return not self.closed and (self.stopped or bool(self.calls.ready))
-
-    @property
-    def unfinished(self) -> bool:
-        """The client began a header block or a frame, and owes the rest."""
-        return len(self._buffer) > self._at or self.peer.block is not None or not self.peer.settled
-
-    @property
-    def weight(self) -> int:
-        """Bytes that are held for the client, about."""
-        calls, block = self.calls, self.peer.block
-        size = len(self._buffer) + (len(block.bytes) if block else 0) + self.peer.headers.cached_bytes
-        size += calls.held + calls.flow.queued + RESET_BYTES * len(calls.reset_by_us)
-        return size + STREAM_BYTES * (len(calls.streams) + len(calls.abandoned))
-
     def take(self) -> bytes:
-        """What is to be written now."""
-        calls, pieces = self.calls, self._out
-        if calls.flow.queued > self._limits.max_connection_memory and not self.closed:
-            # It never reads, or has closed its windows.
+        """The bytes to write now."""
+        streams, pieces = self.streams, self._out
+        if streams.queued_bytes > self._limits.max_connection_memory and self.state is not CLOSED:
+            # The client never reads, or has closed its windows.
             self.close(Code.ENHANCE_YOUR_CALM, "too many answers are unread", Bound.UNREAD_ANSWERS)
-        calls.expected = False
-        if not pieces or not (self.begun or self.closed):
+        streams.flush_scheduled = False
+        if not pieces or self.state is _PREFACE:
             return b""
         out = b"".join(pieces)
         pieces.clear()
-        calls.flow.written = 0
-        if calls.flow.held_back:
-            calls.touch()
+        streams.written_bytes = 0
+        if streams.output_full:
+            streams.schedule_flush()
         return out
 
-    def go_on(self) -> None:
-        """What was written is on its way: what was held back may follow."""
-        if self.calls.flow.held_back:
-            self.calls.flow.held_back = False
-            self.calls.pump_all()
-
-    def refill(self, count: int) -> None:
-        """Time has passed: as many frames that ask for nothing may come again."""
-        self.peer.budget = min(MOST_IDLE_FRAMES, self.peer.budget + count)
-
-    def congest(self, congested: bool) -> None:
-        """Whether the socket takes no more for now."""
-        self.calls.flow.congest(congested)
-        if not congested:
-            self.calls.pump_all()
-
     def ping(self) -> None:
-        """Ask whether the client is there: 6.7."""
-        self._out.append(frames.frame(frames.PING, 0, 0, _ALIVE))
-        self.calls.touch()
+        """Send a keepalive PING: 6.7."""
+        self._out.append(frames.frame(frames.PING, 0, 0, _KEEPALIVE))
+        self.streams.schedule_flush()
 
     def drain(self) -> None:
-        """Say that new calls should go elsewhere; those on their way are taken until the client has heard it: 6.8."""
-        if self.begun and not self.closed:
+        """Send the first GOAWAY: the client should open no more streams, but those on their way are served.
+
+        6.8: "A server that is attempting to gracefully shut down a connection SHOULD send an initial GOAWAY frame with
+        the last stream identifier set to 2^31-1 and a NO_ERROR code." The second is `leave`.
+        """
+        if self.begun:
             self._out.append(frames.goaway(LARGEST_WINDOW, Code.NO_ERROR, "draining"))
-            self._out.append(frames.frame(frames.PING, 0, 0, FAREWELL))
-            self.calls.dismiss()
-            self.calls.dismiss()
-            self.calls.touch()
+            self._out.append(frames.frame(frames.PING, 0, 0, _FAREWELL))
+            self.streams.reset_lingering()
+            self.streams.reset_lingering()
+            self.streams.schedule_flush()
 
     def leave(self) -> None:
-        """Take no new calls from now on; the client learns which was the last."""
-        if not self.closed:
-            self.peer.leave()
-
-    def waste(self, records: int) -> None:
-        """So many records of TLS came that carry nothing: each costs us something and asks for nothing."""
-        if not self.closed and not self.peer.afford(records * FRAMES_PER_RECORD):
-            self.close(Code.ENHANCE_YOUR_CALM, "too many records of TLS that carry nothing", Bound.EMPTY_RECORDS)
-
-    @property
-    def left(self) -> bool:
-        """It takes no new calls, and has answered all."""
-        return self.peer.leaving and not self.calls.streams
+        """Send the second GOAWAY, which names the last stream that is served; later ones are ignored."""
+        if self.state is ConnectionState.OPEN:
+            self.state = _LEAVING
+            self._most_stream = self.last_stream
+            self._out.append(frames.goaway(self.last_stream, Code.NO_ERROR, "draining"))
+            self.streams.schedule_flush()
+        elif self.state is not _LEAVING:
+            self.close(Code.NO_ERROR, "drained")  # it has no stream yet
 
     def close(self, code: Code, reason: str, bound: str = "") -> None:
-        """End it: the client is told why, and nothing that comes counts any more. `bound`: it ran into this limit."""
-        if self.closed:
+        """Send GOAWAY and end the connection; `bound` is the limit that the client ran into."""
+        if self.state is CLOSED:
             return
         if bound:
             self._counts.refused[Bound(bound)] += 1
         if code is not Code.NO_ERROR:
             self.error = code, reason
         if self.begun or self.error:
-            self._out.append(frames.goaway(self.peer.last, code, reason))
-        self.lose()
-        self.calls.touch()
+            self._out.append(frames.goaway(self.last_stream, code, reason))
+        self.abort()
+        self.streams.schedule_flush()
 
-    def lose(self) -> None:
-        """The client is gone, or nobody for us any more."""
-        self.closed = True
+    def abort(self) -> None:
+        """End the connection and all streams without sending anything, as when the client is gone."""
+        self.state = CLOSED
         self._buffer, self._at, self.stopped = b"", 0, False
-        self.peer.block = None
-        for number in tuple(self.calls.streams):
-            self.calls.leave(number)
+        self.block = None
+        for number in tuple(self.streams.active):
+            self.streams.drop(number)
+
+    def clear_caches(self) -> None:
+        """Free memory that no call needs."""
+        self.headers.clear_cache()
+
+    # The budget of frames that ask for nothing.
+
+    def refill(self, count: int) -> None:
+        """Give back so many frames, for requests or for time."""
+        self._budget = min(MOST_IDLE_FRAMES, self._budget + count)
+
+    def spend_records(self, records: int) -> None:
+        """Records of TLS without data came: each costs us something and asks for nothing."""
+        if self.state is not CLOSED:
+            self._budget -= records * FRAMES_PER_RECORD
+            if self._budget < 0:
+                reason = "too many records of TLS that carry nothing"
+                self.close(Code.ENHANCE_YOUR_CALM, reason, Bound.EMPTY_RECORDS)
+
+    def _spend(self, bound: Bound, count: int = 1) -> None:
+        self._budget -= count
+        if self._budget < 0:
+            raise WireError(Code.ENHANCE_YOUR_CALM, f"too many frames that ask for nothing: {bound}", bound)
+
+    # From bytes to frames.
 
     def _parse(self, buffer: bytes, at: int, over: float) -> int:
         """How far the buffer was read."""
-        if not self.begun:
-            at = self._greet(buffer)
-        if not self.begun:
-            return 0
-        end_of_buffer, peer, calls = len(buffer), self.peer, self.calls
-        headers, tick = peer.headers, self._tick
+        if self.state is _PREFACE:
+            at = self._read_preface(buffer)
+            if not at:
+                return 0
+        end_of_buffer, headers, streams, tick = len(buffer), self.headers, self.streams, self._tick
         while end_of_buffer - at >= 9:
-            if headers.fast is not None and peer.block is None and (after := self._questions(buffer, at)) > at:
+            if headers.fast is not None and self.block is None and (after := self._unpack_calls(buffer, at)) > at:
                 at = after
-                if calls.asked >= MOST_ASKED:
+                if streams.request_bytes >= MOST_REQUEST_BYTES:
                     self.stopped = True
                     break
                 continue
@@ -262,37 +374,37 @@ class Connection:
                 raise WireError(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes, the most is {LARGEST_FRAME} (4.2)")
             if end > end_of_buffer:
                 break
-            peer.take(kind, flags, number & LARGEST_WINDOW, buffer[at + 9 : end])
+            self._receive_frame(kind, flags, number & LARGEST_WINDOW, buffer[at + 9 : end])
             at = end
-            if calls.asked >= MOST_ASKED or tick() >= over:
+            if streams.request_bytes >= MOST_REQUEST_BYTES or tick() >= over:
                 self.stopped = True
                 break
         return at
 
-    def _questions(self, buffer: bytes, at: int) -> int:
-        """How far questions go, each whole in this read, and all in the usual block.
+    def _unpack_calls(self, buffer: bytes, at: int) -> int:
+        """Read calls that are whole in this buffer and begin with the fast block; how far the buffer was read.
 
-        The common case. All of a client's state that it needs is in locals; one takes 0.6 µs, frame by frame 4.
+        The common case. All state of the client that it needs is in locals; a call takes 0.6 µs, frame by frame 4.
         """
-        calls, peer, end_of_buffer = self.calls, self.peer, len(buffer)
-        assert peer.headers.fast is not None
-        block, head, first, unpack, empty = peer.headers.fast
-        start, last_start = at, min(end_of_buffer - empty, at + MOST_ASKED - calls.asked - 1)
-        events, streams = calls.events, calls.streams
-        last, most_stream, room = peer.last, peer.most_stream, peer.room
-        places = free = self._limits.max_concurrent_streams - len(streams) - len(calls.abandoned)
-        largest = self._largest_whole
+        streams, end_of_buffer = self.streams, len(buffer)
+        assert self.headers.fast is not None
+        block, head, first, unpack, overhead = self.headers.fast
+        start, last_start = at, min(end_of_buffer - overhead, at + MOST_REQUEST_BYTES - streams.request_bytes - 1)
+        events, active = streams.events, streams.active
+        last, most_stream, window = self.last_stream, self._most_stream, self._receive_window
+        places = free = self._limits.max_concurrent_streams - len(active) - len(streams.abandoned)
+        largest = self._largest_request
         while at <= last_start:
-            began, number, same_block, data, flags, same, compressed, size = unpack(buffer, at)
-            after = at + empty + size
+            began, number, same_block, data, flags, same_number, compressed, size = unpack(buffer, at)
+            after = at + overhead + size
             if (
                 began != first
                 or same_block != block
                 or not last < number <= most_stream
                 or not number & 1
                 or places <= 0
-                or same != number
-                or data != size + 5 << 8  # the length of the frame, and its kind: DATA is 0
+                or same_number != number
+                or data != size + 5 << 8  # the length of the frame, and its type: DATA is 0
                 or flags != END_STREAM
                 or compressed
                 or size > largest
@@ -300,26 +412,26 @@ class Connection:
             ):
                 break
             last = number
-            room -= size + 5
+            window -= size + 5
             places -= 1
-            streams[number] = None
-            events.append((_CALL, number, head, buffer[at + empty : after]))
+            active[number] = None
+            events.append((_CALL, number, head, buffer[at + overhead : after]))
             at = after
-            if room <= RECEIVE_WINDOW // 2:  # so that there always is room for a frame
-                peer.room = room
-                peer.make_room()
-                room = peer.room
-        peer.last, peer.room = last, room
+            if window <= RECEIVE_WINDOW // 2:
+                self._receive_window = window
+                self._open_receive_window()
+                window = self._receive_window
+        self.last_stream, self._receive_window = last, window
         self._counts.streams += free - places
-        calls.asked += at - start
+        streams.request_bytes += at - start
         return at
 
-    def _greet(self, buffer: bytes) -> int:
-        """3.4: the client begins with these bytes. HTTP/1 begins with capitals too, and hears that it is wrong here."""
+    def _read_preface(self, buffer: bytes) -> int:
+        """Read the first bytes, of HTTP/2 or of another protocol; how far the buffer was read."""
         if buffer.startswith(PREFACE):
             if self._refusal:
                 raise WireError(Code.PROTOCOL_ERROR, self._refusal)
-            self.begun = True
+            self.state = _SETTINGS
             return len(PREFACE)
         if not PREFACE.startswith(buffer):
             if buffer.startswith(b"\x16\x03"):  # the head of a TLS record
@@ -329,7 +441,215 @@ class Connection:
                 return 0  # it may become a line of HTTP/1
             if not _REQUEST_LINE.fullmatch(line):
                 raise WireError(Code.PROTOCOL_ERROR, "the client does not begin as HTTP/2 does (3.4)")
-            self._out[:] = [_HTTP1_ANSWER.removesuffix(_HTTP1) if line.startswith(b"HEAD ") else _HTTP1_ANSWER]
+            self._out[:] = [_HTTP1_RESPONSE.removesuffix(_HTTP1) if line.startswith(b"HEAD ") else _HTTP1_RESPONSE]
             self.error = Code.HTTP_1_1_REQUIRED, "the client speaks HTTP/1"
-            self.lose()
+            self.abort()
+            return len(buffer)
         return 0
+
+    # Frames.
+
+    def _receive_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        """One frame, by the table; WireError when it ends the connection."""
+        if self.state is _SETTINGS:
+            if kind != frames.SETTINGS or flags & ACK:
+                raise WireError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS (3.4)")
+            self.state = ConnectionState.OPEN
+        if self.block is not None and (kind != frames.CONTINUATION or number != self.block.number):
+            raise WireError(Code.PROTOCOL_ERROR, "a header block is interrupted (4.3)")
+        rule = self._RULES.get(kind, self._UNKNOWN)
+        if rule.bound is not None:
+            self._spend(rule.bound)
+        if number:
+            if rule.where is _On.CONNECTION:
+                raise WireError(Code.PROTOCOL_ERROR, "a frame of the connection is on a stream (6)")
+            # A stream after the last one of our second GOAWAY may be open for the client, and is ignored: 6.8.
+            if self.last_stream < number <= self._most_stream and rule.where in _OPENED:
+                raise WireError(Code.PROTOCOL_ERROR, "a frame is on a stream that was never opened (5.1)")
+        elif rule.where in _ONLY_STREAMS:
+            raise WireError(Code.PROTOCOL_ERROR, "a frame of a stream is on stream 0 (6)")
+        if rule.size is not None and len(payload) != rule.size:
+            problem = f"a frame of {len(payload)} bytes, it must have {rule.size} (6)"
+            raise WireError(Code.FRAME_SIZE_ERROR, problem)
+        rule.act(self, flags, number, payload)
+
+    def _data(self, flags: int, number: int, payload: bytes) -> None:
+        length = len(payload)
+        # There always is room on the connection: half of its window is more than any frame. 6.9: padding counts, and
+        # so does the DATA of streams that are closed.
+        self._receive_window -= length
+        if self._receive_window <= RECEIVE_WINDOW // 2:
+            self._open_receive_window()
+        body = frames.unpadded(flags, payload) if flags & frames.PADDED else payload
+        if not body:
+            self._spend(Bound.EMPTY_DATA)
+        streams = self.streams
+        stream = streams.active.get(number)
+        if stream is None or stream.ended:
+            if number not in streams.reset_by_us and number <= self.last_stream:
+                self._spend(Bound.FAILED_STREAMS)
+                streams.reset(number, Code.STREAM_CLOSED)  # 5.1, half-closed (remote), and closed
+            return
+        stream.receive_window -= length
+        if stream.receive_window < 0:
+            self._counts.refused[Bound.RECEIVE_WINDOW] += 1
+            streams.reset(number, Code.FLOW_CONTROL_ERROR)
+            return
+        streams.receive(stream, body, ended=bool(flags & END_STREAM))
+
+    def _open_receive_window(self) -> None:
+        """Let the client send more: 6.9. Messages that are not read are bounded by memory, not by this window."""
+        self._out.append(frames.window_update(0, RECEIVE_WINDOW - self._receive_window))
+        self._receive_window = RECEIVE_WINDOW
+
+    def _headers(self, flags: int, number: int, payload: bytes) -> None:
+        depends_on_itself = False
+        if flags & frames.PADDED:
+            payload = frames.unpadded(flags, payload)
+        if flags & frames.PRIORITIZED:
+            if len(payload) < 5:
+                raise WireError(Code.FRAME_SIZE_ERROR, "HEADERS is too short for its priority (6.2)")
+            depends_on_itself = frames.number(payload[:4]) == number
+            payload = payload[5:]
+        if len(payload) > 2 * self._limits.max_header_list_size:
+            raise _block_too_large()
+        ended = bool(flags & END_STREAM)
+        if flags & END_HEADERS:
+            self._read_block(number, payload, ended=ended, depends_on_itself=depends_on_itself)
+        else:
+            self.block = HeaderBlock(number, payload, ended=ended, depends_on_itself=depends_on_itself)
+
+    def _continuation(self, flags: int, _number: int, payload: bytes) -> None:
+        block = self.block
+        if block is None:
+            raise WireError(Code.PROTOCOL_ERROR, "CONTINUATION continues nothing (6.10)")
+        block.extend(payload)
+        if len(block.bytes) > 2 * self._limits.max_header_list_size:
+            raise _block_too_large()
+        if flags & END_HEADERS:
+            self.block = None
+            data = bytes(block.bytes)
+            self._read_block(block.number, data, ended=block.ended, depends_on_itself=block.depends_on_itself)
+
+    def _read_block(self, number: int, data: bytes, *, ended: bool, depends_on_itself: bool) -> None:
+        """A header block is complete: a new stream, or trailers. It is always decoded: it may change the table."""
+        streams = self.streams
+        if number in streams.active:
+            self._trailers(number, data, ended=ended)
+            return
+        if number <= self.last_stream:
+            if number not in streams.reset_by_us:
+                # 5.1.1 for a number that is smaller than another; 5.1 for one that was used.
+                code = Code.STREAM_CLOSED if number == self.last_stream else Code.PROTOCOL_ERROR
+                raise WireError(code, "HEADERS is on a stream that is closed (5.1)", Bound.STREAM_NUMBERS)
+            self.headers.read_trailers(data)
+            return
+        if not number & 1:
+            raise WireError(Code.PROTOCOL_ERROR, "the client opens a stream with an even number (5.1.1)")
+        head = self.headers.cache.get(data)
+        if head is None:
+            head = self.headers.read(data)
+            if not (self._table_announced or head.http):
+                self._table_announced = True
+                self._out.append(frames.NO_HEADER_TABLE)
+        if number > self._most_stream:
+            return  # 6.8: it came after our second GOAWAY
+        self.last_stream = number
+        if head.malformed or depends_on_itself:
+            self._spend(Bound.FAILED_STREAMS)
+            streams.reset(number, Code.PROTOCOL_ERROR)  # 8.1.1; RFC 7540, 5.3.1
+        elif len(streams.active) + len(streams.abandoned) >= self._limits.max_concurrent_streams:
+            self._counts.refused[Bound.STREAMS] += 1
+            self._spend(Bound.STREAMS)
+            streams.reset(number, Code.REFUSED_STREAM)  # 5.1.2
+        else:
+            streams.begin(number, head, ended=ended)
+
+    def _trailers(self, number: int, data: bytes, *, ended: bool) -> None:
+        """A second header block must end the stream: 8.1."""
+        streams, stream = self.streams, self.streams.active[number]
+        problem = self.headers.read_trailers(data)
+        if stream is None or stream.ended:
+            streams.reset(number, Code.STREAM_CLOSED)
+        elif problem or not ended:
+            streams.reset(number, Code.PROTOCOL_ERROR)
+        else:
+            streams.receive(stream, b"", ended=True)
+
+    def _priority(self, _flags: int, number: int, payload: bytes) -> None:
+        if len(payload) != 5:
+            code = Code.FRAME_SIZE_ERROR  # 6.3: a stream error
+        elif frames.number(payload[:4]) == number:
+            code = Code.PROTOCOL_ERROR  # RFC 7540, 5.3.1
+        else:
+            return
+        if number > self.last_stream:
+            raise WireError(code, "PRIORITY is wrong, on a stream that is idle and cannot be reset (6.4)")
+        self.streams.reset(number, code)
+
+    def _rst_stream(self, _flags: int, number: int, _payload: bytes) -> None:
+        self._counts.resets_received += 1
+        self.streams.drop(number)
+
+    def _settings(self, flags: int, _number: int, payload: bytes) -> None:
+        self._spend(Bound.SETTINGS, len(payload) // 48)
+        if flags & ACK:
+            if payload:
+                problem = f"a frame of {len(payload)} bytes, it must have 0 (6)"
+                raise WireError(Code.FRAME_SIZE_ERROR, problem)
+            self._acknowledged += 1
+            if self._acknowledged == 2:
+                self.headers.table_acknowledged()
+            return
+        settings, streams = frames.read_settings(payload), self.streams
+        self._out.append(frames.SETTINGS_ACK)
+        if settings.get(frames.INITIAL_WINDOW_SIZE, streams.initial_window) != streams.initial_window:
+            self._spend(Bound.SETTINGS, len(streams.active) // STREAMS_PER_IDLE_FRAME)
+        streams.apply_settings(settings)
+
+    def _push_promise(self, _flags: int, _number: int, _payload: bytes) -> None:
+        raise WireError(Code.PROTOCOL_ERROR, "a client promises nothing (8.4)")
+
+    def _ping(self, flags: int, _number: int, payload: bytes) -> None:
+        if not flags & ACK:
+            self._out.append(frames.frame(frames.PING, ACK, 0, payload))
+        elif payload == _FAREWELL:
+            self.leave()
+
+    def _goaway(self, _flags: int, _number: int, payload: bytes) -> None:
+        if len(payload) < 8:
+            raise WireError(Code.FRAME_SIZE_ERROR, f"GOAWAY has {len(payload)} bytes (6.8)")
+
+    def _window_update(self, _flags: int, number: int, payload: bytes) -> None:
+        increment, streams = frames.number(payload), self.streams
+        if number:
+            streams.grow_stream_window(number, increment)
+            return
+        if not increment:
+            raise WireError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of 0 (6.9)")
+        closed = streams.send_window <= 0
+        streams.grow_window(increment)
+        if closed:  # otherwise no stream waits for it
+            self._spend(Bound.WINDOW_UPDATES, len(streams.blocked) // STREAMS_PER_IDLE_FRAME)
+            streams.pump_blocked()
+
+    def _ignore(self, _flags: int, _number: int, _payload: bytes) -> None:
+        """4.1: "Implementations MUST ignore and discard frames of unknown types"."""
+
+    _RULES: ClassVar[dict[int, _Rule]] = {
+        frames.DATA: _Rule(None, _On.OPENED_STREAM, None, _data),
+        frames.HEADERS: _Rule(None, _On.STREAM, None, _headers),
+        frames.PRIORITY: _Rule(Bound.PRIORITIES, _On.STREAM, None, _priority),
+        frames.RST_STREAM: _Rule(Bound.RESETS, _On.OPENED_STREAM, 4, _rst_stream),
+        frames.SETTINGS: _Rule(Bound.SETTINGS, _On.CONNECTION, None, _settings),
+        frames.PUSH_PROMISE: _Rule(None, _On.ANY, None, _push_promise),
+        frames.PING: _Rule(Bound.PINGS, _On.CONNECTION, 8, _ping),
+        frames.GOAWAY: _Rule(Bound.UNKNOWN_FRAMES, _On.CONNECTION, None, _goaway),
+        frames.WINDOW_UPDATE: _Rule(Bound.WINDOW_UPDATES, _On.OPENED_STREAM_OR_CONNECTION, 4, _window_update),
+        frames.CONTINUATION: _Rule(None, _On.STREAM, None, _continuation),
+    }
+    _UNKNOWN: ClassVar[_Rule] = _Rule(Bound.UNKNOWN_FRAMES, _On.ANY, None, _ignore)
+
+
+def _block_too_large() -> WireError:
+    return WireError(Code.ENHANCE_YOUR_CALM, "the header block is far too large", Bound.HEADER_BLOCK)

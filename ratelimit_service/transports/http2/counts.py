@@ -1,4 +1,4 @@
-"""What is counted of all connections of a transport: plain integers, made into metrics when somebody asks. Hot path."""
+"""Counts of all connections of a transport: plain integers, made into metrics for a scrape. Hot path."""
 
 import logging
 from collections import Counter
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Counts:
-    """Everything that happened so far."""
+    """What happened since the start."""
 
     __slots__ = (
         "accepted",
@@ -29,25 +29,25 @@ class Counts:
 
     def __init__(self) -> None:
         self.accepted = 0
-        """Connections, those included that were one too many."""
+        """Connections, refused ones included."""
         self.ended: Counter[str] = Counter()
-        """Connections that are gone, by the reason: all that were accepted and are not open."""
+        """Connections that were accepted and are not open, by the reason."""
         self.streams = 0
-        """Calls that were taken."""
+        """Calls that were accepted."""
         self.resets_received = 0
         self.resets_sent = 0
         self.refused: dict[Bound, int] = dict.fromkeys(Bound, 0)
         self.received = 0
-        """Bytes, of connections that are gone."""
+        """Bytes received on connections that are gone."""
         self.sent = 0
-        """The same."""
+        """Bytes sent on them."""
         self.answers = Latency()
-        """From the read that brought questions until the answer of the last of them was written, for all of them."""
+        """Time from a read until the response to its last call was written, for all calls of the read."""
 
-    def turn_away(self, most: int) -> None:
-        """Count a connection that was refused because there were as many as may be; the first is told in the log.
+    def refuse_connection(self, most: int) -> None:
+        """Count a connection that was refused because there are `most`; only the first is logged.
 
-        Connections without end: each costs a file and some memory, and the other clients' must not suffer.
+        A flood of connections: each costs a file and some memory, and other clients must not lose theirs.
         """
         self.accepted += 1
         self.ended["too_many_connections"] += 1
@@ -56,7 +56,7 @@ class Counts:
             log.warning("connections are refused: there are %d, the most there may be", most)
 
     def metrics(self, *, connections: int, streams: int, memory: int, received: int, sent: int) -> Sequence[Metric]:
-        """As metrics; what is open is told by who knows it."""
+        """As metrics; the arguments are the sums over open connections."""
         ended = [((("reason", reason),), count) for reason, count in sorted(self.ended.items())]
         refused = [((("limit", bound.value),), count) for bound, count in self.refused.items()]
         resets = [((("by", "client"),), self.resets_received), ((("by", "service"),), self.resets_sent)]
@@ -69,22 +69,32 @@ class Counts:
             Metric(
                 "ratelimit_grpc_memory_bytes",
                 MetricType.GAUGE,
-                "What gRPC connections hold for their clients: messages, headers, bytes that wait.",
+                "Bytes of memory that gRPC connections hold: messages, headers, buffers.",
                 [((), memory)],
             ),
-            Metric("ratelimit_grpc_resets_total", MetricType.COUNTER, "Streams reset, by whom.", resets),
+            Metric(
+                "ratelimit_grpc_resets_total",
+                MetricType.COUNTER,
+                "Streams reset, by the client or by the service.",
+                resets,
+            ),
             Metric(
                 "ratelimit_grpc_refused_total",
                 MetricType.COUNTER,
-                "Connections ended, and calls refused, because a client ran into a limit.",
+                "Connections ended and calls refused because a client ran into a limit.",
                 refused,
             ),
-            Metric("ratelimit_grpc_received_bytes_total", MetricType.COUNTER, "Bytes of clients.", [((), received)]),
-            Metric("ratelimit_grpc_sent_bytes_total", MetricType.COUNTER, "Bytes to clients.", [((), sent)]),
+            Metric(
+                "ratelimit_grpc_received_bytes_total",
+                MetricType.COUNTER,
+                "Bytes received from gRPC clients.",
+                [((), received)],
+            ),
+            Metric("ratelimit_grpc_sent_bytes_total", MetricType.COUNTER, "Bytes sent to gRPC clients.", [((), sent)]),
             Metric(
                 "ratelimit_grpc_answer_seconds",
                 MetricType.HISTOGRAM,
-                "How long calls took, from the read that brought them until their answers were written.",
+                "Service time of gRPC calls: from the read until the response was written.",
                 [((), self.answers)],
             ),
         )

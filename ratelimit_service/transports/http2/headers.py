@@ -21,7 +21,7 @@ from hpack.exceptions import HPACKError, OversizedHeaderListError
 
 from ratelimit_service.errors import RpcError, Status, WireError
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
-from ratelimit_service.transports.http2.frames import END_STREAM, REQUEST_OVERHEAD, Code, request_unpacker
+from ratelimit_service.transports.http2.frames import REQUEST_OVERHEAD, Code, request_unpacker
 from ratelimit_service.transports.http2.limits import MOST_CONTINUATIONS, Bound
 from ratelimit_service.transports.transport import EXPIRED
 
@@ -332,18 +332,20 @@ class HeaderBlock:
 
     __slots__ = ("_continuations", "bytes", "depends_on_itself", "ended", "number")
 
-    def __init__(self, number: int, flags: int, *, depends_on_itself: bool) -> None:
+    def __init__(self, number: int, payload: bytes, *, ended: bool, depends_on_itself: bool) -> None:
         self.number = number
         """Of its stream."""
-        self.ended = bool(flags & END_STREAM)
+        self.bytes = bytearray(payload)
+        self.ended = ended
+        """The stream ends with it."""
         self.depends_on_itself = depends_on_itself
-        """A priority that RFC 7540, 5.3.1 forbids."""
-        self.bytes = bytearray()
+        """Its stream does, which RFC 7540, 5.3.1 forbids."""
         self._continuations = 0
 
-    def count_continuation(self) -> None:
-        """One more CONTINUATION frame; WireError when there are too many."""
+    def extend(self, payload: bytes) -> None:
+        """CONTINUATION has come; WireError when there are too many."""
         self._continuations += 1
         if self._continuations > MOST_CONTINUATIONS:
             problem = "a header block has too many CONTINUATION frames"
             raise WireError(Code.ENHANCE_YOUR_CALM, problem, Bound.CONTINUATIONS)
+        self.bytes += payload

@@ -1,428 +1,499 @@
 """The asyncio side of a connection: bytes in, events to methods, bytes out. Hot path.
 
-One write answers a whole read. What is answered later is written once per turn of the loop. While the socket takes no
-more, nothing is read: a client that does not read its answers asks nothing either. Nor is anything read while what came
-waits for its turn (`shares`).
+One write answers a whole read. What is answered later is written once per turn of the loop. While the socket accepts no
+more, nothing is read: a client that does not read its responses sends no requests either. Nor is anything read while
+what came waits for its turn in the `FairQueue`.
 """
 
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import Any, Final, cast
 
-from ratelimit_service.api.method import Method, StreamMethod
+from ratelimit_service.api.method import Receiver, StreamMethod
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.transports.http2.connection import Connection
-from ratelimit_service.transports.http2.events import Event, Kind
+from ratelimit_service.transports.http2.connection import CLOSED, Connection
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.handshakes import Session, why
+from ratelimit_service.transports.http2.headers import Head
 from ratelimit_service.transports.http2.limits import LINGER_SECONDS, MOST_STREAMING, Bound
-from ratelimit_service.transports.http2.shares import HANDSHAKE, STEP, host_of
-from ratelimit_service.transports.http2.stream_call import StreamCall
+from ratelimit_service.transports.http2.scheduling import HANDSHAKE, STEP, Host, host_of
+from ratelimit_service.transports.http2.shared import Shared
+from ratelimit_service.transports.http2.streams import Event, EventKind, Streams
+from ratelimit_service.transports.http2.tls import TlsSession, tls_failure
 from ratelimit_service.transports.transport import INTERNAL, STOPPING
-
-if TYPE_CHECKING:
-    from ratelimit_service.transports.http2.server import Server
 
 log = logging.getLogger(__name__)
 
-_CALL: Final = Kind.CALL
+_CALL: Final = EventKind.CALL
 
 TOO_MANY_STREAMING: Final = RpcError(
     Status.RESOURCE_EXHAUSTED, f"the connection has {MOST_STREAMING} streaming calls, the most there may be"
 )
 
 TIMED: Final = 16
-"""One read in so many is timed: all of them would be a twentieth of what a call costs."""
+"""One read in so many is timed: to time all would be a twentieth of what a call costs."""
 
 _MOST_TIMED: Final = 64
-"""Reads of one connection that are timed until they are answered, so that looking for those takes no time."""
+"""Timed reads of one connection that wait for their response, so that the search for those answered takes no time."""
+
+
+class StreamSender:
+    """Carries one streaming call between its stream and its method; what the method raises ends it, and is logged."""
+
+    __slots__ = ("_number", "_path", "_receiver", "_streams")
+
+    def __init__(self, streams: Streams, number: int, path: str) -> None:
+        self._streams = streams
+        self._number = number
+        self._path = path
+        self._receiver: Receiver | None = None
+
+    def send(self, message: bytes) -> None:
+        """As Sender says; a client that leaves too much unread loses the call."""
+        self._streams.send(self._number, message)
+
+    def finish(self, error: RpcError | None = None) -> None:
+        """As Sender says; what was sent before leaves first."""
+        self._streams.finish(self._number, error)
+
+    def open(self, method: StreamMethod) -> None:
+        """Begin the call."""
+        try:
+            self._receiver = method.open(self)
+        except Exception:
+            log.exception("%s failed", self._path)
+            self.finish(INTERNAL)
+
+    def deliver(self, kind: EventKind, message: bytes) -> None:
+        """Pass an event to the method."""
+        receiver = self._receiver
+        if receiver is None:
+            return
+        try:
+            match kind:
+                case EventKind.MESSAGE:
+                    receiver.receive(message)
+                case EventKind.HALF_CLOSE:
+                    receiver.half_close()
+                case EventKind.CLOSE:
+                    self._receiver = None
+                    receiver.closed()
+        except Exception:
+            log.exception("%s failed", self._path)
+            self.finish(INTERNAL)
 
 
 class Wire(asyncio.Protocol):
-    """One connection; `tell_gone` is called once, when it is over, now or later."""
+    """One connection; `on_lost` is called once, when it is over."""
 
     transport: asyncio.Transport
-    connection: Connection
+    host: Host
 
-    def __init__(self, server: "Server", tell_gone: Callable[[], None] | None = None) -> None:
-        self._server = server
-        self._tell_gone = tell_gone
-        self._loop = server.loop
-        self._methods: Mapping[str, Method] = server.methods
-        self._stream_methods: Mapping[str, StreamMethod] = server.stream_methods
-        self._streams: dict[int, StreamCall] = {}
-        self._unanswered: dict[int, tuple[int, int]] = {}
-        """Of timed reads that were not answered at once: their last call, when it came, and how many calls they had."""
-        self._turn = -1
-        self._session: Session | None = None
-        """TLS, if there is any."""
-        self._closing: asyncio.TimerHandle | None = None
-        self._tick = server.tick
+    def __init__(self, shared: "Shared[Wire]", on_lost: Callable[[], None] | None = None) -> None:
+        self._shared = shared
+        self._on_lost = on_lost
+        self._tick = shared.tick
+        self.connection = Connection(
+            shared.streaming, shared.limits, self._wake, shared.counts, shared.tick, shared.now()
+        )
+        self._streams = self.connection.streams
+        self._senders: dict[int, StreamSender] = {}
+        """Of the streaming calls."""
+        self._session: TlsSession | None = None
+        self.handshaking = False
+        """The TLS handshake is not complete."""
         self._data = b""
         """What came and waits for its turn."""
         self._arrived = 0
         """When that came."""
-        self.waits = False
-        self.finish = self.cost = 0
-        """As `Waiting` says, and nanoseconds too."""
+        self.scheduled = False
+        self.finish_tag = self.cost = 0
         self.weight = 0
-        self.securing = False
-        """The client is not through with TLS."""
-        self.gone = False
-        self.heard = True
-        """Something came since the server looked last."""
-        self.stuck = False
-        """The socket takes no more."""
+        self.data_came = True
+        """Since the last check of the server."""
         self.received = 0
         """Bytes."""
         self.sent = 0
-        self.reason = ""
-        """Why it ends, or was asked to end; empty as long as only the client can know."""
+        self.write_paused = False
+        """The socket accepts no more."""
+        self.lost = False
+        """The socket is gone."""
+        self._lingering: asyncio.TimerHandle | None = None
+        """It is closed, and the client may still read the last bytes."""
+        self.end_reason = ""
+        """Why it ends, or will end; empty as long as only the client can have a reason."""
+        self._reads = -1
+        """Since the last one that was timed."""
+        self._unanswered: dict[int, tuple[int, int]] = {}
+        """Timed reads that were not answered at once: their last call, when it came, how many calls they had."""
 
-    @property
-    def left(self) -> int | None:
-        """How many bytes have left, when the socket takes no more."""
-        return self.sent - self.transport.get_write_buffer_size() if self.stuck else None
+    # Bytes come.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is here."""
+        """A client has connected."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's own are not of asyncio's class
-        server = self._server
-        self.host = server.shares.join(host_of(transport.get_extra_info("peername")))
-        self.connection = Connection(server.kinds, server.limits, self._wake, server.counts, server.tick)
-        if not server.enter(self):
-            self.connection.lose()
+        shared = self._shared
+        self.host = shared.queue.add_connection(host_of(transport.get_extra_info("peername")))
+        if not shared.admit(self):
+            self.connection.abort()
             self.transport.abort()
-        elif server.handshakes is not None:
-            self._session = server.handshakes.begin()
-            self.securing = True
+        elif shared.tls is not None:
+            self._session = shared.tls.begin()
+            self.handshaking = True
             self.cost = HANDSHAKE
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come."""
-        self.heard = True
+        """Read the bytes now, or in the connection's turn."""
+        self.data_came = True
         self.received += len(data)
         host, now = self.host, self._tick()
-        if host.room <= 0 or self.waits or self.securing:
+        if host.share_left <= 0 or self.scheduled or self.handshaking:
             self._data += data
             self._arrived = now
-            self._wait()
+            self._schedule()
             return
-        more = self._work(data, now, now)
-        self.cost = cost = self._tick() - now + (len(data) >> 2)  # to read a byte takes a quarter of a nanosecond
-        host.room -= cost
+        more = self._read(data, now, now)
+        self.cost = cost = self._tick() - now + (len(data) >> 2)  # recv() takes a quarter of a nanosecond per byte
+        host.share_left -= cost
         if more:
-            self._wait()
+            self._schedule()
 
-    def _wait(self) -> None:
-        """Let others have their turn."""
-        if not self.waits:
+    def _schedule(self) -> None:
+        """Go on when it is this connection's turn, and read nothing until then."""
+        if not self.scheduled:
             self.transport.pause_reading()
-            self._server.shares.wait(self)
+            self._shared.queue.schedule(self)
         self.weigh()
 
-    def go_on(self) -> bool:
-        """It is its turn; whether there is more to do."""
-        if self.gone or self.stuck:
-            return False  # the socket will take more, and then this goes on
+    def run_step(self) -> bool:
+        """As Schedulable says."""
+        if self.lost or self.write_paused:
+            return False  # `resume_writing` goes on
         data, self._data = self._data, b""
-        more = self._work(data, self._arrived, self._tick())
-        if not (more or self.stuck):
+        more = self._read(data, self._arrived, self._tick())
+        if not (more or self.write_paused):
             self.transport.resume_reading()
         return more
 
-    def _work(self, data: bytes, arrived: int, now: int) -> bool:
-        """A step; whether there is more to do of what has come."""
-        connection, session = self.connection, self._session
-        if connection.closed:
+    def _read(self, data: bytes, arrived: int, now: int) -> bool:
+        """One step: decrypt, parse, call methods, write; whether more is left of what came."""
+        connection, streams, session = self.connection, self._streams, self._session
+        if connection.state is CLOSED:
             return False
-        calls = connection.calls
-        calls.expected = True
-        self._turn = (self._turn + 1) % TIMED
+        streams.flush_scheduled = True
+        self._reads = (self._reads + 1) % TIMED
         if session is not None and (data or not connection.more):
             data = self._decrypt(session, data)
-        over, count, kind, last = now + STEP, 0, None, 0
+        over, count, last = now + STEP, 0, None
         while True:
             events = connection.receive(data, over)
             if events:
                 count += len(events)
-                kind, last, _, _ = events[-1]
+                last = events[-1]
             while events:
                 self._handle(events)
-                events, calls.events = calls.events, []
-            if not (connection.stopped or calls.ready) or self._tick() >= over:
+                events, streams.events = streams.events, []
+            if not (connection.stopped or streams.readable) or self._tick() >= over:
                 break
             data = b""
         self._write()
-        if not self._turn and kind is _CALL:
-            if last not in calls.streams:
-                self._server.counts.answers.observe_all(self._tick() - arrived, count)
-            elif len(self._unanswered) < _MOST_TIMED:
-                self._unanswered[last] = arrived, count
-        if calls.held or calls.flow.queued:
+        if not self._reads and last is not None:
+            self._time(last, count, arrived)
+        if streams.held_bytes or streams.queued_bytes:
             self.weigh()
         more = connection.more
         if session is None or more:
-            return bool(more)
+            return more
         if session.over:
-            self.transport.close()  # nobody speaks gRPC half open
+            self.transport.close()  # gRPC has no use for a half-closed connection
         return session.more and not connection.closed
 
-    def _decrypt(self, session: Session, raw: bytes) -> bytes:
-        """The data in what has come; what TLS answers by itself is written."""
+    # TLS.
+
+    def _decrypt(self, session: TlsSession, raw: bytes) -> bytes:
+        """The data in what came; what TLS sends by itself is written."""
         try:
-            data = session.whole(raw)
+            data = session.decrypt_record(raw)
             if data:
                 return data
             if data is None:
-                data = session.receive(raw)
+                data = session.decrypt(raw)
         except ssl.SSLError as error:
-            self.transport.write(session.take())  # the alert that tells the client
-            self.securing = not session.established
-            self.end_tls(why(error, "the handshake" if self.securing else "a record of TLS"))
+            self.transport.write(session.take_output())  # the alert that tells the client
+            self.handshaking = not session.established
+            self.fail_tls(tls_failure(error, "the handshake" if self.handshaking else "a record of TLS"))
             return b""
-        if out := session.take():
+        if out := session.take_output():
             self.sent += len(out)
             self.transport.write(out)
-        if self.securing and session.established:
-            self.securing = False
-            refusal = "" if session.agreed == "h2" else "TLS without h2 by ALPN (3.2)"
-            self.connection.admit(self._server.denial(session.shown), refusal)
+        if self.handshaking and session.established:
+            self.handshaking = False
+            # RFC 9113, 3.2: "HTTP/2 over TLS uses the "h2" protocol identifier."
+            refusal = "" if session.protocol == "h2" else "TLS without h2 by ALPN (3.2)"
+            self.connection.handshake_done(self._shared.denial(session.client_certificate), refusal)
         if session.empty:
-            self.connection.waste(session.empty)
-            session.empty = 0
+            self.connection.spend_records(session.take_empty())
         return data
 
-    def end_tls(self, reason: str) -> None:
-        """It is over because of TLS."""
-        self.reason = "tls_handshake" if self.securing else "tls_record"
-        self._server.tell(self.reason, reason)
-        self.connection.lose()
-        self._finish_events()
+    def fail_tls(self, reason: str) -> None:
+        """End the connection because of TLS."""
+        self.end_reason = "tls_handshake" if self.handshaking else "tls_record"
+        self._shared.warn(self.end_reason, reason)
+        self.connection.abort()
+        self._handle_all()
         self._linger()
 
+    # Events go to methods.
+
     def _handle(self, events: list[Event]) -> None:
-        calls = self.connection.calls
-        abandoned, reply, before = calls.abandoned, calls.reply, None
+        shared, streams = self._shared, self._streams
+        abandoned, reply, timed = streams.abandoned, streams.reply, streams.timed
+        before: Head | None = None
+        call: Any = None
+        timeout: int | None = None
+        now = 0
         for kind, number, head, body in events:
             if kind is _CALL:
-                if head is not before:  # calls that come together ask the same, almost always
-                    before, call, timeout = head, self._methods[head.path].call, head.timeout
+                if head is not before:  # calls that come together have equal headers, almost always
+                    before, call, timeout = head, shared.methods[head.path].call, head.timeout
                     if timeout is not None:
-                        now = self._server.now()
+                        now = shared.now()
                 if number in abandoned:  # it was reset in the same read
                     abandoned.discard(number)
                     continue
                 try:
-                    left = timeout  # type: ignore[possibly-undefined] # no head is None: the first is new
-                    if left is not None and number in calls.timed:  # its message came after its headers
-                        left = max(0, calls.timed[number] - self._server.now())
-                    cancel = call(body, partial(reply, number), left)  # type: ignore[possibly-undefined] # as above
+                    left = timeout
+                    if left is not None and number in timed:  # its message came after its headers
+                        left = max(0, timed[number] - shared.now())
+                    cancel = call(body, partial(reply, number), left)
                     if cancel is not None:
-                        calls.cancels[number] = cancel
+                        streams.cancels[number] = cancel
                 except Exception:
                     log.exception("%s failed", head.path)
                     reply(number, INTERNAL)
-                if timeout is not None and number in calls.streams and number not in calls.timed:  # type: ignore[possibly-undefined] # as above
-                    self._server.deadlines.add(calls, number, now + timeout, now)  # type: ignore[possibly-undefined] # as above
-            elif kind is Kind.BEGIN:
+                if timeout is not None and number in streams.active and number not in timed:
+                    shared.deadlines.add(streams, number, now + timeout, now)
+            elif kind is EventKind.BEGIN:
                 self._expire_in(number, head.timeout)
             else:
-                self._stream_event(kind, number, head.path, body, head.timeout)
+                self._handle_streaming(kind, number, head, body)
 
-    def _stream_event(self, kind: Kind, number: int, path: str, body: bytes, timeout: int | None) -> None:
-        if kind is Kind.OPEN and len(self._streams) >= MOST_STREAMING:
-            self._server.counts.refused[Bound.STREAMING] += 1
-            self.connection.calls.finish(number, TOO_MANY_STREAMING)
-        elif kind is Kind.OPEN:
-            call = self._streams[number] = StreamCall(self.connection.calls, number, path)
-            call.open(self._stream_methods[path])
-            self._expire_in(number, timeout)
-            if self._server.streams_end:
-                call.finish(STOPPING)
-        elif kind is Kind.CLOSE:
-            if closed := self._streams.pop(number, None):
-                closed.happen(kind, b"")
-        elif number in self._streams:
-            self._streams[number].happen(kind, body)
+    def _handle_streaming(self, kind: EventKind, number: int, head: Head, body: bytes) -> None:
+        if kind is EventKind.OPEN and len(self._senders) >= MOST_STREAMING:
+            self._shared.counts.refused[Bound.STREAMING] += 1
+            self._streams.finish(number, TOO_MANY_STREAMING)
+        elif kind is EventKind.OPEN:
+            sender = self._senders[number] = StreamSender(self._streams, number, head.path)
+            sender.open(self._shared.stream_methods[head.path])
+            self._expire_in(number, head.timeout)
+            if self._shared.ending_streams:
+                sender.finish(STOPPING)
+        elif kind is EventKind.CLOSE:
+            if closed := self._senders.pop(number, None):
+                closed.deliver(kind, b"")
+        elif number in self._senders:
+            self._senders[number].deliver(kind, body)
+
+    def _handle_all(self) -> None:
+        """Handle the events that no read returns."""
+        streams = self._streams
+        while streams.events:
+            events, streams.events = streams.events, []
+            self._handle(events)
+        self._shared.changed.set()
+
+    def _expire_in(self, number: int, timeout: int | None) -> None:
+        if timeout is not None and number in self._streams.active:
+            now = self._shared.now()
+            self._shared.deadlines.add(self._streams, number, now + timeout, now)
+
+    def end_streams(self, error: RpcError) -> None:
+        """Finish all streaming calls."""
+        for sender in tuple(self._senders.values()):
+            sender.finish(error)
+
+    # Bytes leave.
 
     def _wake(self) -> None:
-        """Something is to be written, or to be told, that no read waits for."""
-        self._loop.call_soon(self._flush)
+        """There is output, or an event, that comes from no read."""
+        self._shared.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        events, calls = self.connection.calls.events, self.connection.calls
-        calls.expected = True
-        self.connection.go_on()
+        streams = self._streams
+        events = streams.events
+        streams.flush_scheduled = True
+        streams.resume_output()
         while events:
-            calls.events = []
+            streams.events = []
             self._handle(events)
-            events = calls.events
-        if self.connection.calls.ready and not self.stuck:
-            self._wait()
+            events = streams.events
+        if streams.readable and not self.write_paused:
+            self._schedule()
         self._write()
-        if self.connection.calls.flow.queued:
+        if streams.queued_bytes:
             self.weigh()
         if self._unanswered:
-            self._time()
-
-    def _time(self) -> None:
-        """Some of the calls that were not answered at once may have been now."""
-        streams, now, answers = self.connection.calls.streams, self._tick(), self._server.counts.answers
-        for number in [number for number in self._unanswered if number not in streams]:
-            arrived, count = self._unanswered.pop(number)
-            answers.observe_all(now - arrived, count)
+            self._time_answered()
 
     def _write(self) -> None:
         connection = self.connection
         out = connection.take()
-        if self.gone:
+        if self.lost:
             return
-        if out and self._closing is None and not self.securing:
+        if out and self._lingering is None and not self.handshaking:
             if self._session is not None:
-                out = self._session.send(out)
+                out = self._session.encrypt(out)
             self.sent += len(out)
             self.transport.write(out)
-        if connection.closed:
+        if connection.state is CLOSED:
             self._hang_up()
-        elif connection.peer.leaving and connection.left and not connection.calls.ready:
-            self.connection.close(Code.NO_ERROR, "drained")
+        elif connection.drained:
+            connection.close(Code.NO_ERROR, "drained")
             self._write()
-        if self._server.draining:
-            self._server.quiet()
-
-    def _hang_up(self) -> None:
-        """No more from us; the client has a moment to read what it was told."""
-        if self._closing is None:
-            if self.connection.error is not None:
-                code, reason = self.connection.error
-                self.reason = code.name.lower()
-                self._server.tell(self.reason, reason)
-            self._linger()
-            self._finish_events()
-
-    def _linger(self) -> None:
-        self._closing = self._loop.call_later(LINGER_SECONDS, self.transport.abort)
-        if self._session is not None and not self.securing:
-            self.transport.write(self._session.close())
-        self.transport.write_eof()
-
-    def _finish_events(self) -> None:
-        calls = self.connection.calls
-        while calls.events:
-            events, calls.events = calls.events, []
-            self._handle(events)
-        self._server.quiet()
+        if self._shared.draining:
+            self._shared.changed.set()
 
     def pause_writing(self) -> None:
-        """The socket takes no more for now."""
-        self.stuck = True
-        self.connection.congest(True)
-        if not self.gone:
+        """The socket accepts no more for now."""
+        self.write_paused = True
+        self._streams.congest(True)
+        if not self.lost:
             self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """It does again."""
-        self.stuck = False
-        self.connection.congest(False)
-        if not self.gone:
-            self._wait()  # there may be more of what was read before
+        """The socket accepts more again."""
+        self.write_paused = False
+        self._streams.congest(False)
+        if not self.lost:
+            self._schedule()  # there may be more of what came before
             self._flush()
 
+    @property
+    def left(self) -> int | None:
+        """How many bytes have left, if the socket accepts no more."""
+        return self.sent - self.transport.get_write_buffer_size() if self.write_paused else None
+
+    # How long calls take.
+
+    def _time(self, last: Event, count: int, arrived: int) -> None:
+        """Observe a read by its last call, now if it is answered."""
+        kind, number, _, _ = last
+        if kind is _CALL:
+            if number not in self._streams.active:
+                self._shared.counts.answers.observe_all(self._tick() - arrived, count)
+            elif len(self._unanswered) < _MOST_TIMED:
+                self._unanswered[number] = arrived, count
+
+    def _time_answered(self) -> None:
+        active, now, answers = self._streams.active, self._tick(), self._shared.counts.answers
+        for number in [number for number in self._unanswered if number not in active]:
+            arrived, count = self._unanswered.pop(number)
+            answers.observe_all(now - arrived, count)
+
+    # The end.
+
+    def _hang_up(self) -> None:
+        """The connection is closed: send no more, and give the client a moment to read what was sent."""
+        if self._lingering is None:
+            if self.connection.error is not None:
+                code, reason = self.connection.error
+                self.end_reason = code.name.lower()
+                self._shared.warn(self.end_reason, reason)
+            self._linger()
+            self._handle_all()
+
+    def _linger(self) -> None:
+        self._lingering = self._shared.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        if self._session is not None and not self.handshaking:
+            self.transport.write(self._session.close())
+        self.transport.write_eof()
+
     def eof_received(self) -> bool:
-        """The client sends no more: nobody speaks gRPC half open."""
+        """The client sends no more. gRPC has no use for a half-closed connection: close it."""
         return False
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """It is over."""
-        self.gone = True
+        """The socket is gone."""
+        self.lost = True
         self._data = b""
-        if self._closing is not None:
-            self._closing.cancel()
-        self.connection.lose()
-        self._finish_events()
+        if self._lingering is not None:
+            self._lingering.cancel()
+        self.connection.abort()
+        self._handle_all()
         self.weigh()
-        self._server.leave(self)
-        self._server.shares.leave(self.host)
-        # The two would keep each other, until the collector looks at old objects: after 70 million new ones (`engine`).
-        self.connection.calls.wake = _nothing
-        if self._tell_gone is not None:
-            self._tell_gone()
+        self._shared.remove(self)
+        self._shared.queue.remove_connection(self.host)
+        self._streams.detach()
+        if self._on_lost is not None:
+            self._on_lost()
 
-    def _expire_in(self, number: int, timeout: int | None) -> None:
-        calls = self.connection.calls
-        if timeout is not None and number in calls.streams:
-            now = self._server.now()
-            self._server.deadlines.add(calls, number, now + timeout, now)
-
-    @property
-    def last_call(self) -> int:
-        """As Guest says."""
-        return self.connection.peer.last
-
-    @property
-    def at_work(self) -> bool:
-        """As Guest says."""
-        calls = self.connection.calls
-        if self.waits or calls.abandoned:
-            return True
-        return any(stream is None or stream.waiting for stream in calls.streams.values())
-
-    def make_way(self) -> None:
-        """End it, and tell it so: another takes its place now."""
-        self.reason = "made_way"
+    def evict(self) -> None:
+        """End it, with GOAWAY, because another connection takes its place."""
+        self.end_reason = "made_way"
         self.connection.close(Code.NO_ERROR, "others need its place")
         self._write()
-        if self.stuck:
+        if self.write_paused:
             self.transport.abort()
         else:
             self.transport.close()
-        self._server.leave(self)
+        self._shared.remove(self)
+
+    def abort(self, reason: str) -> None:
+        """End it at once, without sending what is left."""
+        self.end_reason = reason
+        self.connection.close(Code.NO_ERROR, "")
+        self._handle_all()
+        self.transport.abort()
+        self._shared.remove(self)
+
+    # What the server looks at.
+
+    @property
+    def last_stream(self) -> int:
+        """As Evictable says."""
+        return self.connection.last_stream
+
+    @property
+    def busy(self) -> bool:
+        """As Evictable says."""
+        return self.scheduled or self._streams.responding
+
+    @property
+    def has_unary_calls(self) -> bool:
+        """A unary call is not answered."""
+        return len(self._streams.active) > len(self._senders)
+
+    @property
+    def open_streams(self) -> int:
+        """How many calls are open."""
+        return len(self._streams.active)
+
+    def check(self, now: int, timeout: int) -> None:
+        """End streams that make no progress, and weigh what is left; called twice a second."""
+        self._streams.check(now, timeout, reading=not self.write_paused)
+        self.weigh()
 
     def weigh(self) -> None:
-        """As Holder says."""
+        """As Weighed says."""
         weight = 0
-        if not self.gone:
+        if not self.lost:
             weight = self.connection.weight + len(self._data) + self.transport.get_write_buffer_size()
             if self._session is not None:
                 weight += self._session.weight
         change, self.weight = weight - self.weight, weight
-        self._server.memory.add(change)
+        self._shared.memory.add(change)
 
-    def shed(self) -> None:
-        """As Holder says."""
-        self.connection.peer.headers.clear_cache()
+    def clear_caches(self) -> None:
+        """As Weighed says."""
+        self.connection.clear_caches()
 
-    def end_heavy(self) -> None:
-        """As Holder says: with its reason, if the socket takes that."""
+    def end_over_memory(self) -> None:
+        """As Weighed says; with GOAWAY, if the socket accepts it."""
         self._data = b""
         self.connection.close(Code.ENHANCE_YOUR_CALM, "it holds most of the memory of all connections", Bound.MEMORY)
-        if self.stuck:
+        if self.write_paused:
             self._hang_up()
-            self.transport.abort()  # what it does not read would stay for a second
-            self.gone = True
-
-    def cut(self, reason: str) -> None:
-        """End it now, whatever it waits for."""
-        self.reason = reason
-        self.connection.close(Code.NO_ERROR, "")
-        self._finish_events()
-        self.transport.abort()
-        self._server.leave(self)
-
-    def end_streams(self, error: RpcError) -> None:
-        """Finish all streaming calls."""
-        for call in tuple(self._streams.values()):
-            call.finish(error)
-
-    @property
-    def unary(self) -> bool:
-        """A method that answers once is at work."""
-        return len(self.connection.calls.streams) > len(self._streams)
-
-
-def _nothing() -> None:
-    """No-op."""
+            self.transport.abort()  # what the client does not read would stay for a second
+            self.lost = True

@@ -7,9 +7,9 @@ from ratelimit_service.errors import RpcError
 from ratelimit_service.system.clock import Tick
 from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.counts import Counts
-from ratelimit_service.transports.http2.events import Kind
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import Limits
+from ratelimit_service.transports.http2.streams import EventKind
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes.fromhex("000000 04 00 00000000")
@@ -86,7 +86,7 @@ class Talk:
         self.heard: list[Heard] = []
         self.counts = Counts()
         self.connection = Connection(METHODS, limits or Limits(), self._wake, self.counts, tick)
-        self.connection.admit(denial, "")
+        self.connection.handshake_done(denial, "")
         self.say(*first)
 
     def _wake(self) -> None:
@@ -95,18 +95,18 @@ class Talk:
     def say(self, *pieces: bytes) -> list[Heard]:
         """What these bytes make happen; with `answer`, each question comes back."""
         heard: list[Heard] = []
-        calls = self.connection.calls
+        calls = self.connection.streams
         for piece in pieces:
             rest = piece
             while True:
-                calls.expected = True
+                calls.flush_scheduled = True
                 for kind, number, head, body in self.connection.receive(rest):
                     heard.append((kind.name, number, body or head.path.encode()))
-                    if self.answer and kind is Kind.CALL:
+                    if self.answer and kind is EventKind.CALL:
                         calls.reply(number, body)
-                    if self.answer and kind is Kind.MESSAGE:
+                    if self.answer and kind is EventKind.MESSAGE:
                         calls.send(number, body)
-                    if self.answer and kind is Kind.HALF_CLOSE:
+                    if self.answer and kind is EventKind.HALF_CLOSE:
                         calls.finish(number)
                 heard += [(kind.name, number, body) for kind, number, _, body in calls.events]
                 calls.events.clear()
@@ -120,8 +120,8 @@ class Talk:
     def take(self) -> bytes:
         """What it wrote since it was asked last."""
         self.out += self.connection.take()
-        while self.connection.calls.flow.held_back:
-            self.connection.go_on()
+        while self.connection.streams.output_full:
+            self.connection.streams.resume_output()
             self.out += self.connection.take()
         out, self.out = self.out, b""
         return out

@@ -3,7 +3,7 @@
 import pytest
 
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
-from ratelimit_service.transports.http2.ages import Age, Due
+from ratelimit_service.transports.http2.timeouts import Age, Due
 from ratelimit_service.transports.options import GrpcOptions
 from tests.transports.http2.talk import HELLO, PREFACE, SETTINGS, Talk, block, frame, headers, question
 
@@ -32,7 +32,7 @@ Look = tuple[int, bool, Due | None]
 def test_a_silent_client_is_pinged_and_cut_when_it_does_not_answer(looks: list[Look]) -> None:
     talk, age = Talk(HELLO), Age(0, 0, OPTIONS)
 
-    assert [age.due(now, talk.connection, heard=heard, left=None) for now, heard, _ in looks] == [
+    assert [age.due(now, talk.connection, data_came=heard, left=None) for now, heard, _ in looks] == [
         due for _, _, due in looks
     ]
 
@@ -52,10 +52,10 @@ def test_a_silent_client_is_pinged_and_cut_when_it_does_not_answer(looks: list[L
 )
 def test_what_is_begun_must_be_finished_in_time(sent: bytes, due: Due | None) -> None:
     talk, age = Talk(sent), Age(0, 0, OPTIONS)
-    before = age.due(10 * SECOND, talk.connection, heard=True, left=None)
+    before = age.due(10 * SECOND, talk.connection, data_came=True, left=None)
 
     assert before is None
-    assert age.due(10 * SECOND + 1, talk.connection, heard=True, left=None) is due
+    assert age.due(10 * SECOND + 1, talk.connection, data_came=True, left=None) is due
 
 
 def test_a_client_that_finishes_each_frame_may_take_the_time_for_every_one() -> None:
@@ -63,9 +63,9 @@ def test_a_client_that_finishes_each_frame_may_take_the_time_for_every_one() -> 
     due = []
     for second in range(9, 90, 9):
         talk.say(frame(6, 0, 0, b"12345678"), b"\0")
-        due.append(age.due(second * SECOND, talk.connection, heard=True, left=None))
+        due.append(age.due(second * SECOND, talk.connection, data_came=True, left=None))
         talk.say(b"\0\x08\x06\0\0\0\0\0" + b"12345678")
-        due.append(age.due(second * SECOND, talk.connection, heard=True, left=None))
+        due.append(age.due(second * SECOND, talk.connection, data_came=True, left=None))
 
     assert set(due) == {None}
 
@@ -79,7 +79,7 @@ def test_a_client_that_is_always_in_the_midst_of_something_is_not_slow() -> None
         frames.say(b"\0\x08\x06\0\0\0\0\0" + b"12345678" + b"\0")
         blocks.say(frame(9, 4, 2 * second + 1) + frame(1, 0, 2 * second + 3, block()))
         for talk, age in zip((frames, blocks), ages, strict=True):
-            due.append(age.due(second * SECOND, talk.connection, heard=True, left=None))
+            due.append(age.due(second * SECOND, talk.connection, data_came=True, left=None))
 
     assert set(due) == {None}
 
@@ -89,7 +89,7 @@ def test_a_header_block_that_comes_frame_by_frame_is_one_thing_to_finish() -> No
     due = []
     for second in (0, 4, 8, 12):
         talk.say(frame(9, 0, 1, b"\x86"))
-        due.append(age.due(second * SECOND, talk.connection, heard=True, left=None))
+        due.append(age.due(second * SECOND, talk.connection, data_came=True, left=None))
 
     assert due == [None, None, None, Due.CLOSE_SLOW]
 
@@ -107,24 +107,24 @@ def test_a_header_block_that_comes_frame_by_frame_is_one_thing_to_finish() -> No
 def test_a_socket_that_takes_nothing_is_cut(left: list[tuple[int, int | None]], due: list[Due | None]) -> None:
     talk, age = Talk(HELLO), Age(0, 0, OPTIONS)
 
-    assert [age.due(at * SECOND, talk.connection, heard=True, left=count) for at, count in left] == due
+    assert [age.due(at * SECOND, talk.connection, data_came=True, left=count) for at, count in left] == due
 
 
 def test_a_client_is_not_slow_to_finish_what_is_not_read_while_the_socket_takes_nothing() -> None:
     talk, age = Talk(HELLO, question(1)[:-1]), Age(0, 0, OPTIONS)
-    due = [age.due(at * SECOND, talk.connection, heard=False, left=5_000) for at in (1, 12, 50)]
-    due += [age.due(at * SECOND, talk.connection, heard=False, left=None) for at in (51, 59, 61)]
+    due = [age.due(at * SECOND, talk.connection, data_came=False, left=5_000) for at in (1, 12, 50)]
+    due += [age.due(at * SECOND, talk.connection, data_came=False, left=None) for at in (51, 59, 61)]
 
     assert due == [None, None, None, None, None, Due.CLOSE_SLOW]
 
 
 def test_an_old_connection_is_told_to_go_then_that_it_must_then_its_calls_are_cut() -> None:
     talk, age = Talk(HELLO, question(1)), Age(0, HOUR, OPTIONS)
-    due = [age.due(HOUR, talk.connection, heard=True, left=None)]
-    due.append(age.due(HOUR + 1, talk.connection, heard=True, left=None))
+    due = [age.due(HOUR, talk.connection, data_came=True, left=None)]
+    due.append(age.due(HOUR + 1, talk.connection, data_came=True, left=None))
     told = age.retire(HOUR + 1), age.retire(HOUR + 2)
     for later in (1 * SECOND, 1 * SECOND + 1, 5 * MINUTE, 5 * MINUTE + 1):
-        due += [age.due(HOUR + 1 + later, talk.connection, heard=True, left=None)]
+        due += [age.due(HOUR + 1 + later, talk.connection, data_came=True, left=None)]
 
     assert due == [None, Due.RETIRE_OLD, None, Due.LEAVE, Due.LEAVE, Due.CUT_OLD]
     assert told == (True, False)
@@ -135,16 +135,16 @@ def test_a_grace_of_0_is_for_ever() -> None:
     age.retire(0)
     age.grace = 0
 
-    assert age.due(1000 * HOUR, talk.connection, heard=True, left=None) is Due.LEAVE
+    assert age.due(1000 * HOUR, talk.connection, data_came=True, left=None) is Due.LEAVE
 
 
 def test_a_connection_without_calls_is_told_to_go_and_one_with_calls_is_not() -> None:
     options = GrpcOptions(max_connection_idle=MINUTE, keepalive_time=0)
     idle, busy, age, other = Talk(HELLO), Talk(HELLO, question(1)), Age(0, 0, options), Age(0, 0, options)
 
-    assert age.due(MINUTE, idle.connection, heard=True, left=None) is None
-    assert age.due(MINUTE + 1, idle.connection, heard=True, left=None) is Due.RETIRE_IDLE
-    assert other.due(MINUTE + 1, busy.connection, heard=True, left=None) is None
+    assert age.due(MINUTE, idle.connection, data_came=True, left=None) is None
+    assert age.due(MINUTE + 1, idle.connection, data_came=True, left=None) is Due.RETIRE_IDLE
+    assert other.due(MINUTE + 1, busy.connection, data_came=True, left=None) is None
 
 
 def test_a_connection_whose_calls_are_answered_at_once_is_not_idle() -> None:
@@ -154,17 +154,17 @@ def test_a_connection_whose_calls_are_answered_at_once_is_not_idle() -> None:
     due = []
     for minute in range(1, 5):
         talk.say(question(2 * minute + 1))
-        assert not talk.connection.calls.streams
-        due.append(age.due(minute * MINUTE, talk.connection, heard=True, left=None))
-    due.append(age.due(5 * MINUTE + 1, talk.connection, heard=True, left=None))
+        assert not talk.connection.streams.active
+        due.append(age.due(minute * MINUTE, talk.connection, data_came=True, left=None))
+    due.append(age.due(5 * MINUTE + 1, talk.connection, data_came=True, left=None))
 
     assert due == [None, None, None, None, Due.RETIRE_IDLE]
 
 
 def test_a_client_that_runs_out_of_stream_numbers_is_asked_to_connect_anew() -> None:
     talk, age = Talk(HELLO, question(2**31 - 1_000_001)), Age(0, 0, OPTIONS)
-    before = age.due(1, talk.connection, heard=True, left=None)
+    before = age.due(1, talk.connection, data_came=True, left=None)
     talk.say(question(2**31 - 999_999))
 
     assert before is None
-    assert age.due(2, talk.connection, heard=True, left=None) is Due.RETIRE_SPENT
+    assert age.due(2, talk.connection, data_came=True, left=None) is Due.RETIRE_SPENT

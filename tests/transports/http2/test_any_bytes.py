@@ -97,7 +97,7 @@ def test_the_same_calls_cut_anywhere_have_the_same_answers(
     assert cut.error is whole.error is None
     assert by_stream(cut.heard) == by_stream(whole.heard)
     assert sorted(cut.frames()) == sorted(whole.frames())
-    assert not cut.connection.calls.streams
+    assert not cut.connection.streams.active
 
 
 steps = st.one_of(
@@ -145,10 +145,10 @@ def test_answers_never_exceed_the_windows_by_a_byte_and_arrive_when_they_open(  
                 owed[last] = value + 5
                 if step == "ask":
                     talk.say(question(last))
-                    talk.connection.calls.reply(last, b"x" * value)
+                    talk.connection.streams.reply(last, b"x" * value)
                 else:
                     talk.say(headers(last, block(STREAM)))
-                    talk.connection.calls.send(last, b"x" * value)
+                    talk.connection.streams.send(last, b"x" * value)
             case "connection":
                 connection += value
                 talk.say(window(0, value))
@@ -169,11 +169,11 @@ def test_answers_never_exceed_the_windows_by_a_byte_and_arrive_when_they_open(  
                 owed[last] = 0
                 talk.say(frame(3, 0, last, b"\0\0\0\x08"))
             case "congest":
-                talk.connection.congest(bool(value))
+                talk.connection.streams.congest(bool(value))
         look()
 
     assert talk.error is None
-    talk.connection.congest(False)
+    talk.connection.streams.congest(False)
     connection += 2**24
     talk.say(window(0, 2**24))
     for number in windows:

@@ -10,7 +10,7 @@ from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import HOUR, SECOND
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import Bound
-from ratelimit_service.transports.http2.memory import Memory
+from ratelimit_service.transports.http2.scheduling import MemoryLimit
 from ratelimit_service.transports.options import GrpcOptions
 from tests.clocks import Clock
 from tests.loops import run
@@ -26,7 +26,7 @@ MOST = 20 * 1024 * 1024
 class Some:
     """A connection of the test's own: what it holds, what of that it can do without, and whether it was ended."""
 
-    def __init__(self, memory: Memory, headers: int = 0, messages: int = 0) -> None:
+    def __init__(self, memory: MemoryLimit, headers: int = 0, messages: int = 0) -> None:
         self.weight = 0
         self.ended = False
         self.headers = headers
@@ -38,11 +38,11 @@ class Some:
         before, self.weight = self.weight, self.headers + self.messages
         self._memory.add(self.weight - before)
 
-    def shed(self) -> None:
+    def clear_caches(self) -> None:
         """Without headers."""
         self.headers = 0
 
-    def end_heavy(self) -> None:
+    def end_over_memory(self) -> None:
         """Without anything."""
         self.ended = True
         self.headers = self.messages = 0
@@ -50,7 +50,7 @@ class Some:
 
 def test_what_is_remembered_of_headers_goes_first_and_then_the_connections_that_hold_most() -> None:
     holders: list[Some] = []
-    memory = Memory(1_000, holders)
+    memory = MemoryLimit(1_000, holders)
     holders += [Some(memory, 50, 100) for _ in range(6)]
     small, large = Some(memory, 40, 10), Some(memory, 0, 500)
     holders += [small, large]
@@ -98,7 +98,7 @@ def test_thirty_clients_hold_no_more_than_there_may_be_and_a_healthy_one_is_not_
 
                 await until(lambda: told(transport, "received_bytes_total") >= 25 * len(sent) and ended() >= 15)
             await until(lambda: told(transport, "connections") == 1)
-            await transport.look()
+            await transport.check()
             return most, ended(), told(transport, "refused_total", Bound.MEMORY), told(transport, "memory_bytes")
 
     most, ended, counted, left = run(story())
@@ -141,7 +141,7 @@ def test_headers_that_fill_the_memory_cost_no_connection() -> None:
                     if (kind, flags) == (6, 1):
                         break
                 writers.append(writer)
-            await transport.look()
+            await transport.check()
             used, connections = told(transport, "memory_bytes"), told(transport, "connections")
             for writer in writers:
                 writer.close()
@@ -170,9 +170,9 @@ def test_a_message_that_does_not_go_on_ends_its_call_and_no_other() -> None:
                         ended.append(number)
                     if (kind, flags) == (6, 1) or 3 in ended:
                         break
-                await transport.look()
+                await transport.check()
                 clock.advance(4 * SECOND)
-                await transport.look()
+                await transport.check()
             writer.close()
             return ended, told(transport, "refused_total", Bound.UNFINISHED)
 
@@ -184,8 +184,8 @@ def test_a_message_that_does_not_go_on_ends_its_call_and_no_other() -> None:
 def test_a_message_that_waits_because_its_client_does_not_read_is_no_half_message() -> None:
     talk = Talk(HELLO + settings((4, 0)), answer=True)
     talk.say(headers(1, block(STREAM)), *(data(1, message(b"x" * 10_000), end=False) for _ in range(6)))
-    waiting = dict(talk.connection.calls.owing)
+    waiting = dict(talk.connection.streams.incomplete)
     talk.say(headers(3, block(STREAM)), data(3, message(b"?")[:3], end=False))
 
     assert waiting == {}
-    assert list(talk.connection.calls.owing) == [3]
+    assert list(talk.connection.streams.incomplete) == [3]

@@ -47,7 +47,7 @@ def test_a_question_is_answered_with_three_frames_in_one_piece() -> None:
     talk = Talk(HELLO)
     talk.take()
     heard = talk.say(question(1))
-    talk.connection.calls.reply(1, b"!")
+    talk.connection.streams.reply(1, b"!")
 
     assert heard == [("CALL", 1, b"?")]
     assert talk.take() == NO_HEADER_TABLE + ANSWER
@@ -76,15 +76,15 @@ def test_a_table_of_the_usual_size_is_taken_until_ours_is_acknowledged() -> None
 def test_a_question_in_a_known_block_makes_no_stream() -> None:
     talk = Talk(HELLO, question(1), question(3))
 
-    assert talk.connection.calls.streams[3] is None
+    assert talk.connection.streams.active[3] is None
     assert talk.heard[1] == ("CALL", 3, b"?")
 
 
 def test_a_late_answer_wakes_once_however_many_there_are() -> None:
     talk = Talk(HELLO, question(1), question(3))
     woken = talk.wakes
-    talk.connection.calls.reply(1, b"!")
-    talk.connection.calls.reply(3, b"!")
+    talk.connection.streams.reply(1, b"!")
+    talk.connection.streams.reply(3, b"!")
 
     assert talk.wakes == woken + 1
 
@@ -92,8 +92,8 @@ def test_a_late_answer_wakes_once_however_many_there_are() -> None:
 def test_only_the_first_answer_counts() -> None:
     talk = Talk(HELLO, question(1))
     talk.take()
-    talk.connection.calls.reply(1, b"!")
-    talk.connection.calls.reply(1, b"?")
+    talk.connection.streams.reply(1, b"!")
+    talk.connection.streams.reply(1, b"?")
 
     assert talk.take() == ANSWER
 
@@ -110,7 +110,7 @@ def test_a_stream_is_told_step_by_step() -> None:
     talk = Talk(HELLO, headers(1, block(STREAM)))
     talk.say(data(1, message(b"a")[:3], end=False), data(1, message(b"a")[3:] + message(b"b"), end=False))
     talk.say(data(1, b""))
-    talk.connection.calls.finish(1)
+    talk.connection.streams.finish(1)
     talk.say(b"")
 
     assert [(kind, body) for kind, _, body in talk.heard] == [
@@ -126,7 +126,7 @@ def test_a_stream_that_is_answered_before_it_ends_is_reset_without_an_error() ->
     """RFC 9113, 8.1: the client need not go on."""
     talk = Talk(HELLO, headers(1, block(STREAM)))
     talk.take()
-    talk.connection.calls.finish(1, RpcError(Status.NOT_FOUND, "no"))
+    talk.connection.streams.finish(1, RpcError(Status.NOT_FOUND, "no"))
 
     assert [(kind, payload[-4:]) for kind, _, _, payload in talk.frames()][-1] == (3, b"\0\0\0\0")
     assert talk.say(data(1, b"still on its way")) == [("CLOSE", 1, STREAM.encode())]
@@ -148,10 +148,10 @@ def test_going_away_takes_what_is_on_its_way_until_the_client_has_heard_it() -> 
     assert heard == [("CALL", 1, b"?")]
     assert last == (7, 0, 0, b"\0\0\0\1\0\0\0\0draining")
     assert late == []
-    assert not talk.connection.left
-    talk.connection.calls.reply(1, b"!")
+    assert not talk.connection.drained
+    talk.connection.streams.reply(1, b"!")
     assert talk.take() == ANSWER
-    assert talk.connection.left
+    assert talk.connection.drained
 
 
 @pytest.mark.parametrize(
@@ -231,18 +231,18 @@ def test_what_is_kept_is_bounded_whatever_comes() -> None:
         talk.say(headers(2 * index + 1) + window(2 * index + 1, 0))
 
     assert talk.error is None
-    assert talk.connection.peer.headers.cached_bytes <= MOST_CACHED
-    assert max(map(len, talk.connection.peer.headers.cache)) <= LONGEST_CACHED
-    assert len(talk.connection.calls.reset_by_us) == MOST_RESET
-    assert not talk.connection.calls.streams
-    assert not talk.connection.calls.abandoned
+    assert talk.connection.headers.cached_bytes <= MOST_CACHED
+    assert max(map(len, talk.connection.headers.cache)) <= LONGEST_CACHED
+    assert len(talk.connection.streams.reset_by_us) == MOST_RESET
+    assert not talk.connection.streams.active
+    assert not talk.connection.streams.abandoned
 
 
 def test_a_stream_that_does_not_read_is_not_read_either() -> None:
     talk = Talk(HELLO, settings((4, 0)), headers(1, block(STREAM)))
     for _ in range(40):
         talk.say(data(1, message(b"q"), end=False))
-        talk.connection.calls.send(1, b"x" * 4_000)
+        talk.connection.streams.send(1, b"x" * 4_000)
     heard = sum(kind == "MESSAGE" for kind, _, _ in talk.heard)
     talk.say(window(1, 1_000_000), window(0, 1_000_000))
 
@@ -253,7 +253,7 @@ def test_a_stream_that_does_not_read_is_not_read_either() -> None:
 def test_a_stream_that_is_not_read_may_not_send_more_than_its_window() -> None:
     """6.9.1: its answers are unread, so that it has no new room; the connection has."""
     talk = Talk(HELLO, settings((4, 0)), headers(1, block(STREAM)))
-    talk.connection.calls.send(1, b"x" * 70_000)
+    talk.connection.streams.send(1, b"x" * 70_000)
     talk.say(*(data(1, message(b"y" * 10_000), end=False) for _ in range(6)))
     before = talk.take()
     talk.say(data(1, message(b"y" * 10_000), end=False))

@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ratelimit_service.system.clock import HOUR, SECOND
-from ratelimit_service.transports.http2.deadlines import GRAIN, HORIZON, Deadlines
+from ratelimit_service.transports.http2.timeouts import GRAIN, HORIZON, Deadlines
 
 
 class Some:
@@ -32,7 +32,7 @@ class Counted(dict[int, int]):
 
 def numbers(deadlines: Deadlines, now: int) -> list[int]:
     """The calls whose time has come."""
-    return [number for _, number in deadlines.over(now)]
+    return [number for _, number in deadlines.take_expired(now)]
 
 
 def test_a_deadline_is_told_once_when_it_is_over() -> None:
@@ -63,8 +63,8 @@ def test_each_connection_has_its_own() -> None:
     deadlines.add(one, 1, GRAIN, 0)
     deadlines.add(other, 1, 2 * GRAIN, 0)
 
-    assert list(deadlines.over(GRAIN)) == [(one, 1)]
-    assert list(deadlines.over(2 * GRAIN)) == [(other, 1)]
+    assert list(deadlines.take_expired(GRAIN)) == [(one, 1)]
+    assert list(deadlines.take_expired(2 * GRAIN)) == [(other, 1)]
 
 
 def test_calls_that_wait_cost_nothing_while_others_end() -> None:

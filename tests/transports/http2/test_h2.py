@@ -48,11 +48,11 @@ class Pair:
                 for kind, number, _, body in self.server.receive(sent[at : at + size]):
                     match kind.name:
                         case "CALL":
-                            self.server.calls.reply(number, body)
+                            self.server.streams.reply(number, body)
                         case "MESSAGE":
-                            self.server.calls.send(number, body)
+                            self.server.streams.send(number, body)
                         case "HALF_CLOSE":
-                            self.server.calls.finish(number)
+                            self.server.streams.finish(number)
                 self._hear(self.server.take())
 
     def _hear(self, sent: bytes) -> None:
@@ -86,7 +86,7 @@ def test_h2_gets_its_answers_and_its_blocks_are_looked_up_once_its_table_has_shr
     assert pair.headers[5] == {":status": "200", "content-type": "application/grpc", "grpc-status": "0"}
     assert pair.ended == {1, 3, 5, 7, 9}
     # The first after those of the first call shrinks the header table too; the other two are one.
-    assert len(pair.server.peer.headers.cache) == 2
+    assert len(pair.server.headers.cache) == 2
 
 
 @pytest.mark.parametrize("size", [0, 100, 4095])
@@ -172,7 +172,7 @@ def test_the_message_of_an_error_is_percent_encoded_and_bounded() -> None:
     pair = Pair()
     number = pair.ask(message(b""))
     ((_, at, _, _),) = pair.server.receive(pair.client.data_to_send())
-    pair.server.calls.reply(at, RpcError(Status.NOT_FOUND, "größer 100 %\n" + "ü" * 5000))
+    pair.server.streams.reply(at, RpcError(Status.NOT_FOUND, "größer 100 %\n" + "ü" * 5000))
     pair._hear(pair.server.take())
 
     text = pair.headers[number]["grpc-message"]
@@ -192,7 +192,7 @@ def test_answers_of_any_size_arrive_whole_however_small_the_window(bodies: list[
         first = [(":method", "POST"), (":scheme", "http"), (":path", STREAM), (":authority", "x")]
         pair.client.send_headers(number, [*first, *GRPC], end_stream=True)
         pair.server.receive(pair.client.data_to_send())
-        pair.server.calls.send(number, body)
+        pair.server.streams.send(number, body)
         asked[number] = body
     for number in asked:
         pair.client.increment_flow_control_window(300_000, number)

@@ -16,7 +16,7 @@ from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.http2.limits import Bound
-from ratelimit_service.transports.http2.shares import TURN
+from ratelimit_service.transports.http2.scheduling import TURN
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests.loops import run
 from tests.transports.certificates import Issued, authority, issue
@@ -171,7 +171,7 @@ def test_clients_in_their_handshake_do_not_hold_up_a_stop(server: Issued) -> Non
                 rest = await reader.read()
             writer.close()
             assert connections is not None
-            return rest, connections.counts.ended["drain"]
+            return rest, connections.shared.counts.ended["drain"]
 
     assert run(story()) == (b"", 1)
 
@@ -260,7 +260,7 @@ def test_handshakes_that_begin_at_once_are_answered_so_many_in_a_turn(server: Is
 
             def look() -> None:
                 assert served._server is not None
-                turns.append(sum(wire.sent > 0 for wire in served._server._wires))
+                turns.append(sum(wire.sent > 0 for wire in served._server.shared.members))
                 if turns[-1] < 60:
                     asyncio.get_running_loop().call_soon(look)
 

@@ -70,9 +70,9 @@ def test_a_call_that_is_reset_leaves_its_place_when_nothing_works_on_it(taken: b
                 number async for kind, _, number, _ in frames_of(reader, until=lambda kind: not kind) if not kind
             ]
             assert transport._server is not None
-            (wire,) = transport._server._wires
-            calls = wire.connection.calls
-            kept = [*calls.streams, *calls.abandoned, *calls.cancels]
+            (wire,) = transport._server.shared.members
+            calls = wire.connection.streams
+            kept = [*calls.active, *calls.abandoned, *calls.cancels]
             writer.close()
             return told(transport, "refused_total", Bound.STREAMS), answered, kept
 
@@ -91,7 +91,7 @@ def test_a_client_that_runs_out_of_stream_numbers_is_asked_to_connect_anew_and_l
             async for kind, flags, number, payload in frames_of(reader):
                 if (kind, flags) == (1, 5):
                     found.append((kind, number))
-                    await transport.look()
+                    await transport.check()
                 if kind == 7:
                     away.append(payload[:8])
                     if len(away) == 1:

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import pytest
 
 from ratelimit_service.transports.http2.connection import Connection
-from ratelimit_service.transports.http2.events import Kind
-from ratelimit_service.transports.http2.handshakes import Session
 from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, MOST_RESET, MOST_WRITTEN, Limits
+from ratelimit_service.transports.http2.streams import EventKind
+from ratelimit_service.transports.http2.tls import TlsSession
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests.loops import run
@@ -45,9 +45,9 @@ def feed(connection: Connection, pieces: Iterable[bytes], answer: bytes = b"") -
         rest = piece
         while True:
             for kind, number, _, _ in connection.receive(rest):
-                if answer and kind is Kind.CALL:
-                    connection.calls.reply(number, answer)
-            connection.calls.events.clear()
+                if answer and kind is EventKind.CALL:
+                    connection.streams.reply(number, answer)
+            connection.streams.events.clear()
             connection.take()
             connection.refill(MOST_IDLE_FRAMES)
             rest = b""
@@ -82,9 +82,9 @@ def test_the_worst_client_makes_a_connection_keep_no_more_than_it_may() -> None:
         tracemalloc.stop()
 
     assert not connection.closed
-    assert connection.calls.held > 0.9 * MEMORY
-    assert connection.calls.flow.queued > 0.9 * MEMORY
-    assert len(connection.calls.reset_by_us) == MOST_RESET
+    assert connection.streams.held_bytes > 0.9 * MEMORY
+    assert connection.streams.queued_bytes > 0.9 * MEMORY
+    assert len(connection.streams.reset_by_us) == MOST_RESET
     assert kept < 2 * MEMORY + BESIDES
     assert peak < 2 * MEMORY + 2 * BESIDES
 
@@ -115,7 +115,7 @@ def test_a_connection_leaves_nothing_when_it_ends(secure: bool, server: Issued, 
     unfinished = headers(11, block("/tests.Methods/Talk")) + data(11, message(b"?")[:-1], end=False)
 
     def kept() -> int:
-        return sum(1 for each in gc.get_objects() if isinstance(each, (Wire, Connection, Session)))
+        return sum(1 for each in gc.get_objects() if isinstance(each, (Wire, Connection, TlsSession)))
 
     async def story() -> None:
         async with house(options) as (transport, address):
@@ -141,7 +141,7 @@ def test_answers_that_one_read_asks_for_are_written_in_turns() -> None:
     talk.say(*(headers(n, block(STREAM)) for n in range(1, 21, 2)))
     talk.take()
     for number in range(1, 21, 2):
-        talk.connection.calls.send(number, b"x" * 100_000)
+        talk.connection.streams.send(number, b"x" * 100_000)
     first = len(talk.connection.take())
     woken = talk.wakes
     rest = len(talk.take())

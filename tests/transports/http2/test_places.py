@@ -8,9 +8,9 @@ import pytest
 
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
-from ratelimit_service.transports.http2.ages import Age, Due
 from ratelimit_service.transports.http2.limits import MOST_STREAMING, Bound
-from ratelimit_service.transports.http2.places import Places
+from ratelimit_service.transports.http2.scheduling import EvictionOrder
+from ratelimit_service.transports.http2.timeouts import Age, Due
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
 from tests.transports.http2.clients import Deaf, frames_of, healthy, house, open_socket, told, until
@@ -25,54 +25,54 @@ class Some:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.last_call = 0
-        self.at_work = False
+        self.last_stream = 0
+        self.busy = False
 
     def __repr__(self) -> str:
         return self.name
 
 
-def of(*names: str) -> tuple[Places[Some], list[Some]]:
+def of(*names: str) -> tuple[EvictionOrder[Some], list[Some]]:
     """These connections, in this order."""
-    places: Places[Some] = Places()
+    places: EvictionOrder[Some] = EvictionOrder()
     guests = [Some(name) for name in names]
     for guest in guests:
-        places.take(guest)
+        places.add(guest)
     return places, guests
 
 
-def order(places: Places[Some]) -> list[str]:
+def order(places: EvictionOrder[Some]) -> list[str]:
     """In which they make way."""
     found = []
-    while (guest := places.idlest()) is not None:
+    while (guest := places.first()) is not None:
         found.append(guest.name)
-        places.leave(guest)
+        places.remove(guest)
     return found
 
 
 def test_those_that_never_called_make_way_first_and_then_who_called_longest_ago() -> None:
     places, (_, old, recent, _, work) = of("first", "old", "recent", "new", "work")
-    recent.last_call, work.last_call = 1, 5
-    assert places.notice(recent)
-    assert places.notice(work)
-    old.last_call = 1
-    assert places.notice(old)
-    recent.last_call = 3
-    assert places.notice(recent)
-    work.at_work = True
+    recent.last_stream, work.last_stream = 1, 5
+    assert places.note_calls(recent)
+    assert places.note_calls(work)
+    old.last_stream = 1
+    assert places.note_calls(old)
+    recent.last_stream = 3
+    assert places.note_calls(recent)
+    work.busy = True
 
     assert order(places) == ["first", "new", "old", "recent"]
-    assert places.idlest() is None
+    assert places.first() is None
 
 
 def test_bytes_that_may_be_a_call_are_none_yet() -> None:
     """Such as a handshake: else a flood of them would be before connections that did call."""
     places, (called, shaking) = of("called", "shaking")
-    called.last_call = 1
-    places.notice(called)
-    shaking.at_work = True
-    first = places.idlest()
-    shaking.at_work = False
+    called.last_stream = 1
+    places.note_calls(called)
+    shaking.busy = True
+    first = places.first()
+    shaking.busy = False
 
     assert first is called
     assert order(places) == ["shaking", "called"]
@@ -81,9 +81,9 @@ def test_bytes_that_may_be_a_call_are_none_yet() -> None:
 def test_one_that_called_since_the_last_look_does_not_make_way() -> None:
     places, (first, second, _) = of("first", "second", "third")
     for guest in (first, second):
-        guest.last_call = 1
-        places.notice(guest)
-    first.last_call = 3
+        guest.last_stream = 1
+        places.note_calls(guest)
+    first.last_stream = 3
 
     assert order(places) == ["third", "second", "first"]
 
@@ -168,7 +168,7 @@ def test_calls_that_are_only_kept_open_keep_no_place(opened: bytes) -> None:
     assert run(story()) == 1
 
 
-def test_while_all_are_at_work_new_ones_are_refused() -> None:
+def test_while_all_are_busy_new_ones_are_refused() -> None:
     async def story() -> tuple[grpc.StatusCode, int, int]:
         later = Later()
         async with house(GrpcOptions(max_connections=2), later=later) as (transport, address):
@@ -195,7 +195,7 @@ def test_a_connection_that_never_called_has_a_minute_and_one_that_did_its_hour()
     options = GrpcOptions(keepalive_time=0, max_connection_age=0)
     never, once = (Talk(HELLO), Age(0, 0, options)), (Talk(HELLO, question(1), answer=True), Age(0, 0, options))
     found = [
-        [age.due(now, talk.connection, heard=True, left=None) for talk, age in (never, once)]
+        [age.due(now, talk.connection, data_came=True, left=None) for talk, age in (never, once)]
         for now in (0, MINUTE, MINUTE + 1, HOUR, HOUR + 1)
     ]
 

@@ -12,8 +12,8 @@ import uvloop
 
 from ratelimit_service.system.address import Tcp
 from ratelimit_service.transports.http2 import Http2Transport
-from ratelimit_service.transports.http2.handshakes import MOST_RECORDS, Handshakes, Session
 from ratelimit_service.transports.http2.limits import FRAMES_PER_RECORD, MOST_IDLE_FRAMES, Bound
+from ratelimit_service.transports.http2.tls import MOST_RECORDS, TlsServer, TlsSession
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests.loops import run
 from tests.transports.certificates import Issued
@@ -62,20 +62,20 @@ class Client:
         return self.there.read()
 
 
-def established(ca: Issued, server: Issued) -> tuple[Client, Session]:
+def established(ca: Issued, server: Issued) -> tuple[Client, TlsSession]:
     """Both ends, through with their handshake."""
-    client, session = Client(ca), Handshakes(Tls(str(server.cert), str(server.key))).begin()
+    client, session = Client(ca), TlsServer(Tls(str(server.cert), str(server.key))).begin()
     while not (client.shake() and session.established):
-        session.receive(client.there.read())
-        client.back.write(session.take())
+        session.decrypt(client.there.read())
+        client.back.write(session.take_output())
     return client, session
 
 
-def reads(session: Session, raw: bytes) -> Iterator[bytes]:
+def reads(session: TlsSession, raw: bytes) -> Iterator[bytes]:
     """All that it makes of these bytes, turn by turn."""
-    yield session.receive(raw)
+    yield session.decrypt(raw)
     while session.more:
-        yield session.receive(b"")
+        yield session.decrypt(b"")
 
 
 def test_data_comes_out_as_it_went_in_however_the_bytes_are_cut(ca: Issued, server: Issued) -> None:
@@ -83,8 +83,8 @@ def test_data_comes_out_as_it_went_in_however_the_bytes_are_cut(ca: Issued, serv
     sent = [b"a", b"b" * 20_000, b"", b"c" * 300]
     raw = client.records(*sent)
     whole = b"".join(reads(session, raw))
-    bytewise = b"".join(session.receive(bytes((byte,))) for byte in client.records(*sent))
-    back = session.send(b"d" * 100_000)
+    bytewise = b"".join(session.decrypt(bytes((byte,))) for byte in client.records(*sent))
+    back = session.encrypt(b"d" * 100_000)
     client.back.write(back)
     answer = b""
     with suppress(ssl.SSLWantReadError):
@@ -98,17 +98,17 @@ def test_data_comes_out_as_it_went_in_however_the_bytes_are_cut(ca: Issued, serv
 def test_one_record_is_read_at_once_and_what_is_none_is_left(ca: Issued, server: Issued) -> None:
     client, session = established(ca, server)
     two = client.records(b"one", b"two")
-    neither = session.whole(two), session.whole(two[:10]), session.whole(b"")
-    both = session.receive(two[:-1])
-    cut = session.whole(two[-1:])
-    rest = session.receive(two[-1:])
+    neither = session.decrypt_record(two), session.decrypt_record(two[:10]), session.decrypt_record(b"")
+    both = session.decrypt(two[:-1])
+    cut = session.decrypt_record(two[-1:])
+    rest = session.decrypt(two[-1:])
 
     assert neither == (None, None, None)
     assert (both, cut, rest) == (b"one", None, b"two")
-    assert session.whole(client.records(b"three")) == b"three"
-    assert session.whole(client.new_keys(1)) == b""
+    assert session.decrypt_record(client.records(b"three")) == b"three"
+    assert session.decrypt_record(client.new_keys(1)) == b""
     assert session.empty == 1
-    assert session.whole(client.records(b"four")) == b"four"
+    assert session.decrypt_record(client.records(b"four")) == b"four"
 
 
 @pytest.mark.parametrize("carried", [True, False], ids=["a byte each", "changes of keys"])

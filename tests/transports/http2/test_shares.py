@@ -12,8 +12,9 @@ import pytest
 from ratelimit_service.system.address import Tcp
 from ratelimit_service.system.clock import steady_clock
 from ratelimit_service.transports.http2 import Http2Transport
+from ratelimit_service.transports.http2.scheduling import HANDSHAKE, SHARE, STEP, TURN, FairQueue, host_of
 from ratelimit_service.transports.http2.server import Server
-from ratelimit_service.transports.http2.shares import HANDSHAKE, SHARE, STEP, TURN, Shares, host_of
+from ratelimit_service.transports.http2.shared import Shared
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
@@ -32,7 +33,7 @@ class Loop:
     def __init__(self) -> None:
         self.now = 0
         self.served: list[str] = []
-        self.shares = Shares(self._call_soon, lambda: self.now)
+        self.queue = FairQueue(self._call_soon, lambda: self.now)
         self._soon: deque[Callable[[], None]] = deque()
 
     def _call_soon(self, call: Callable[[], None]) -> None:
@@ -48,7 +49,7 @@ class Loop:
     def connect(self, name: str, host: str, *steps: int) -> "Connection":
         """A connection that waits, with steps that take so many nanoseconds."""
         connection = Connection(self, name, host, list(steps))
-        self.shares.wait(connection)
+        self.queue.schedule(connection)
         return connection
 
 
@@ -56,9 +57,9 @@ class Connection:
     """One of the test's own."""
 
     def __init__(self, loop: Loop, name: str, host: str, steps: list[int]) -> None:
-        self.host = loop.shares.join(host.encode())
-        self.waits = False
-        self.finish = self.cost = 0
+        self.host = loop.queue.add_connection(host.encode())
+        self.scheduled = False
+        self.finish_tag = self.cost = 0
         self._loop = loop
         self._name = name
         self._steps = steps
@@ -66,9 +67,9 @@ class Connection:
     def ask(self, *steps: int) -> None:
         """More comes on it."""
         self._steps += steps
-        self._loop.shares.wait(self)
+        self._loop.queue.schedule(self)
 
-    def go_on(self) -> bool:
+    def run_step(self) -> bool:
         """A step, if there is one."""
         self._loop.served.append(self._name)
         self._loop.now += self._steps.pop(0)
@@ -133,7 +134,7 @@ def test_a_handshake_waits_for_connections_that_are_through_with_theirs() -> Non
     handshakes = [Connection(loop, "handshake", "one", [2 * STEP]) for _ in range(100)]
     for handshake in handshakes:
         handshake.cost = HANDSHAKE
-        loop.shares.wait(handshake)
+        loop.queue.schedule(handshake)
     loop.turn()
     before = len(loop.served)
     loop.connect("established", "one", STEP // 50)
@@ -146,13 +147,13 @@ def test_a_handshake_waits_for_connections_that_are_through_with_theirs() -> Non
 def test_a_host_without_connections_is_forgotten_also_while_one_of_them_waits() -> None:
     loop = Loop()
     gone = loop.connect("gone", "one", STEP)
-    loop.shares.leave(gone.host)
-    again = loop.shares.join(b"one")
+    loop.queue.remove_connection(gone.host)
+    again = loop.queue.add_connection(b"one")
     while loop.turn():
         pass
 
     assert again is not gone.host
-    assert again.room == SHARE
+    assert again.share_left == SHARE
 
 
 @pytest.mark.parametrize(
@@ -228,11 +229,11 @@ def slow(look: int) -> Callable[[], int]:
 @asynccontextmanager
 async def accepted(look: int) -> AsyncIterator[Wire]:
     """A connection as the event loop has it; so many nanoseconds pass between two looks at its clock."""
-    server = Server([Echo()], [], GrpcOptions(), None, steady_clock, slow(look))
+    server = Server(Shared([Echo()], [], GrpcOptions(), None, steady_clock, slow(look)))
     own, other = socket.socketpair()
     own.setblocking(False)
     with other:
-        _, wire = await asyncio.get_running_loop().connect_accepted_socket(lambda: Wire(server), own)
+        _, wire = await asyncio.get_running_loop().connect_accepted_socket(lambda: Wire(server.shared), own)
         try:
             yield wire
         finally:

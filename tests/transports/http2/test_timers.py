@@ -60,9 +60,9 @@ class Client:
         if self.beside:
             calls = told(self.transport, "streams_opened_total")
             await until(lambda: told(self.transport, "streams_opened_total") > calls + 1)
-        await self.transport.look()
+        await self.transport.check()
         self.clock.advance(microseconds)
-        await self.transport.look()
+        await self.transport.check()
 
 
 @asynccontextmanager
@@ -231,10 +231,10 @@ def test_a_client_that_reads_nothing_is_cut_and_a_healthy_one_is_not() -> None:
             # 40 MB: more than any socket holds. None of it is read.
             server = transport._server
             assert server is not None
-            await until(lambda: any(wire.stuck for wire in server._wires))
+            await until(lambda: any(wire.write_paused for wire in server.shared.members))
             async with healthy(address), asyncio.timeout(WAIT_SECONDS):
                 while told(transport, "connections") > 1:
-                    await transport.look()
+                    await transport.check()
                     clock.advance(31 * SECOND)
                     await asyncio.sleep(0)
             writer.transport.abort()

@@ -11,7 +11,7 @@ import pytest
 
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, Bound
-from ratelimit_service.transports.http2.shares import STEP
+from ratelimit_service.transports.http2.scheduling import STEP
 from tests.transports.http2.talk import (
     HELLO,
     STREAM,
@@ -132,9 +132,9 @@ def waiting(window_of_connection: int) -> Talk:
     """A thousand answers wait, each for its own window."""
     talk = Talk(HELLO, settings((4, 0)), answer=True)
     talk.say(*(headers(n) + data(n, message(b"?" * n)) for n in range(1, 1_999, 2)))
-    talk.connection.calls.flow.window = window_of_connection
+    talk.connection.streams.send_window = window_of_connection
     talk.take()
-    assert len(talk.connection.calls.flow.blocked) == 999
+    assert len(talk.connection.streams.blocked) == 999
     talk.connection.refill(MOST_IDLE_FRAMES)
     return talk
 
@@ -150,7 +150,7 @@ def waiting(window_of_connection: int) -> Talk:
 )
 def test_what_makes_us_look_through_a_thousand_streams_is_worth_more_than_a_frame(one: bytes, bound: Bound) -> None:
     talk = waiting(0)
-    last = max(talk.connection.calls.flow.blocked)
+    last = max(talk.connection.streams.blocked)
     talk.say(window(last, 2_000))
     count = 0
     while talk.error is None and count < MOST_IDLE_FRAMES:

@@ -1,10 +1,10 @@
-"""TLS of the fast transport: the certificates as they are when a client comes, and each client's records. Hot path.
+"""TLS of the http2 transport: one session per connection, bytes in and bytes out. Hot path.
 
 RFC 9113, 9.2: TLS 1.2 or newer, h2 by ALPN, no compression, no renegotiation, and of TLS 1.2 only the ciphers that
 appendix A leaves.
 
-Bytes go in and out here, and sockets are others' work: an event loop that does TLS by itself tells nothing of clients
-that never come through, nor of records that carry nothing, reads what it likes in one go, and keeps 256 KiB for it.
+No event loop's own TLS is used: that does not report clients that fail their handshake, nor records without data, reads
+as much as it likes at once, and keeps 256 KiB for each connection.
 """
 
 import ssl
@@ -17,19 +17,19 @@ from ratelimit_service.transports.tls import Certificates
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 RECORD: Final = 16 * 1024
-"""Bytes of data in the largest record: RFC 8446, 5.1. More at once would only make OpenSSL's buffers grow for good."""
+"""Bytes of data in the largest record: RFC 8446, 5.1. More at once would make OpenSSL's buffers grow for good."""
 
 _LARGEST: Final = RECORD + 2048
-"""Bytes of a record as TLS 1.2 has it on the wire, without its head."""
+"""Bytes of the largest record of TLS 1.2 on the wire, without its head."""
 
 _HEAD: Final = 5
-"""Bytes of a record's head: its kind, two for the version, two for its length."""
+"""Bytes of a record's head: its type, two of version, two of length."""
 
 _VERSION: Final = 3
-"""What every version of TLS begins its own number with."""
+"""The first byte of the version, in every version of TLS."""
 
 MOST_RECORDS: Final = 32
-"""Records that are read before it is asked how long that took: one that has us change keys takes 50 µs."""
+"""Records that are read before the clock is: one that changes our keys takes 50 µs."""
 
 _PLAIN: Final = "the client does not speak TLS, and this port does"
 _WHY: Final = {
@@ -41,11 +41,12 @@ _WHY: Final = {
 }
 
 
-class Handshakes:
-    """What is shown to clients. A context belongs to the files that it was made of, and to no others.
+class TlsServer:
+    """Makes the TLS sessions of new connections, by the certificate files as they are then.
 
-    So a new one has keys and memory of its own for sessions, and no session outlives the authority that its client was
-    believed by. (One that is changed in the callback for server names goes on resuming those of the first.)
+    Changed files make a new SSLContext, with keys and a session cache of its own, so that no session outlives the
+    authority that the client's certificate was accepted by. (A context that is changed in the callback for server names
+    goes on resuming sessions of the first.)
     """
 
     def __init__(self, tls: Tls) -> None:
@@ -54,19 +55,19 @@ class Handshakes:
         self._used = self.certificates.current()
         self._context = _context(tls)
 
-    def begin(self) -> "Session":
-        """TLS of a client that has just connected, by the files as they are now."""
+    def begin(self) -> "TlsSession":
+        """The session of a client that has just connected."""
         pems = self.certificates.current()
         if pems is not self._used:
-            # The files were good a moment ago; if they are not now, the next connection looks again.
+            # The files were good a moment ago; if they are not now, the next connection tries again.
             with suppress(OSError):
                 self._context = _context(self._tls)
                 self._used = pems
-        return Session(self._context)
+        return TlsSession(self._context)
 
 
-class Session:
-    """TLS of one connection, record by record: one may take a hundred times as long as another of its size."""
+class TlsSession:
+    """TLS of one connection, read record by record: one may take a hundred times as long as another of its size."""
 
     __slots__ = (
         *("_at", "_feed", "_object", "_out", "_outgoing", "_raw", "_read", "_write"),
@@ -79,34 +80,39 @@ class Session:
         self._feed, self._out = incoming.write, self._outgoing.read
         self._read, self._write = self._object.read, self._object.write
         self._raw = b""
-        """What came and is not read, from `_at` on: the beginning of a record, or more."""
+        """What came and is not read, from `_at` on: an incomplete record, or more."""
         self._at = 0
         self.established = False
-        """The client is through its handshake."""
+        """The handshake is complete."""
         self.more = False
-        """There are records that are not read yet."""
+        """MOST_RECORDS were read, and there may be others."""
         self.over = False
         """The client sends no more."""
         self.empty = 0
-        """Records without data that came since the handshake: who reads it sets it back."""
+        """Records without data that came since `take_empty`."""
 
     @property
     def weight(self) -> int:
         """Bytes of records that are not read."""
         return len(self._raw)
 
+    def take_empty(self) -> int:
+        """How many records without data came since this was called last."""
+        count, self.empty = self.empty, 0
+        return count
+
     @property
-    def agreed(self) -> str | None:
-        """The protocol of ALPN."""
+    def protocol(self) -> str | None:
+        """The protocol that ALPN selected."""
         return self._object.selected_alpn_protocol()
 
     @property
-    def shown(self) -> dict[str, Any]:
-        """The certificate of the client."""
+    def client_certificate(self) -> dict[str, Any]:
+        """As `getpeercert` returns it; empty if the client showed none."""
         return self._object.getpeercert() or {}
 
-    def whole(self, raw: bytes) -> bytes | None:
-        """The data, where this is one record and nothing else, as almost always; None when `receive` is to read it."""
+    def decrypt_record(self, raw: bytes) -> bytes | None:
+        """The data, if the bytes are one whole record, as almost always; else None, and `decrypt` must read them."""
         if self._raw or not self.established or len(raw) <= _HEAD:
             return None
         size = raw[3] << 8 | raw[4]
@@ -121,20 +127,23 @@ class Session:
         self.over = not data
         return data
 
-    def receive(self, raw: bytes) -> bytes:
-        """The data in these bytes, after those before; again with none while there is `more`. SSLError ends it."""
+    def decrypt(self, raw: bytes) -> bytes:
+        """The data in these bytes, which come after those before; called again without bytes while there is `more`.
+
+        SSLError ends the session.
+        """
         at = 0
         if self._raw:
             raw, at = (self._raw[self._at :] + raw, 0) if raw else (self._raw, self._at)
         self.more = False
         pieces: list[bytes] = []
-        at = self._receive(raw, at, pieces)
-        # What is left of a long read is not copied each time; the beginning of a record does not keep what was read.
+        at = self._read_records(raw, at, pieces)
+        # What is left of a long read is not copied each time; an incomplete record does not keep what was read before.
         self._raw, self._at = (raw, at) if self.more else (raw[at:], 0)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _receive(self, raw: bytes, at: int, pieces: list[bytes]) -> int:
-        """How far they were read."""
+    def _read_records(self, raw: bytes, at: int, pieces: list[bytes]) -> int:
+        """How far the bytes were read."""
         end = len(raw)
         for _ in range(MOST_RECORDS):
             if end - at < _HEAD:
@@ -142,13 +151,13 @@ class Session:
             size = raw[at + 3] << 8 | raw[at + 4]
             after = at + _HEAD + size
             if raw[at + 1] != _VERSION or size > _LARGEST:
-                after = min(end, at + RECORD)  # no TLS: OpenSSL has names for it
+                after = min(end, at + RECORD)  # no TLS: OpenSSL names the error
             if after > end:
                 return at
             self._feed(raw[at:after])
             at = after
             if not self.established:
-                self._shake()
+                self._do_handshake()
                 continue
             try:
                 data = self._read(size or 1)
@@ -162,13 +171,13 @@ class Session:
         self.more = end - at >= _HEAD
         return at
 
-    def _shake(self) -> None:
+    def _do_handshake(self) -> None:
         with suppress(ssl.SSLWantReadError):
             self._object.do_handshake()
             self.established = True
 
-    def send(self, data: bytes) -> bytes:
-        """As it is to leave."""
+    def encrypt(self, data: bytes) -> bytes:
+        """The records of this data."""
         if len(data) <= RECORD:
             self._write(data)
             return self._out()
@@ -178,19 +187,19 @@ class Session:
             pieces.append(self._out())
         return b"".join(pieces)
 
-    def take(self) -> bytes:
-        """What TLS has to say by itself: handshakes, alerts, keys."""
+    def take_output(self) -> bytes:
+        """The records that TLS sends by itself: of handshakes, alerts, keys."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def close(self) -> bytes:
-        """The alert that nothing more will come: RFC 8446, 6.1."""
+        """The alert close_notify: RFC 8446, 6.1."""
         with suppress(ssl.SSLError):
             self._object.unwrap()
         return self._outgoing.read()
 
 
-def why(error: ssl.SSLError, what: str = "the handshake") -> str:
-    """What TLS failed for, for the operator."""
+def tls_failure(error: ssl.SSLError, what: str = "the handshake") -> str:
+    """Why TLS failed, for the operator."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate of the client is not accepted: {error.verify_message}"
     reason = error.reason or str(error)
