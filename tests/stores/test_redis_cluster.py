@@ -15,7 +15,7 @@ from ratelimit_service.settings import load_settings
 from ratelimit_service.stores.redis.counters import Primaries
 from ratelimit_service.stores.redis.keys import cluster_key, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND
-from ratelimit_service.stores.redis.script import MOST_IN_CALL
+from ratelimit_service.stores.redis.script import MOST_IN_PIPELINE
 from ratelimit_service.stores.redis.store import open_redis
 from ratelimit_service.stores.redis.target import main_target
 from ratelimit_service.stores.redis.topology import Cluster, read_redirection
@@ -106,10 +106,10 @@ def test_a_crowd_of_slots_is_sent_to_a_node_bit_by_bit(nodes: Nodes) -> None:
     async def story() -> None:
         async with opened(nodes.url, REDIS_TYPE="cluster", STORE_DEADLINE="10s") as store:
             answer = asyncio.ensure_future(charge(store, *(hit_of(rule(), f"crowd{number}") for number in range(3000))))
-            await until(lambda: any(lane._calls and lane._calls.parts for lane in store.lanes), "a call is under way")
-            most = max(lane._calls.parts for lane in store.lanes if lane._calls)
+            await until(lambda: any(lane._link and lane.in_flight for lane in store.lanes), "a call is under way")
+            most = max(lane.in_flight for lane in store.lanes if lane._link)
 
-            assert most <= MOST_IN_CALL / (1 + COMMAND)
+            assert most <= MOST_IN_PIPELINE / (1 + COMMAND)
             assert (await answer).allowed
 
     run(story())
@@ -359,7 +359,7 @@ def test_any_node_is_asked_for_the_map_over_the_connection_that_there_is(nodes: 
             cluster = store._main
             assert isinstance(cluster, Cluster)
             before, made = maps_told(nodes), connections(nodes)
-            maps = [await cluster._read() for _ in range(60)]
+            maps = [await cluster._read_map() for _ in range(60)]
 
             assert all(sorted(found) == sorted(maps[0]) for found in maps)
             assert connections(nodes) - made == len(nodes.redises)  # those of `cli`

@@ -493,7 +493,7 @@ def test_after_a_reset_a_service_forgets_whom_it_remembers_as_refused(redis: Red
             async with aclosing(counters_at(url, SHOP, CACHE_KEY_PREFIX="forget:", **environ)) as counters:
                 assert [await counters.reset(b) async for b in counters.find("shop")] == [1]
                 await counters.announce_resets()
-                refusals = store._refusals
+                refusals = store._denied
                 assert refusals is not None
                 assert refusals.known
                 await until(lambda: not refusals.known, "it has forgotten")

@@ -20,7 +20,7 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.lane import MOST_WAITING
 from ratelimit_service.stores.redis.link import Link
-from ratelimit_service.stores.redis.script import MOST_IN_CALL, MOST_IN_PART
+from ratelimit_service.stores.redis.script import MOST_IN_PART, MOST_IN_PIPELINE
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.stores.redis.target import Login
 from ratelimit_service.stores.store import Lost
@@ -159,8 +159,8 @@ def test_under_full_load_a_black_hole_piles_nothing_up(redis: Redis) -> None:
                 took = await flood(store, 1.5)
 
                 assert max(took) < NOISE
-                assert len(store._room) < 20_000
-                assert sum(lane.waiting for lane in store.lanes) <= 2 * (MOST_IN_CALL + MOST_IN_PART)
+                assert len(store._pending) < 20_000
+                assert sum(lane.waiting for lane in store.lanes) <= 2 * (MOST_IN_PIPELINE + MOST_IN_PART)
 
     run(story())
 
@@ -268,10 +268,10 @@ def test_a_command_that_cannot_be_written_leaves_every_other_its_own_answer(redi
     async def story() -> None:
         link = await Link.open(Login(Tcp("127.0.0.1", redis.port)))
         with pytest.raises(UnicodeEncodeError):
-            link.call(("ECHO", "\ud800"), lambda _: None)
+            link.send(("ECHO", "\ud800"), lambda _: None)
 
         async with asyncio.timeout(60):
-            assert [await link.ask("ECHO", word) for word in ("first", "second")] == [b"first", b"second"]
+            assert [await link.execute("ECHO", word) for word in ("first", "second")] == [b"first", b"second"]
         link.abort()
 
     run(story())
@@ -296,7 +296,7 @@ def test_a_cut_connection_costs_only_what_was_under_way(redis: Redis, caplog: py
             (lane,) = store.lanes
             for _ in range(2):
                 await until(lambda: lane._breaker._proven, "the connection has answered for a second")
-                before = lane._calls
+                before = lane._link
                 proxy.cut()
                 await until(partial(is_another, store, before), "it is cut")
                 assert (await charge(store, hit_of(rule()))).allowed
@@ -309,7 +309,7 @@ def test_a_cut_connection_costs_only_what_was_under_way(redis: Redis, caplog: py
 
 def is_another(store: RedisStore, before: object) -> bool:
     """The connection is not that one any more."""
-    return store.lanes[0]._calls is not before
+    return store.lanes[0]._link is not before
 
 
 def test_a_server_that_lets_in_and_hangs_up_is_not_asked_without_a_pause(
@@ -319,7 +319,7 @@ def test_a_server_that_lets_in_and_hangs_up_is_not_asked_without_a_pause(
         async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
             (lane,) = store.lanes
             for _ in range(4):
-                before = lane._calls
+                before = lane._link
                 proxy.cut()
                 await until(partial(is_another, store, before), "it is lost")
                 assert at_once(store, PATIENT)
@@ -361,7 +361,7 @@ def test_an_address_that_does_not_answer_leaves_time_for_the_next_one(redis: Red
             await proxy.deafen()
             places = [Tcp("127.0.0.1", proxy.port), Tcp("127.0.0.1", redis.port)]
             link = await Link.connect(places, Login(Tcp("two.example", 6379)))
-            assert await link.ask("PING") == b"PONG"
+            assert await link.execute("PING") == b"PONG"
             link.abort()
 
             with pytest.raises(TimeoutError):
@@ -406,7 +406,7 @@ def test_a_server_that_stands_still_is_sought_by_one_attempt_at_a_time(redis: Re
             def attempts() -> int:
                 nonlocal most
                 most = max(most, held(redis.port))
-                return lane._breaker.pauses._count
+                return lane._breaker.backoff._count
 
             async with standing_still(redis):
                 await until(lambda: attempts() == 2, "two attempts have failed")

@@ -13,11 +13,11 @@ from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.redis.breaker import MOST_FAILURES, Breaker, Pauses, State
+from ratelimit_service.stores.redis.breaker import MOST_FAILURES, Backoff, Breaker, ServerState
 from ratelimit_service.stores.redis.checks import warnings
 from ratelimit_service.stores.redis.faults import Fault, Outage, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.policy import Policy, share_of
-from ratelimit_service.stores.redis.requests import Grants, Waiting, WaitingRoom
+from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
 from ratelimit_service.system.clock import MINUTE, SECOND
 from ratelimit_service.telemetry.latency import Latency
 from tests.clocks import Clock
@@ -76,22 +76,22 @@ def test_an_exception_has_a_cause(error: Exception, cause: str) -> None:
 EVENTS: dict[str, Callable[[Breaker], object]] = {
     "a reply": lambda breaker: breaker.replied(10.0, 0.001, decided=True, in_time=True),
     "overdue": lambda breaker: breaker.overdue(9.9, 0.015, 10.0),
-    "found": lambda breaker: breaker.found(10.0),
-    "missed": lambda breaker: breaker.missed(),
-    "hung up": lambda breaker: breaker.hung_up(10.0),
+    "found": lambda breaker: breaker.connected(10.0),
+    "missed": lambda breaker: breaker.attempt_failed(),
+    "hung up": lambda breaker: breaker.disconnected(10.0),
     "will not do": lambda breaker: breaker.lose(),
 }
 
 
-def brought_to(state: State, *, proven: bool = True) -> Breaker:
+def brought_to(state: ServerState, *, proven: bool = True) -> Breaker:
     """At moment 10."""
     breaker = Breaker(0.0, lambda: 0.0)
-    if state is not State.SEEKING:
-        breaker.found(8.0)
+    if state is not ServerState.CONNECTING:
+        breaker.connected(8.0)
         breaker.replied(9.5 if proven else 8.1, 0.001, decided=True, in_time=True)
-    if state is State.SILENT:
+    if state is ServerState.SILENT:
         breaker.overdue(9.0, 0.015, 9.2)
-    elif state is State.LOST:
+    elif state is ServerState.LOST:
         breaker.lose()
     assert breaker.state is state
     return breaker
@@ -100,63 +100,65 @@ def brought_to(state: State, *, proven: bool = True) -> Breaker:
 @pytest.mark.parametrize(
     ("state", "event", "then"),
     [
-        (State.SEEKING, "found", State.ANSWERING),
-        (State.SEEKING, "missed", State.LOST),
-        (State.ANSWERING, "a reply", State.ANSWERING),
-        (State.ANSWERING, "overdue", State.SILENT),
-        (State.ANSWERING, "hung up", State.SEEKING),
-        (State.ANSWERING, "will not do", State.LOST),
-        (State.SILENT, "a reply", State.ANSWERING),
-        (State.SILENT, "found", State.ANSWERING),
-        (State.SILENT, "missed", State.LOST),
-        (State.SILENT, "hung up", State.SEEKING),
-        (State.SILENT, "will not do", State.LOST),
-        (State.LOST, "found", State.ANSWERING),
-        (State.LOST, "missed", State.LOST),
+        (ServerState.CONNECTING, "found", ServerState.ANSWERING),
+        (ServerState.CONNECTING, "missed", ServerState.LOST),
+        (ServerState.ANSWERING, "a reply", ServerState.ANSWERING),
+        (ServerState.ANSWERING, "overdue", ServerState.SILENT),
+        (ServerState.ANSWERING, "hung up", ServerState.CONNECTING),
+        (ServerState.ANSWERING, "will not do", ServerState.LOST),
+        (ServerState.SILENT, "a reply", ServerState.ANSWERING),
+        (ServerState.SILENT, "found", ServerState.ANSWERING),
+        (ServerState.SILENT, "missed", ServerState.LOST),
+        (ServerState.SILENT, "hung up", ServerState.CONNECTING),
+        (ServerState.SILENT, "will not do", ServerState.LOST),
+        (ServerState.LOST, "found", ServerState.ANSWERING),
+        (ServerState.LOST, "missed", ServerState.LOST),
     ],
 )
-def test_each_event_leads_where_the_table_says(state: State, event: str, then: State) -> None:
+def test_each_event_leads_where_the_table_says(state: ServerState, event: str, then: ServerState) -> None:
     breaker = brought_to(state)
     EVENTS[event](breaker)
 
     assert breaker.state is then
-    assert breaker.calm == (then is State.ANSWERING)
+    assert breaker.calm == (then is ServerState.ANSWERING)
 
 
-@pytest.mark.parametrize("state", [State.ANSWERING, State.SILENT])
-def test_a_connection_that_is_lost_soon_after_it_was_found_makes_a_pause(state: State) -> None:
+@pytest.mark.parametrize("state", [ServerState.ANSWERING, ServerState.SILENT])
+def test_a_connection_that_is_lost_soon_after_it_was_found_makes_a_pause(state: ServerState) -> None:
     proven, fresh = brought_to(state), brought_to(state, proven=False)
 
-    assert (proven.hung_up(10.0), proven.state) == (0.0, State.SEEKING)
-    assert (fresh.hung_up(10.0), fresh.state) == (0.025, State.LOST)
+    assert (proven.disconnected(10.0), proven.state) == (0.0, ServerState.CONNECTING)
+    assert (fresh.disconnected(10.0), fresh.state) == (0.025, ServerState.LOST)
 
 
 @pytest.mark.parametrize(
     ("state", "granted", "admitted"),
     [
-        (State.SEEKING, 9.9, False),
-        (State.SEEKING, 10.1, True),
-        (State.ANSWERING, 0.001, True),
-        (State.SILENT, 0.9, False),
-        (State.SILENT, 1.1, True),
-        (State.LOST, 100.0, False),
+        (ServerState.CONNECTING, 9.9, False),
+        (ServerState.CONNECTING, 10.1, True),
+        (ServerState.ANSWERING, 0.001, True),
+        (ServerState.SILENT, 0.9, False),
+        (ServerState.SILENT, 1.1, True),
+        (ServerState.LOST, 100.0, False),
     ],
 )
-def test_a_hit_waits_if_its_caller_grants_more_than_has_passed(state: State, granted: float, admitted: bool) -> None:
+def test_a_hit_waits_if_its_caller_grants_more_than_has_passed(
+    state: ServerState, granted: float, admitted: bool
+) -> None:
     assert brought_to(state).admits(granted, 10.0) is admitted
 
 
 def test_what_takes_less_than_five_milliseconds_is_never_overdue() -> None:
-    breaker = brought_to(State.ANSWERING)
+    breaker = brought_to(ServerState.ANSWERING)
     breaker.overdue(9.996, 0.001, 10.0)
 
-    assert breaker.state is State.ANSWERING
+    assert breaker.state is ServerState.ANSWERING
 
 
 def test_another_connection_is_sought_after_a_second_of_silence_and_by_chance_half_a_second_more() -> None:
     early, late = Breaker(0.0, lambda: 0.0), Breaker(0.0, lambda: 1.0)
     for breaker in (early, late):
-        breaker.found(1.0)
+        breaker.connected(1.0)
         breaker.overdue(2.0, 0.015, 2.02)
 
     assert [early.is_mute(now) for now in (2.99, 3.0)] == [False, True]
@@ -164,7 +166,7 @@ def test_another_connection_is_sought_after_a_second_of_silence_and_by_chance_ha
 
 
 def test_a_server_that_has_refused_five_times_one_after_the_other_is_given_up() -> None:
-    breaker = brought_to(State.ANSWERING)
+    breaker = brought_to(ServerState.ANSWERING)
     assert [breaker.fail() for _ in range(4)] == [False] * 4
     breaker.replied(10.0, 0.001, decided=True, in_time=True)
 
@@ -172,7 +174,7 @@ def test_a_server_that_has_refused_five_times_one_after_the_other_is_given_up() 
 
 
 def test_a_heartbeat_forgives_no_refusal() -> None:
-    breaker = brought_to(State.ANSWERING)
+    breaker = brought_to(ServerState.ANSWERING)
     for _ in range(4):
         breaker.fail()
     breaker.replied(10.0, 0.001, decided=False, in_time=False)
@@ -181,7 +183,7 @@ def test_a_heartbeat_forgives_no_refusal() -> None:
 
 
 def test_hits_that_grant_less_than_the_last_five_answers_took_are_not_sent() -> None:
-    breaker = brought_to(State.ANSWERING)
+    breaker = brought_to(ServerState.ANSWERING)
     for took in (0.05, 0.03, 0.04, 0.02):
         breaker.replied(10.0, took, decided=True, in_time=False)
     assert breaker.admits(0.015, 10.0)
@@ -194,7 +196,7 @@ def test_hits_that_grant_less_than_the_last_five_answers_took_are_not_sent() -> 
 
 
 def test_a_server_whose_answers_are_all_too_late_for_a_second_is_late_until_one_is_in_time() -> None:
-    breaker = brought_to(State.ANSWERING)
+    breaker = brought_to(ServerState.ANSWERING)
     for moment in range(10):
         breaker.overdue(10.0 + moment / 5, 0.1, 10.1 + moment / 5)
         breaker.replied(10.13 + moment / 5, 0.13, decided=True, in_time=False)
@@ -207,7 +209,7 @@ def test_a_server_whose_answers_are_all_too_late_for_a_second_is_late_until_one_
 
 
 def test_a_few_callers_in_a_hurry_make_no_server_late() -> None:
-    breaker = brought_to(State.ANSWERING)
+    breaker = brought_to(ServerState.ANSWERING)
     for moment in range(100):
         breaker.overdue(10.0 + moment, 0.01, 10.03 + moment)
         breaker.replied(10.05 + moment, 0.05, decided=True, in_time=False)
@@ -217,38 +219,38 @@ def test_a_few_callers_in_a_hurry_make_no_server_late() -> None:
 
 
 def test_pauses_grow_to_two_seconds_and_half_of_each_is_chance() -> None:
-    longest, shortest = Pauses(lambda: 1.0), Pauses(lambda: 0.0)
+    longest, shortest = Backoff(lambda: 1.0), Backoff(lambda: 0.0)
 
     assert [longest.next() for _ in range(8)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
     assert [shortest.next() for _ in range(8)] == [0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
 def test_pauses_begin_short_in_each_outage() -> None:
-    breaker = brought_to(State.ANSWERING)
+    breaker = brought_to(ServerState.ANSWERING)
     breaker.lose()
-    assert [breaker.pauses.next() for _ in range(3)] == [0.025, 0.05, 0.1]
-    breaker.found(20.0)
+    assert [breaker.backoff.next() for _ in range(3)] == [0.025, 0.05, 0.1]
+    breaker.connected(20.0)
     breaker.replied(21.0, 0.001, decided=True, in_time=True)
     assert breaker.lose() == 0.0
 
-    assert breaker.pauses.next() == 0.025
+    assert breaker.backoff.next() == 0.025
 
 
 def test_pauses_go_on_growing_where_a_server_lets_in_and_hangs_up() -> None:
     breaker = Breaker(0.0, lambda: 1.0)
     pauses = []
     for moment in range(8):
-        breaker.found(10.0 + moment)
+        breaker.connected(10.0 + moment)
         breaker.replied(10.5 + moment, 0.001, decided=True, in_time=True)
-        pauses.append(breaker.hung_up(10.5 + moment))
+        pauses.append(breaker.disconnected(10.5 + moment))
 
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
 
 
 def test_such_a_server_has_recovered_when_it_has_answered_for_a_second() -> None:
-    breaker = brought_to(State.ANSWERING, proven=False)
-    breaker.hung_up(10.0)
-    breaker.found(11.0)
+    breaker = brought_to(ServerState.ANSWERING, proven=False)
+    breaker.disconnected(10.0)
+    breaker.connected(11.0)
     breaker.replied(11.9, 0.001, decided=True, in_time=True)
     assert breaker.serves
     assert not breaker.recovered
@@ -364,16 +366,16 @@ def test_local_counts_with_the_share_of_the_limit() -> None:
 # What waits
 
 
-def enter(room: WaitingRoom, waiting: Waiting) -> None:
+def enter(room: PendingRequests, waiting: PendingRequest) -> None:
     """It came at moment 0."""
-    room.queue(int(waiting.granted * SECOND))(waiting)
+    room.queue_for(int(waiting.granted * SECOND)).append(waiting)
 
 
 def test_whoever_waited_too_long_is_answered_and_the_others_wait_on() -> None:
-    room = WaitingRoom(Policy("open", 1, 10, Clock()))
+    room = PendingRequests(Policy("open", 1, 10, Clock()))
     told: list[object] = []
     for deadline in (1.0, 2.0, 3.0):
-        enter(room, Waiting([hit_of(rule())], told.append, deadline, deadline))
+        enter(room, PendingRequest([hit_of(rule())], told.append, deadline, deadline))
 
     assert room.expire(2.0) == 3.0
     assert told == [None, None]
@@ -382,25 +384,25 @@ def test_whoever_waited_too_long_is_answered_and_the_others_wait_on() -> None:
 
 
 def test_who_is_answered_leaves_unless_someone_before_them_waits() -> None:
-    room = WaitingRoom(Policy("open", 1, 10, Clock()))
-    first, second, third = (Waiting([hit_of(rule())], lambda _: None, 1.0, 1.0) for _ in range(3))
+    room = PendingRequests(Policy("open", 1, 10, Clock()))
+    first, second, third = (PendingRequest([hit_of(rule())], lambda _: None, 1.0, 1.0) for _ in range(3))
     for waiting in (first, second, third):
         enter(room, waiting)
     second.settle()
-    room.dismiss()
+    room.pop_answered()
     assert len(room) == 3
 
     first.settle()
-    room.dismiss()
+    room.pop_answered()
 
     assert len(room) == 1
 
 
 def test_a_request_whose_parts_fail_is_one_error() -> None:
-    room = WaitingRoom(Policy("open", 1, 10, Clock()))
+    room = PendingRequests(Policy("open", 1, 10, Clock()))
     told: list[object] = []
-    waiting = Waiting([hit_of(rule(), key) for key in ("ada", "eve")], told.append, 1.0, 1.0)
-    waiting.left = 2
+    waiting = PendingRequest([hit_of(rule(), key) for key in ("ada", "eve")], told.append, 1.0, 1.0)
+    waiting.parts_left = 2
     enter(room, waiting)
     room.fail(waiting, waiting.hits[:1], Fault("reset"))
     room.fail(waiting, waiting.hits[1:], Fault("timeout"))
@@ -410,9 +412,9 @@ def test_a_request_whose_parts_fail_is_one_error() -> None:
 
 
 def test_nobody_is_answered_twice() -> None:
-    room = WaitingRoom(Policy("open", 1, 10, Clock()))
+    room = PendingRequests(Policy("open", 1, 10, Clock()))
     told: list[object] = []
-    waiting = Waiting([hit_of(rule())], told.append, 1.0, 1.0)
+    waiting = PendingRequest([hit_of(rule())], told.append, 1.0, 1.0)
     enter(room, waiting)
     room.expire(1.0)
     waiting.settle()
@@ -423,11 +425,11 @@ def test_nobody_is_answered_twice() -> None:
 
 
 def test_what_is_decided_when_the_time_is_over_stays_so() -> None:
-    room = WaitingRoom(Policy("closed", 1, 10, Clock()))
+    room = PendingRequests(Policy("closed", 1, 10, Clock()))
     decided, open_one = hit_of(rule()), hit_of(rule())
     decided.decision = rule().algorithm.hit(None, rule().limit, 1, 0)[1]  # type: ignore[arg-type]  # it has a limit
-    waiting = Waiting([decided, open_one], lambda _: None, 1.0, 1.0)
-    waiting.left = 2
+    waiting = PendingRequest([decided, open_one], lambda _: None, 1.0, 1.0)
+    waiting.parts_left = 2
     enter(room, waiting)
     waiting.settle()
     room.expire(1.0)
@@ -456,26 +458,25 @@ def test_what_is_decided_when_the_time_is_over_stays_so() -> None:
     ],
 )
 def test_redis_has_what_the_caller_grants_less_the_way_back(timeout: int | None, most: int, microseconds: int) -> None:
-    grants = Grants(WaitingRoom(Policy("open", 1, 10, Clock())), most)
+    pending = PendingRequests(Policy("open", 1, 10, Clock()), most)
 
-    assert grants.of(timeout).seconds == microseconds / SECOND
+    assert pending.queue_for(timeout).seconds == microseconds / SECOND
 
 
 def test_callers_with_many_timeouts_share_few_queues() -> None:
-    room = WaitingRoom(Policy("open", 1, 10, Clock()))
-    grants = Grants(room)
+    pending = PendingRequests(Policy("open", 1, 10, Clock()))
     for timeout in range(0, 3_600_000_000, 100_003):
-        grants.of(timeout)
+        pending.queue_for(timeout)
 
-    assert len(grants.known) <= 4096
-    assert len(room._queues) < 1000
+    assert len(pending.by_timeout) <= 4096
+    assert len(pending._queues) < 1000
 
 
 def test_what_is_granted_is_told() -> None:
-    grants = Grants(WaitingRoom(Policy("open", 1, 10, Clock())), 50_000)
+    pending = PendingRequests(Policy("open", 1, 10, Clock()), 50_000)
     for timeout in (20_000, 20_000, None):
-        grants.of(timeout).requests += 1
-    bounds, granted = grants.metrics()
+        pending.queue_for(timeout).total += 1
+    bounds, granted, _ = pending.metrics()
 
     assert bounds.samples == [((("bound", "default"),), 0.05), ((("bound", "most"),), 0.05)]
     ((_, histogram),) = granted.samples

@@ -13,7 +13,7 @@ import uvloop
 
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.redis.denied import BYTES, Refusals
+from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.system.clock import MINUTE
@@ -38,9 +38,9 @@ def calls(redis: Redis) -> int:
     return sum(int(count) for count in re.findall(r"cmdstat_eval\w*:calls=(\d+)", redis.cli("INFO", "commandstats")))
 
 
-def refused(wait: int = MINUTE, cost: int = 1, of: Rule = LOG) -> tuple[Refusals, str]:
+def refused(wait: int = MINUTE, cost: int = 1, of: Rule = LOG) -> tuple[DeniedCache, str]:
     """What has learnt, at moment 0, of a hit that was refused."""
-    refusals = Refusals(10 * BYTES)
+    refusals = DeniedCache(10 * ENTRY_BYTES)
     hit = hit_of(of, cost=cost)
     hit.decision = Decision(False, 1, cost - 1, 2 * MINUTE, wait)
     refusals.learn([hit], 0.0)
@@ -138,8 +138,8 @@ def test_a_flush_ends_what_is_remembered_in_every_service(redis: Redis) -> None:
                 redis.cli("FLUSHALL")
 
                 for store in (one, other):
-                    assert store._refusals is not None
-                    await until(partial(operator.not_, store._refusals.known), "it has forgotten")
+                    assert store._denied is not None
+                    await until(partial(operator.not_, store._denied.known), "it has forgotten")
                 assert (await charge(one, hit_of(DAILY, f"{key} one"))).allowed
                 assert (await charge(other, hit_of(DAILY, f"{key} other"))).allowed
 
@@ -174,8 +174,8 @@ def test_a_flush_of_any_node_of_a_cluster_ends_what_is_remembered(tmp_path: Path
                 await refused_twice(store, key)
                 redis.cli("FLUSHALL")
 
-                assert store._refusals is not None
-                await until(partial(operator.not_, store._refusals.known), "it has forgotten")
+                assert store._denied is not None
+                await until(partial(operator.not_, store._denied.known), "it has forgotten")
                 assert (await charge(store, hit_of(DAILY, key))).allowed
 
     with start_cluster(tmp_path) as nodes:
@@ -263,8 +263,8 @@ def test_hits_that_are_charged_together_are_asked() -> None:
 
 
 def test_there_are_never_more_than_so_many_bytes_and_what_is_over_goes() -> None:
-    def keep(count: int, padding: str = "") -> Refusals:
-        refusals = Refusals(1_000_000)
+    def keep(count: int, padding: str = "") -> DeniedCache:
+        refusals = DeniedCache(1_000_000)
         for number in range(count):
             hit = hit_of(LOG, f"{number}{padding}")
             hit.decision = Decision(False, 0, 1, MINUTE, MINUTE)
@@ -273,7 +273,7 @@ def test_there_are_never_more_than_so_many_bytes_and_what_is_over_goes() -> None
 
     short, long = keep(5000), keep(5000, "ü" * 300)
 
-    assert len(short.known) in range(1500, 1_000_000 // BYTES)
+    assert len(short.known) in range(1500, 1_000_000 // ENTRY_BYTES)
     assert len(long.known) in range(700, 1500)
     for refusals in (short, long):
         assert next(reversed(refusals.known)).startswith("shop|user=4999")

@@ -10,10 +10,8 @@ import pytest
 import uvloop
 
 from ratelimit_service.settings import load_settings
-from ratelimit_service.stores.redis.checks import Checks
-from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.stores.redis.target import main_target
-from ratelimit_service.stores.redis.topology import OneServer, Opener, Probe, Sentinels
+from ratelimit_service.stores.redis.topology import OneServer, Sentinels
 from tests.ports import free_port
 from tests.stores.redis_groups import Watched, ask, have_the_same, start_sentinels
 from tests.stores.redis_stores import charge, hit_of, opened, rule, until
@@ -69,9 +67,8 @@ def test_a_sentinel_is_asked_again_on_the_connection_that_there_is(tmp_path: Pat
 def test_workers_ask_the_sentinels_in_different_orders() -> None:
     settings, _ = load_settings({"REDIS_TYPE": "sentinel", "REDIS_URL": "shop,one:1,two:2,three:3"})
     target = main_target(settings)
-    script = BatchScript(lambda hit: hit.key)
 
-    firsts = {Sentinels(target, Opener(target, Probe(script), Checks()))._sentinels[0] for _ in range(100)}
+    firsts = {Sentinels(target)._sentinels[0] for _ in range(100)}
 
     assert len(firsts) == 3
 

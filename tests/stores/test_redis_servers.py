@@ -108,15 +108,15 @@ def test_a_clock_that_goes_wrong_is_told_and_told_again_when_it_was_right_meanwh
 
         async def story() -> None:
             async with opened(f"127.0.0.1:{redis.port}") as store:
-                link = store.lanes[0]._calls.link if store.lanes[0]._calls else None
+                link = store.lanes[0]._link
                 assert link is not None
                 for offset, count in ((0, 0), (90, 1), (90, 1), (0, 1), (-90, 2)):
                     file.write_text(f"{offset:+}s\n")
                     async with asyncio.timeout(60):
-                        while abs(int((await link.ask("TIME"))[0]) - time.time() - offset) > 10:  # noqa: ASYNC110  # it looks at the file now and then
+                        while abs(int((await link.execute("TIME"))[0]) - time.time() - offset) > 10:  # noqa: ASYNC110  # it looks at the file now and then
                             await asyncio.sleep(0.01)
                     store._checks.compare_clocks(link, "redis")
-                    await link.ask("PING")
+                    await link.execute("PING")
                     assert len(warned(caplog)) == count, offset
 
         run(story())

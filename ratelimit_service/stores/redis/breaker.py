@@ -1,37 +1,41 @@
-"""Whether a server is asked: the states of a lane, and what each event makes of them. Pure; times are seconds.
+"""The circuit breaker of a server: whether it is sent hits. Pure; times are seconds.
 
-A server is judged by what callers granted, and never for anything that takes less than `QUICK`. Judged is only when the
-sockets have been read: what comes late because this process was not running is not late. An order's own error is no
-event at all.
+A server is judged by the time that callers grant, and never for what takes less than `QUICK`. It is judged only after
+the sockets were read: a reply that is unread because this process did not run is not late. An error of one script call
+alone is no event.
 
 ======================  =======================  =======================  =======================  ===================
-event                   SEEKING                  ANSWERING                SILENT                   LOST
-                        no connection yet, or    connected, replies come  connected, and a call    not there, or it
-                        it was lost just now                              is overdue               will not do
+event                   CONNECTING               ANSWERING                SILENT                   LOST
+                        no connection yet, or    connected, replies come  connected, and a         no connection, or
+                        it was lost just now                              pipeline is overdue      it refuses to decide
 ======================  =======================  =======================  =======================  ===================
-a hit comes             waits, if it grants      is sent, if it grants    waits, if it grants      is answered by
-                        more than has passed     more than each of the    more than the silence    policy
-                        since                    last answers took        has lasted
+a hit comes             waits, if it is granted  is sent, if it is        waits, if it is granted  is answered by
+                        more than the time that  granted more than each   more than the silence    policy
+                        has passed since         of the last replies      has lasted
+                                                 took
 a reply comes           -                        -                        ANSWERING                -
-the time of a request   -                        SILENT, since the call   -                        -
-is over, and its call                            was sent
+the deadline of a       -                        SILENT, since the        -                        -
+request passes, and                              pipeline was sent
+its pipeline is
 unanswered
-1 s, and by chance 0.5  -                        SILENT                   another connection is    -
-more, without a reply                                                     sought, this one kept
-an attempt succeeds     ANSWERING                -                        ANSWERING, on the new    ANSWERING
-                                                                          connection
-an attempt fails, and   LOST                     -                        -                        -
-nothing has answered
+1 to 1.5 s without a    -                        SILENT                   another connection is    -
+reply                                                                     opened, this one kept
+an attempt to connect   ANSWERING                -                        ANSWERING, on the new    ANSWERING
+succeeds                                                                  connection
+an attempt fails, but   LOST                     -                        -                        -
+a paused server may
+still come back
 an attempt fails        LOST                     -                        LOST                     -
 otherwise
-the connection is lost  -                        SEEKING, at once         SEEKING, at once         -
-the same, less than     -                        LOST, after a pause      LOST, after a pause      -
-1 s after it was found
+the connection is lost  -                        CONNECTING, at once      CONNECTING, at once      -
+the same, within 1 s    -                        LOST, after a pause      LOST, after a pause      -
+after it was opened
 it refuses to decide    -                        LOST                     LOST                     -
 ======================  =======================  =======================  =======================  ===================
 
-Pauses between attempts grow within an outage and begin short in the next one. An outage is over when a connection has
-answered for a second: what a probe finds is not enough where a server lets in and hangs up.
+Pauses between attempts grow within an outage (backoff) and begin short in the next one. An outage is over when a
+connection has answered for a second: the probe alone does not show it, where a server accepts connections and closes
+them again.
 """
 
 from collections import deque
@@ -41,33 +45,33 @@ from random import random
 from typing import Final
 
 QUICK: Final = 0.005
-"""What takes less is never late, whatever callers grant."""
+"""Replies within this time are never late, whatever callers grant."""
 
 SILENCE: Final = 1.0
-"""Without a reply, until another connection is sought. A connection that is kept needs nothing when the server is back;
-new ones fill the queue of connections that it has not accepted yet, from which it drops some."""
+"""Without a reply, until another connection is opened. A connection that is kept needs nothing when the server is back;
+new ones fill its queue of connections that it has not accepted yet, from which it drops some."""
 
 PROVEN: Final = 1.0
-"""After which a connection counts, and the pauses begin short again."""
+"""A connection that has answered for this long counts, and the backoff begins anew."""
 
 MOST_FAILURES: Final = 5
-"""Times that a server may refuse to decide, or requests that may be too late, one after the other."""
+"""In a row: script calls that a server may refuse to decide, and requests that may be too late."""
 
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
 
 
-class State(Enum):
-    """Of a lane."""
+class ServerState(Enum):
+    """Whether a server is sent hits."""
 
-    SEEKING = auto()
+    CONNECTING = auto()
     ANSWERING = auto()
     SILENT = auto()
     LOST = auto()
 
 
-class Pauses:
-    """Each longer than the one before, and half of it by chance: a hundred instances do not come at one moment."""
+class Backoff:
+    """Pauses, each longer than the one before; half of each is random, so that instances do not come at one moment."""
 
     def __init__(self, chance: Callable[[], float] = random) -> None:
         self._chance = chance
@@ -80,143 +84,142 @@ class Pauses:
         return longest * (0.5 + self._chance() / 2)
 
     def reset(self) -> None:
-        """The next one is short."""
+        """Begin with a short pause again."""
         self._count = 0
 
 
 class Breaker:
-    """The state of one lane; it does nothing by itself."""
+    """The state of one server. It has no effects: the lane reads it and acts."""
 
     def __init__(self, now: float, chance: Callable[[], float] = random) -> None:
-        self.state = State.SEEKING
+        self.state = ServerState.CONNECTING
         self.since = now
-        """When the connection was lost, or the call was sent that is overdue."""
+        """When the connection was lost, or the overdue pipeline was sent."""
         self.calm = False
-        """The server answers, and quickly: nothing has to be asked here."""
-        self.pauses = Pauses(chance)
-        self.heard = now
-        """When it answered last."""
-        self.unserved = 0
-        """Requests that were too late since one was in time."""
+        """The server answers, and quickly: `admits` need not be asked."""
+        self.backoff = Backoff(chance)
+        self.last_reply = now
+        self.late_requests = 0
+        """Requests that were answered too late, since the last one in time."""
         self._chance = chance
-        self._found = now
+        self._connected = now
         self._flaps = False
         self._patience = SILENCE
         self._failures = 0
         self._took: deque[float] = deque(maxlen=MOST_FAILURES)
-        self._pace = 0.0
-        """What each of the last answers took at the least; 0 if one of them was quick."""
-        self._unserved_since = now
-        self._needed = 0.0
-        """The most that one of them had granted."""
+        self._least_took = 0.0
+        """The least of the last replies' times; 0 if one of them was quick."""
+        self._late_since = now
+        self._most_granted = 0.0
+        """To one of the late requests."""
 
     def admits(self, granted: float, now: float) -> bool:
-        """A hit that comes now, of a request that is granted so much, is sent or waits."""
+        """Whether a hit that comes now is sent or waits; its request is granted so many seconds."""
         match self.state:
-            case State.ANSWERING:
-                if granted > self._pace:
+            case ServerState.ANSWERING:
+                if granted > self._least_took:
                     return True
-                self._count_unserved(granted, now)
+                self._count_late(granted, now)
                 return False
-            case State.LOST:
+            case ServerState.LOST:
                 return False
-            case State.SEEKING | State.SILENT:
+            case ServerState.CONNECTING | ServerState.SILENT:
                 return granted > now - self.since
 
     def replied(self, now: float, took: float, *, decided: bool, in_time: bool) -> None:
-        """A call is answered that took so long: hits were decided or not, and some request waited for that or not."""
-        self.heard = now
-        self.state = State.ANSWERING
+        """A pipeline was answered after `took` seconds: some hits decided or none; in time for some request or none."""
+        self.last_reply = now
+        self.state = ServerState.ANSWERING
         if decided:
             self._failures = 0
         if took < QUICK:
             self._took.clear()
-            self._pace = 0.0
+            self._least_took = 0.0
         else:
             self._took.append(took)
-            self._pace = min(self._took) if len(self._took) == MOST_FAILURES else 0.0
-        if in_time or took < max(QUICK, self._needed):
-            self.unserved = 0
-            self._needed = 0.0
-        self.calm = not (self._took or self.unserved or self._failures)
+            self._least_took = min(self._took) if len(self._took) == MOST_FAILURES else 0.0
+        if in_time or took < max(QUICK, self._most_granted):
+            self.late_requests = 0
+            self._most_granted = 0.0
+        self.calm = not (self._took or self.late_requests or self._failures)
 
     def overdue(self, sent: float, granted: float, now: float) -> None:
-        """The call that was sent then, the oldest, is unanswered, and a request in it was granted no more."""
+        """The oldest pipeline, sent at `sent`, is unanswered, and the deadline of a request in it has passed."""
         if now - sent < QUICK:
             return
-        self._count_unserved(granted, now)
-        self.state = State.SILENT
+        self._count_late(granted, now)
+        self.state = ServerState.SILENT
         self.since = sent
         self._patience = SILENCE * (1 + self._chance() / 2)
 
     def is_mute(self, now: float) -> bool:
-        """It has been silent for so long that another connection is worth trying."""
-        return self.state is State.SILENT and now - self.since >= self._patience
+        """It was silent for so long that another connection is worth a try."""
+        return self.state is ServerState.SILENT and now - self.since >= self._patience
 
     def is_late(self, now: float) -> bool:
-        """It answers, and for a second none of its answers was in time."""
-        return self.unserved >= MOST_FAILURES and now - self._unserved_since >= SILENCE
+        """It answers, and for a second no answer was in time."""
+        return self.late_requests >= MOST_FAILURES and now - self._late_since >= SILENCE
 
     @property
     def serves(self) -> bool:
         """It answers in time."""
-        return self.state is State.ANSWERING and not self.unserved
+        return self.state is ServerState.ANSWERING and not self.late_requests
 
     @property
     def recovered(self) -> bool:
-        """The same, and not only for a moment between two connections that last no longer."""
+        """It answers in time, and not only for a moment between two short connections."""
         return self.serves and (self._proven or not self._flaps)
 
-    def found(self, now: float) -> None:
-        """There is a connection, and the server has decided a hit on it."""
-        self.state = State.ANSWERING
-        self._found = self.heard = now
+    def connected(self, now: float) -> None:
+        """A connection is open, and the server has decided the probe on it."""
+        self.state = ServerState.ANSWERING
+        self._connected = self.last_reply = now
         self._took.clear()
-        self._pace = self._needed = 0.0
-        self._failures = self.unserved = 0
+        self._least_took = self._most_granted = 0.0
+        self._failures = self.late_requests = 0
         self.calm = True
 
     def fail(self) -> bool:
-        """The server has refused to decide; says whether that was once too often."""
+        """The server refused to decide a script call; returns whether it did so too often."""
         self._failures += 1
         self.calm = False
         return self._failures >= MOST_FAILURES
 
-    def hung_up(self, now: float) -> float:
-        """The connection is lost; says after which pause to seek another."""
+    def disconnected(self, now: float) -> float:
+        """The connection is lost; returns the pause until the next attempt."""
         if not self._proven:
             self._flaps = True
             return self.lose()
-        if self.state is not State.SILENT:
+        if self.state is not ServerState.SILENT:
             self.since = now
         pause = self.lose()
-        self.state = State.SEEKING
+        self.state = ServerState.CONNECTING
         return pause
 
     def lose(self) -> float:
-        """It is of no use to ask; says after which pause to seek it."""
-        self.state = State.LOST
+        """The server does not decide hits; returns the pause until the next attempt."""
+        self.state = ServerState.LOST
         self.calm = False
         if not self._proven:
-            return self.pauses.next()
+            return self.backoff.next()
         self._flaps = False
-        self._found = self.heard  # the next connection has yet to prove itself
-        self.pauses.reset()
+        self._connected = self.last_reply  # the next connection is not proven yet
+        self.backoff.reset()
         return 0.0
 
-    def missed(self) -> None:
-        """An attempt has failed."""
-        self.state = State.LOST
+    def attempt_failed(self) -> None:
+        """An attempt to connect failed."""
+        self.state = ServerState.LOST
         self.calm = False
 
     @property
     def _proven(self) -> bool:
         """This connection has answered for some time."""
-        return self.heard - self._found >= PROVEN
+        return self.last_reply - self._connected >= PROVEN
 
-    def _count_unserved(self, granted: float, now: float) -> None:
-        if not self.unserved:
-            self._unserved_since = now
-        self.unserved += 1
-        self._needed = max(self._needed, granted)
+    def _count_late(self, granted: float, now: float) -> None:
+        if not self.late_requests:
+            self._late_since = now
+        self.late_requests += 1
+        self._most_granted = max(self._most_granted, granted)
         self.calm = False

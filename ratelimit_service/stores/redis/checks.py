@@ -1,4 +1,4 @@
-"""What is wrong with a Redis that works: said once, in a line each that says what to do; of its clock, each time."""
+"""Warnings about a Redis that works: its version and settings, once each; its clock, whenever it begins to be off."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ SAFE: Final = frozenset({"noeviction", "volatile-ttl"})
 
 
 class Checks:
-    """Looks at the settings of each server once, and at its clock as often as it is asked to."""
+    """Checks the settings of each server once, and its clock whenever `compare_clocks` is called."""
 
     def __init__(self, clock: Clock = system_clock) -> None:
         self._clock = clock
@@ -28,7 +28,7 @@ class Checks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, link: Link, name: str) -> None:
-        """Look at the server, unless that was done; nobody waits for it."""
+        """Check the server in a task, unless that was done before."""
         if name not in self._seen:
             self._seen.add(name)
             task = asyncio.get_running_loop().create_task(self._look(link, name))
@@ -36,15 +36,15 @@ class Checks:
             task.add_done_callback(self._tasks.discard)
 
     def compare_clocks(self, link: Link, name: str) -> None:
-        """See whether the server's clock agrees with this machine's: it may do so no more after a failover."""
-        link.call(("TIME",), partial(self._compared, name, self._clock()))
+        """Warn if the server's clock differs from this machine's: after a failover it is another clock."""
+        link.send(("TIME",), partial(self._compared, name, self._clock()))
 
     def _compared(self, name: str, before: int, reply: Any) -> None:
         if not isinstance(reply, list):
-            return  # the user may not ask for it
+            return  # our user may not send TIME
         now = self._clock()
         offset = int(reply[0]) * SECOND + int(reply[1]) - (before + now) // 2
-        # By half of the time that the answer took the clock may be another.
+        # The reply may be older than the middle of the round trip by half of it.
         if abs(offset) - (now - before) // 2 <= MOST_OFFSET:
             self._off.discard(name)
         elif name not in self._off:
@@ -56,15 +56,15 @@ class Checks:
             )
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Cancel the checks that run."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _look(self, link: Link, name: str) -> None:
-        """Warn of what is wrong. A server that does not tell is left in peace."""
+        """Warn of what is wrong. A server that does not reply to INFO is not checked."""
         try:
-            information = _read_info(await link.ask("INFO"))
+            information = _read_info(await link.execute("INFO"))
         except Fault as fault:
             log.debug("Redis at %s does not tell about itself: %s", name, fault)
             return
@@ -73,7 +73,7 @@ class Checks:
 
 
 def warnings(information: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with a server that says this of itself."""
+    """What is wrong with a server, by its reply to INFO."""
     version = information.get("redis_version", "")
     if version and tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         yield f"it is version {version}, and not tested: use 6.2 or newer"

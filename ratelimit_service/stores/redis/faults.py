@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Fault(StoreError):  # noqa: N818  # a cause, which callers see inside a StoreError
-    """Something went wrong with a server; `cause` is its name in metrics."""
+    """A failure of a server; `cause` is its name in metrics."""
 
     def __init__(self, cause: str, detail: str = "") -> None:
         super().__init__(cause, detail)
@@ -33,7 +33,7 @@ class Cause(NamedTuple):
 
     words: str
     by_hand: bool = False
-    """It does not pass by itself: somebody has to change something, and `words` say what."""
+    """It does not pass by itself: `words` say what has to be changed."""
 
 
 CAUSES: Final = {
@@ -84,9 +84,9 @@ _BY_CODE: Final = {
     "DENIED": "protected",
 }
 UNSERVED: Final = Fault("clusterdown", "a slot has no node")
-"""Of a slot that no node has: the node that says so is well."""
+"""Of a slot that no node has: the node that replies so is healthy."""
 
-_SECRETIVE: Final = frozenset({"wrongpass", "noauth"})
+_MAY_HOLD_SECRETS: Final = frozenset({"wrongpass", "noauth"})
 _LONGEST_DETAIL: Final = 200
 
 
@@ -110,7 +110,7 @@ def fault_of_reply(reply: Exception) -> Fault:
         return Fault("error", _one_line(text))
     if text.startswith("CLUSTERDOWN Hash slot not served"):
         return UNSERVED
-    if cause in _SECRETIVE or cause == "protected" or not CAUSES[cause].by_hand:
+    if cause in _MAY_HOLD_SECRETS or cause == "protected" or not CAUSES[cause].by_hand:
         return Fault(cause)
     return Fault(cause, _one_line(text))
 
@@ -144,40 +144,40 @@ _MINUTE: Final = 60.0
 
 
 class Outage:
-    """That of one server, and what has been said about it."""
+    """Whether one server is lost, and the log lines about it."""
 
     def __init__(self, name: str, policy: str) -> None:
         self.lost: Lost | None = None
-        """The same for the operator's page; None while all is well."""
+        """For the operator's page; None while the server decides hits."""
         self._name = name
         self._policy = policy
         self._began = 0.0
-        self._told: set[str] = set()
-        self._complained = -_MINUTE
+        self._logged: set[str] = set()
+        self._error_logged = -_MINUTE
 
     def begin(self, fault: Fault, ago: float = 0.0) -> None:
-        """The server is lost, since so many seconds; or not yet regained."""
+        """The server is lost, since `ago` seconds; or still lost, perhaps for another cause."""
         since = time() - ago if self.lost is None else self.lost.since
-        news = self.lost is None
+        is_new = self.lost is None
         self.lost = Lost(self._name, fault.cause, str(fault), since, self._policy)
-        if news:
+        if is_new:
             self._began = monotonic() - ago
-            self._told = {fault.cause}
+            self._logged = {fault.cause}
             policy = f"meanwhile answering by policy, {self._policy}"
             log.warning("store lost: Redis at %s: %s; %s", self._name, fault, policy)
-        elif CAUSES[fault.cause].by_hand and fault.cause not in self._told:
-            self._told.add(fault.cause)
+        elif CAUSES[fault.cause].by_hand and fault.cause not in self._logged:
+            self._logged.add(fault.cause)
             log.warning("store still lost: Redis at %s: %s", self._name, fault)
 
-    def complain(self, fault: Fault) -> None:
-        """It has answered a command with an error, which says nothing of other commands."""
+    def log_error(self, fault: Fault) -> None:
+        """Log the error reply to a single command, at most one a minute: other commands may succeed."""
         now = monotonic()
-        if now - self._complained > _MINUTE:
-            self._complained = now
+        if now - self._error_logged > _MINUTE:
+            self._error_logged = now
             log.warning("Redis at %s: %s; more of these are logged in a minute", self._name, fault)
 
     def end(self) -> None:
-        """It is there."""
+        """The server decides hits again."""
         if self.lost is not None:
             self.lost = None
             log.warning("store regained: Redis at %s, after %.1f s", self._name, monotonic() - self._began)

@@ -1,7 +1,33 @@
-"""Hits on their way to one server: at most two calls under way, and what comes meanwhile waits for the next. Hot path.
+"""The way to one server: a queue of parts, at most two pipelines in flight, and the connection itself. Hot path.
 
-`breaker.py` says when a hit is sent, waits, or is answered by policy, and what becomes of a connection. The lane does
-it: it sends, seeks and keeps connections, and asks a server that was long silent whether it is there.
+`breaker.py` decides whether a part is sent, waits or is answered by policy, and what becomes of the connection; the
+lane acts on it. The breaker's state says what a lane has:
+
+===========  ============  ============  =================  ===============================
+state        connection    connector     queue              pipelines in flight
+===========  ============  ============  =================  ===============================
+CONNECTING   none          runs          parts wait         none
+ANSWERING    open          idle          next pipeline      at most two, and a heartbeat
+SILENT       open, kept    after 1 s     parts wait         at least one, unanswered
+LOST         none          runs          empty              none
+===========  ============  ============  =================  ===============================
+
+=======================================  =================================================================
+event                                    what the lane does
+=======================================  =================================================================
+a part comes                             queues it, or answers it by policy where the breaker does not admit it
+all of a pipeline is answered            sends the next one
+error reply NOSCRIPT                     sends the script call again, with the script's text
+error reply MOVED, ASK                   hands the script call to the node that the error names
+error reply TRYAGAIN                     sends the parts again, a little later
+another error reply                      answers its parts by policy; too many in a row: the server is lost
+a connection is open                     answers what was in flight on the old one by policy; sends the queue
+an attempt to connect fails              answers all parts by policy, unless a silent server may still come back
+the connection is lost                   answers what is in flight by policy, and connects again; if the connection was
+                                         too short to count, it answers the queue too
+the server is lost (it refuses to        answers all parts by policy, and connects again
+decide, or is a replica)
+=======================================  =================================================================
 """
 
 import asyncio
@@ -9,337 +35,97 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from time import monotonic, time_ns
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 import hiredis
 
-from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.breaker import QUICK, SILENCE, Breaker, Pauses, State
+from ratelimit_service.stores.redis.breaker import QUICK, SILENCE, Backoff, Breaker, ServerState
+from ratelimit_service.stores.redis.checks import Checks
+from ratelimit_service.stores.redis.denied import DeniedCache
 from ratelimit_service.stores.redis.faults import UNSERVED, Fault, Outage, code_of, fault_of_reply
-from ratelimit_service.stores.redis.link import Link
-from ratelimit_service.stores.redis.requests import Waiting, WaitingRoom
-from ratelimit_service.stores.redis.script import MOST_IN_CALL, MOST_IN_PART, Group, Order, Part
+from ratelimit_service.stores.redis.link import Link, noop
+from ratelimit_service.stores.redis.requests import CLOSE, PendingRequests
+from ratelimit_service.stores.redis.script import MOST_IN_PART, MOST_IN_PIPELINE, Group, Part, ScriptCall
 from ratelimit_service.stores.store import Lost
 
 log = logging.getLogger(__name__)
 
-
-class Seeker:
-    """Calls `missed` after each attempt that failed, and `found` with the link at the end."""
-
-    def __init__(
-        self,
-        open_link: Callable[[], Awaitable[Link]],
-        pauses: Pauses,
-        found: Callable[[Link], None],
-        missed: Callable[[Fault], None],
-    ) -> None:
-        self._open_link = open_link
-        self._pauses = pauses
-        self._found = found
-        self._missed = missed
-        self._task: asyncio.Task[None] | None = None
-        self._unexpected = False
-
-    @property
-    def seeks(self) -> bool:
-        """It has begun, and not found anything yet."""
-        return self._task is not None
-
-    def start(self, pause: float = 0.0) -> None:
-        """Begin after so many seconds, unless it has begun."""
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._seek(pause))
-
-    def stop(self) -> None:
-        """Give up; nothing is called."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-
-    async def close(self) -> None:
-        """Give up, and wait until that is done."""
-        task = self._task
-        self.stop()
-        if task is not None:
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _seek(self, pause: float) -> None:
-        link: Link | None = None
-        while link is None:
-            await asyncio.sleep(pause)
-            try:
-                link = await self._open_link()
-            except Fault as fault:
-                pause = self._miss(fault)
-            except Exception:
-                if not self._unexpected:
-                    self._unexpected = True
-                    log.exception("looking for Redis")
-                pause = self._miss(Fault("error"))
-        self._task = None
-        self._unexpected = False
-        self._found(link)
-
-    def _miss(self, fault: Fault) -> float:
-        """Tell of it; says after how many seconds to try again."""
-        self._missed(fault)
-        return self._pauses.next()
-
-
-MOST_TRIES: Final = 4
-"""Of one order: once by name, once in full, and twice elsewhere in a cluster whose slots move."""
-
-HEARTBEAT: Final = 0.1
-"""Seconds for the answer to one."""
-
-CLOSE: Final = 0.2
-"""Part of the time that is granted, which an answer that comes in it has nearly missed."""
-
-Redirect = Callable[[Order, str], bool]
-"""Takes an order that belongs elsewhere, and the error that says where, `MOVED …` or `ASK …`; says whether it has."""
-
-Learn = Callable[[Sequence[Hit], float], None]
-"""Hears which hits were refused, or have given back, and when they were sent."""
-
-
-class Owner(Protocol):
-    """Whose calls they are: it judges the server by them."""
-
-    redirect: Redirect
-    learn: Learn
-
-    def try_again(self, order: Order) -> bool:
-        """Take an order whose keys lie at both ends of a move; says whether there is time for it."""
-
-    def failed(self, fault: Fault) -> bool:
-        """An order was answered with an error; says whether the server is given up, and this connection with it."""
-
-    def ended(self, sent: float, now: float, *, decided: bool, in_time: bool) -> None:
-        """A call that was sent then is answered: hits were decided or not, and in time for some request or for none."""
-
-
-class _Call:
-    """What is sent in one go: an order for each group, or a heartbeat."""
-
-    __slots__ = ("decided", "in_time", "left", "sent")
-
-    def __init__(self, left: int) -> None:
-        self.decided = False
-        self.in_time = False
-        """Some request waited for its answer."""
-        self.left = left
-        """Orders that are not answered yet; 0 for a heartbeat."""
-        self.sent = monotonic()
-
-
-class Calls:
-    """The calls on a link; when that is lost, `fail` answers whoever was in them."""
-
-    def __init__(self, link: Link, room: WaitingRoom, owner: Owner) -> None:
-        self.link = link
-        self._room = room
-        self._owner = owner
-        self.under_way: dict[_Call, None] = {}
-        """The oldest first."""
-        self._orders: dict[Order, _Call] = {}
-        self._loading: dict[Order, str] = {}
-        """Orders that carry their script, by which Redis learns it again, and its name."""
-
-    @property
-    def parts(self) -> int:
-        """How many parts of requests are in them."""
-        return sum(len(order.parts) for order in self._orders)
-
-    @property
-    def oldest(self) -> float | None:
-        """When the first of them was sent."""
-        call = next(iter(self.under_way), None)
-        return None if call is None else call.sent
-
-    def send(self, orders: Sequence[Order]) -> None:
-        """One more."""
-        call = self._begin(len(orders))
-        for order in orders:
-            self._order(call, order, order.by_name())
-
-    def adopt(self, order: Order, *, asking: bool) -> None:
-        """One with an order that another node has turned away."""
-        order.asking = asking
-        self.send((order,))
-
-    def overdue(self, now: float) -> float | None:
-        """If the server is silent for too long, what was granted to one that waited in vain, in seconds."""
-        oldest = next(iter(self.under_way))
-        took = now - oldest.sent
-        if took >= SILENCE:
-            return SILENCE
-        if not oldest.left:
-            return HEARTBEAT if took >= HEARTBEAT else None
-        waited = (part.waiting for order in self._orders for part in order.parts)
-        return next((waiting.granted for waiting in waited if waiting.answered), None)
-
-    def ask(self) -> None:
-        """A heartbeat. TIME is allowed to whoever may run our script, and is answered while nothing else is."""
-        call = self._begin(0)
-        self.link.call(("TIME",), lambda reply: self._told(call, reply))
-
-    def fail(self, fault: Fault) -> None:
-        """Answer all that are under way by policy."""
-        orders, self._orders = self._orders, {}
-        self.under_way.clear()
-        for order in orders:
-            self._fail_order(order, fault)
-
-    def _begin(self, left: int) -> _Call:
-        call = _Call(left)
-        self.under_way[call] = None
-        return call
-
-    def _order(self, call: _Call, order: Order, command: Sequence[str | int]) -> None:
-        order.tries += 1
-        order.sent = call.sent if order.tries == 1 else monotonic()
-        self._orders[order] = call
-        if order.asking:
-            self.link.call(("ASKING",), order.asked)
-        try:
-            self.link.call(command, lambda reply: self._reply(order, reply))
-        except ValueError:
-            log.exception("a command could not be written")
-            del self._orders[order]
-            self._fail_order(order, Fault("error", "its command could not be written"))
-            self._end(call)
-
-    def _reply(self, order: Order, reply: Any) -> None:
-        call = self._orders.pop(order, None)
-        if call is None:
-            return
-        if self._loading:
-            self._loading.pop(order, None)
-        if isinstance(reply, hiredis.ReplyError):
-            self._error(call, order, reply)
-            return
-        parts = order.parts
-        if not parts[-1].waiting.answered:
-            call.in_time = True
-        call.decided = True
-        now = monotonic()
-        first = parts[0].waiting
-        if now > first.deadline - first.granted * CLOSE:
-            self._room.close_calls += sum(_is_close(part.waiting, now) for part in parts)
-        told = order.decode(reply)
-        if told:
-            self._owner.learn(told, order.sent)
-        for part in parts:
-            part.waiting.settle()
-        self._room.dismiss()
-        self._end(call, now)
-
-    def _error(self, call: _Call, order: Order, error: Exception) -> None:
-        """An order was not carried out: what can be healed is sent again, the rest is answered by policy."""
-        code = code_of(error)
-        waited_for = order.waited_for()
-        if waited_for is None:
-            self._end(call)
-            return
-        order = waited_for
-        if order.denied is not None:
-            error = order.denied  # it was turned away because it could not ask
-        elif order.tries < MOST_TRIES:
-            if code == "NOSCRIPT":
-                self._load(call, order)
-                return
-            if code in {"MOVED", "ASK"} and self._owner.redirect(order, str(error)):
-                self._end(call)
-                return
-            if code == "TRYAGAIN" and self._owner.try_again(order):
-                self._end(call)
-                return
-        fault = fault_of_reply(error)
-        self._fail_order(order, fault)
-        if not self._owner.failed(fault):
-            self._end(call)
-
-    def _load(self, call: _Call, order: Order) -> None:
-        """Send the script with one order; the others go by name behind it, for a connection keeps their order."""
-        sha = order.group.script.sha
-        if sha in self._loading.values():
-            self._order(call, order, order.by_name())
-        else:
-            self._loading[order] = sha
-            self._order(call, order, order.in_full())
-
-    def _told(self, call: _Call, reply: Any) -> None:
-        if call not in self.under_way:
-            return
-        fault = fault_of_reply(reply) if isinstance(reply, hiredis.ReplyError) else None
-        if fault is None or fault.cause not in UNFIT or not self._owner.failed(fault):
-            del self.under_way[call]
-            self._owner.ended(call.sent, monotonic(), decided=False, in_time=False)
-
-    def _end(self, call: _Call, now: float | None = None) -> None:
-        """One order less to wait for."""
-        call.left -= 1
-        if call.left == 0 and call in self.under_way:
-            del self.under_way[call]
-            self._owner.ended(call.sent, now or monotonic(), decided=call.decided, in_time=call.in_time)
-
-    def _fail_order(self, order: Order, fault: Fault) -> None:
-        for part in order.parts:
-            self._room.fail(part.waiting, part.hits, fault)
-
-
-UNFIT: Final = frozenset({"readonly", "loading", "noauth", "wrongpass"})
-"""The server will not do at all, or not in this connection: there is nothing to be gained by four more calls."""
-
-
-def _is_close(waiting: Waiting, now: float) -> bool:
-    return not waiting.answered and now > waiting.deadline - waiting.granted * CLOSE
-
-
 MOST_IN_FLIGHT: Final = 2
-"""One that Redis works on while the other one is on the wire."""
+"""Pipelines: one that Redis works on while the other one is on the wire."""
 
 COMMAND: Final = 4
 """Hits that take Redis as long as it takes to begin a command, of which there is one for each slot of a Cluster."""
 
 MOST_WAITING: Final = 10_000
-"""Requests that may wait for a call: what 100,000 a second leave in a tenth of a second. Beyond it they are answered
-by policy at once: were there no bound, a server that hangs under full load would fill the memory."""
+"""Parts in the queue: what 100,000 a second leave in a tenth of a second. More are answered by policy at once: without
+a bound, a server that hangs under full load would fill the memory."""
+
+MOST_TRIES: Final = 4
+"""Of one script call: once by name, once with its text, and twice on other nodes of a Cluster whose slots move."""
+
+HEARTBEAT: Final = 0.1
+"""Seconds for the reply to a heartbeat."""
+
+Redirect = Callable[[ScriptCall, str], bool]
+"""Called with a script call that belongs to another node, and the error that names the node, `MOVED …` or `ASK …`;
+returns whether the other node took it."""
+
+
+class LaneContext(NamedTuple):
+    """What all lanes of a store share."""
+
+    pending: PendingRequests
+    denied: DeniedCache | None
+    checks: Checks
+    policy: str
+    """For the log: what is answered meanwhile."""
 
 
 class Lane:
-    """The way to one server."""
+    """The way to one server; its parts are decided, or answered by policy through `context.pending`."""
 
-    def __init__(self, name: str, open_link: Callable[[], Awaitable[Link]], room: WaitingRoom, *, policy: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        open_link: Callable[[], Awaitable[Link]],
+        context: LaneContext,
+        *,
+        reset_keys: Callable[[], Sequence[str]],
+        redirect: Redirect | None = None,
+        on_lost: Callable[[], None] = noop,
+    ) -> None:
         self.name = name
-        self.redirect: Redirect = _nowhere
-        self.on_lost: Callable[[], None] = _nothing
-        self.learn: Learn = _nothing
-        self.forget: Callable[[], None] = _nothing
-        self.compare_clocks: Callable[[Link], None] = _nothing
-        self.watched: Callable[[], Sequence[str]] = tuple
+        self._pending = context.pending
+        self._denied = context.denied
+        self._checks = context.checks
+        self._reset_keys = reset_keys
         """Names of keys that say when counters were reset, and that are gone when the server was flushed."""
-        self._room = room
+        self._redirect = redirect
+        self._on_lost = on_lost
         self._breaker = Breaker(monotonic())
-        self._outage = Outage(name, policy)
-        self._seeker = Seeker(open_link, self._breaker.pauses, self._found, self._missed)
+        self._outage = Outage(name, context.policy)
+        self._connector = Connector(open_link, self._breaker.backoff, self._on_link, self._on_attempt_failed)
         self._fault = Fault("unreachable")
         """Why hits are answered by policy while there is no connection."""
-        self._calls: Calls | None = None
+        self._link: Link | None = None
         self._queue: list[Part] = []
         self._scheduled = False
-        self._asked = 0.0
-        """When a heartbeat was sent last."""
+        self._pipelines: dict[Pipeline, None] = {}
+        """In flight, the oldest first."""
+        self._script_calls: dict[ScriptCall, Pipeline] = {}
+        """In flight, and the pipeline that each is in."""
+        self._loading: dict[ScriptCall, str] = {}
+        """Script calls with the text of the script, by which Redis learns it again, and its SHA-1."""
+        self._heartbeat_sent = 0.0
         self._counters = 0
-        self._counted = 0.0
+        self._polled = 0.0
         self._seen: dict[str, bytes] = {}
-        """What was under the names that are watched."""
+        """The values of the reset keys."""
 
     @property
     def healthy(self) -> bool:
         """It can decide hits now."""
-        return self._calls is not None and (self._outage.lost is None or self._breaker.serves)
+        return self._link is not None and (self._outage.lost is None or self._breaker.serves)
 
     @property
     def lost(self) -> Lost | None:
@@ -348,34 +134,38 @@ class Lane:
 
     @property
     def counters(self) -> int:
-        """Keys of the server, as it said a moment ago."""
+        """Keys of the server, as it answered a few seconds ago."""
         return self._counters
 
     @property
     def waiting(self) -> int:
-        """Parts that wait to be sent, or for an answer."""
-        return len(self._queue) + (0 if self._calls is None else self._calls.parts)
+        """Parts in the queue and in flight."""
+        return len(self._queue) + self.in_flight
+
+    @property
+    def in_flight(self) -> int:
+        """Parts that are sent and not answered."""
+        return sum(len(call.parts) for call in self._script_calls)
 
     def start(self) -> None:
-        """Seek the server, if it has not begun."""
-        if self._calls is None:
-            self._seeker.start()
+        """Connect to the server, unless it is connected or connecting."""
+        if self._link is None:
+            self._connector.start()
 
     def put(self, part: Part) -> None:
-        """Send it with the next call, or answer it by policy."""
-        calls = self._calls
+        """Send it with the next pipeline, or answer it by policy."""
         if not self._breaker.calm and not self._admits(part):
             return
-        if len(self._queue) >= MOST_WAITING and not self._make_room():
+        if len(self._queue) >= MOST_WAITING and not self._drop_answered():
             self._fail(part, _OVERLOAD)
             return
         self._queue.append(part)
-        if not self._scheduled and calls is not None and len(calls.under_way) < MOST_IN_FLIGHT:
+        if not self._scheduled and self._link is not None and len(self._pipelines) < MOST_IN_FLIGHT:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send)
 
     def put_all(self, parts: Iterator[Part]) -> None:
-        """Send parts of one request: some with the next call, and the others after what has come meanwhile."""
+        """Send parts of one request: some with the next pipeline, the others behind what has come meanwhile."""
         weight = 0
         for part in parts:
             weight += len(part.hits) + COMMAND
@@ -385,128 +175,105 @@ class Lane:
                 return
             self.put(part)
 
-    def adopt(self, order: Order, *, asking: bool) -> bool:
-        """Send an order that another node has turned away; says whether it can be now."""
-        if self._calls is None or self._breaker.state is not State.ANSWERING:
+    def take(self, call: ScriptCall, *, asking: bool) -> bool:
+        """Send a script call that another node has turned away; False: not possible now."""
+        if self._link is None or self._breaker.state is not ServerState.ANSWERING:
             return False
-        self._calls.adopt(order, asking=asking)
+        call.asking = asking
+        self._send_pipeline(self._link, (call,))
         return True
 
-    def try_again(self, order: Order) -> bool:
-        """Its keys lie at both ends of a move, or at the one that is not known yet; those of one request may not.
+    def retry(self, call: ScriptCall) -> bool:
+        """Send the parts again whose keys lie on both nodes of a move, or on a node that is not known yet.
 
-        If they do, it comes again.
+        Each goes alone, since only the keys of one request may belong together; a part that is alone goes a little
+        later. False: there is no time for it.
         """
-        if len(order.parts) > 1:
-            return all(self.adopt(Order(order.group, [part]), asking=False) for part in order.parts)
-        (part,) = order.parts
-        pause = part.waiting.granted / _MOVING
-        if monotonic() + pause >= part.waiting.deadline:
+        if len(call.parts) > 1:
+            return all(self.take(ScriptCall(call.group, [part]), asking=False) for part in call.parts)
+        (part,) = call.parts
+        pause = part.request.granted / _MOVING
+        if monotonic() + pause >= part.request.deadline:
             return False
         asyncio.get_running_loop().call_later(pause, self.put, part)
         return True
 
-    def ask(self, *command: str) -> Awaitable[Any]:
-        """The server's answer to a question of another kind. Raises Fault."""
-        if self._calls is None:
+    def execute(self, *command: str) -> Awaitable[Any]:
+        """The server's reply to a command of another kind. Raises Fault."""
+        if self._link is None:
             raise self._fault
-        return self._calls.link.ask(*command)
+        return self._link.execute(*command)
 
-    def look(self, now: float) -> None:
-        """Judge the server by what is unanswered, and ask it whether it is there. The sockets have just been read."""
-        calls, breaker = self._calls, self._breaker
-        if calls is None:
+    def check_server(self, now: float) -> None:
+        """Judge the server by what is unanswered, and send a heartbeat if needed. The sockets have just been read."""
+        link, breaker = self._link, self._breaker
+        if link is None:
             return
-        oldest = calls.oldest
-        if oldest is not None and breaker.state is State.ANSWERING:
-            granted = calls.overdue(now)
+        oldest = next(iter(self._pipelines), None)
+        if oldest is not None and breaker.state is ServerState.ANSWERING:
+            granted = self._overdue(oldest, now)
             if granted is not None:
-                breaker.overdue(oldest, granted, now)
-        if breaker.state is State.SILENT:
-            if breaker.is_mute(now) and not self._seeker.seeks:
+                breaker.overdue(oldest.sent, granted, now)
+        if breaker.state is ServerState.SILENT:
+            if breaker.is_mute(now) and not self._connector.runs:
                 self._outage.begin(Fault("timeout"), now - breaker.since)
-                self._seeker.start()
-                self.on_lost()
+                self._connector.start()
+                self._on_lost()
             return
         if breaker.is_late(now):
             self._outage.begin(Fault("timeout", "answers come, but later than callers wait"), SILENCE)
         elif breaker.recovered:
             self._outage.end()
-        if oldest is None and (now - breaker.heard > SILENCE or breaker.unserved):
-            self._ask(now)
-        if now - self._counted > _COUNT:
-            self._counted = now
-            calls.link.call(("DBSIZE",), self._count)
-            self.compare_clocks(calls.link)
-            for name in self.watched():
-                self._watch(calls.link, name)
+        if oldest is None and (now - breaker.last_reply > SILENCE or breaker.late_requests):
+            self._send_heartbeat(now)
+        if now - self._polled > _POLL_SECONDS:
+            self._polled = now
+            link.send(("DBSIZE",), self._on_dbsize)
+            self._checks.compare_clocks(link, self.name)
+            if self._denied is not None:
+                for key in self._reset_keys():
+                    self._read_reset_key(link, key)
 
-    def leave(self) -> None:
-        """Its server is not the right one any more: seek the other one; what is under way is lost."""
-        if self._calls is not None:
-            self._hung_up(Fault("reset"))
+    def disconnect(self) -> None:
+        """Connect again, since another server is the primary now; what is in flight is lost."""
+        if self._link is not None:
+            self._on_link_lost(Fault("reset"))
 
     async def close(self) -> None:
-        """Close the connection; what waits is answered by policy."""
-        await self._seeker.close()
-        self._give_up(Fault("stopping"))
+        """Close the connection; all parts are answered by policy."""
+        await self._connector.close()
+        self._answer_by_policy(Fault("stopping"))
 
-    def failed(self, fault: Fault) -> bool:
-        """Give up a server that will not do, or has refused too often; an error of an order alone is only logged."""
-        if fault.cause == "error":
-            self._outage.complain(fault)
-        elif fault is UNSERVED:
-            self.on_lost()
-        elif fault.cause in UNFIT or (fault.cause != "moved" and self._breaker.fail()):
-            self._lose(fault)
-            return True
-        return False
-
-    def ended(self, sent: float, now: float, *, decided: bool, in_time: bool) -> None:
-        """Send the next call."""
-        breaker = self._breaker
-        breaker.heard = now
-        if not (in_time and breaker.calm and now - sent < QUICK):
-            was_silent = breaker.state is State.SILENT
-            breaker.replied(now, now - sent, decided=decided, in_time=in_time)
-            if was_silent:
-                self._seeker.stop()
-                if not self._queue:
-                    self._ask(now)  # how quickly does it answer now?
-            if breaker.recovered:
-                self._outage.end()
-        if self._queue and not self._scheduled:
-            self._send()
+    # Parts on their way
 
     def _admits(self, part: Part) -> bool:
-        """Whether it may be sent, or wait; otherwise it is answered by policy."""
+        """Whether the part may be sent or wait; otherwise it is answered by policy."""
         now = monotonic()
-        if self._breaker.admits(part.waiting.granted, now):
+        if self._breaker.admits(part.request.granted, now):
             self.start()
             return True
-        if self._calls is None:
+        if self._link is None:
             self._fail(part, self._fault)
         else:
             self._fail(part, _LATE)
-            if self._calls.oldest is None and now - self._asked > _ASKED_AGAIN:
-                self._ask(now)
+            if not self._pipelines and now - self._heartbeat_sent > _HEARTBEAT_PAUSE:
+                self._send_heartbeat(now)
         return False
 
-    def _ask(self, now: float) -> None:
-        """A heartbeat."""
-        if self._calls is not None:
-            self._asked = now
-            self._calls.ask()
+    def _drop_answered(self) -> bool:
+        """Remove requests from the queue that were answered meanwhile; returns whether there is room then."""
+        self._queue = [part for part in self._queue if not part.request.answered]
+        return len(self._queue) < MOST_WAITING
 
     def _send(self) -> None:
-        """One call for what waits, a command for each group in it; the parts of a group stay in order of arrival."""
+        """Send the queue as one pipeline, a script call for each group; parts of a group stay in order of arrival."""
         self._scheduled = False
-        calls, queue = self._calls, self._queue
+        link, queue = self._link, self._queue
         if (
-            calls is None
+            link is None
             or not queue
-            or len(calls.under_way) >= MOST_IN_FLIGHT
-            or self._breaker.state is not State.ANSWERING
+            or len(self._pipelines) >= MOST_IN_FLIGHT
+            or self._breaker.state is not ServerState.ANSWERING
         ):
             return
         groups: dict[Group, list[Part]] = {}
@@ -514,8 +281,8 @@ class Lane:
         taken = weight = 0
         for part in queue:
             taken += 1
-            if not part.waiting.answered:
-                part.waiting.sent = True
+            if not part.request.answered:
+                part.request.sent = True
                 members = groups.get(part.group)
                 if members is None:
                     members = groups[part.group] = []
@@ -525,7 +292,7 @@ class Lane:
                     rests.append(part.rest)
                     part.rest = ()
                 weight += len(part.hits)
-                if weight >= MOST_IN_CALL:
+                if weight >= MOST_IN_PIPELINE:
                     break
         if taken == len(queue):
             self._queue = []
@@ -534,119 +301,340 @@ class Lane:
         for rest in rests:
             self.put_all(rest)
         if groups:
-            calls.send([Order(group, parts) for group, parts in groups.items()])
+            self._send_pipeline(link, list(map(ScriptCall, groups.keys(), groups.values())))
 
-    def _make_room(self) -> bool:
-        """Forget what has been answered by policy while it waited; says whether there is room then."""
-        self._queue = [part for part in self._queue if not part.waiting.answered]
-        return len(self._queue) < MOST_WAITING
+    def _send_pipeline(self, link: Link, calls: Sequence[ScriptCall]) -> None:
+        pipeline = Pipeline(len(calls))
+        self._pipelines[pipeline] = None
+        for call in calls:
+            self._send_call(link, pipeline, call, call.evalsha())
 
-    def _count(self, reply: Any) -> None:
+    def _send_call(self, link: Link, pipeline: "Pipeline", call: ScriptCall, command: Sequence[str | int]) -> None:
+        call.tries += 1
+        call.sent = pipeline.sent if call.tries == 1 else monotonic()
+        self._script_calls[call] = pipeline
+        if call.asking:
+            link.send(("ASKING",), call.on_asking)
+        try:
+            link.send(command, partial(self._on_reply, call))
+        except ValueError:
+            log.exception("a command could not be written")
+            del self._script_calls[call]
+            self._fail_call(call, Fault("error", "its command could not be written"))
+            self._end_call(pipeline)
+
+    # Replies
+
+    def _on_reply(self, call: ScriptCall, reply: Any) -> None:
+        pipeline = self._script_calls.pop(call, None)
+        if pipeline is None:
+            return
+        if self._loading:
+            self._loading.pop(call, None)
+        if isinstance(reply, hiredis.ReplyError):
+            self._on_error(pipeline, call, reply)
+            return
+        parts = call.parts
+        if not parts[-1].request.answered:
+            pipeline.in_time = True
+        pipeline.decided = True
+        now = monotonic()
+        pending = self._pending
+        first = parts[0].request
+        if now > first.deadline - first.granted * CLOSE:
+            pending.close_calls += sum(part.request.is_close(now) for part in parts)
+        changed = call.group.script.decode(reply, call.runs)
+        if changed and self._denied is not None:
+            self._denied.learn(changed, call.sent)
+        for part in parts:
+            part.request.settle()
+        pending.pop_answered()
+        self._end_call(pipeline, now)
+
+    def _on_error(self, pipeline: "Pipeline", call: ScriptCall, error: Exception) -> None:
+        """Send again what can be healed, and answer the rest by policy."""
+        waiting = call.without_answered()
+        if waiting is None:
+            self._end_call(pipeline)
+            return
+        if waiting.asking_error is not None:
+            error = waiting.asking_error  # the node turned the call away because it could not ask
+        elif waiting.tries < MOST_TRIES and self._send_again(pipeline, waiting, error):
+            return
+        fault = fault_of_reply(error)
+        self._fail_call(waiting, fault)
+        if not self._gives_up(fault):
+            self._end_call(pipeline)
+
+    def _send_again(self, pipeline: "Pipeline", call: ScriptCall, error: Exception) -> bool:
+        """Whether the call is on its way again, here or to another node."""
+        match code_of(error):
+            case "NOSCRIPT" if self._link is not None:
+                # One call brings the text; the others go by name behind it, since a connection keeps their order.
+                sha = call.group.script.sha
+                known = sha in self._loading.values()
+                if not known:
+                    self._loading[call] = sha
+                self._send_call(self._link, pipeline, call, call.evalsha() if known else call.eval())
+                return True
+            case "MOVED" | "ASK":
+                sent = self._redirect is not None and self._redirect(call, str(error))
+            case "TRYAGAIN":
+                sent = self.retry(call)
+            case _:
+                sent = False
+        if sent:
+            self._end_call(pipeline)
+        return sent
+
+    def _end_call(self, pipeline: "Pipeline", now: float = 0.0) -> None:
+        """One call of the pipeline is answered; after the last one send the next pipeline."""
+        pipeline.unanswered -= 1
+        if pipeline.unanswered or pipeline not in self._pipelines:
+            return
+        del self._pipelines[pipeline]
+        now = now or monotonic()
+        breaker = self._breaker
+        breaker.last_reply = now
+        took = now - pipeline.sent
+        if not (pipeline.in_time and breaker.calm and took < QUICK):
+            was_silent = breaker.state is ServerState.SILENT
+            breaker.replied(now, took, decided=pipeline.decided, in_time=pipeline.in_time)
+            if was_silent:
+                self._connector.stop()
+                if not self._queue:
+                    self._send_heartbeat(now)  # how quickly does it answer now?
+            if breaker.recovered:
+                self._outage.end()
+        if self._queue and not self._scheduled:
+            self._send()
+
+    def _gives_up(self, fault: Fault) -> bool:
+        """After an error reply: whether the server is lost, since it refuses to decide, or did so too often."""
+        if fault.cause == "error":
+            self._outage.log_error(fault)  # of this call alone
+        elif fault is UNSERVED:
+            self._on_lost()
+        elif fault.cause in _UNFIT or (fault.cause != "moved" and self._breaker.fail()):
+            self._lose(fault)
+            return True
+        return False
+
+    # Heartbeats, and what is read of the server now and then
+
+    def _overdue(self, oldest: "Pipeline", now: float) -> float | None:
+        """If the server is silent for too long, the seconds that were granted to a request that waited in vain."""
+        took = now - oldest.sent
+        if took >= SILENCE:
+            return SILENCE
+        if oldest.is_heartbeat:
+            return HEARTBEAT if took >= HEARTBEAT else None
+        requests = (part.request for call in self._script_calls for part in call.parts)
+        return next((request.granted for request in requests if request.answered), None)
+
+    def _send_heartbeat(self, now: float) -> None:
+        """TIME: every user who may run our script may send it, and it is answered while no other command is."""
+        if self._link is not None:
+            self._heartbeat_sent = now
+            pipeline = Pipeline(1, is_heartbeat=True)
+            self._pipelines[pipeline] = None
+            self._link.send(("TIME",), partial(self._on_heartbeat, pipeline))
+
+    def _on_heartbeat(self, pipeline: "Pipeline", reply: Any) -> None:
+        if pipeline not in self._pipelines:
+            return
+        fault = fault_of_reply(reply) if isinstance(reply, hiredis.ReplyError) else None
+        if fault is None or fault.cause not in _UNFIT or not self._gives_up(fault):
+            self._end_call(pipeline)
+
+    def _on_dbsize(self, reply: Any) -> None:
         if isinstance(reply, int):
             self._counters = reply
 
-    def _watch(self, link: Link, name: str) -> None:
-        link.call(("GETEX", name, "PX", _WATCHED), partial(self._watched, link, name))
+    def _read_reset_key(self, link: Link, key: str) -> None:
+        link.send(("GETEX", key, "PX", _RESET_KEY_LIFE), partial(self._on_reset_key, link, key))
 
-    def _watched(self, link: Link, name: str, reply: Any) -> None:
-        """What was refused before a reset or a flush may be allowed now."""
+    def _on_reset_key(self, link: Link, key: str, reply: Any) -> None:
+        """Clear the denied cache after a reset or a flush: what was denied before may be allowed now."""
         if isinstance(reply, bytes):
-            if self._seen.get(name) != reply:
-                self._seen[name] = reply
-                self.forget()
+            if self._seen.get(key) != reply:
+                self._seen[key] = reply
+                self._clear_denied()
         elif reply is None:
-            self.forget()
-            self._seen.pop(name, None)
-            link.call(("SET", name, time_ns(), "NX", "PX", _WATCHED), _nothing)
-            self._watch(link, name)
+            self._clear_denied()
+            self._seen.pop(key, None)
+            link.send(("SET", key, time_ns(), "NX", "PX", _RESET_KEY_LIFE), noop)
+            self._read_reset_key(link, key)
 
-    def _fail(self, part: Part, fault: Fault) -> None:
-        for each in (part, *part.rest):
-            self._room.fail(each.waiting, each.hits, fault)
+    def _clear_denied(self) -> None:
+        if self._denied is not None:
+            self._denied.clear()
 
-    def _found(self, link: Link) -> None:
-        """There is a connection, the first one or another one in place of one that is mute."""
-        self._answer_calls(_LATE)
-        link.on_lost = self._hung_up
-        self._calls = Calls(link, self._room, self)
-        self._breaker.found(monotonic())
-        self.forget()  # it may have been restarted, and be empty
-        self._counted = 0.0
+    # The connection
+
+    def _on_link(self, link: Link) -> None:
+        """A connection is open, the first one or another one in place of a silent one."""
+        self._drop_link(_LATE)
+        link.on_lost = self._on_link_lost
+        self._link = link
+        self._breaker.connected(monotonic())
+        self._clear_denied()  # the server may have been restarted, and be empty
+        self._polled = 0.0
         if self._breaker.recovered:
             self._outage.end()
         self._send()
 
-    def _missed(self, fault: Fault) -> None:
-        """An attempt has failed."""
-        if self._breaker.state is State.SILENT and fault.cause in _TELLS_NOTHING:
+    def _on_attempt_failed(self, fault: Fault) -> None:
+        if self._breaker.state is ServerState.SILENT and fault.cause in _INCONCLUSIVE:
             return
-        self._breaker.missed()
-        self._give_up(fault)
+        self._breaker.attempt_failed()
+        self._answer_by_policy(fault)
 
-    def _hung_up(self, fault: Fault) -> None:
-        """The connection is gone."""
+    def _on_link_lost(self, fault: Fault) -> None:
         if fault.cause != "reset":
             self._lose(fault)
             return
-        pause = self._breaker.hung_up(monotonic())
-        if self._breaker.state is State.SEEKING:
-            # Restarted, failed over, or idle for too long: what is not under way waits for the next connection.
+        pause = self._breaker.disconnected(monotonic())
+        if self._breaker.state is ServerState.CONNECTING:
+            # Restarted, failed over, or idle for too long: what is not in flight waits for the next connection.
             self._fault = fault
-            self._answer_calls(fault)
+            self._drop_link(fault)
         else:
-            self._give_up(fault)
-        self._seeker.start(pause)
-        self.on_lost()
+            self._answer_by_policy(fault)
+        self._connector.start(pause)
+        self._on_lost()
 
     def _lose(self, fault: Fault) -> None:
-        """Stop asking the server, and seek it."""
+        """Send nothing more to the server, and connect again."""
         pause = self._breaker.lose()
-        self._give_up(fault)
-        self._seeker.start(pause)
-        self.on_lost()
+        self._answer_by_policy(fault)
+        self._connector.start(pause)
+        self._on_lost()
 
-    def _give_up(self, fault: Fault) -> None:
+    def _answer_by_policy(self, fault: Fault) -> None:
+        """Answer the queue, and what is in flight."""
         self._fault = fault
         if fault.cause != "stopping":
             self._outage.begin(fault)
-        self._answer_all(fault)
-
-    def _answer_all(self, fault: Fault) -> None:
         queue, self._queue = self._queue, []
-        self._answer_calls(fault)
+        self._drop_link(fault)
         for part in queue:
             self._fail(part, fault)
 
-    def _answer_calls(self, fault: Fault) -> None:
-        """Answer all that is under way, on a connection that is of no use any more."""
-        calls, self._calls = self._calls, None
-        if calls is not None:
-            calls.link.abort()
-            calls.fail(fault)
+    def _drop_link(self, fault: Fault) -> None:
+        """Close the connection, and answer what is in flight by policy."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.abort()
+        calls, self._script_calls = self._script_calls, {}
+        self._pipelines.clear()
+        self._loading.clear()
+        for call in calls:
+            self._fail_call(call, fault)
+
+    def _fail_call(self, call: ScriptCall, fault: Fault) -> None:
+        for part in call.parts:
+            self._pending.fail(part.request, part.hits, fault)
+
+    def _fail(self, part: Part, fault: Fault) -> None:
+        for each in (part, *part.rest):
+            self._pending.fail(each.request, each.hits, fault)
 
 
-_COUNT: Final = 5.0
-"""Seconds between two questions how many keys there are, what the time is, and whether counters were reset."""
+class Pipeline:
+    """Commands that are sent in one go: script calls, or a heartbeat."""
 
-_WATCHED: Final = 24 * 3600 * 1000
-"""Milliseconds that a watched key lives after it was looked at last."""
+    __slots__ = ("decided", "in_time", "is_heartbeat", "sent", "unanswered")
+
+    def __init__(self, unanswered: int, *, is_heartbeat: bool = False) -> None:
+        self.unanswered = unanswered
+        """Commands without a reply."""
+        self.is_heartbeat = is_heartbeat
+        self.decided = False
+        self.in_time = False
+        """Some request waited for the reply."""
+        self.sent = monotonic()
+
+
+class Connector:
+    """Attempts to connect until one succeeds, one at a time, with backoff.
+
+    Calls `on_failed` after each attempt that failed, and `on_link` with the link at the end.
+    """
+
+    def __init__(
+        self,
+        open_link: Callable[[], Awaitable[Link]],
+        backoff: Backoff,
+        on_link: Callable[[Link], None],
+        on_failed: Callable[[Fault], None],
+    ) -> None:
+        self._open_link = open_link
+        self._backoff = backoff
+        self._on_link = on_link
+        self._on_failed = on_failed
+        self._task: asyncio.Task[None] | None = None
+        self._unexpected = False
+
+    @property
+    def runs(self) -> bool:
+        """It was started, and no attempt has succeeded yet."""
+        return self._task is not None
+
+    def start(self, pause: float = 0.0) -> None:
+        """Begin after `pause` seconds, unless it runs."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._connect(pause))
+
+    def stop(self) -> None:
+        """Cancel the attempts; no callback is called."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def close(self) -> None:
+        """Cancel the attempts, and wait until that is done."""
+        task = self._task
+        self.stop()
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _connect(self, pause: float) -> None:
+        link: Link | None = None
+        while link is None:
+            await asyncio.sleep(pause)
+            try:
+                link = await self._open_link()
+            except Fault as fault:
+                self._on_failed(fault)
+            except Exception:
+                if not self._unexpected:
+                    self._unexpected = True
+                    log.exception("looking for Redis")
+                self._on_failed(Fault("error"))
+            pause = 0.0 if link is not None else self._backoff.next()
+        self._task = None
+        self._unexpected = False
+        self._on_link(link)
+
+
+_POLL_SECONDS: Final = 5.0
+"""Between two polls of how many keys there are, what the time is, and whether counters were reset."""
+
+_RESET_KEY_LIFE: Final = 24 * 3600 * 1000
+"""Milliseconds that a reset key lives after it was read last."""
 
 _MOVING: Final = 4
-"""Times that a request looks within its deadline whether its slot has moved."""
+"""A request tries so often within its time whether its slot has moved."""
 
-_ASKED_AGAIN: Final = 0.01
-"""Seconds between two heartbeats while requests are refused because the server is too slow for them."""
+_HEARTBEAT_PAUSE: Final = 0.01
+"""Seconds between two heartbeats while requests are answered by policy because the server is too slow for them."""
 
-_TELLS_NOTHING: Final = frozenset({"timeout", "unreachable", "sentinel", "maxclients", "error"})
-"""Of an attempt beside a connection that is silent: the server may stand still, and be there when it goes on."""
+_UNFIT: Final = frozenset({"readonly", "loading", "noauth", "wrongpass"})
+"""The server cannot decide at all, or not on this connection: four more tries would gain nothing."""
+
+_INCONCLUSIVE: Final = frozenset({"timeout", "unreachable", "sentinel", "maxclients", "error"})
+"""Of an attempt to connect beside a silent connection: the server may be paused, and still have it when it goes on."""
 
 _OVERLOAD: Final = Fault("overload")
 _LATE: Final = Fault("timeout")
-
-
-def _nothing(*_: object) -> None:
-    """No-op."""
-
-
-def _nowhere(_order: Order, _error: str) -> bool:
-    return False

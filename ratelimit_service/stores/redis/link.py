@@ -1,8 +1,8 @@
-"""One connection to one server: bytes out, replies in, in order. Hot path.
+"""One connection to one server: commands out, replies in, in order. Hot path.
 
-A small layer of its own on hiredis, the parser that redis-py has too, because a call needs neither a task, a future,
-nor a retry: one call after the other cost 33 µs of processor time here, 62 by redis-py's Connection and 116 by its
-client, on one and the same machine.
+A thin layer on hiredis, the parser that redis-py has too, because a script call needs no task, no future and no retry:
+calls that follow each other cost 33 µs of processor time each here, 62 by redis-py's Connection and 116 by its client,
+on the same machine.
 """
 
 import asyncio
@@ -22,20 +22,24 @@ log = logging.getLogger(__name__)
 
 Command = Sequence[str | bytes | int]
 OnReply = Callable[[Any], None]
-"""Called with what the server answers; an error it answers with comes as `hiredis.ReplyError`."""
+"""Called with the server's reply; an error reply comes as `hiredis.ReplyError`."""
 
 MOST_SECONDS: Final = 2.0
-"""To connect, whatever REDIS_TIMEOUT allows: when packets vanish, TCP repeats its first one ever more rarely, and a
-fresh attempt finds a server that is back sooner than an old one."""
+"""To connect, even if REDIS_TIMEOUT allows more: when packets vanish, TCP repeats its first one ever more rarely, so a
+new attempt finds a server that is back sooner than an old one."""
 
 NAME: Final = "ratelimit"
-"""What CLIENT LIST and ACL LOG say of our connections."""
+"""Of our connections, in CLIENT LIST and ACL LOG."""
 
 _pack: Final[Callable[[Any], bytes]] = hiredis.pack_command
 
 
+def noop(*_: object) -> None:
+    """A callback that does nothing."""
+
+
 class Link(asyncio.Protocol):
-    """A connection that is open; `on_lost` is called once when it is not any more, unless `abort` was called."""
+    """An open connection; `on_lost` is called once when it is lost, but not after `abort`."""
 
     def __init__(self) -> None:
         self.on_lost: Callable[[Fault], None] | None = None
@@ -43,18 +47,18 @@ class Link(asyncio.Protocol):
         self._replies: deque[OnReply] = deque()
         self._transport: asyncio.Transport | None = None
         self._fault: Fault | None = None
-        """Why it is lost."""
+        """Why the connection is lost."""
 
     @classmethod
     async def open(cls, login: Login) -> Self:
-        """A connection that is let in. Raises Fault."""
+        """Connect and log in. Raises Fault."""
         link: Self | None = None
         try:
             async with asyncio.timeout(min(login.timeout, MOST_SECONDS)):
                 link = await cls._connect(login)
                 for command in login.greeting:
-                    await link.ask(*command)
-                await link.introduce()
+                    await link.execute(*command)
+                await link.set_client_name()
         except BaseException as error:
             if link is not None:
                 link.abort()
@@ -76,7 +80,7 @@ class Link(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, places: Sequence[Tcp], login: Login) -> Self:
-        """A connection to the first of these addresses of one name that takes one; each has its part of the time."""
+        """Connect to the first of these addresses of one host that accepts; each has its share of the time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + min(login.timeout, MOST_SECONDS)
         last: Exception | None = None
@@ -92,44 +96,44 @@ class Link(asyncio.Protocol):
                 last = error
         raise last or OSError(f"{login.address} has no address")
 
-    def call(self, command: Command, on_reply: OnReply) -> None:
-        """Send a command; `on_reply` is called when its answer comes, and never when the connection is lost first.
+    def send(self, command: Command, on_reply: OnReply) -> None:
+        """Send a command; `on_reply` is called with its reply, and never when the connection is lost before.
 
         Raises ValueError when the command cannot be written as bytes.
         """
         assert self._transport is not None, "a link is made by open"
         if self._fault is not None:
             return
-        packed = _pack(tuple(command))  # first: a reply that is waited for in vain would be taken for the next one's
+        packed = _pack(tuple(command))  # before the append: replies are matched by their order alone
         self._replies.append(on_reply)
         self._transport.write(packed)
 
-    def ask(self, *command: str | bytes | int) -> asyncio.Future[Any]:
-        """The same, to be awaited. Raises Fault, also when the connection is lost."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    def execute(self, *command: str | bytes | int) -> asyncio.Future[Any]:
+        """Send a command, and await its reply. Raises Fault, also when the connection is lost."""
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._fault is not None:
-            answer.set_exception(self._fault)
+            reply.set_exception(self._fault)
         else:
-            self.call(command, _Answer(answer))
-        return answer
+            self.send(command, _Reply(reply))
+        return reply
 
     def abort(self) -> None:
-        """Close at once and forget what was called."""
+        """Close at once; the callbacks of commands in flight are not called."""
         self.on_lost = None
         self._lose(Fault("reset"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there."""
+        """Keep the transport, as asyncio.Protocol says."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came: hand out every reply that is whole."""
+        """Call the callback of each whole reply."""
         reader, replies = self._reader, self._replies
         reader.feed(data)
         try:
             while (reply := reader.gets()) is not False:
                 if not replies:
-                    if isinstance(reply, hiredis.ReplyError):  # why it is about to hang up
+                    if isinstance(reply, hiredis.ReplyError):  # why it is about to close the connection
                         self._lose(fault_of_reply(reply))
                         return
                     raise hiredis.ProtocolError("it speaks unasked")  # noqa: TRY301  # as any other bytes that are wrong
@@ -140,18 +144,18 @@ class Link(asyncio.Protocol):
             log.exception("a reply of Redis could not be used")
             self._lose(Fault("error", "a reply that could not be used"))
 
-    async def introduce(self) -> None:
-        """Give it a name for CLIENT LIST. A user who may not set one is let in all the same."""
-        # Nothing else is written before the answer has come: a server that has no room says so and hangs up, and a
-        # second write, which would fail then, would end the connection before that is read.
+    async def set_client_name(self) -> None:
+        """Name the connection for CLIENT LIST. A user without that permission connects all the same."""
+        # Nothing else is written before the reply: a server at its maxclients sends an error and closes; a second write
+        # would fail, and end the connection before the error is read.
         try:
-            await self.ask("CLIENT", "SETNAME", NAME)
+            await self.execute("CLIENT", "SETNAME", NAME)
         except Fault as fault:
-            if self._fault is not None or fault.cause in _HANGS_UP:
+            if self._fault is not None or fault.cause in _CLOSES:
                 raise
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """Call `on_lost`, as asyncio.Protocol says."""
         self._lose(fault_of_exception(error or ConnectionResetError()))
 
     def _lose(self, fault: Fault) -> None:
@@ -161,33 +165,33 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         for on_reply in replies:
-            if isinstance(on_reply, _Answer):
+            if isinstance(on_reply, _Reply):
                 on_reply.fail(fault)
         if on_lost is not None:
             on_lost(fault)
 
 
-class _Answer:
-    """Puts a reply where somebody waits for it."""
+class _Reply:
+    """The callback that completes a future."""
 
-    def __init__(self, answer: asyncio.Future[Any]) -> None:
-        self._answer = answer
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._future = future
 
     def __call__(self, reply: Any) -> None:
-        if self._answer.done():
+        if self._future.done():
             return
         if isinstance(reply, hiredis.ReplyError):
             fault = fault_of_reply(reply)
             fault.__cause__ = reply
-            self._answer.set_exception(fault)
+            self._future.set_exception(fault)
         else:
-            self._answer.set_result(reply)
+            self._future.set_result(reply)
 
     def fail(self, fault: Fault) -> None:
-        """There will be no reply."""
-        if not self._answer.done():
-            self._answer.set_exception(fault)
+        """Complete it with an error: there will be no reply."""
+        if not self._future.done():
+            self._future.set_exception(fault)
 
 
-_HANGS_UP: Final = frozenset({"maxclients", "protected"})
-"""Causes that a server names unasked."""
+_CLOSES: Final = frozenset({"maxclients", "protected"})
+"""Causes that a server sends before it closes a connection."""

@@ -1,16 +1,16 @@
-"""Requests that wait for their hits to be decided, and how long each may wait. Pure. Hot path.
+"""Requests that wait for Redis, and how long each may wait. Pure. Hot path.
 
-Law: each that is not taken back is answered exactly once: by its last decision, or when its time is over by policy,
-whichever comes first. What comes later is dropped.
+Law: each request that is not cancelled is answered exactly once: when its last hit is decided, or by policy at its
+deadline, whichever comes first. Later decisions are dropped.
 
-A request has the time that its caller grants, less a margin for the way back. A caller that names a deadline with its
-call (`grpc-timeout`) waits no longer, and would wait as long: on a busy machine a Redis that is well may take more than
-any constant. So `STORE_DEADLINE` is an upper bound only where it is set.
+A request may wait as long as its caller does, less a margin for the way back. A caller that sends a deadline
+(`grpc-timeout`) has chosen it: on a busy machine a healthy Redis may need more than any constant. So `STORE_DEADLINE`
+is only an upper bound, where it is set.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ratelimit_service.errors import StoreError
@@ -24,11 +24,31 @@ from ratelimit_service.telemetry.metric import Metric, MetricType
 
 log = logging.getLogger(__name__)
 
+DEFAULT_GRANTED: Final = SECOND
+"""Microseconds for a caller without a deadline, unless STORE_DEADLINE says so. Such a caller waits as long as it takes:
+a second is more than a busy machine needs, and when Redis hangs only the requests of the first second wait."""
 
-class Waiting:
-    """A request; its hits travel in `left` parts, to one server each."""
+MARGIN: Final = 4
+"""1/4 of the caller's time is left for the way back: 5 ms of the 20 ms that are Envoy's default."""
 
-    __slots__ = ("answered", "deadline", "done", "error", "failed", "granted", "hits", "left", "sent")
+MOST_MARGIN: Final = 50_000
+"""Microseconds."""
+
+_PRECISION: Final = 6
+"""Binary digits of the granted time that count; the rest is rounded off. Requests with equal time share a queue, and
+callers that forward what is left of their own deadline send another time with each call."""
+
+_MOST_TIMEOUTS: Final = 4096
+"""Callers' timeouts remembered with their queue."""
+
+CLOSE: Final = 0.2
+"""An answer in this last part of the granted time nearly missed the deadline."""
+
+
+class PendingRequest:
+    """A request whose hits are not all decided; they travel in `parts_left` parts."""
+
+    __slots__ = ("answered", "deadline", "done", "error", "failed", "granted", "hits", "parts_left", "sent")
 
     def __init__(self, hits: Sequence[Hit], done: Done, deadline: float, granted: float) -> None:
         self.hits = hits
@@ -36,169 +56,134 @@ class Waiting:
         self.deadline = deadline
         """Seconds of the monotonic clock."""
         self.granted = granted
-        """Seconds that it had when it came."""
-        self.left = 0
+        """Seconds from its arrival to its deadline."""
+        self.parts_left = 0
         self.answered = False
         self.sent = False
-        """Some part of it is on its way, or was."""
+        """Some part of it was sent."""
         self.failed = False
         """Some part of it was decided by policy."""
         self.error: StoreError | None = None
 
     def settle(self) -> None:
-        """One more part has its decisions; the last one answers the request."""
-        self.left -= 1
-        if self.left <= 0 and not self.answered:
-            self.answer()
+        """Count one more part as decided; the last one answers the request."""
+        self.parts_left -= 1
+        if self.parts_left > 0 or self.answered:
+            return
+        self.answered = True
+        try:
+            self.done(self.error)
+        except Exception:  # the callback of one request must not harm the others of its pipeline
+            log.exception("a request could not be answered")
 
     def cancel(self) -> bool:
-        """As Cancel says: as long as no part of it is sent, or decided."""
+        """As Cancel says: until the first part of it is sent or decided."""
         if self.sent or self.failed or self.answered:
             return False
         self.answered = True
         return True
 
-    def answer(self) -> None:
-        """Now. Whatever the caller does with it harms no other request of the batch."""
-        self.answered = True
-        try:
-            self.done(self.error)
-        except Exception:
-            log.exception("a request could not be answered")
+    def is_close(self, now: float) -> bool:
+        """An answer now comes in time, and nearly missed the deadline."""
+        return not self.answered and now > self.deadline - self.granted * CLOSE
 
 
-class WaitingRoom:
-    """All requests that wait, a queue for each time that is granted: in each the first has the first deadline."""
+class DeadlineQueue:
+    """Requests that are granted the same time: the first one has the first deadline."""
 
-    def __init__(self, policy: Policy) -> None:
+    __slots__ = ("append", "requests", "seconds", "total")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        """Granted to each."""
+        self.requests: deque[PendingRequest] = deque()
+        self.append = self.requests.append
+        self.total = 0
+        """Requests that were ever in it."""
+
+
+class PendingRequests:
+    """All requests that wait. With `most_granted` (microseconds) no request is granted more time."""
+
+    def __init__(self, policy: Policy, most_granted: int = 0) -> None:
         self.errors: dict[str, int] = {}
         """Requests of which some part was answered by policy, by the first cause."""
         self.close_calls = 0
         """Requests that were decided in the last fifth of their time."""
+        self.by_timeout: dict[int | None, DeadlineQueue] = {}
+        """The queues of timeouts that were seen before; `queue_for` knows all."""
         self._policy = policy
-        self._queues: dict[int, deque[Waiting]] = {}
+        self._most_granted = most_granted
+        self._queues: dict[int, DeadlineQueue] = {}
 
     def __len__(self) -> int:
-        """How many wait, or have been answered while one before them in their queue waits."""
-        return sum(map(len, self._queues.values()))
+        """How many wait, or are answered while one before them in their queue waits."""
+        return sum(len(queue.requests) for queue in self._queues.values())
 
-    def queue(self, granted: int) -> Callable[[Waiting], None]:
-        """Puts requests that are granted so many microseconds where they wait."""
-        return self._queues.setdefault(granted, deque()).append
+    def queue_for(self, timeout: int | None) -> DeadlineQueue:
+        """The queue for requests whose caller waits that long, in microseconds; None: the caller has no deadline."""
+        if len(self.by_timeout) >= _MOST_TIMEOUTS:
+            self.by_timeout.clear()
+        granted = self._granted(timeout)
+        queue = self._queues.get(granted)
+        if queue is None:
+            queue = self._queues[granted] = DeadlineQueue(granted / SECOND)
+        self.by_timeout[timeout] = queue
+        return queue
 
-    def fail(self, waiting: Waiting, hits: Sequence[Hit], fault: Fault) -> None:
+    def fail(self, request: PendingRequest, hits: Sequence[Hit], fault: Fault) -> None:
         """Decide a part of a request by policy."""
-        if waiting.answered:
+        if request.answered:
             return
         cause = fault.cause
-        if not waiting.failed:
-            waiting.failed = True
+        if not request.failed:
+            request.failed = True
             self.errors[cause] = self.errors.get(cause, 0) + 1
         error = self._policy.answer(hits, CAUSES[cause].words)
-        waiting.error = waiting.error or error
-        waiting.settle()
+        request.error = request.error or error
+        request.settle()
 
-    def dismiss(self) -> None:
-        """Forget those at the heads of the queues that have been answered.
-
-        Were they kept until their deadline, the garbage collector would go through them again and again: 20 µs a
-        request with a deadline of a second.
-        """
+    def pop_answered(self) -> None:
+        """Remove the answered requests at the heads of the queues."""
+        # Kept until their deadline, the garbage collector would visit them again and again: 20 µs a request with a
+        # deadline of a second.
         for queue in self._queues.values():
-            while queue and queue[0].answered:
-                queue.popleft()
+            requests = queue.requests
+            while requests and requests[0].answered:
+                requests.popleft()
 
     def expire(self, now: float) -> float | None:
-        """Answer what has waited too long; says when the next one's time is over, None when none waits."""
+        """Answer the requests whose deadline has passed; returns the next deadline, None when no request waits."""
         soonest: float | None = None
-        for queue in tuple(self._queues.values()):  # what is answered may ask again
-            while queue:
-                waiting = queue[0]
-                if not waiting.answered:
-                    if waiting.deadline > now:
-                        if soonest is None or waiting.deadline < soonest:
-                            soonest = waiting.deadline
+        for queue in tuple(self._queues.values()):  # the callback of an answered request may add a queue
+            requests = queue.requests
+            while requests:
+                request = requests[0]
+                if not request.answered:
+                    if request.deadline > now:
+                        if soonest is None or request.deadline < soonest:
+                            soonest = request.deadline
                         break
-                    self._give_up(waiting, _LATE)
-                queue.popleft()
+                    self._fail_undecided(request, _LATE)
+                requests.popleft()
         return soonest
 
-    def clear(self, fault: Fault) -> None:
-        """Answer all."""
+    def fail_all(self, fault: Fault) -> None:
+        """Answer all requests by policy."""
         for queue in tuple(self._queues.values()):
-            for waiting in tuple(queue):
-                if not waiting.answered:
-                    self._give_up(waiting, fault)
-            queue.clear()
-
-    def _give_up(self, waiting: Waiting, fault: Fault) -> None:
-        """Answer what is decided as it is, and the rest by policy."""
-        waiting.left = 0
-        self.fail(waiting, [hit for hit in waiting.hits if not hasattr(hit, "decision")], fault)
-
-
-_LATE: Final = Fault("timeout")
-
-
-DEFAULT: Final = SECOND
-"""Microseconds for a caller that names no deadline, unless STORE_DEADLINE says so. Such a caller waits as long as it
-takes: a second is more than a busy machine needs, and when Redis hangs only the requests of the first second wait."""
-
-MARGIN: Final = 4
-"""One part in so many of what is granted is left for the way back: 5 ms of the 20 that Envoy grants by default."""
-
-MOST_MARGIN: Final = 50_000
-"""Microseconds."""
-
-_PRECISION: Final = 6
-"""Binary digits of a deadline that count; the rest is rounded off. Requests with one deadline wait in one queue, and
-callers that tell what is left of a deadline of their own tell another time with each call."""
-
-_MOST_KNOWN: Final = 4096
-"""Timeouts remembered as they came."""
-
-
-class Grant:
-    """What some requests are granted; `enter` puts one of them into their queue."""
-
-    __slots__ = ("enter", "requests", "seconds")
-
-    def __init__(self, seconds: float, enter: Callable[[Waiting], None]) -> None:
-        self.seconds = seconds
-        self.enter = enter
-        self.requests = 0
-
-
-class Grants:
-    """By what callers grant, in microseconds; None by those that do not say. With `most` none is granted more."""
-
-    def __init__(self, room: WaitingRoom, most: int = 0) -> None:
-        self.known: dict[int | None, Grant] = {}
-        """By what came before; `of` has all."""
-        self._room = room
-        self._most = most
-        self._grants: dict[int, Grant] = {}
-
-    def of(self, timeout: int | None) -> Grant:
-        """What is granted by this caller."""
-        if len(self.known) >= _MOST_KNOWN:
-            self.known.clear()
-        microseconds = self._granted(timeout)
-        grant = self._grants.get(microseconds)
-        if grant is None:
-            enter = self._room.queue(microseconds)
-            grant = self._grants[microseconds] = Grant(microseconds / SECOND, enter)
-        self.known[timeout] = grant
-        return grant
+            for request in tuple(queue.requests):
+                if not request.answered:
+                    self._fail_undecided(request, fault)
+            queue.requests.clear()
 
     def metrics(self) -> Sequence[Metric]:
-        """What is in force, and what was granted."""
-        bounds = [((("bound", "default"),), (self._most or DEFAULT) / SECOND)]
-        if self._most:
-            bounds.append(((("bound", "most"),), self._most / SECOND))
+        """The bounds in force, the time granted, and how many answers were nearly late."""
+        bounds = [((("bound", "default"),), (self._most_granted or DEFAULT_GRANTED) / SECOND)]
+        if self._most_granted:
+            bounds.append(((("bound", "most"),), self._most_granted / SECOND))
         granted = Latency()
-        for grant in self._grants.values():
-            granted.observe_all(int(grant.seconds * 1e9), grant.requests)
+        for queue in self._queues.values():
+            granted.observe_all(int(queue.seconds * 1e9), queue.total)
         return (
             Metric(
                 "ratelimit_store_deadline_seconds",
@@ -213,12 +198,26 @@ class Grants:
                 "Time that the store was given for a request: what its caller granted, less the way back.",
                 [((), granted)],
             ),
+            Metric(
+                "ratelimit_store_late_answers_total",
+                MetricType.COUNTER,
+                "Requests that the store decided in the last fifth of the time that it was given.",
+                [((), self.close_calls)],
+            ),
         )
 
     def _granted(self, timeout: int | None) -> int:
-        """Rounded down, in microseconds."""
+        """The time for Redis, in microseconds, rounded down."""
         if timeout is None:
-            return self._most or DEFAULT
+            return self._most_granted or DEFAULT_GRANTED
         granted = timeout - min(timeout // MARGIN, MOST_MARGIN)
         granted -= granted % (1 << max(0, granted.bit_length() - _PRECISION))
-        return min(granted, self._most) if self._most else granted
+        return min(granted, self._most_granted) if self._most_granted else granted
+
+    def _fail_undecided(self, request: PendingRequest, fault: Fault) -> None:
+        """Answer the request: its decided hits as they are, the others by policy."""
+        request.parts_left = 0
+        self.fail(request, [hit for hit in request.hits if not hasattr(hit, "decision")], fault)
+
+
+_LATE: Final = Fault("timeout")
