@@ -5,7 +5,6 @@ A new pair is used from the next connection on; a broken one is reported once, a
 
 import logging
 import ssl
-import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
 from ipaddress import ip_address
@@ -13,7 +12,7 @@ from time import time
 from typing import Final, NamedTuple
 
 from ratelimit_service.errors import StartError
-from ratelimit_service.system.disk import PATIENCE_SECONDS, START_PATIENCE_SECONDS, BoundedRead, read_file
+from ratelimit_service.system.disk import Change, ReloadedFiles, read_file
 from ratelimit_service.telemetry.metric import Metric, MetricType
 from ratelimit_service.transports.options import Tls
 
@@ -32,72 +31,52 @@ class Pems(NamedTuple):
     client_ca: bytes | None
 
 
+Dates = tuple[int, int] | None
+"""From when to when a certificate is valid, in seconds since the epoch; None where that is not known."""
+
+
 class Certificates:
-    """The certificates in use. StartError from the constructor, in one line, when they cannot be used."""
+    """The certificate in use, its key, and the CA of clients. StartError, in one line, when they cannot be used."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
-        self._refused: object = None
-        # Transports may ask from several threads at once; a change is to be logged once.
-        self._lock = threading.Lock()
-        self._files = BoundedRead(partial(_read, tls))
-        self._current = self._read(START_PATIENCE_SECONDS)
-        self._dates = _dates(_check(tls, self._current), self._current)
-        if problem := _out_of_date(self._dates):
-            # Whoever starts with it may have none that is better, and clients that do not look.
+        try:
+            self._files = ReloadedFiles(partial(_read, tls), partial(_load, tls), partial(_load_valid, tls))
+        except TimeoutError as error:
+            raise StartError(self._not_read(error)) from error
+        _, dates = self._files.loaded
+        if problem := _out_of_date(dates):
+            # A service may start with it all the same: there may be none that is better, and clients that do not look.
             log.warning("certificate %s: %s", tls.cert, problem)
 
     def current(self) -> Pems:
-        """What to use now: another object if the files have changed and are good; never raises. For each connection."""
-        with self._lock:
-            try:
-                self._look()
-            except StartError as error:
-                self._refuse(str(error), error)
-            return self._current
+        """What to use for a new connection: another object if the files have changed and are good; never raises."""
+        match self._files.refresh():
+            case Change.LOADED:
+                log.info("certificate loaded again from %s", self._tls.cert)
+            case Change.RESTORED:
+                log.info("certificate %s is again the one in use", self._tls.cert)
+            case Change.REFUSED:
+                problem = self._files.problem
+                text = self._not_read(problem) if isinstance(problem, TimeoutError) else problem
+                log.error("certificate not loaded, the old one stays: %s", text)
+        return self._files.loaded[0]
 
     def metrics(self) -> Sequence[Metric]:
-        """As metrics, and as the files are now: whoever asks need not wait for the next connection."""
-        self.current()
-        meaning = "Whether the certificate on disk is in use; 0 when it cannot be used, and an older one is."
-        good = int(self._refused is None)
+        """Whether the files as they are now are in use, and when the certificate expires."""
+        self.current()  # not only when the next connection comes
         name = "ratelimit_tls_reload_last_attempt_successful"
-        found = [Metric(name, MetricType.GAUGE, meaning, [((), good)], merge_by_min=True)]
-        if self._dates is not None:
-            name, meaning = "ratelimit_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires."
-            found.append(Metric(name, MetricType.GAUGE, meaning, [((), self._dates[1])], merge_by_min=True))
+        text = "Whether the certificate on disk is in use; 0 when it cannot be used, and an older one is."
+        good = int(self._files.problem is None)
+        found = [Metric(name, MetricType.GAUGE, text, [((), good)], merge_by_min=True)]
+        _, dates = self._files.loaded
+        if dates is not None:
+            name, text = "ratelimit_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires."
+            found.append(Metric(name, MetricType.GAUGE, text, [((), dates[1])], merge_by_min=True))
         return found
 
-    def _look(self) -> None:
-        pems = self._read()
-        if pems == self._current:
-            if self._refused is not None:
-                self._refused = None
-                log.info("certificate %s is again the one in use", self._tls.cert)
-            return
-        if pems == self._refused:
-            return
-        try:
-            dates = _check_better(self._tls, pems)
-        except StartError as error:
-            if pems == self._read():
-                self._refuse(pems, error)
-            return
-        if pems != self._read():
-            return  # they change this moment; the next connection sees what becomes of it
-        self._current, self._dates, self._refused = pems, dates, None
-        log.info("certificate loaded again from %s", self._tls.cert)
-
-    def _read(self, patience_seconds: float = PATIENCE_SECONDS) -> Pems:
-        try:
-            return self._files.now(patience_seconds)
-        except TimeoutError as error:
-            raise StartError(f"cannot read the certificate {self._tls.cert}: {error.strerror}") from error
-
-    def _refuse(self, what: object, error: StartError) -> None:
-        if what != self._refused:
-            self._refused = what
-            log.error("certificate not loaded, the old one stays: %s", error)
+    def _not_read(self, error: TimeoutError) -> str:
+        return f"cannot read the certificate {self._tls.cert}: {error.strerror}"
 
 
 def _read(tls: Tls) -> Pems:
@@ -137,16 +116,21 @@ def _check(tls: Tls, pems: Pems) -> ssl.SSLContext:
     return context
 
 
-def _check_better(tls: Tls, pems: Pems) -> tuple[int, int] | None:
-    """As `_check`, and StartError too when clients will refuse it for its dates: then the old one is no worse."""
-    dates = _dates(_check(tls, pems), pems)
+def _load(tls: Tls, pems: Pems) -> tuple[Pems, Dates]:
+    """The files, and the dates of the certificate; StartError when they cannot be used."""
+    return pems, _dates(_check(tls, pems), pems)
+
+
+def _load_valid(tls: Tls, pems: Pems) -> tuple[Pems, Dates]:
+    """As `_load`; StartError also when clients will refuse the certificate for its dates: the old one is no worse."""
+    _, dates = loaded = _load(tls, pems)
     if problem := _out_of_date(dates):
         raise StartError(f"cannot use the certificate {tls.cert}: {problem}")
-    return dates
+    return loaded
 
 
-def _dates(server: ssl.SSLContext, pems: Pems) -> tuple[int, int] | None:
-    """From when to when the certificate is valid, as a client sees it that trusts nothing else: `ssl` reads no file.
+def _dates(server: ssl.SSLContext, pems: Pems) -> Dates:
+    """The dates of the certificate, as a client sees it that trusts nothing else: `ssl` does not read them from a file.
 
     None when such a client finds something else wrong with it.
     """
@@ -168,7 +152,7 @@ def _dates(server: ssl.SSLContext, pems: Pems) -> tuple[int, int] | None:
     return first, last
 
 
-def _out_of_date(dates: tuple[int, int] | None) -> str:
+def _out_of_date(dates: Dates) -> str:
     """What is wrong with them now, if anything."""
     now = time()
     if dates is None:

@@ -7,7 +7,7 @@ from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.settings import RedisSettings, Settings
 from ratelimit_service.settings.fields import RedisType
 from ratelimit_service.settings.redis_url import Servers, read_auth, read_servers
-from ratelimit_service.stores.redis.tls import Certificates
+from ratelimit_service.stores.redis.tls import RedisCertificates
 from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import SECOND
 
@@ -24,7 +24,7 @@ class Target:
     password: str = field(default="", repr=False)
     sentinel_user: str = field(default="", repr=False)
     sentinel_password: str = field(default="", repr=False)
-    certificates: Certificates | None = field(default=None, repr=False)
+    certificates: RedisCertificates | None = field(default=None, repr=False)
     """None without TLS."""
 
     def at(self, address: Address) -> "Login":
@@ -103,5 +103,5 @@ def _target(redis: RedisSettings, settings: Settings) -> Target:
         password,
         sentinel_user,
         sentinel_password,
-        Certificates(settings) if redis.tls or servers.tls else None,
+        RedisCertificates(settings) if redis.tls or servers.tls else None,
     )

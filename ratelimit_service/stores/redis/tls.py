@@ -9,50 +9,43 @@ import ssl
 
 from ratelimit_service.errors import StartError
 from ratelimit_service.settings import Settings
-from ratelimit_service.system.disk import START_PATIENCE_SECONDS, BoundedRead, read_file
+from ratelimit_service.system.disk import Change, ReloadedFiles, read_file
 
 log = logging.getLogger(__name__)
 
 
-class Certificates:
-    """Those of the settings. StartError from the constructor when they cannot be used."""
+class RedisCertificates:
+    """The certificates of the settings. StartError from the constructor when they cannot be used."""
 
     def __init__(self, settings: Settings) -> None:
         self._ca = settings.redis_tls_cacert
         self._cert = settings.redis_tls_client_cert
         self._key = settings.redis_tls_client_key
         self._check_hostname = not settings.redis_tls_skip_hostname_verification
-        self._held: list[bytes] = []
-        self._files = BoundedRead(self._read)
-        self._refused = ""
         try:
-            self._held = self._files.now(START_PATIENCE_SECONDS)
-            self._current = self._load()
-        except OSError as error:
+            self._files = ReloadedFiles(self._read, self._load)
+        except OSError as error:  # ssl.SSLError is one
             raise StartError(
                 "cannot use the certificates of REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY:"
                 f" {error}"
             ) from error
 
     def current(self) -> ssl.SSLContext:
-        """What to connect with now; never raises."""
-        try:
-            held = self._files.now()
-            if held != self._held:
-                self._current, self._held = self._load(), held
+        """What to use for a new connection; never raises."""
+        match self._files.refresh():
+            case Change.LOADED:
                 log.info("certificates for Redis loaded again")
-            self._refused = ""
-        except OSError as error:  # ssl.SSLError is one
-            if str(error) != self._refused:
-                self._refused = str(error)
-                log.error("certificates for Redis not loaded, the old ones stay: %s", error)  # noqa: TRY400 - one line
-        return self._current
+            case Change.RESTORED:
+                log.info("certificates for Redis are again those in use")
+            case Change.REFUSED:
+                log.error("certificates for Redis not loaded, the old ones stay: %s", self._files.problem)
+        return self._files.loaded
 
     def _read(self) -> list[bytes]:
         return [read_file(path) for path in (self._ca, self._cert, self._key) if path]
 
-    def _load(self) -> ssl.SSLContext:
-        """As upstream has it: the CA comes on top of the system's, and the name may be left unchecked."""
+    def _load(self, _: list[bytes]) -> ssl.SSLContext:
+        """As envoyproxy/ratelimit: the CA is added to the system's, and the name may be left unchecked."""
         context = ssl.create_default_context()
         if self._ca:
             context.load_verify_locations(self._ca)
