@@ -264,9 +264,9 @@ class WorkerSlot:
                 self.state = SlotState.READY
             case ["failed", problem]:
                 self.problem = problem
-            case ["answer", number, body]:
+            case ["response", number, body]:
                 self._calls.pop(number)(bytes_of(body))
-            case ["refusal", number, status, text]:
+            case ["error", number, status, text]:
                 self._calls.pop(number)(RpcError(Status(status), text))
         self.warned = False
         if self.ready:

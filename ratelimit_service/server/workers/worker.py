@@ -1,4 +1,4 @@
-"""One worker: an engine that answers the connections its parent hands over, and does what the parent says."""
+"""One worker: an engine that answers on the connections its parent hands over, and obeys the messages of the parent."""
 
 import asyncio
 import logging
@@ -24,28 +24,29 @@ from ratelimit_service.transports.http2 import Http2Transport
 
 log = logging.getLogger(__name__)
 
-REPORT_SECONDS: Final = 1.0
-"""How often it tells what it has counted, asked or not: so much is lost when it is killed."""
+_REPORT_SECONDS: Final = 1.0
+"""How often it reports what it has counted, also when no report was requested: a killed worker loses this much."""
 
 _PAUSE_SECONDS: Final = 1.0
-"""When files have run out: the parent gives what waits at the door to others in half that time."""
+"""How long no connection is received after the process ran out of files. After half of this time the parent hands the
+connections that wait to other workers."""
 
 
-def main(channel: int, door: int) -> int:
-    """Work with these open files; the answer is the exit code."""
-    # They are the parent's, who says what is to be done. Whatever sends them to every process must not hurry a worker.
+def main(channel: int, handoff: int) -> int:
+    """Work with these open files until the parent ends it; returns the exit code."""
+    # Signals are for the parent, which sends messages. One that goes to every process must not cut a drain short.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_SECONDS)
-    return uvloop.run(_work(socket.socket(fileno=channel), socket.socket(fileno=door)))
+    return uvloop.run(_work(socket.socket(fileno=channel), socket.socket(fileno=handoff)))
 
 
-async def _work(end: socket.socket, door: socket.socket) -> int:
+async def _work(end: socket.socket, handoff: socket.socket) -> int:
     channel = await Channel.over(end)
     async for kind, number, settings in channel.messages():
         assert kind == "start", kind
         try:
-            worker = Worker(number, Settings.model_validate(settings), channel, door)
+            worker = Worker(number, Settings.model_validate(settings), channel, handoff)
             await worker.start()
         except StartError as error:
             channel.send("failed", str(error))
@@ -60,88 +61,93 @@ async def _work(end: socket.socket, door: socket.socket) -> int:
 
 
 class Worker:
-    """Start, serve, stop."""
+    """The worker, from its start to its end."""
 
-    def __init__(self, number: int, settings: Settings, channel: Channel, door: socket.socket) -> None:
+    def __init__(self, number: int, settings: Settings, channel: Channel, handoff: socket.socket) -> None:
         start_logging(settings.log_level, settings.log_format, worker=number)
         self.failed = False
-        """It stops because something went wrong here."""
+        """It stops because of an error of its own."""
         self._settings = settings
         self._channel = channel
-        self._door = door
+        self._handoff = handoff
         self._engine = Engine(settings)
-        assert isinstance(self._engine.transport, Http2Transport), "the settings have seen to it"
+        assert isinstance(self._engine.transport, Http2Transport), "settings with another transport are refused"
         self._transport = self._engine.transport
         self._reporter = Reporter(self._engine)
         self._sources: asyncio.Queue[Sequence[Source]] = asyncio.Queue()
-        self._asked = asyncio.Event()
-        self._question = 0
-        self._told_to_stop = asyncio.Event()
-        self._taken = 0
-        self._lost = 0
+        """Rules that are not loaded yet."""
+        self._report_due = asyncio.Event()
+        self._report_number = 0
+        """The number of the last report that the parent has requested."""
+        self._stopping = asyncio.Event()
+        self._received = 0
+        self._closed = 0
         self._out_of_files = False
         self._resuming: asyncio.TimerHandle | None = None
-        self._telling = False
+        self._counts_due = False
+        """The parent does not yet know how many connections were received and closed."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Make ready to answer, though there are no rules yet."""
+        """Get ready to answer; there are no rules yet."""
         await self._engine.listen([])
         await self._engine.serve()
 
     async def serve(self) -> None:
-        """Until the parent says stop, or is gone."""
-        self._tasks = [asyncio.create_task(work) for work in (self._listen(), self._load(), self._report())]
+        """Answer until the parent sends `stop`, or is gone."""
+        self._tasks = [
+            asyncio.create_task(work) for work in (self._read_messages(), self._load_rules(), self._send_reports())
+        ]
         for task in self._tasks:
-            task.add_done_callback(self._has_ended)
-        self._open_door()
-        await self._told_to_stop.wait()
+            task.add_done_callback(self._on_task_end)
+        self._receive_connections()
+        await self._stopping.wait()
 
     async def stop(self) -> None:
-        """Finish what is in flight, tell the last counts, and close."""
+        """Finish the calls in flight, send the last report, and close."""
         if self._resuming is not None:
             self._resuming.cancel()
-        asyncio.get_running_loop().remove_reader(self._door)
-        self._door.close()
+        asyncio.get_running_loop().remove_reader(self._handoff)
+        self._handoff.close()
         await self._engine.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._reporter.report(self._channel.send, self._question)
+        await self._reporter.report(self._channel.send, self._report_number)
         await self._engine.close()
         await self._channel.close()
 
-    async def _listen(self) -> None:
+    async def _read_messages(self) -> None:
         async for message in self._channel.messages():
             match message:
                 case ["rules", sources]:
                     self._sources.put_nowait([Source(path, bytes_of(text)) for path, text in sources])
                 case ["call", number, body, timeout]:
-                    self._engine.method.call(bytes_of(body), partial(self._answer, number), timeout)
+                    self._engine.method.call(bytes_of(body), partial(self._reply, number), timeout)
                 case ["explain", number, body, _]:
-                    self._engine.explainer.call(bytes_of(body), partial(self._answer, number))
+                    self._engine.explainer.call(bytes_of(body), partial(self._reply, number))
                 case ["report", number]:
-                    self._question = number
-                    self._asked.set()
+                    self._report_number = number
+                    self._report_due.set()
                 case ["release", count]:
                     self._transport.release(count)
                 case ["drain"]:
-                    self._engine.health.drain()
+                    self._engine.drain()
                 case ["stop"]:
-                    self._told_to_stop.set()
-        if not self._told_to_stop.is_set():
+                    self._stopping.set()
+        if not self._stopping.is_set():
             log.warning("the parent is gone: finishing what is in flight")
-            self._engine.health.drain()
-            self._told_to_stop.set()
+            self._engine.drain()
+            self._stopping.set()
 
-    def _has_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("a task of this worker failed", exc_info=error)
             self.failed = True
-            self._told_to_stop.set()
+            self._stopping.set()
 
-    async def _load(self) -> None:
-        """The parent's book, made of the same files; ready when the first is there, or when there is none yet."""
+    async def _load_rules(self) -> None:
+        """Load the newest rules that the parent sent; ready after the first, also when there are none yet."""
         book: RuleBook | None = None
         ready = False
         while True:
@@ -156,56 +162,56 @@ class Worker:
             if not ready:
                 ready = True
                 self._channel.send("ready")
-            self._asked.set()  # health may have changed
+            self._report_due.set()  # health may have changed
 
-    async def _report(self) -> None:
+    async def _send_reports(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(REPORT_SECONDS):
-                    await self._asked.wait()
+                async with asyncio.timeout(_REPORT_SECONDS):
+                    await self._report_due.wait()
             except TimeoutError:
                 pass
-            self._asked.clear()
+            self._report_due.clear()
             if not self._channel.behind:
-                await self._reporter.report(self._channel.send, self._question)
+                await self._reporter.report(self._channel.send, self._report_number)
 
-    def _answer(self, number: int, answer: bytes | RpcError) -> None:
-        if isinstance(answer, RpcError):
-            self._channel.send("refusal", number, answer.status, answer.message)
+    def _reply(self, number: int, response: bytes | RpcError) -> None:
+        if isinstance(response, RpcError):
+            self._channel.send("error", number, response.status, response.message)
         else:
-            self._channel.send("answer", number, text_of(answer))
+            self._channel.send("response", number, text_of(response))
 
-    def _open_door(self) -> None:
-        asyncio.get_running_loop().add_reader(self._door, self._take)
+    def _receive_connections(self) -> None:
+        asyncio.get_running_loop().add_reader(self._handoff, self._on_connections)
 
-    def _take(self) -> None:
-        """Whoever waits at the door, while files may be opened."""
+    def _on_connections(self) -> None:
+        """Serve all connections that wait in the handoff, or as many as the process may open files for."""
         try:
-            for connection in received(self._door):
+            for connection in received(self._handoff):
                 if self._out_of_files:
                     self._out_of_files = False
                     log.info("connections can be taken again")
-                self._taken += 1
-                self._transport.adopt(connection, self._lose)
-                self._tell()
+                self._received += 1
+                self._transport.adopt(connection, self._on_connection_closed)
+                self._count_connections()
         except OSError as error:
             if not self._out_of_files:
                 self._out_of_files = True
                 log.warning("connections cannot be taken, and go to other workers: %s", error.strerror)
             loop = asyncio.get_running_loop()
-            loop.remove_reader(self._door)
-            self._resuming = loop.call_later(_PAUSE_SECONDS, self._open_door)
+            loop.remove_reader(self._handoff)
+            self._resuming = loop.call_later(_PAUSE_SECONDS, self._receive_connections)
 
-    def _lose(self) -> None:
-        self._lost += 1
-        self._tell()
+    def _on_connection_closed(self) -> None:
+        self._closed += 1
+        self._count_connections()
 
-    def _tell(self) -> None:
-        """Once for all that happens in one turn of the loop."""
-        if not self._telling:
-            self._telling = True
-            asyncio.get_running_loop().call_soon(self._tell_now)
+    def _count_connections(self) -> None:
+        """Send the parent one message for all that happens in one turn of the loop."""
+        if not self._counts_due:
+            self._counts_due = True
+            asyncio.get_running_loop().call_soon(self._send_counts)
 
-    def _tell_now(self) -> None:
-        self._telling = False
-        self._channel.send("connections", self._taken, self._lost)
+    def _send_counts(self) -> None:
+        self._counts_due = False
+        self._channel.send("connections", self._received, self._closed)
