@@ -293,7 +293,7 @@ def test_descriptors_that_no_rule_fits_are_counted_by_domain() -> None:
 
 def test_domains_that_come_out_under_the_same_label_are_one_series() -> None:
     parts = Parts()
-    parts.limiter.domains.know(["a:b", "a_b"])
+    parts.limiter.domains.add_domains(["a:b", "a_b"])
     parts.limiter.domains.of("a:b").unmatched = 1
     parts.limiter.domains.of("a_b").unmatched = 2
 

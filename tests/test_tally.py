@@ -8,7 +8,7 @@ import pytest
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import near_threshold
-from ratelimit_service.telemetry.tally import LONGEST_PATH, Room, Scale, Tallies, Tally
+from ratelimit_service.telemetry.tally import MAX_PATH_LENGTH, ByteBudget, Scale, Tallies, Tally
 
 
 def count(limit: int, cost: int, after: int, *, shadow: bool = False) -> Tally:
@@ -109,7 +109,7 @@ def test_beyond_the_bound_values_are_summed_in_one_tally() -> None:
 
 
 def test_values_of_all_rules_together_take_no_more_bytes_than_they_may() -> None:
-    room = Room(4 * 1024 * 1024)
+    room = ByteBudget(4 * 1024 * 1024)
     rules = [Tallies((f"{rule}", "other"), 1000, room) for rule in range(20)]
     paths = [(f"{rule}", f"{value:0500}") for rule in range(20) for value in range(1000)]
     gc.collect()
@@ -126,14 +126,14 @@ def test_values_of_all_rules_together_take_no_more_bytes_than_they_may() -> None
 
 
 def test_the_bytes_of_rules_that_are_gone_are_there_for_others_after_a_reload() -> None:
-    room, after = Room(1000), Room(1000)
+    room, after = ByteBudget(1000), ByteBudget(1000)
     gone, kept = Tallies(("gone",), 9, room), Tallies(("kept",), 9, room)
     gone.of(("a",))
     gone.of(("b",))
     first = kept.of(("a",))
     full = kept.of(("b",))
 
-    kept.move(after)
+    kept.use_budget(after)
 
     assert kept.of(("a",)) is first
     assert kept.of(("b",)) is not full
@@ -142,7 +142,7 @@ def test_the_bytes_of_rules_that_are_gone_are_there_for_others_after_a_reload() 
 
 def test_a_huge_value_never_becomes_the_name_of_a_metric() -> None:
     tallies = Tallies(("shop", "other"), 2)
-    tallies.of(("shop", "x" * LONGEST_PATH)).total_hits += 1
+    tallies.of(("shop", "x" * MAX_PATH_LENGTH)).total_hits += 1
 
     assert [path for path, _ in tallies.items()] == [("shop", "other")]
 

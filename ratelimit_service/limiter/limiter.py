@@ -69,7 +69,7 @@ class Limiter:
     @book.setter
     def book(self, book: RuleBook | None) -> None:
         if book is not None:
-            self.domains.know(book.domains)
+            self.domains.add_domains(book.domains)
         self._book = book
         self.edition = object()
         """Identifies the book's time in force. A plan of an earlier edition must not be used."""

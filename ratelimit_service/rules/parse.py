@@ -29,7 +29,7 @@ from ratelimit_service.rules.options import (
 )
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold, window_in_words
-from ratelimit_service.telemetry.tally import Path, Room, Tallies, Tally
+from ratelimit_service.telemetry.tally import ByteBudget, Path, Tallies, Tally
 
 
 def parse(
@@ -51,11 +51,11 @@ def parse(
     domains: dict[str, _Domain] = {}
     problems: list[Problem] = []
     warnings: list[LintWarning] = []
-    room = Room()
+    budget = ByteBudget()
     with _no_collections():
         for source in sources:
             report = Report(source.path)
-            parser = _Parser(report, near_ratio, most_values, old, room)
+            parser = _Parser(report, near_ratio, most_values, old, budget)
             with suppress(RulesError):  # stops the file; the report has the problems
                 parser.file(source, domains, merge_domains)
             problems += report.problems
@@ -110,12 +110,12 @@ class _Parser:
     """Reads the rules of one file."""
 
     def __init__(
-        self, report: Report, near_ratio: float, most_values: int, old: Mapping[Path, Rule], room: Room
+        self, report: Report, near_ratio: float, most_values: int, old: Mapping[Path, Rule], budget: ByteBudget
     ) -> None:
         self._report = report
         self._near_ratio = near_ratio
         self._most_values = most_values
-        self._room = room
+        self._budget = budget
         self._old = old
         self._domain = ""
         self._charge: str | None = None
@@ -247,9 +247,9 @@ class _Parser:
             tallies = old.tallies if old is not None else None
             if tallies is None:
                 rest = (self._domain, *("other" if level.by_value else level.name for level in levels), *path_suffix)
-                tallies = Tallies(rest, self._most_values, self._room)
+                tallies = Tallies(rest, self._most_values, self._budget)
             else:
-                tallies.move(self._room)
+                tallies.use_budget(self._budget)
         return Rule(
             self._domain,
             levels,

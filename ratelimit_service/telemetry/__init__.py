@@ -1,1 +1,1 @@
-"""What the parts count, measure and log."""
+"""Metrics and logs: how the parts of the service count, measure and log."""

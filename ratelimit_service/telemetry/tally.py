@@ -1,7 +1,7 @@
-"""What a rule has answered so far, as plain integers. Hot path.
+"""Counts of what a rule, a domain and the service have answered, as plain integers. Hot path.
 
-A tally outlives a reload: a new book takes over the tallies of the old one by their path. What each number counts is
-upstream's, so that its dashboards go on telling the truth.
+A tally outlives a reload: a new book takes over the tallies of the old one by their path. Each number counts what
+upstream's number of that name counts, so that dashboards made for it stay true.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,32 +11,32 @@ from typing import Final, NamedTuple
 from ratelimit_service.model import Decision
 
 Path = tuple[str, ...]
-"""Where a tally stands: the domain, then a name for each level."""
+"""The name of a tally: the domain, then a name for each level."""
 
 OTHER: Path = ("other",)
-"""Where those stand together that are too many to be told apart."""
+"""The path of the tally that adds up all those that are too many to have their own."""
 
-LONGEST_PATH = 1000
-"""Characters; a longer path is made of a request's huge value, which no metric should carry."""
+MAX_PATH_LENGTH = 1000
+"""In characters. A longer path contains a huge value of a request, which no metric should have as a label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The marks of a counter, from an untouched one on."""
+    """The thresholds of a counter, in cost from an empty one on."""
 
     near: int
-    """Above it a hit counts as near the limit."""
+    """Cost above it is near the limit."""
     limit: int
     """The window's requests, or the bucket's burst."""
     room: int
-    """The limit, and what may exceed it."""
+    """The limit, plus what may exceed it."""
 
 
 class PolicyAnswer(NamedTuple):
-    """One way in which a policy answers a hit without the store."""
+    """One way in which a failure policy answers a hit without the store."""
 
     number: str
-    """The number of a Tally that counts it."""
+    """The number of a Tally that counts such hits."""
     policy: str
     outcome: str
     """`allowed`, `refused` or `failed`."""
@@ -51,11 +51,11 @@ POLICY_ANSWERS: Final = (
     PolicyAnswer("local_allowed", "local", "allowed"),
     PolicyAnswer("local_refused", "local", "refused"),
 )
-"""`open` refuses where the limit is 0 or the cost above the limit; `closed` allows a look, which costs 0."""
+"""`open` denies a hit whose limit is 0 or whose cost is above the limit; `closed` allows a hit that costs 0."""
 
 
 class Tally:
-    """Counts of cost, not of calls, except where said otherwise."""
+    """The counts of one rule. All are sums of cost, not numbers of calls."""
 
     __slots__ = (
         *(answer.number for answer in POLICY_ANSWERS),
@@ -76,21 +76,21 @@ class Tally:
         self.total_hits = 0
         self.within_limit = 0
         self.near_limit = 0
-        """What was charged above the near threshold and within the limit."""
+        """Charged above the near threshold and within the limit."""
         self.over_limit = 0
         self.over_limit_with_local_cache = 0
-        """What was refused without asking the store, because it had been a moment ago; in `over_limit` too."""
+        """The part of `over_limit` that was denied without asking the store, which had denied it a moment before."""
         self.exceeded = 0
-        """What lay above the limit and was let through, because the limit may be exceeded by as much."""
+        """Allowed above the limit, as far as the limit may be exceeded."""
         self.spared = 0
-        """What was not charged, because a limit that is charged together with this one refused; in `total_hits` too."""
+        """The part of `total_hits` that was not charged, because another limit of its bundle denied its hit."""
         self.shadow_mode = 0
-        """What a shadow rule let pass although it was over."""
+        """The part of `over_limit` that a shadow rule let pass."""
         self.unlimited = 0
         self.replaced = 0
-        """What another rule of the same request took over."""
+        """Not charged, because another rule of the request replaces this one."""
         self.total_negative_hits = 0
-        # What was answered without the store is in none of the numbers above.
+        # Cost of hits answered without the store; it is in none of the numbers above.
         self.error_failed = 0
         self.open_allowed = 0
         self.open_refused = 0
@@ -100,7 +100,7 @@ class Tally:
         self.local_refused = 0
 
     def count(self, cost: int, decision: Decision, scale: Scale, shadow: bool) -> None:
-        """Add one decision on a counter with that scale."""
+        """Count one decision on a counter with that scale."""
         if cost < 0:
             self.total_negative_hits -= cost
             return
@@ -120,7 +120,7 @@ class Tally:
             if shadow:
                 self.shadow_mode += over
         if over < cost:
-            # The hit crossed the limit: what lay below it, and above the threshold, came near.
+            # The hit crossed the limit: the part of it between the threshold and the limit was near.
             below = scale.limit - scale.near
             self.near_limit += cost - over if cost - over < below else below
 
@@ -129,23 +129,23 @@ class Tally:
         setattr(self, number, getattr(self, number) + cost)
 
     def spare(self, cost: int) -> None:
-        """Add a hit that would have been allowed, and was not charged for another's sake."""
+        """Count a hit that was allowed but not charged, because another hit of its bundle was denied."""
         if cost > 0:
             self.total_hits += cost
             self.spared += cost
 
     def count_by_policy(self, cost: int, policy: str, outcome: str) -> None:
-        """Add a hit that the policy answered without the store."""
+        """Count a hit that the failure policy answered without the store."""
         if cost > 0:
             self.add(f"{policy}_{outcome}", cost)
 
 
 OUTCOMES: Final = ("allowed", "refused", "shadow", "by_policy", "failed")
-"""What becomes of requests, as a DomainTally counts them."""
+"""How a request ends; the names of a DomainTally's counts."""
 
 
 class DomainTally:
-    """Counts of requests for one domain by their outcome, and of descriptors that no rule fits."""
+    """The counts of one domain: requests by outcome, and descriptors that match no rule."""
 
     __slots__ = (*OUTCOMES, "unmatched")
 
@@ -153,11 +153,11 @@ class DomainTally:
         self.allowed = 0
         self.refused = 0
         self.shadow = 0
-        """Allowed because a rule, or the service, is in shadow mode; refused without it."""
+        """Allowed only because a rule, or the service, is in shadow mode."""
         self.by_policy = 0
-        """Answered, allowed or refused, with some counter's store out of reach."""
+        """Answered, allowed or refused, while the store could not decide at least one hit."""
         self.failed = 0
-        """Ended with an error in place of an answer."""
+        """Ended with an error."""
         self.unmatched = 0
         """Descriptors, not requests."""
 
@@ -167,20 +167,20 @@ class DomainTally:
 
 
 class DomainTallies:
-    """A DomainTally for each domain that has rules, or had; one for all other domains, under `other`."""
+    """A DomainTally for each domain that has, or had, rules; one for all other domains, named `other`."""
 
     def __init__(self) -> None:
         self.other = DomainTally()
         self._by_domain = {OTHER[0]: self.other}
 
-    def know(self, domains: Iterable[str]) -> None:
-        """Begin to count these domains apart."""
+    def add_domains(self, domains: Iterable[str]) -> None:
+        """Give each of these domains a tally of its own."""
         for domain in domains:
             if domain not in self._by_domain:
                 self._by_domain[domain] = DomainTally()
 
     def of(self, domain: str) -> DomainTally:
-        """The tally that requests for the domain are counted in."""
+        """The tally in which requests for the domain are counted."""
         return self._by_domain.get(domain, self.other)
 
     def items(self) -> Iterator[tuple[str, DomainTally]]:
@@ -189,14 +189,14 @@ class DomainTallies:
 
 
 BYTES: Final = 64 * 1024 * 1024
-"""Of the tallies by value of all rules: 150,000 of them. Ten thousand rules with a thousand values each, of a thousand
-characters, would take 13 GB."""
+"""For the tallies by value of all rules together: 150,000 tallies. Without it, ten thousand rules with a thousand values
+each, of a thousand characters, would take 13 GB."""
 
-_BESIDES: Final = 320
-"""Bytes of a tally besides the characters of its path."""
+_BASE_BYTES: Final = 320
+"""Of a tally, without the characters of its path."""
 
 
-class Room:
+class ByteBudget:
     """Bytes that are left for the tallies of several rules."""
 
     def __init__(self, left: int = BYTES) -> None:
@@ -204,32 +204,32 @@ class Room:
 
 
 class Tallies:
-    """At most `most` tallies by path, as long as there is room; what comes after is summed in one more, `other`."""
+    """At most `most` tallies by path, within the budget; one more, `other`, counts for all paths beyond that."""
 
-    def __init__(self, other: Path, most: int, room: Room | None = None) -> None:
+    def __init__(self, other: Path, most: int, budget: ByteBudget | None = None) -> None:
         self._by_path: dict[Path, Tally] = {}
         self._other_path = other
         self._other = Tally()
         self._most = most
-        self._room = room or Room()
+        self._budget = budget or ByteBudget()
         self._bytes = 0
 
     def of(self, path: Path) -> Tally:
-        """The tally at that path, made when it is new and there is room."""
+        """The tally at that path; a new one if the budget allows it, else `other`."""
         tally = self._by_path.get(path)
         if tally is None:
             length = sum(map(len, path))
-            if len(self._by_path) >= self._most or length > LONGEST_PATH or length + _BESIDES > self._room.left:
+            if len(self._by_path) >= self._most or length > MAX_PATH_LENGTH or length + _BASE_BYTES > self._budget.left:
                 return self._by_path.setdefault(self._other_path, self._other)
-            self._bytes += length + _BESIDES
-            self._room.left -= length + _BESIDES
+            self._bytes += length + _BASE_BYTES
+            self._budget.left -= length + _BASE_BYTES
             tally = self._by_path[path] = Tally()
         return tally
 
-    def move(self, room: Room) -> None:
-        """Take bytes from that room from now on, those of the tallies that there are first."""
-        self._room = room
-        room.left -= self._bytes
+    def use_budget(self, budget: ByteBudget) -> None:
+        """Take the bytes of all tallies, old and new, from this budget."""
+        self._budget = budget
+        budget.left -= self._bytes
 
     def items(self) -> Iterator[tuple[Path, Tally]]:
         """Every path with its tally."""
@@ -237,13 +237,14 @@ class Tallies:
 
 
 class Totals:
-    """What the service as a whole has answered; counts of calls."""
+    """The counts of the service as a whole, in calls."""
 
     __slots__ = ("global_shadow_mode", "service_errors", "store_errors")
 
     def __init__(self) -> None:
         self.service_errors = 0
-        """Calls that could not be answered: nothing asked, no rules."""
+        """Calls that ended with an error because of the request, or because there were no rules."""
         self.store_errors = 0
+        """Calls that ended with an error because the store failed."""
         self.global_shadow_mode = 0
-        """Refusals turned into OK by SHADOW_MODE."""
+        """Denied requests that SHADOW_MODE turned into OK."""

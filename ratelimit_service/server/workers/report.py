@@ -113,7 +113,7 @@ class MergedCounts:
     def publish(self, book: RuleBook) -> None:
         """Count by these rules from now on; the counts are in their tallies."""
         self.book = book
-        self.domains.know(book.domains)
+        self.domains.add_domains(book.domains)
         self._rules = {rule.path: rule for rule in book.rules}
 
     def metrics(self) -> Sequence[Metric]:
