@@ -1,4 +1,4 @@
-"""`ratelimit call`: ask a running service, over gRPC, as Envoy would."""
+"""`ratelimit call`: send a request to a running service over gRPC, as Envoy does."""
 
 import os
 import sys
@@ -12,17 +12,15 @@ from ratelimit_service.api.explanation import EXPLAIN, explanation_in
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explanation
 from ratelimit_service.api.ratelimit import ShouldRateLimit
-from ratelimit_service.commands.entries import ENTRY, Entry, descriptors
-from ratelimit_service.commands.limits import LIMIT
-from ratelimit_service.commands.messages import as_message
-from ratelimit_service.commands.reach import Trust, why_no_answer
+from ratelimit_service.commands.probe import Trust, why_no_answer
+from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, descriptors
 from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import units_in_words
 from ratelimit_service.system.disk import read_file
 
 OVER_LIMIT, FAILED = 1, 3
-"""Exit codes; 0 is allowed, 2 is click's for bad usage."""
+"""Exit codes. 0: allowed; 2: click's code for a usage error."""
 
 
 @click.command(
@@ -38,17 +36,17 @@ Examples:
 @click.argument("target", metavar="HOST:PORT")
 @click.argument("domain")
 @click.argument("entries", metavar="KEY=VALUE...", nargs=-1, required=True, type=ENTRY)
-@click.option("--hits", type=click.IntRange(0, MAX_REQUESTS), help="What each descriptor costs.  [default: 1]")
-@click.option("--refund", is_flag=True, help="Give the hits back.")
-@click.option("--limit", type=LIMIT, help="A limit in place of the rule's, such as 10/minute or '10/5 minutes'.")
-@click.option("--timeout", type=float, default=2.0, show_default=True, help="Seconds to wait.")
-@click.option("--tls", is_flag=True, help="Speak TLS.")
+@click.option("--hits", type=click.IntRange(0, MAX_REQUESTS), help="Cost of each descriptor.  [default: 1]")
+@click.option("--refund", is_flag=True, help="Refund the hits.")
+@click.option("--limit", type=LIMIT, help="Limit that overrides the rule's, such as 10/minute or '10/5 minutes'.")
+@click.option("--timeout", type=float, default=2.0, show_default=True, help="Seconds to wait for the response.")
+@click.option("--tls", is_flag=True, help="Use TLS.")
 @click.option(
     "--ca", type=click.Path(path_type=Path, exists=True), help="CA of the server's certificate; implies --tls."
 )
-@click.option("--cert", type=click.Path(path_type=Path, exists=True), help="Own certificate, for mTLS.")
-@click.option("--key", type=click.Path(path_type=Path, exists=True), help="Key of the own certificate.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.option("--cert", type=click.Path(path_type=Path, exists=True), help="Client certificate, for mTLS.")
+@click.option("--key", type=click.Path(path_type=Path, exists=True), help="Private key of the client certificate.")
+@click.option("--json", "as_json", is_flag=True, help="Print the response as JSON.")
 def command(
     *,
     target: str,
@@ -64,10 +62,10 @@ def command(
     key: Path | None,
     as_json: bool,
 ) -> None:
-    """Ask whether a descriptor may be charged, and charge it.
+    """Charge a descriptor, and print whether the request is allowed.
 
-    The descriptor is made of the KEY=VALUE entries, in their order; a + between them begins another descriptor. Exits
-    with 0 when the request is allowed, 1 when it is over a limit, 3 when there is no answer.
+    The KEY=VALUE entries are a descriptor, in their order; a + between them begins another descriptor. Exits with 0
+    when the request is allowed, 1 when it is over a limit, 3 when there is no response.
     """
     _check_target(target)
     cost = 1 if hits is None else hits
@@ -78,9 +76,9 @@ def command(
     if isinstance(encoded, str):
         click.echo(f"ratelimit: {target}: {encoded}", err=True)
         sys.exit(FAILED)
-    answer = RateLimitResponse.FromString(encoded)
-    click.echo(MessageToJson(answer) if as_json else _readable(request, answer, explanation_in(encoded)))
-    sys.exit(OVER_LIMIT if answer.overall_code == RateLimitResponse.OVER_LIMIT else 0)
+    response = RateLimitResponse.FromString(encoded)
+    click.echo(MessageToJson(response) if as_json else _readable(request, response, explanation_in(encoded)))
+    sys.exit(OVER_LIMIT if response.overall_code == RateLimitResponse.OVER_LIMIT else 0)
 
 
 def _check_target(target: str) -> None:
@@ -94,8 +92,8 @@ def _check_target(target: str) -> None:
 
 
 def _ask(target: str, request: RateLimitRequest, trust: Trust | None, timeout: float) -> bytes | str:
-    """The bytes of the answer, with its reasons where the service gives them; or in one line why there is none."""
-    # Its C++ core reads the variable when it is imported, and writes lines of its own on stderr otherwise.
+    """The bytes of the response, with an explanation if the service gives one; or in one line why there is none."""
+    # grpcio's C++ core reads the variable at import. Without it, it writes log lines to stderr.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc  # noqa: PLC0415 - see above
 
@@ -111,18 +109,19 @@ def _ask(target: str, request: RateLimitRequest, trust: Trust | None, timeout: f
             response_deserializer=None,
         )
         try:
-            answer: bytes = ask(request.SerializeToString() + EXPLAIN, timeout=timeout)
+            response: bytes = ask(request.SerializeToString() + EXPLAIN, timeout=timeout)
         except grpc.RpcError as error:
             code = error.code()
             if code is grpc.StatusCode.UNIMPLEMENTED:
                 return "it is no rate-limit service: it has no ShouldRateLimit"
             reason = ""
-            if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:  # perhaps not by the service
+            # Both codes may also be grpcio's own, without a response.
+            if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
                 reason = why_no_answer(target, trust, timeout)
             if not reason and code is grpc.StatusCode.DEADLINE_EXCEEDED:
                 reason = f"no answer within {timeout:g} s"
             return reason or f"{code.name}: {error.details()}"
-    return answer
+    return response
 
 
 def _read(file: Path) -> bytes:
@@ -132,30 +131,30 @@ def _read(file: Path) -> bytes:
         raise click.UsageError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _readable(request: RateLimitRequest, answer: RateLimitResponse, explanation: Explanation) -> str:
-    # A status says of a descriptor that nothing limits no more than of a domain that does not exist. But where one
-    # descriptor has a limit, the domain is there.
-    known = any(status.HasField("current_limit") or status.limit_remaining for status in answer.statuses)
-    reasons = list(explanation.descriptors) or [Explanation.Descriptor()] * len(answer.statuses)
-    lines = [RateLimitResponse.Code.Name(answer.overall_code)]
-    for descriptor, status, reason in zip(request.descriptors, answer.statuses, reasons, strict=True):
+def _readable(request: RateLimitRequest, response: RateLimitResponse, explanation: Explanation) -> str:
+    # The status of a descriptor without a rule is the same as that for a domain that does not exist. But if one
+    # descriptor has a limit, the domain exists.
+    known = any(status.HasField("current_limit") or status.limit_remaining for status in response.statuses)
+    reasons = list(explanation.descriptors) or [Explanation.Descriptor()] * len(response.statuses)
+    lines = [RateLimitResponse.Code.Name(response.overall_code)]
+    for descriptor, status, reason in zip(request.descriptors, response.statuses, reasons, strict=True):
         entries = " ".join(f"{entry.key}={entry.value}" for entry in descriptor.entries)
         lines.append(f"  {entries}: {describe(status, reason, '' if known else request.domain)}")
         if reason.rule:
             lines.append(f"    rule {printable(reason.rule)}, {printable(reason.place)}")
         if reason.policy:
             lines.append(f"    answered without the store, by policy {reason.policy}: {printable(reason.reason)}")
-    lines += [f"  {header.key}: {header.value}" for header in answer.response_headers_to_add]
+    lines += [f"  {header.key}: {header.value}" for header in response.response_headers_to_add]
     return "\n".join(lines)
 
 
 def describe(
     status: RateLimitResponse.DescriptorStatus, reason: Explanation.Descriptor, doubtful_domain: str = ""
 ) -> str:
-    """What a status says.
+    """A status in words.
 
-    `reason` is empty when the service is another one, which gives none. Then `doubtful_domain` is the domain asked
-    about, if nothing shows that it exists.
+    `reason` is empty when the service is another program, which gives no explanation. Then `doubtful_domain` is the
+    domain of the request, if nothing shows that it exists.
     """
     code = RateLimitResponse.Code.Name(status.code)
     if not status.HasField("current_limit"):

@@ -1,4 +1,4 @@
-"""`ratelimit check`: are these rules files good? All errors at once, and warnings."""
+"""`ratelimit check`: all errors in rules files, and warnings."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ Examples:
     multiple=True,
     metavar="KIND",
     type=click.Choice(KINDS),
-    help=f"Leave out warnings of this kind, which stands at their end in brackets: {', '.join(KINDS)}.",
+    help=f"Leave out warnings of this kind, the word in brackets at their end: {', '.join(KINDS)}.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(
@@ -51,9 +51,9 @@ def command(
 ) -> None:
     """Check rules files, and all rules files in folders.
 
-    Without a PATH, those that serve would load with the same settings. Prints every error as path:line:column, and
-    warns of what is allowed and hardly meant, such as a descriptor that nothing reaches or a value that looks like a
-    network. Exits with 1 when there is an error, else with 0.
+    Without a PATH, the files that serve would load with the same settings. Prints every error as path:line:column, and
+    a warning about what is allowed but probably not intended, such as a descriptor that no request reaches or a value
+    that looks like a network. Exits with 1 when there is an error, else with 0.
     """
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file, Section.RULES)
     if not paths:
@@ -87,7 +87,7 @@ def _load(paths: Sequence[Path], merge_domains: bool) -> tuple[RuleBook | None, 
             continue
         if not found:
             errors.append(Problem(str(path), 0, 0, "has no *.yaml or *.yml file"))
-        # A file that two arguments lead to is one file.
+        # A file that two arguments name is read once.
         sources |= {source.path: source for source in found}
     try:
         book = parse(list(sources.values()), merge_domains=merge_domains)

@@ -20,7 +20,7 @@ from ratelimit_service.commands.counters_table import (
     entries_in_words,
     notes,
 )
-from ratelimit_service.commands.entries import Entry, EntryType, one_descriptor
+from ratelimit_service.commands.request import Entry, EntryType, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, read_book, read_settings, rules_option
 from ratelimit_service.errors import SettingsError, StoreError
 from ratelimit_service.rules.book import RuleBook

@@ -1,20 +1,21 @@
-"""`ratelimit explain`: which rules does a request meet, and why?"""
+"""`ratelimit explain`: which rules does a request match, and why?"""
 
+import http.client
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import uvloop
+from google.protobuf.json_format import MessageToJson
 
-from ratelimit_service.commands.entries import ENTRY, Entry, descriptors
-from ratelimit_service.commands.explain_at import explain_at
-from ratelimit_service.commands.explain_text import render
-from ratelimit_service.commands.limits import LIMIT
-from ratelimit_service.commands.messages import as_message
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
+from ratelimit_service.commands.counters_table import span
+from ratelimit_service.commands.probe import GRPC, connection_error, protocol_of, speaks_tls
+from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, descriptors
 from ratelimit_service.commands.sources import (
     env_file_option,
     merge_option,
@@ -33,13 +34,15 @@ from ratelimit_service.rules.explain import (
     explain,
     explanation_as_json,
 )
+from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores.redis.counters_decode import Content
+from ratelimit_service.system.clock import SECOND
 
 UNKNOWN, FAILED = 1, 3
-"""Exit codes: there is no such domain; the service that was to explain gives no answer."""
+"""Exit codes: the domain does not exist; the service that `--at` names gave no explanation."""
 
 
 @click.command(
@@ -57,7 +60,7 @@ Examples:
 @rules_option
 @env_file_option
 @merge_option
-@click.option("--at", metavar="HOST:PORT", help="Ask the running service whose debug port this is, not the rules here.")
+@click.option("--at", metavar="HOST:PORT", help="Debug port of a service, which explains by its rules and counters.")
 @click.option("--json", "json_wanted", is_flag=True, help="Print the explanation as JSON.")
 def command(
     *,
@@ -70,37 +73,40 @@ def command(
     at: str | None,
     json_wanted: bool,
 ) -> None:
-    """Tell which rules a request meets, and why.
+    """Show which rules a request matches, and why.
 
-    A descriptor is made of the KEY=VALUE entries, in their order; a + between them begins another descriptor of the
-    same request. Shows for each entry what was tried, as it is compared: login_ada is the entry login=ada. Then the
-    rule with its place, its limit, its counter's key and its name in the metrics; and what is in the counter now, if
-    the settings name a Redis. With --at a running service explains, by the rules that it has loaded and with the
-    counters that it has, in its memory too. Looking charges nothing. Exits with 1 when there is no such domain, with 3
-    when the service gives no answer.
+    The KEY=VALUE entries are a descriptor, in their order; a + between them begins another descriptor of the same
+    request. For each entry the command shows the candidates in the form in which they are compared: login_ada is the
+    entry login=ada. Then it shows the rule with its place, its limit, the key of its counter and its name in the
+    metrics; and the current content of the counter, if the settings name a Redis. With --at a running service explains
+    by the rules that it has loaded, and by its counters, also those in memory. Nothing is charged. Exits with 1 when
+    the domain does not exist, with 3 when the service gives no explanation.
     """
     if at is not None and (rules is not None or merge_domains):
         raise click.UsageError("--at asks a service for its own rules: leave --rules and --merge-domains out")
     asked = [Descriptor(each, 0, None, limit) for each in descriptors(entries)]
-    found = _of_rules_here(domain, asked, rules, env_file, merge_domains) if at is None else _of(at, domain, asked)
+    if at is None:
+        found = _explain_here(domain, asked, rules, env_file, merge_domains)
+    else:
+        found = _explain_at_or_exit(at, domain, asked)
     if json_wanted:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
-        click.echo("\n".join(render(found)))
+        click.echo("\n".join(_render(found)))
     if found["problem"]:
         sys.exit(UNKNOWN)
 
 
-def _of(at: str, domain: str, asked: Sequence[Descriptor]) -> Mapping[str, Any]:
-    """The explanation of the service there."""
-    found = explain_at(at, as_message(domain, asked))
+def _explain_at_or_exit(at: str, domain: str, asked: Sequence[Descriptor]) -> Mapping[str, Any]:
+    """The explanation by the service at this address; exits when there is none."""
+    found = _explain_at(at, as_message(domain, asked))
     if isinstance(found, str):
         click.echo(f"ratelimit: {at}: {found}", err=True)
         sys.exit(FAILED)
     return found
 
 
-def _of_rules_here(
+def _explain_here(
     domain: str, asked: Sequence[Descriptor], rules: Path | None, env_file: Path | None, merge_domains: bool
 ) -> Mapping[str, Any]:
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file)
@@ -108,14 +114,14 @@ def _of_rules_here(
     explained = explain(book, Request(domain, asked))
     found = explanation_as_json(explained)
     if settings.backend_type is Backend.REDIS:
-        found["store"] = uvloop.run(_look(settings, book, explained, found))
+        found["store"] = uvloop.run(_add_states(settings, book, explained, found))
     return found
 
 
-async def _look(
+async def _add_states(
     settings: Settings, book: RuleBook, explained: RequestExplanation, found: dict[str, Any]
 ) -> dict[str, str]:
-    """Add to each rule what is in its counter now; says which store that is, and why it cannot be asked."""
+    """Add to each rule the state of its counter; returns the store's name, and why it is unavailable, if it is."""
     from ratelimit_service.stores.redis.counters import Counters
 
     async with aclosing(Counters(settings, book)) as counters:
@@ -123,7 +129,7 @@ async def _look(
             for index, number, met in charged_rules(explained):
                 rule, entries = met.rule, explained.descriptors[index].entries
                 [batch] = await counters.of_descriptor(explained.domain, entries, [rule], overriding=False)
-                # A counter of a limit that came with a request has no rule of the book; here it has.
+                # The counter of a limit that came with a request has no rule in the book; here the rule is known.
                 batch = batch._replace(counters=[counter._replace(rule=rule) for counter in batch.counters])
                 [(_, content)] = await counters.read(batch)
                 found["descriptors"][index]["rules"][number]["state"] = _state(rule, content)
@@ -138,3 +144,144 @@ def _state(rule: Rule, content: Content | None) -> dict[str, Any]:
     return counter_state(
         rule, content.remaining, content.reset_after, used=content.used, retry_after=content.retry_after
     )
+
+
+_PATH: Final = "/explain"
+_PORT: Final = 6070
+_TIMEOUT_SECONDS: Final = 15.0
+"""Longer than the service waits for its store."""
+_DEBUG_PORT_HINT: Final = f"--at takes the debug port, {_PORT} unless DEBUG_PORT says otherwise"
+
+
+def _explain_at(address: str, request: RateLimitRequest) -> dict[str, Any] | str:
+    """The explanation by the service with this debug port, as JSON; or in one line why there is none."""
+    target = address.removeprefix("http://").rstrip("/")
+    host, colon, port = target.rpartition(":")
+    if not colon or target.endswith("]"):
+        host, port, target = target, str(_PORT), f"{target}:{_PORT}"
+    if not port.isdecimal() or not host:
+        return f"that is no HOST:PORT; {_DEBUG_PORT_HINT}"
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_SECONDS)
+    try:
+        connection.request("POST", _PATH, MessageToJson(request), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        text = response.read().decode(errors="replace")
+    except (http.client.HTTPException, ConnectionResetError, BrokenPipeError):
+        return _not_http(target)
+    except OSError as error:
+        return connection_error(error, target, _TIMEOUT_SECONDS)
+    finally:
+        connection.close()
+    return _read_response(response.status, text)
+
+
+def _not_http(target: str) -> str:
+    try:
+        if protocol_of(target, _TIMEOUT_SECONDS) == GRPC:
+            return f"it speaks gRPC, not HTTP; {_DEBUG_PORT_HINT}"
+        if speaks_tls(target, _TIMEOUT_SECONDS):
+            return f"it speaks TLS, which the debug port never does; {_DEBUG_PORT_HINT}"
+    except OSError as error:
+        return connection_error(error, target, _TIMEOUT_SECONDS)
+    return f"it does not speak HTTP; {_DEBUG_PORT_HINT}"
+
+
+def _read_response(status: int, text: str) -> dict[str, Any] | str:
+    """The explanation in a response. Another version, or another program, may respond with anything."""
+    if status in {404, 405}:
+        if "/rlconfig" in text:
+            return f"that service is older than this command: it has no POST {_PATH}"
+        if "/json" in text:
+            return f"that is the HTTP port; {_DEBUG_PORT_HINT}"
+    elif status == http.client.OK:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if isinstance(found, dict) and {"domain", "problem", "descriptors"} <= found.keys():
+            return found
+    elif status == http.client.BAD_REQUEST and "speaks gRPC" in text:  # the response of the service's own HTTP/2
+        return f"it speaks gRPC, not HTTP; {_DEBUG_PORT_HINT}"
+    elif status in {http.client.BAD_REQUEST, http.client.SERVICE_UNAVAILABLE}:
+        return text.strip()
+    return f"it answers {status} to POST {_PATH}: that is no debug port of this service; {_DEBUG_PORT_HINT}"
+
+
+Json = Mapping[str, Any]
+
+
+def _render(explained: Json) -> Iterator[str]:
+    """The explanation as lines of text. The JSON is from this process, or from a running service."""
+    yield f"domain {printable(explained['domain'])}"
+    if explained["problem"]:
+        yield explained["problem"]
+        return
+    several = len(explained["descriptors"]) > 1
+    store = explained.get("store", {})
+    for number, descriptor in enumerate(explained["descriptors"], 1):
+        if several:
+            yield ""
+            yield f"descriptor {number}: {_entries_in_words(descriptor['entries'])}"
+        yield from _render_descriptor(descriptor, store.get("problem", ""))
+
+
+def _entries_in_words(entries: Sequence[Json]) -> str:
+    return printable(" ".join(f"{entry['key']}={entry['value']}" for entry in entries))
+
+
+def _render_descriptor(descriptor: Json, problem: str) -> Iterator[str]:
+    for number, step in enumerate(descriptor["steps"], 1):
+        text = f"{step['key']}={step['value']}, compared as {step['key']}_{step['value']}"
+        yield f"{number}. {printable(text)}"
+        hidden = step["hidden"]
+        for candidate in step["candidates"]:
+            if hidden and candidate["kind"] == "key":
+                yield f"     … and {hidden:,} more"
+            yield printable(_candidate(candidate))
+    yield descriptor["outcome"]
+    for rule in descriptor["rules"]:
+        yield from _render_rule(rule, problem)
+    for hint in descriptor["hints"]:
+        yield f"  hint: {printable(hint)}"
+
+
+_KINDS: Final = {"exact": "exact value", "wildcard": "wildcard", "key": "key alone"}
+
+
+def _candidate(candidate: Json) -> str:
+    mark = "→" if candidate["chosen"] else " "
+    place = f"  ({candidate['place']})" if candidate["place"] else ""
+    return f"   {mark} {_KINDS[candidate['kind']]:<11}  {candidate['name']}: {candidate['reason']}{place}"
+
+
+def _render_rule(rule: Json, problem: str) -> Iterator[str]:
+    yield f"  limit    {rule['limit']}"
+    yield printable(f"  counter  {rule['counter'] or 'none'}")
+    if rule.get("state"):
+        yield f"  now      {_state_in_words(rule['state'])}"
+    elif problem and rule["counter"] and not rule["replaced_by"]:
+        yield printable(f"  now      not known: {problem}")
+    yield printable(f"  metrics  {rule['metric']}")
+    if rule["name"]:
+        yield f"  name     {rule['name']}"
+    if rule["replaces"]:
+        yield f"  replaces {', '.join(rule['replaces'])}"
+    if rule["replaced_by"]:
+        yield f"  replaced by the rule at {', '.join(rule['replaced_by'])}"
+    if rule["shadow_mode"]:
+        yield "  shadow_mode: counted, never refused"
+    if rule["quota_mode"]:
+        yield "  quota_mode: refused when all quotas of a request are used up"
+
+
+def _state_in_words(state: Json) -> str:
+    if state["remaining"] is None:
+        return "not known: what is in the counter cannot be read"
+    text = f"{state['remaining']:,} of {state['capacity']:,} left"
+    if state["retry_after"]:
+        return f"{text}, room for one in {_span(state['retry_after'])}"
+    return f"{text}, untouched in {_span(state['reset_after'])}" if state["remaining"] < state["capacity"] else text
+
+
+def _span(seconds: float) -> str:
+    return span(round(seconds * SECOND))

@@ -1,4 +1,4 @@
-"""Where every command finds settings and rules: by the same flags, variables and `.env` file as `ratelimit serve`."""
+"""How every command finds settings and rules: by the flags, variables and `.env` file of `ratelimit serve`."""
 
 import os
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from ratelimit_service.settings import Section, Settings, default_env_file, load
 env_file_option = click.option(
     "--env-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File with settings, NAME=VALUE a line. [default: .env if there is one]",
+    help="File with settings, one NAME=VALUE per line.  [default: .env if it exists]",
 )
 
 rules_option = click.option(
@@ -26,23 +26,23 @@ rules_option = click.option(
 merge_option = click.option(
     "--merge-domains",
     is_flag=True,
-    help="Several files may have rules of one domain.  [env: MERGE_DOMAIN_CONFIG]",
+    help="Allow several files to have rules of the same domain.  [env: MERGE_DOMAIN_CONFIG]",
 )
 
 
 def read_settings(
     flags: Mapping[str, object], env_file: Path | None, section: Section | None = None
 ) -> tuple[Settings, list[str]]:
-    """The settings and what to warn of; `flags` are by field, None where not given. With a section, only its own."""
+    """The settings and the warnings; `flags` are by field, None where not given. With a section, only its settings."""
     return load_settings(os.environ, flags, env_file or default_env_file(), section)
 
 
 def rules_flags(rules: Path | None, *, merge_domains: bool) -> dict[str, object]:
-    """The flags of a command that reads rules, by field."""
+    """The flags of a command that reads rules, by field of the settings."""
     return {"rules_path": rules, "merge_domain_config": "true" if merge_domains else None}
 
 
 def read_book(settings: Settings) -> RuleBook:
-    """The rules that a service with these settings would load; StartError when there are none."""
+    """The rules that a service with these settings would load; StartError if they do not exist."""
     ensure_exists(settings.rules_path)
     return parse(read_sources(settings.rules_path), merge_domains=settings.merge_domain_config)

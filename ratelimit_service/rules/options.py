@@ -36,8 +36,8 @@ class Window(NamedTuple):
     """The number before the unit; None when there is no number, which means one."""
 
     @property
-    def window(self) -> int:
-        """Microseconds."""
+    def microseconds(self) -> int:
+        """The length."""
         return self.unit.window * (1 if self.times is None else self.times)
 
 
@@ -98,17 +98,17 @@ def _read_unit(node: YamlNode, key: str, report: Report) -> Window | None:
     text = _read_text(node, key, report)
     if text is None:
         return None
-    span = read_window(text)
-    if span is None:
+    window = read_window(text)
+    if window is None:
         if text[:1].isdecimal():
             report.add(node, f'{key} {quoted(text)} is no multiple of {", ".join(UNITS)}, such as "5 minutes"')
         else:
             report.add(node, f"{key} {quoted(text)} is not one of {', '.join(UNITS)}{_hint(text, UNITS)}")
         return None
-    if span.times is not None and (problem := window_problem(span.unit, span.times)):
+    if window.times is not None and (problem := window_problem(window.unit, window.times)):
         report.add(node, f"{key} {quoted(text)} {problem}")
         return None
-    return span
+    return window
 
 
 def read_window(text: str) -> Window | None:

@@ -1,6 +1,6 @@
-"""Why a gRPC target gives no answer: the port is asked once more, by hand, and what comes back tells what it is.
+"""Why a gRPC target does not respond: a probe of the port shows which protocol it speaks.
 
-grpcio says it in the words of its C++ core, which name no remedy.
+The error messages of grpcio's C++ core say neither that nor what to do.
 """
 
 import socket
@@ -8,15 +8,15 @@ import ssl
 from pathlib import Path
 from typing import Final, NamedTuple
 
-_HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """The preface of a client (RFC 9113, 3.4) with an empty SETTINGS frame. A server's first frame is SETTINGS, too."""
 _SETTINGS: Final = 4
 
-_ELSEWHERE: Final = "gRPC is on port 8081 unless GRPC_PORT says otherwise"
+_GRPC_PORT_HINT: Final = "gRPC is on port 8081 unless GRPC_PORT says otherwise"
 
 
 class Trust(NamedTuple):
-    """What is shown and believed in TLS."""
+    """The files for TLS: the CA to trust, and the client's certificate and key."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -24,15 +24,15 @@ class Trust(NamedTuple):
 
 
 def why_no_answer(target: str, trust: Trust | None, seconds: float) -> str:
-    """One sentence; empty when the target speaks gRPC as it is spoken to. Without `trust` that is without TLS."""
+    """One sentence; empty when the target speaks gRPC, with TLS if `trust` is given, else without TLS."""
     try:
-        return _of_plain(target, seconds) if trust is None else _of_tls(target, trust, seconds)
+        return _probe_plain(target, seconds) if trust is None else _probe_tls(target, trust, seconds)
     except OSError as error:
-        return unreachable(error, target, seconds)
+        return connection_error(error, target, seconds)
 
 
-def unreachable(error: OSError, target: str, seconds: float) -> str:
-    """Why no connection came about, or none that lasted."""
+def connection_error(error: OSError, target: str, seconds: float) -> str:
+    """Why the connection failed."""
     match error:
         case socket.gaierror():
             return f"the name {target.rpartition(':')[0]} is not known"
@@ -43,18 +43,18 @@ def unreachable(error: OSError, target: str, seconds: float) -> str:
     return f"it cannot be reached: {error.strerror or error}"
 
 
-def _of_plain(target: str, seconds: float) -> str:
-    said = what_speaks(target, seconds)
-    if said == GRPC:
+def _probe_plain(target: str, seconds: float) -> str:
+    protocol = protocol_of(target, seconds)
+    if protocol == GRPC:
         return ""
-    if said == HTTP:
-        return f"it speaks HTTP, not gRPC; {_ELSEWHERE}"
+    if protocol == HTTP:
+        return f"it speaks HTTP, not gRPC; {_GRPC_PORT_HINT}"
     if speaks_tls(target, seconds):
         return "it speaks TLS: add --tls, or --ca with the file of its CA"
-    return f"it does not speak gRPC; {_ELSEWHERE}"
+    return f"it does not speak gRPC; {_GRPC_PORT_HINT}"
 
 
-def _of_tls(target: str, trust: Trust, seconds: float) -> str:
+def _probe_tls(target: str, trust: Trust, seconds: float) -> str:
     try:
         context = ssl.create_default_context(cafile=trust.ca)
         if trust.cert is not None:
@@ -65,9 +65,9 @@ def _of_tls(target: str, trust: Trust, seconds: float) -> str:
             context.wrap_socket(plain, server_hostname=_host(target)) as connection,
         ):
             if connection.selected_alpn_protocol() != "h2":
-                return f"it speaks TLS, but not gRPC in it; {_ELSEWHERE}"
-            connection.sendall(_HELLO)
-            # With TLS 1.3 a server that misses the client's certificate says so only now, or just hangs up.
+                return f"it speaks TLS, but not gRPC in it; {_GRPC_PORT_HINT}"
+            connection.sendall(_PREFACE)
+            # With TLS 1.3 a server that requires a client certificate sends its alert only now, or just closes.
             return "" if connection.recv(1) else _certificate(trust, "it ends the connection")
     except ssl.SSLCertVerificationError as error:
         return f"its certificate is not accepted: {error.verify_message}; --ca names the file of its CA"
@@ -75,11 +75,11 @@ def _of_tls(target: str, trust: Trust, seconds: float) -> str:
         reason = (error.reason or "").lower().replace("_", " ")
         if "alert" in reason:
             return _certificate(trust, f"it refuses the handshake ({reason})")
-        match what_speaks(target, seconds):
-            case said if said == GRPC:
-                return "it speaks gRPC without TLS: leave --tls, --ca, --cert and --key out"
-            case said if said == HTTP:
-                return f"it speaks HTTP without TLS, not gRPC; {_ELSEWHERE}"
+        protocol = protocol_of(target, seconds)
+        if protocol == GRPC:
+            return "it speaks gRPC without TLS: leave --tls, --ca, --cert and --key out"
+        if protocol == HTTP:
+            return f"it speaks HTTP without TLS, not gRPC; {_GRPC_PORT_HINT}"
         return f"TLS fails: {reason or error}"
 
 
@@ -90,27 +90,27 @@ def _certificate(trust: Trust, what: str) -> str:
 
 
 GRPC, HTTP, OTHER = "grpc", "http", "other"
-"""What a port may speak without TLS."""
+"""The protocols of a port without TLS."""
 
 
-def what_speaks(target: str, seconds: float) -> str:
-    """What a server speaks by its first bytes: `GRPC`, `HTTP` or `OTHER`."""
+def protocol_of(target: str, seconds: float) -> str:
+    """The protocol of a server by its first bytes: `GRPC`, `HTTP` or `OTHER`."""
     with _connect(target, seconds) as connection:
         try:
-            connection.sendall(_HELLO)
-            said = connection.recv(64)
+            connection.sendall(_PREFACE)
+            received = connection.recv(64)
         except ConnectionError:
             return OTHER
-    if said.startswith(b"HTTP/1"):
+    if received.startswith(b"HTTP/1"):
         return HTTP
-    return GRPC if said[3:4] == bytes((_SETTINGS,)) else OTHER
+    return GRPC if received[3:4] == bytes((_SETTINGS,)) else OTHER
 
 
 def speaks_tls(target: str, seconds: float) -> bool:
-    """Whether a handshake of TLS comes about, whatever the certificate."""
+    """Whether a TLS handshake succeeds, with any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # nothing is said on it
+    context.verify_mode = ssl.CERT_NONE  # no data is sent on it
     try:
         with _connect(target, seconds) as plain, context.wrap_socket(plain):
             return True
