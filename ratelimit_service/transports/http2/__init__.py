@@ -11,6 +11,7 @@ A straight stack, each file on those before it:
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import Final
 
@@ -58,7 +59,7 @@ class Http2Transport:
         for address in opened:
             for listening in address.sockets:
                 for handle in (listening, *(listening.dup() for _ in range(ACCEPTS - 1))):
-                    listener = await loop.create_server(lambda: Wire(shared), sock=handle, backlog=BACKLOG)
+                    listener = await loop.create_server(partial(Wire, shared), sock=handle, backlog=BACKLOG)
                     self._listeners.append(listener)
         self._addresses = [each.address for each in opened]
         return self._addresses

@@ -45,6 +45,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple
 
 from ratelimit_service.errors import RpcError, WireError
@@ -102,7 +103,7 @@ class ConnectionState(Enum):
 
 _PREFACE: Final = ConnectionState.PREFACE
 _SETTINGS: Final = ConnectionState.SETTINGS
-_LEAVING: Final = ConnectionState.LEAVING
+LEAVING: Final = ConnectionState.LEAVING
 CLOSED: Final = ConnectionState.CLOSED
 
 
@@ -175,16 +176,8 @@ class Connection:
         """What came and is not read, from `_at` on."""
         self._at = 0
         self._out = self.streams.out
-        # 3.4: they are sent once the client has sent its own preface, so that HTTP/1 clients can read our response.
-        self._out.append(
-            frames.settings(
-                {
-                    frames.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
-                    frames.MAX_HEADER_LIST_SIZE: limits.max_header_list_size,
-                }
-            )
-        )
-        self._out.append(frames.window_update(0, RECEIVE_WINDOW - INITIAL_WINDOW))
+        # 3.4: it is sent once the client has sent its own, so that HTTP/1 clients can read our response.
+        self._out.append(_our_preface(limits))
 
     @property
     def closed(self) -> bool:
@@ -199,12 +192,12 @@ class Connection:
     @property
     def drained(self) -> bool:
         """The client may open no streams, and those that it had are closed."""
-        return self.state is _LEAVING and not (self.streams.active or self.streams.readable)
+        return self.state is LEAVING and not (self.streams.active or self.streams.readable)
 
     @property
     def more(self) -> bool:
-        """`receive` stopped before all was read."""
-        return self.state is not CLOSED and (self.stopped or bool(self.streams.readable))
+        """`receive` stopped before all was read. False once it is CLOSED."""
+        return self.stopped or bool(self.streams.readable)
 
     @property
     def unfinished(self) -> bool:
@@ -258,7 +251,7 @@ class Connection:
         if events:
             streams.events = []
             if self._budget < MOST_IDLE_FRAMES:
-                self.refill(FRAMES_PER_REQUEST * len(events))
+                self._budget = min(MOST_IDLE_FRAMES, self._budget + FRAMES_PER_REQUEST * len(events))
         return events
 
     def take(self) -> bytes:
@@ -298,11 +291,11 @@ class Connection:
     def leave(self) -> None:
         """Send the second GOAWAY, which names the last stream that is served; later ones are ignored."""
         if self.state is ConnectionState.OPEN:
-            self.state = _LEAVING
+            self.state = LEAVING
             self._most_stream = self.last_stream
             self._out.append(frames.goaway(self.last_stream, Code.NO_ERROR, "draining"))
             self.streams.schedule_flush()
-        elif self.state is not _LEAVING:
+        elif self.state is not LEAVING:
             self.close(Code.NO_ERROR, "drained")  # it has no stream yet
 
     def close(self, code: Code, reason: str, bound: str = "") -> None:
@@ -333,7 +326,7 @@ class Connection:
     # The budget of frames that ask for nothing.
 
     def refill(self, count: int) -> None:
-        """Give back so many frames, for requests or for time."""
+        """Give back so many frames, because time has passed."""
         self._budget = min(MOST_IDLE_FRAMES, self._budget + count)
 
     def spend_records(self, records: int) -> None:
@@ -347,7 +340,7 @@ class Connection:
     def _spend(self, bound: Bound, count: int = 1) -> None:
         self._budget -= count
         if self._budget < 0:
-            raise WireError(Code.ENHANCE_YOUR_CALM, f"too many frames that ask for nothing: {bound}", bound)
+            raise _too_many(bound)
 
     # From bytes to frames.
 
@@ -368,7 +361,12 @@ class Connection:
             high, low, kind, flags, number = unpack_head(buffer, at)
             length = high << 8 | low
             end = at + 9 + length
-            if kind == HEADERS and flags == END_HEADERS and headers.use_for_fast_path(buffer[at + 9 : end]):
+            if (
+                kind == HEADERS
+                and flags == END_HEADERS
+                and headers.plain
+                and headers.use_for_fast_path(buffer[at + 9 : end])
+            ):
                 continue
             if length > LARGEST_FRAME:
                 raise WireError(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes, the most is {LARGEST_FRAME} (4.2)")
@@ -459,7 +457,9 @@ class Connection:
             raise WireError(Code.PROTOCOL_ERROR, "a header block is interrupted (4.3)")
         rule = self._RULES.get(kind, self._UNKNOWN)
         if rule.bound is not None:
-            self._spend(rule.bound)
+            self._budget -= 1
+            if self._budget < 0:
+                raise _too_many(rule.bound)
         if number:
             if rule.where is _On.CONNECTION:
                 raise WireError(Code.PROTOCOL_ERROR, "a frame of the connection is on a stream (6)")
@@ -592,7 +592,8 @@ class Connection:
         self.streams.drop(number)
 
     def _settings(self, flags: int, _number: int, payload: bytes) -> None:
-        self._spend(Bound.SETTINGS, len(payload) // 48)
+        if len(payload) >= 48:
+            self._spend(Bound.SETTINGS, len(payload) // 48)
         if flags & ACK:
             if payload:
                 problem = f"a frame of {len(payload)} bytes, it must have 0 (6)"
@@ -600,6 +601,9 @@ class Connection:
             self._acknowledged += 1
             if self._acknowledged == 2:
                 self.headers.table_acknowledged()
+            return
+        if not payload:
+            self._out.append(frames.SETTINGS_ACK)
             return
         settings, streams = frames.read_settings(payload), self.streams
         self._out.append(frames.SETTINGS_ACK)
@@ -651,5 +655,19 @@ class Connection:
     _UNKNOWN: ClassVar[_Rule] = _Rule(Bound.UNKNOWN_FRAMES, _On.ANY, None, _ignore)
 
 
+@lru_cache(8)
+def _our_preface(limits: Limits) -> bytes:
+    """The first frames that we send: 3.4."""
+    announced = {
+        frames.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
+        frames.MAX_HEADER_LIST_SIZE: limits.max_header_list_size,
+    }
+    return frames.settings(announced) + frames.window_update(0, RECEIVE_WINDOW - INITIAL_WINDOW)
+
+
 def _block_too_large() -> WireError:
     return WireError(Code.ENHANCE_YOUR_CALM, "the header block is far too large", Bound.HEADER_BLOCK)
+
+
+def _too_many(bound: Bound) -> WireError:
+    return WireError(Code.ENHANCE_YOUR_CALM, f"too many frames that ask for nothing: {bound}", bound)

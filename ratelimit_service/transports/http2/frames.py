@@ -211,14 +211,12 @@ def prefixed(message: bytes) -> bytes:
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
-def message_size(body: bytearray) -> int:
-    """Length of the first message, of which the end may not be there yet."""
-    return int.from_bytes(body[1:PREFIX_BYTES], "big")
-
-
-def too_long(size: int, most: int) -> RpcError:
-    """The error for a request message that is not read."""
-    return RpcError(Status.RESOURCE_EXHAUSTED, f"the message has {size} bytes, the most is {most}")
+def early_problem(body: bytearray, most: int) -> RpcError | None:
+    """The error of a unary request that need not be complete to be wrong; the body has a prefix."""
+    size = int.from_bytes(body[1:PREFIX_BYTES], "big")
+    if size > most:
+        return _too_long(size, most)
+    return MORE_REQUESTS if len(body) > PREFIX_BYTES + size else None
 
 
 def take_message(body: bytearray, most: int, *, gzip: bool) -> bytes | RpcError | None:
@@ -227,7 +225,7 @@ def take_message(body: bytearray, most: int, *, gzip: bool) -> bytes | RpcError 
         return None
     size = int.from_bytes(body[1:PREFIX_BYTES], "big")
     if size > most:
-        return too_long(size, most)
+        return _too_long(size, most)
     compressed = body[0]
     if compressed > 1:
         return _BAD_FLAG
@@ -239,6 +237,10 @@ def take_message(body: bytearray, most: int, *, gzip: bool) -> bytes | RpcError 
     message = bytes(body[PREFIX_BYTES:end])
     del body[:end]
     return _gunzip(message, most) if compressed else message
+
+
+def _too_long(size: int, most: int) -> RpcError:
+    return RpcError(Status.RESOURCE_EXHAUSTED, f"the message has {size} bytes, the most is {most}")
 
 
 def _gunzip(packed: bytes, most: int) -> bytes | RpcError:

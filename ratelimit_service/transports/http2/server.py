@@ -39,7 +39,7 @@ class Server:
         ]
 
     def metrics(self) -> Sequence[Metric]:
-        """As Transport says."""
+        """All counts and gauges, and how late the event loop was."""
         counts, wires = self.shared.counts, self.shared.members
         counted = counts.metrics(
             connections=len(wires),

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 class Member(Weighed, Evictable, Protocol):
     """A connection, as `Shared` sees it."""
 
+    opened: int
     end_reason: str
     received: int
     sent: int
@@ -82,7 +83,7 @@ class Shared(Generic[M]):
         """Streaming calls are ended, those too that begin from now on."""
         self.changed = asyncio.Event()
         """While draining: a call or a connection ended."""
-        self._notices = ThrottledLog(log, self.now)
+        self._log = ThrottledLog(log, self.now)
 
     def admit(self, member: M) -> bool:
         """Whether there is room for a new connection; another one may be evicted for it."""
@@ -99,7 +100,7 @@ class Shared(Generic[M]):
         counts.accepted += 1
         # A tenth more or less, so that connections that came together do not come again together.
         oldest = int(options.max_connection_age * random.uniform(0.9, 1.1))  # noqa: S311 - not a secret
-        self.members[member] = Age(self.now(), oldest, options)
+        self.members[member] = Age(member.opened, oldest, options)
         self.eviction.add(member)
         return True
 
@@ -124,4 +125,4 @@ class Shared(Generic[M]):
 
     def warn(self, name: str, reason: str) -> None:
         """Log why a connection was ended; similar lines at most once a minute."""
-        self._notices.warn(f"a connection was ended ({name}): {reason}")
+        self._log.warn(f"a connection was ended ({name}): {reason}")

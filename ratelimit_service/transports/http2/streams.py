@@ -311,19 +311,15 @@ class Streams:
 
     def _read_request(self, stream: Stream) -> RpcError | None:
         body, most = stream.body, self.limits.max_message_size
-        if len(body) >= PREFIX_BYTES:
-            size = frames.message_size(body)
-            if size > most:
-                return frames.too_long(size, most)
-            if len(body) > PREFIX_BYTES + size:
-                return frames.MORE_REQUESTS
         if not stream.ended:
-            return None
+            return frames.early_problem(body, most) if len(body) >= PREFIX_BYTES else None
         if not body:
             return frames.NO_REQUEST
         message = take_message(body, most, gzip=stream.head.gzip)
         if not isinstance(message, bytes):
             return message or frames.TRUNCATED
+        if body:
+            return frames.MORE_REQUESTS
         stream.state = CALLED
         if stream.send_window == self.initial_window:
             self.active[stream.id] = None  # nothing else of it is needed
@@ -658,7 +654,8 @@ class Streams:
             self._shrinking = True
         initial = settings.get(frames.INITIAL_WINDOW_SIZE, self.initial_window)
         change, self.initial_window = initial - self.initial_window, initial
-        self._update_small_response()
+        if change or self._shrinking:
+            self._update_small_response()
         if change:
             # 6.9.2: "a receiver MUST adjust the size of all stream flow-control windows that it maintains".
             for stream in self.active.values():

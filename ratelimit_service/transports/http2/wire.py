@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from ratelimit_service.api.method import Receiver, StreamMethod
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.transports.http2.connection import CLOSED, Connection
+from ratelimit_service.transports.http2.connection import CLOSED, LEAVING, Connection
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.headers import Head
 from ratelimit_service.transports.http2.limits import LINGER_SECONDS, MOST_STREAMING, Bound
@@ -95,8 +95,10 @@ class Wire(asyncio.Protocol):
         self._shared = shared
         self._on_lost = on_lost
         self._tick = shared.tick
+        self.opened = shared.now()
+        """When it was opened."""
         self.connection = Connection(
-            shared.streaming, shared.limits, self._wake, shared.counts, shared.tick, shared.now()
+            shared.streaming, shared.limits, self._wake, shared.counts, shared.tick, self.opened
         )
         self._streams = self.connection.streams
         self._senders: dict[int, StreamSender] = {}
@@ -203,7 +205,7 @@ class Wire(asyncio.Protocol):
             self._time(last, count, arrived)
         if streams.held_bytes or streams.queued_bytes:
             self.weigh()
-        more = connection.more
+        more = connection.stopped or bool(streams.readable)
         if session is None or more:
             return more
         if session.over:
@@ -349,7 +351,7 @@ class Wire(asyncio.Protocol):
             self.transport.write(out)
         if connection.state is CLOSED:
             self._hang_up()
-        elif connection.drained:
+        elif connection.state is LEAVING and connection.drained:
             connection.close(Code.NO_ERROR, "drained")
             self._write()
         if self._shared.draining:
