@@ -71,7 +71,7 @@ class Http2Transport:
         task.add_done_callback(self._adopting.discard)
 
     def release(self, count: int) -> None:
-        """Ask the clients of so many connections to connect again, without losing a call."""
+        """Ask the clients of `count` connections to connect again, without losing a call."""
         if self._server is not None:
             self._server.release(count)
 

@@ -17,13 +17,13 @@ class Counts:
 
     __slots__ = (
         "accepted",
-        "answers",
         "ended",
         "received",
         "refused",
         "resets_received",
         "resets_sent",
         "sent",
+        "service_time",
         "streams",
     )
 
@@ -41,7 +41,7 @@ class Counts:
         """Bytes received on connections that are gone."""
         self.sent = 0
         """Bytes sent on them."""
-        self.answers = Latency()
+        self.service_time = Latency()
         """Time from a read until the response to its last call was written, for all calls of the read."""
 
     def refuse_connection(self, most: int) -> None:
@@ -95,6 +95,6 @@ class Counts:
                 "ratelimit_grpc_answer_seconds",
                 MetricType.HISTOGRAM,
                 "Service time of gRPC calls: from the read until the response was written.",
-                [((), self.answers)],
+                [((), self.service_time)],
             ),
         )

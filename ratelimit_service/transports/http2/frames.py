@@ -86,13 +86,18 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return pack_head(length >> 8, length & 0xFF, kind, flags, stream) + payload
 
 
+def headers(stream: int, block: bytes, *, end: bool = False) -> bytes:
+    """A header block in one HEADERS frame; ours are shorter than any client's limit (6.2)."""
+    return frame(HEADERS, END_HEADERS | END_STREAM if end else END_HEADERS, stream, block)
+
+
 def settings(values: dict[int, int]) -> bytes:
     """SETTINGS with these values: 6.5."""
     return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(name, value) for name, value in values.items()))
 
 
 def window_update(stream: int, increment: int) -> bytes:
-    """WINDOW_UPDATE: the peer may send so many bytes more (6.9)."""
+    """WINDOW_UPDATE: the peer may send `increment` bytes more (6.9)."""
     return pack_head(0, 4, WINDOW_UPDATE, 0, stream) + _NUMBER.pack(increment)
 
 

@@ -26,7 +26,7 @@ FRAMES_PER_RECORD: Final = 16
 row, and 62 a second; BoringSSL allows 32 in a row."""
 
 STREAMS_PER_IDLE_FRAME: Final = 128
-"""A frame that moves the windows of many streams, or all responses that wait, takes one more for so many of them: to
+"""A frame that moves the windows of many streams, or all responses that wait, takes one more for each 128 of them: to
 look through a thousand streams takes half a millisecond."""
 
 FRAMES_PER_SECOND: Final = 1_000
@@ -89,7 +89,7 @@ class Limits:
     """What the operator may choose; see GrpcOptions."""
 
     max_message_size: int = 128 * 1024
-    max_answer_size: int = 4 * 1024 * 1024
+    max_response_size: int = 4 * 1024 * 1024
     max_concurrent_streams: int = 1_000
     max_header_list_size: int = 16 * 1024
     max_connection_memory: int = 4 * 1024 * 1024

@@ -196,7 +196,7 @@ class MemoryLimit:
         self._relieving = False
 
     def add(self, change: int) -> None:
-        """A connection holds so many bytes more, or less."""
+        """A connection holds `change` bytes more; less, if it is negative."""
         self.used += change
         if change > 0 and self.used > self._most and not self._relieving:
             self._relieving = True

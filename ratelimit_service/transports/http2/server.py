@@ -77,7 +77,7 @@ class Server:
             wire.abort("drain_timeout")
 
     def release(self, count: int) -> None:
-        """Retire so many connections, the youngest, so that their clients connect again, perhaps to another worker."""
+        """Retire the `count` youngest connections: their clients connect again, perhaps to another worker."""
         members = self.shared.members.items()
         staying = [(wire, age) for wire, age in members if age.retired_at is None and wire.connection.begun]
         for wire, age in staying[::-1][:count]:

@@ -50,26 +50,19 @@ from typing import Final
 
 from ratelimit_service.errors import RpcError, Status, WireError
 from ratelimit_service.model import Cancel
+from ratelimit_service.transports import transport
 from ratelimit_service.transports.http2 import frames
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.frames import (
-    DATA,
-    END_HEADERS,
-    END_STREAM,
     HEADERS,
-    INITIAL_TABLE,
     INITIAL_WINDOW,
-    LARGEST_FRAME,
     LARGEST_WINDOW,
     OK_TRAILERS,
     PREFIX_BYTES,
-    REQUEST_OVERHEAD,
     RESPONSE_HEAD,
     RESPONSE_HEADERS,
-    SMALL_RESPONSE,
     TRAILERS_HEAD,
     Code,
-    frame,
     pack_head,
     response_packer,
     take_message,
@@ -86,15 +79,7 @@ from ratelimit_service.transports.http2.limits import (
     Bound,
     Limits,
 )
-from ratelimit_service.transports.transport import (
-    EXPIRED,
-    MESSAGE_BYTES,
-    MOST_UNREAD_BYTES,
-    PAUSE_BYTES,
-    UNFINISHED,
-    UNREAD,
-    too_large,
-)
+from ratelimit_service.transports.transport import MESSAGE_BYTES, MOST_UNREAD_BYTES, PAUSE_BYTES, too_large
 
 _LARGEST_SENT: Final = 64 * 1024
 """Bytes of the largest frame that we send to a client that accepts larger ones: streams take turns on a connection."""
@@ -133,11 +118,7 @@ class StreamState(Enum):
     LINGERING = auto()
 
 
-RECEIVING: Final = StreamState.RECEIVING
-CALLED: Final = StreamState.CALLED
-STREAMING: Final = StreamState.STREAMING
-SENDING: Final = StreamState.SENDING
-LINGERING: Final = StreamState.LINGERING
+RECEIVING, CALLED, STREAMING, SENDING, LINGERING = StreamState
 
 
 class Stream:
@@ -183,8 +164,10 @@ class Stream:
 class Streams:
     """All streams of one connection.
 
-    `wake` is called when there is output or an event that comes from no read: the owner is to flush soon. The owner
-    reads the public attributes, and changes `events` and `flush_scheduled` only.
+    `wake` is called when there is output, or an event, that comes from no read: then the owner must flush soon.
+
+    The connection and its wire take `events` and `out`, reset `request_bytes` and `written_bytes` with them, add to
+    `cancels`, and set `flush_scheduled` before they work. They change no other attribute.
     """
 
     __slots__ = (
@@ -204,7 +187,7 @@ class Streams:
         """When calls end that have a deadline and are not answered: microseconds of the server's clock."""
         self.reset_by_us: dict[int, None] = {}
         self.lingering: dict[int, bool] = {}
-        """LINGERING streams; whether they were so when `_reset_lingering` ran last."""
+        """LINGERING streams; whether they were so when `reset_lingering` ran last."""
         self.limits = limits
         self.counts = counts
         self.wake = wake
@@ -229,7 +212,7 @@ class Streams:
         """Bytes of DATA that we may send on the connection."""
         self.initial_window = INITIAL_WINDOW
         """The send window of a new stream."""
-        self.frame_size = LARGEST_FRAME
+        self.frame_size = frames.LARGEST_FRAME
         self.queued_bytes = 0
         """Memory of the queues of all streams."""
         self.blocked: dict[int, Stream] = {}
@@ -242,7 +225,7 @@ class Streams:
         """The socket accepts no more: DATA waits as if the window were closed."""
         self._shrinking = False
         """The client reduced our header table, and the next header block must say so."""
-        self._largest_small = min(limits.max_answer_size, SMALL_RESPONSE)
+        self._largest_small = min(limits.max_response_size, frames.SMALL_RESPONSE)
         self._small_response = self._largest_small
         """Bytes of a response that may be sent at once on a new stream if the connection has room; -1 for none."""
 
@@ -323,7 +306,7 @@ class Streams:
         stream.state = CALLED
         if stream.send_window == self.initial_window:
             self.active[stream.id] = None  # nothing else of it is needed
-        self.request_bytes += REQUEST_OVERHEAD + len(message)
+        self.request_bytes += frames.REQUEST_OVERHEAD + len(message)
         self.events.append((EventKind.CALL, stream.id, stream.head, message))
         return None
 
@@ -344,7 +327,7 @@ class Streams:
                 return None
             if isinstance(message, RpcError):
                 return message
-            self.request_bytes += REQUEST_OVERHEAD + len(message)
+            self.request_bytes += frames.REQUEST_OVERHEAD + len(message)
             self.events.append((EventKind.MESSAGE, number, stream.head, message))
         self.readable[number] = stream
         return None
@@ -377,11 +360,11 @@ class Streams:
         if stream.state is not CALLED:
             return
         if not isinstance(response, RpcError):
-            if len(response) <= self.limits.max_answer_size:
+            if len(response) <= self.limits.max_response_size:
                 self._enqueue(stream, response)
                 self._end(stream, None)
                 return
-            response = too_large(len(response), self.limits.max_answer_size)
+            response = too_large(len(response), self.limits.max_response_size)
         self._end(stream, response)
 
     def _unfold(self, number: int) -> Stream:
@@ -397,13 +380,13 @@ class Streams:
         stream = self.active.get(number)
         if stream is None or stream.state is not STREAMING:
             return
-        most = self.limits.max_answer_size
+        most = self.limits.max_response_size
         if len(message) > most:
             self._end(stream, too_large(len(message), most))
         elif stream.queue and stream.queued_bytes + len(message) > MOST_UNREAD_BYTES:
             self.counts.refused[Bound.UNREAD_ANSWERS] += 1
             self._clear_queue(stream)
-            self._end(stream, UNREAD)
+            self._end(stream, transport.UNREAD)
         else:
             self._enqueue(stream, message)
             self._pump(stream)
@@ -417,7 +400,7 @@ class Streams:
 
     def expire(self, number: int) -> None:
         """The deadline of a call has passed."""
-        self.fail(number, EXPIRED)
+        self.fail(number, transport.EXPIRED)
 
     def fail(self, number: int, error: RpcError) -> None:
         """End a call with an error in place of the messages that are queued."""
@@ -460,10 +443,10 @@ class Streams:
         stream.state, stream.headers_sent = SENDING, True
         block, number = frames.http_headers(stream.head.http), stream.id
         if stream.head.bodiless:
-            stream.tail = frame(HEADERS, END_HEADERS | END_STREAM, number, block)
+            stream.tail = frames.headers(number, block, end=True)
         else:
-            stream.tail = frame(DATA, END_STREAM, number)
-            self._write(frame(HEADERS, END_HEADERS, number, block))
+            stream.tail = frames.frame(frames.DATA, frames.END_STREAM, number)
+            self._write(frames.headers(number, block))
             self._queue(stream, _EXPLANATION)
         self._pump(stream)
 
@@ -475,7 +458,7 @@ class Streams:
         else:
             block = frames.trailers(error) if stream.headers_sent else RESPONSE_HEADERS + frames.trailers(error)
         stream.state = SENDING
-        stream.tail = frame(HEADERS, END_HEADERS | END_STREAM, stream.id, block)
+        stream.tail = frames.headers(stream.id, block, end=True)
         self._release_body(stream)
         self._pump(stream)
         self.schedule_flush()
@@ -534,14 +517,14 @@ class Streams:
     def _send_headers(self, stream: Stream) -> None:
         if not stream.headers_sent:
             stream.headers_sent = True
-            self._write(frame(HEADERS, END_HEADERS, stream.id, RESPONSE_HEADERS))
+            self._write(frames.headers(stream.id, RESPONSE_HEADERS))
 
     def _write(self, written: bytes) -> None:
         """Send a frame that may be HEADERS."""
         if self._shrinking and written[3] == HEADERS:
             self._shrinking = False
             self._update_small_response()
-            written = frame(HEADERS, written[4], frames.number(written[5:9]), frames.TABLE_SIZE_0 + written[9:])
+            written = frames.frame(HEADERS, written[4], frames.number(written[5:9]), frames.TABLE_SIZE_0 + written[9:])
         self.out.append(written)
 
     def _queue(self, stream: Stream, data: bytes) -> None:
@@ -579,7 +562,7 @@ class Streams:
                 return False
             if size <= 0 or self._congested:
                 return False
-            out.append(pack_head(size >> 8, size & 0xFF, DATA, 0, stream.id))
+            out.append(pack_head(size >> 8, size & 0xFF, frames.DATA, 0, stream.id))
             out.append(message[start : start + size])
             self.send_window -= size
             stream.send_window -= size
@@ -648,7 +631,7 @@ class Streams:
     def apply_settings(self, settings: Mapping[int, int]) -> None:
         """SETTINGS of the client: 6.5.2."""
         self.frame_size = min(settings.get(frames.MAX_FRAME_SIZE, self.frame_size), _LARGEST_SENT)
-        if settings.get(frames.HEADER_TABLE_SIZE, INITIAL_TABLE) < INITIAL_TABLE:
+        if settings.get(frames.HEADER_TABLE_SIZE, frames.INITIAL_TABLE) < frames.INITIAL_TABLE:
             # RFC 7541, 4.2: a table size update "MUST occur at the beginning of the first header block following the
             # change", although our blocks use no table.
             self._shrinking = True
@@ -688,7 +671,7 @@ class Streams:
             if now - since <= timeout:
                 break
             self.counts.refused[Bound.UNFINISHED] += 1
-            self.fail(number, UNFINISHED)
+            self.fail(number, transport.UNFINISHED)
 
     def reset_lingering(self) -> None:
         """Reset streams that were LINGERING at the last check too: they would only hold a place."""

@@ -33,7 +33,7 @@ TOO_MANY_STREAMING: Final = RpcError(
 )
 
 TIMED: Final = 16
-"""One read in so many is timed: to time all would be a twentieth of what a call costs."""
+"""One read in 16 is timed: to time all would take a twentieth of what a call costs."""
 
 _MOST_TIMED: Final = 64
 """Timed reads of one connection that wait for their response, so that the search for those answered takes no time."""
@@ -377,22 +377,22 @@ class Wire(asyncio.Protocol):
         """How many bytes have left, if the socket accepts no more."""
         return self.sent - self.transport.get_write_buffer_size() if self.write_paused else None
 
-    # How long calls take.
+    # Service time.
 
     def _time(self, last: Event, count: int, arrived: int) -> None:
         """Observe a read by its last call, now if it is answered."""
         kind, number, _, _ = last
         if kind is _CALL:
             if number not in self._streams.active:
-                self._shared.counts.answers.observe_all(self._tick() - arrived, count)
+                self._shared.counts.service_time.observe_all(self._tick() - arrived, count)
             elif len(self._unanswered) < _MOST_TIMED:
                 self._unanswered[number] = arrived, count
 
     def _time_answered(self) -> None:
-        active, now, answers = self._streams.active, self._tick(), self._shared.counts.answers
+        active, now, service_time = self._streams.active, self._tick(), self._shared.counts.service_time
         for number in [number for number in self._unanswered if number not in active]:
             arrived, count = self._unanswered.pop(number)
-            answers.observe_all(now - arrived, count)
+            service_time.observe_all(now - arrived, count)
 
     # The end.
 
