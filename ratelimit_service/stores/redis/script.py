@@ -172,36 +172,17 @@ class BatchScript:
     def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
         """The hits of these requests as a batch of runs."""
         key_of = self.key if names is None else _next_of(names)
-        keys: list[str] = []
-        runs: list[Run] = []
-        numbers: list[int] = []
-        limits: list[int] = []
-        known: dict[int, int] = {}  # by the rule's identity: the hash of a limit takes a microsecond
-
-        def add(hits_by_key: Iterable[tuple[str, Sequence[Hit]]]) -> None:
-            for key, hits in hits_by_key:
-                for run in (hits,) if len(hits) == 1 else _runs(hits):
-                    first = run[0]
-                    rule = first.rule
-                    number = known.get(id(rule))
-                    if number is None:
-                        known[id(rule)] = number = len(known) + 1
-                        limits.extend(_numbers_of(rule.algorithm.name, first.limit, self._jitter))
-                    keys.append(key)
-                    runs.append(run)
-                    numbers.extend((number, first.cost, len(run)))
-
         counters: dict[str, list[Hit]] = {}
+        # Of each section the size of its bundle, or 0; and the hits on each counter.
+        sections: list[tuple[int, Iterable[tuple[str, list[Hit]]]]] = [(0, counters.items())]
         for hits in requests:
             for hit in hits:
                 if hit.together:
-                    add(counters.items())
-                    counters = {}
                     for together, members in groupby(hits[hits.index(hit) :], _together):
-                        bundle = [(key_of(member), (member,)) for member in members]
-                        if together:
-                            numbers.append(-len(bundle))
-                        add(bundle)
+                        bundle = [(key_of(member), [member]) for member in members]
+                        sections.append((len(bundle) if together else 0, bundle))
+                    counters = {}
+                    sections.append((0, counters.items()))
                     break
                 key = key_of(hit)
                 found = counters.get(key)
@@ -209,7 +190,32 @@ class BatchScript:
                     counters[key] = [hit]
                 else:
                     found.append(hit)
-        add(counters.items())
+        keys: list[str] = []
+        runs: list[Run] = []
+        limits: list[int] = []
+        numbers: list[int] = []
+        known: dict[int, int] = {}  # by the rule's identity: the hash of a limit takes a microsecond
+        for size, hits_by_key in sections:
+            if size:
+                numbers.append(-size)
+            for key, of_key in hits_by_key:
+                first = of_key[0]
+                number = known.get(id(first.rule))
+                if number is not None and len(of_key) == 1:  # almost all: 0.1 µs less than below
+                    keys.append(key)
+                    runs.append(of_key)
+                    numbers += (number, first.cost, 1)
+                    continue
+                for run in (of_key,) if len(of_key) == 1 else _runs(of_key):
+                    first = run[0]
+                    rule = first.rule
+                    number = known.get(id(rule))
+                    if number is None:
+                        known[id(rule)] = number = len(known) + 1
+                        limits += _numbers_of(rule.algorithm.name, first.limit, self._jitter)
+                    keys.append(key)
+                    runs.append(run)
+                    numbers += (number, first.cost, len(run))
         now = 0 if self._clock is None else self._clock()
         # str() writes a list of integers as JSON has it, in half the time of json.dumps.
         return Encoded(keys, (str([now, len(known), *limits, *numbers]),), runs)
