@@ -1,4 +1,4 @@
-"""Where counters live, by the name BACKEND_TYPE gives them. To add one: its module, one case here."""
+"""The stores, by the name in BACKEND_TYPE. To add one: its module, and one case here."""
 
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores.store import Store
@@ -7,7 +7,7 @@ __all__ = ["Store", "open_store"]
 
 
 def open_store(settings: Settings) -> Store:
-    """The store the settings ask for."""
+    """The store that the settings name."""
     match settings.backend_type:
         case "memory":
             from ratelimit_service.stores.memory import MemoryStore

@@ -1,4 +1,4 @@
-"""A hit: one charge against one counter, which carries its decision home. Hot path."""
+"""A hit: one charge against one counter; the store writes the decision on it. Hot path."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -11,7 +11,7 @@ from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Tally
 
 NO_LIMIT: Final = Limit(MAX_REQUESTS, Unit.SECOND, SECOND)
-"""Stands in a hit of an unlimited rule."""
+"""The limit of a hit on an unlimited rule."""
 
 
 class Hit:
@@ -36,24 +36,24 @@ class Hit:
     def __init__(self, rule: Rule, key: str, cost: int, *, tally: Tally, quota: bool, together: int = 0) -> None:
         self.rule = rule
         self.limit = NO_LIMIT if rule.limit is None else rule.limit
-        """The rule's; `NO_LIMIT` for an unlimited rule, which charges nothing."""
+        """The rule's limit; `NO_LIMIT` when the rule is unlimited, and nothing is charged."""
         self.key = key
-        """Empty for an unlimited rule: there is no counter."""
+        """The counter's name; empty for an unlimited rule, which has no counter."""
         self.cost = cost
         self.tally = tally
         self.quota = quota
-        """The request is refused only if all of its quotas are used up."""
+        """A request is denied by its quotas only if all of them are used up."""
         self.together = together
-        """0: charged by itself. Hits of a request with the same other number are a bundle: charged all or none."""
+        """0: charged alone. Hits of a request with the same other number are a bundle: all are charged or none."""
         self.beside: Sequence[Hit] = ()
         """The hits of the other limits of the same descriptor."""
         self.spared = False
-        """Its limit had room, and it was not charged, because another one that is charged together with it refused."""
+        """It was allowed and not charged, because another hit of its bundle was denied."""
         self.by_policy: ByPolicy | None = None
-        """How it was answered without the store."""
+        """The policy that answered it without the store, if one did."""
 
     def again(self) -> "Hit":
-        """The same charge once more, undecided."""
+        """A copy without a decision."""
         hit = Hit.__new__(Hit)  # 0.2 µs; by name the constructor's arguments take 0.5
         hit.rule = self.rule
         hit.limit = self.limit
@@ -69,12 +69,12 @@ class Hit:
 
     @property
     def over(self) -> bool:
-        """The hit is answered as over its limit: denied, and not by a rule that only looks on."""
+        """Answered as over its limit: denied, and not by a rule in shadow mode."""
         return not self.decision.allowed and not self.rule.shadow
 
     @property
     def remaining(self) -> int:
-        """What is left of the limit. What may exceed it is promised to nobody."""
+        """What is left of the limit, without what may exceed it."""
         remaining = self.decision.remaining
         exceed = self.limit.exceed
         if not exceed:
@@ -83,14 +83,14 @@ class Hit:
 
 
 def in_bundles(hits: Sequence[Hit]) -> list[Hit]:
-    """These hits and those beside them, ordered so that those of a bundle stand one after the other."""
+    """These hits and those beside them, in such an order that the hits of a bundle follow each other."""
     found = [each for hit in hits for each in (hit, *hit.beside)]
     found.sort(key=_together)  # stable: hits on one counter stay in the order of the request
     return found
 
 
 def spare(hits: Sequence[Hit]) -> None:
-    """Mark the hits that the refusal of another one of their bundle has spared. All are decided, and in bundles."""
+    """Mark the allowed hits of bundles that have a denied one. All hits are decided, and in order of bundles."""
     for together, members in groupby(hits, key=_together):
         if together:
             bundle = list(members)

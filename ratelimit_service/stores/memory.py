@@ -1,16 +1,16 @@
-"""Counters in a dictionary of this process: the embedded default. Hot path.
+"""Counters in the memory of this process: the default store. Hot path.
 
-Bounded and swept. The counters are cut into segments by their key's hash, each an ordinary dictionary, so that neither
-growing one, nor sweeping one, nor finding the least recently used in one ever takes long: with a single dictionary of
-a million counters each of the three would stop all calls for tens of milliseconds.
+Bounded and swept. The counters are divided into segments by their key's hash. Each is an ordinary dictionary, so small
+that neither its growth, nor a sweep, nor the search for the least recently used counter takes long: with a single
+dictionary of a million counters each of the three would stop all calls for tens of milliseconds.
 
-Law: while a segment, or the store in bytes, is three quarters full, a counter that is hit moves to the end of its
-segment, so in front stand those that were not hit since it became so. Before that a counter stays where it is: none
-has to be evicted yet, and moving would take a quarter more memory, since a dictionary grows by what is put into it,
-whatever was taken out.
+Law: from three quarters full on (the segment, or the store in bytes) a counter that is hit moves to the end of its
+segment, so the first ones are those that were not hit since then. Before that a counter stays where it is: nothing has
+to be evicted yet, and moving takes a quarter more memory, since a dictionary grows with each insertion, even after as
+many deletions.
 
-Bounded by number, because most counters are alike and small; and in bytes, because some are not: a name has 600 bytes,
-a sliding log as many entries as its limit.
+Bounded by number, because most counters are small; and in bytes, because some are not: a name may have 600 bytes, a
+sliding log as many entries as its limit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,17 +32,17 @@ MOST_BYTES = 512 * 1024 * 1024
 """Of all counters: a million of them take 250 MiB, with names of 100 characters."""
 
 _LOOKED_AT = 8
-"""How many of those in front are looked at, to find one that has expired."""
+"""How many counters at the front are searched for one that has expired."""
 
 _BESIDES = 110
-"""Bytes of a counter besides its name and its state: its place in a dictionary, which is half empty at times."""
+"""Bytes of a counter without its name and its state: its slot in a dictionary, which is half empty at times."""
 
 _INTEGERS = 100
-"""Bytes of a state that is no bytes: a tuple with an integer or two of its own."""
+"""Bytes of a state that is a tuple, with an integer or two of its own."""
 
 
 class MemoryStore:
-    """At most `most` counters and `most_bytes`; the expired are evicted first, then the least recently used."""
+    """At most `most` counters and `most_bytes`; evicts expired counters first, then the least recently used."""
 
     name = "memory"
     healthy = True
@@ -63,12 +63,12 @@ class MemoryStore:
         self._crowded_bytes = most_bytes * 3 // 4
         self._next_victim = 0
         self.bytes = 0
-        """What all counters take, as `_size` reckons."""
+        """The size of all counters, as `_size` estimates it."""
         self.evicted = 0
-        """Live counters that were evicted: each was given a fresh allowance."""
+        """Live counters that were evicted; the next hit on one finds a full allowance."""
 
     def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
-        """Charge all hits, and say so at once."""
+        """Charge all hits, and call `done` at once."""
         self.charge(hits)
         done(None)
 
@@ -90,7 +90,7 @@ class MemoryStore:
                 self._keep(segment, key, before, state, now)
             elif before is None:
                 segment[key] = state
-                # As _size does it, for almost all there are.
+                # As _size does, without the call: almost all counters come here.
                 self.bytes += (
                     _BESIDES + key.__sizeof__() + (state.__sizeof__() if state.__class__ is bytes else _INTEGERS)
                 )
@@ -101,7 +101,7 @@ class MemoryStore:
         return True
 
     def _charge_bundles(self, hits: Sequence[Hit], now: int) -> None:
-        """The same, with bundles among them."""
+        """Charge hits with bundles among them."""
         for together, members in groupby(hits, attrgetter("together")):
             if together:
                 self._charge_bundle(list(members), now)
@@ -113,7 +113,7 @@ class MemoryStore:
                     self._keep(segment, hit.key, before, state, now)
 
     def _charge_bundle(self, hits: Sequence[Hit], now: int) -> None:
-        """Charge all, or only the denied whose limit counts refused hits."""
+        """Charge all hits, or only the denied ones whose limit counts denied hits."""
         states: dict[str, State | None] = {}
         for hit in hits:
             key = hit.key
@@ -138,7 +138,7 @@ class MemoryStore:
         return self._segments[hash(key) & self._mask]
 
     def _keep(self, segment: dict[str, State], key: str, before: State | None, state: State | None, now: int) -> None:
-        """Put the state in the place of the one before: behind all others in a crowded segment."""
+        """Replace the state by the new one; in a crowded segment the counter moves to the end."""
         if before is not None:
             self.bytes -= _size(key, before)
             if state is None or len(segment) >= self._crowded or self.bytes >= self._crowded_bytes:
@@ -152,7 +152,7 @@ class MemoryStore:
                 self._evict(self._victim(segment), now)
 
     def _victim(self, segment: dict[str, State]) -> dict[str, State]:
-        """The segment; when it has but the counter that was just put there, the next one that has any, if one has."""
+        """The segment to evict from: this one, or, if it has only the new counter, the next one that is not empty."""
         if len(segment) > 1:
             return segment
         for _ in range(len(self._segments)):
@@ -163,7 +163,8 @@ class MemoryStore:
         return segment
 
     def _evict(self, segment: dict[str, State], now: int) -> None:
-        """Look at a few only: `sweep` finds the others, and a flood of new counters must not wait for it each time."""
+        """Evict one counter: an expired one among the first few, else the first."""
+        # Only a few: a flood of new counters must not pay for a long search each time, and `sweep` finds the others.
         oldest = list(islice(segment, _LOOKED_AT))
         victim = next((key for key in oldest if expiry(segment[key]) <= now), None)
         if victim is None:
@@ -172,27 +173,27 @@ class MemoryStore:
         self.bytes -= _size(victim, segment.pop(victim))
 
     def sweep(self) -> None:
-        """Drop the expired counters of the next segments: all of the store in a few hundred calls at the most."""
+        """Evict the expired counters of the next segments; at most 256 calls go round the whole store."""
         now = self._clock()
         for _ in range(-(-len(self._segments) // 256)):
-            self._drop_expired(self._segments[self._next], now)
+            self._evict_expired(self._segments[self._next], now)
             self._next = (self._next + 1) & self._mask
 
     def metrics(self) -> Sequence[Metric]:
-        """Nothing that other stores do not count."""
+        """None: the limiter counts all that there is."""
         return ()
 
-    def _drop_expired(self, segment: dict[str, State], now: int) -> None:
+    def _evict_expired(self, segment: dict[str, State], now: int) -> None:
         for key in [key for key, state in segment.items() if expiry(state) <= now]:
             self.bytes -= _size(key, segment.pop(key))
 
     @property
     def counters(self) -> int:
-        """How many counters are held, expired ones that are not yet swept among them."""
+        """How many counters there are, with expired ones that are not swept yet."""
         return sum(map(len, self._segments))
 
     async def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing is open."""
 
 
 def _run(hit: Hit, state: State | None, cost: int, now: int) -> tuple[State | None, Decision]:
@@ -200,5 +201,5 @@ def _run(hit: Hit, state: State | None, cost: int, now: int) -> tuple[State | No
 
 
 def _size(key: str, state: State) -> int:
-    """Bytes that a counter takes, within a tenth."""
+    """Bytes of a counter, to within 10 %."""
     return _BESIDES + key.__sizeof__() + (state.__sizeof__() if state.__class__ is bytes else _INTEGERS)

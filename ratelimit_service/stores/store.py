@@ -1,4 +1,4 @@
-"""The contract of a store: it keeps counters, charges hits against them, and owns the clock it does that by."""
+"""The contract of a store: it keeps counters, charges hits against them, and owns the clock by which it does."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -9,6 +9,7 @@ from ratelimit_service.stores.hit import Hit
 from ratelimit_service.telemetry.metric import Metric
 
 Done = Callable[[StoreError | None], None]
+"""The callback when all hits are decided, or with the error because of which some hit has no decision."""
 
 
 class Lost(NamedTuple):
@@ -27,11 +28,11 @@ class Lost(NamedTuple):
 
 
 class StoreStatus(Protocol):
-    """What a store tells of itself; of one that several processes share, all of them together."""
+    """The state of a store; where several processes share one, of all of them together."""
 
     @property
     def name(self) -> str:
-        """What kind of store it is, for people."""
+        """The kind of store, for display."""
 
     @property
     def healthy(self) -> bool:
@@ -39,46 +40,46 @@ class StoreStatus(Protocol):
 
     @property
     def counters(self) -> int:
-        """How many it holds."""
+        """How many counters it has."""
 
     @property
     def evicted(self) -> int:
-        """Live counters that had to make way for others."""
+        """Live counters that were evicted because the store was full."""
 
     @property
     def errors(self) -> Mapping[str, int]:
-        """Requests that it could not decide, by cause."""
+        """Requests that the store could not decide, by cause."""
 
     @property
     def lost(self) -> Sequence[Lost]:
-        """Each server that cannot decide hits now; empty when all is well."""
+        """The servers that cannot decide hits now; empty when all can."""
 
 
 class Store(StoreStatus, Protocol):
-    """Where counters live."""
+    """Keeps counters and charges hits against them."""
 
     @property
     def charge(self) -> Callable[[Sequence[Hit]], bool] | None:
-        """Does what `hit` does at once, and says so, or does nothing. None in a store that always waits for others."""
+        """Decides the hits at once and returns True, or does nothing. None if the store never decides at once."""
 
     def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> Cancel | None:
         """Charge all hits of one request, write a decision on each, then call `done` once, now or later.
 
-        `timeout` is how many microseconds the caller waits for its answer, if it says so; `done` is called before.
+        `timeout`: microseconds until the caller's deadline, if it has one; `done` is called before.
 
         Hits that stand one after the other with the same `together`, other than 0, are a bundle, charged all or none.
         Each is decided as if those before it were charged. If all are allowed, all are charged. If one is denied, then
         the denied ones keep their decision, and are charged only where their limit counts refused hits; the others are
         looked at, with cost 0, and that is their decision.
 
-        With an error, `done` says that some hit has no decision. What is returned takes back those that wait.
+        Returns the means to cancel the request while it waits, if it waits.
         """
 
     def metrics(self) -> Sequence[Metric]:
         """Metrics that only this kind of store has."""
 
     def sweep(self) -> None:
-        """A little housekeeping, called several times a second."""
+        """Housekeeping, called several times a second."""
 
     async def close(self) -> None:
-        """Give back what it holds outside the process."""
+        """Close its connections."""

@@ -1,8 +1,8 @@
-"""What counters are called in Redis. Pure. Hot path.
+"""Names of counters in Redis. Pure. Hot path.
 
-Ours: `CACHE_KEY_PREFIX`, a version, and the counter's key, such as `rl2|shop|user=ada|fixed_window/60000000`; the
-version changes when the meaning of what is stored does. In a Cluster every counter has a slot of its own, but for those
-that are charged together, all or none: one step of Redis is one slot, so they share a hash tag, `rl2|{shop}shop|…`.
+A name is `CACHE_KEY_PREFIX`, a version, and the counter's key, such as `rl2|shop|user=ada|fixed_window/60000000`; the
+version changes when the meaning of what is stored does. In a Cluster each counter has a slot of its own, except those
+that are charged together, all or none: one step of Redis needs one slot, so they share a hash tag, `rl2|{shop}shop|…`.
 """
 
 from binascii import crc_hqx
@@ -30,9 +30,9 @@ def plain_key(prefix: str) -> Callable[[Hit], str]:
 def cluster_key(prefix: str) -> Callable[[Hit], str]:
     """Names for a Cluster.
 
-    A prefix that has a hash tag keeps it: who writes one wants all counters in one slot. Otherwise no value that a
-    client sends may pass for a tag, or it could choose the node that it overloads: an empty `{}` in front of all of
-    them says that the whole name counts (Redis Cluster specification, "Hash tags").
+    A prefix with a hash tag puts all counters into one slot. Otherwise no value that a client sends may be taken for a
+    tag, or the client could choose the node that it overloads: an empty `{}` before it says that the whole name
+    counts (Redis Cluster specification, "Hash tags").
     """
     start = prefix + VERSION
     tagged = _tag(prefix.encode()) is not None
@@ -72,12 +72,12 @@ def cluster_counter(prefix: str) -> Callable[[str], str | None]:
 
 
 def resets_key(prefix: str) -> str:
-    """What says when counters were last reset, so that services forget refusals that they remember."""
+    """The key that says when counters were last reset, so that services clear their denied cache."""
     return f"{prefix}{VERSION}resets"
 
 
 def name_in_slot(start: str, slot: int) -> str | None:
-    """A name that begins so and is in that slot of a Cluster; None if a hash tag in it keeps it in another one."""
+    """A name that begins with `start` and is in that slot; None if a hash tag in it puts it into another slot."""
     untouched = start + "0" * _DIGITS
     missing = slot_of(untouched) ^ slot
     if _tag(start.encode()) is not None:
@@ -90,15 +90,15 @@ def name_in_slot(start: str, slot: int) -> str | None:
 
 
 _DIGITS: Final = 16
-"""Each 0 or 1: as many as decide on a slot."""
+"""Each 0 or 1; enough to reach every slot."""
 
 
 @cache
 def _digits_by_bit() -> Sequence[int]:
-    """For each bit of a slot: which of the last digits of a name change that bit alone when they are others.
+    """For each bit of a slot: which of the last digits of a name, when flipped, change that bit alone.
 
-    A CRC is linear: the slots of two names differ by what their differences make, whatever they have in common. So it
-    is a system of linear equations modulo 2, which Gauss solves, where to try names takes 16,384 of them.
+    A CRC is linear: flipping the same digits changes the slot by the same bits, whatever the name. So it is a system of
+    linear equations modulo 2, solved by Gaussian elimination; trying names would take 16,384 of them on average.
     """
     zeros = b"0" * _DIGITS
     rows = []

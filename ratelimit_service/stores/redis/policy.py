@@ -1,8 +1,8 @@
-"""What is answered when the store cannot: by the rule's policy, or else by the service's.
+"""The answer to a hit that the store cannot decide: by the rule's policy, or else by the service's.
 
-`error` says so to the caller, `open` allows what an untouched counter does, `closed` denies, and `local` counts in this
-process with this instance's share of the limit: all instances together let through at most the limit, and less than one
-more for each of them.
+`error` ends the request with an error, `open` allows what an untouched counter allows, `closed` denies, and `local`
+counts in this process, with this instance's share of the limit: all instances together allow at most the limit, and
+less than one hit more for each instance.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from ratelimit_service.stores.memory import MOST_BYTES, MemoryStore
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
 _TRY_AGAIN: Final = SECOND
-"""When a caller denied for want of a store may come again: nobody knows, and an outage often is short."""
+"""`retry_after` of a hit denied by policy. How long an outage lasts is unknown; often it is short."""
 
 _MOST_SHARES: Final = 10_000
-"""Rules whose share is remembered; limits that come with requests make new ones all the time."""
+"""Rules whose share is cached; limits that come with requests make new rules all the time."""
 
 
 class Policy:
-    """Answers hits without the store."""
+    """Answers hits without the store. `name` is the service's policy."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Policy:
         self._shares: dict[Rule, Rule] = {}
 
     def answer(self, hits: Sequence[Hit], why: str) -> StoreError | None:
-        """Write a decision and the policy on each hit; or return the error that the request ends with."""
+        """Write a decision and the policy on each hit; returns the error instead that the request ends with, if any."""
         error: StoreError | None = None
         local: list[Hit] = []
         for hit in hits:
@@ -50,7 +50,7 @@ class Policy:
             hit.by_policy = ByPolicy(policy, why)
             match policy:
                 case "open":
-                    # So a limit of 0, which blocks, goes on blocking.
+                    # An untouched counter with a limit of 0, which blocks everything, still denies.
                     _, hit.decision = hit.rule.algorithm.hit(None, hit.limit, hit.cost, self._clock())
                 case "closed":
                     hit.decision = (
@@ -67,7 +67,7 @@ class Policy:
         return error
 
     def sweep(self) -> None:
-        """Forget what has expired."""
+        """Evict expired counters."""
         self._local.sweep()
 
     def _of(self, rule: Rule) -> str:
@@ -78,10 +78,10 @@ class Policy:
             Hit(self._share(hit), hit.key, hit.cost, tally=hit.tally, quota=hit.quota, together=hit.together)
             for hit in hits
         ]
-        self._local.hit(shares, _nothing)
+        self._local.charge(shares)
         for hit, share in zip(hits, shares, strict=True):
             hit.decision = share.decision
-            # What may exceed the limit is promised to nobody, and `Hit.remaining` takes off the whole of it.
+            # `Hit.remaining` subtracts all of the limit's `exceed`, but the share has only its part of it.
             hit.decision.remaining += hit.limit.exceed - share.limit.exceed
 
     def _share(self, hit: Hit) -> Rule:
@@ -95,9 +95,9 @@ class Policy:
 
 
 def share_of(limit: Limit, instances: int) -> Limit:
-    """One instance's part of a limit, rounded up: with less, a limit of 1 would let nothing through anywhere.
+    """One instance's part of a limit, rounded up: rounded down, no instance would allow anything of a limit of 1.
 
-    Rounded once: the limit, and what may exceed it, are together less than one more than their share.
+    The sum of `requests` and `exceed` is rounded once, so that it is less than one more than the share.
     """
     most = limit.burst or limit.requests
     return replace(
@@ -110,7 +110,3 @@ def share_of(limit: Limit, instances: int) -> Limit:
 
 def _part(number: int, instances: int) -> int:
     return -(-number // instances)
-
-
-def _nothing(_: StoreError | None) -> None:
-    """The memory store answers at once."""

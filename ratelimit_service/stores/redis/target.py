@@ -1,4 +1,4 @@
-"""Which Redis, and how to get in: what the settings say, ready for use. Pure, but for the files of certificates."""
+"""The addresses and logins of a Redis, read from the settings. Pure, except that it reads certificates."""
 
 import ssl
 from dataclasses import dataclass, field, replace
@@ -28,11 +28,11 @@ class Target:
     """None without TLS."""
 
     def at(self, address: Address) -> "Login":
-        """How to get into one server of it."""
+        """The login to one of its servers."""
         return Login(address, self.user, self.password, self.servers.database, self._tls(), self.timeout)
 
     def at_sentinel(self, address: Address) -> "Login":
-        """How to get into one of its sentinels."""
+        """The login to one of its sentinels."""
         return Login(address, self.sentinel_user, self.sentinel_password, 0, self._tls(), self.timeout)
 
     def _tls(self) -> ssl.SSLContext | None:
@@ -40,12 +40,12 @@ class Target:
 
 
 def is_clustered(*targets: Target | None) -> bool:
-    """One of them is a cluster; then all counters are named for one, whichever they are on."""
+    """Whether one of them is a cluster; then all counters have names for a cluster, on the other Redis too."""
     return any(target is not None and target.kind is RedisType.CLUSTER for target in targets)
 
 
 def is_per_second(rule: Rule) -> bool:
-    """Its counters are in the Redis of rules per second, if there is such a one.
+    """Whether its counters are in the Redis of rules per second, if there is one.
 
     Not those of a limit that is charged together with others: all or none needs one step, and that needs one Redis.
     """
@@ -54,7 +54,7 @@ def is_per_second(rule: Rule) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How to get into one server."""
+    """Address, credentials and TLS of one server."""
 
     address: Address
     user: str = field(default="", repr=False)
@@ -65,7 +65,7 @@ class Login:
 
     @property
     def greeting(self) -> list[tuple[str, ...]]:
-        """The commands that a connection begins with."""
+        """The commands that a connection begins with: AUTH and SELECT, if needed."""
         commands: list[tuple[str, ...]] = []
         if self.password:
             commands.append(("AUTH", self.user, self.password) if self.user else ("AUTH", self.password))
@@ -75,7 +75,7 @@ class Login:
 
     @property
     def server_name(self) -> str | None:
-        """Whom the certificate must name."""
+        """The host that the certificate must name."""
         return self.address.host if self.tls is not None and isinstance(self.address, Tcp) else None
 
 
@@ -85,7 +85,7 @@ def main_target(settings: Settings) -> Target:
 
 
 def per_second_target(settings: Settings) -> Target | None:
-    """The Redis of the counters whose window is a second, if that is another one."""
+    """The Redis of the counters whose window is a second, if it is another one."""
     redis = settings.redis_per_second
     return None if redis is None else _target(redis, settings)
 

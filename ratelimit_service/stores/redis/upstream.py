@@ -1,8 +1,8 @@
 """`KEY_FORMAT=envoyproxy`: fixed windows under the names that envoyproxy/ratelimit gives their counters.
 
 While its instances are replaced by ours one by one, both count on the same keys, `domain_key_value_1700000000` with the
-window's start in seconds, and a limit holds for all of them together. As there, the window is that of the service's
-clock, not of Redis's, and names are not escaped: two rules may share a counter.
+window's start in seconds, and a limit holds for all instances together. As in upstream, the window is that of the
+service's clock, not of Redis's, and names are not escaped: two rules may share a counter.
 """
 
 from collections.abc import Sequence
@@ -46,14 +46,14 @@ class UpstreamScript:
         runs: list[Run] = []
         for hit, key in zip(hits, keys, strict=True):
             limit = hit.limit
-            seconds = -(-limit.window // SECOND) + int(random() * self._jitter)  # noqa: S311 - nobody must guess it
+            seconds = -(-limit.window // SECOND) + int(random() * self._jitter)  # noqa: S311 - no secret
             moment = _within(key, limit, now)
             arguments += (moment, hit.cost, limit.requests + limit.exceed, seconds, int(limit.count_refused))
             runs.append((hit,))
         return Encoded(keys, arguments, runs)
 
     def decode(self, reply: Any, runs: Sequence[Run]) -> list[Hit]:
-        """Decide by what was counted before; says which are refused, or have given back."""
+        """Decide by what was counted before; returns the denied and the refunded hits."""
         numbers = iter(reply)
         for (hit,), moment, before in zip(runs, *[numbers] * 2, strict=True):
             limit = hit.limit
@@ -67,16 +67,16 @@ class UpstreamScript:
 
 
 def _within(key: str, limit: Limit, now: int) -> int:
-    """The moment for a counter of that name: now, or the last one of its window when that has ended since."""
+    """The moment to charge a counter of that name: now, or the last moment of its window if that has ended since."""
     start = int(key.rpartition("_")[2]) * SECOND
     return max(start, min(now, start + limit.window - 1))
 
 
 def is_upstreams(rule: Rule) -> bool:
-    """The rule counts as upstream does: in windows of the calendar, one unit long, a single limit for itself.
+    """Whether the rule counts as upstream does: in windows of the calendar, one unit long, with a single limit.
 
-    The name tells when the window starts, and not how long it is: several limits of a descriptor would share a counter
-    whenever their windows start at one moment, such as a minute's and the hour's.
+    The name has the start of the window, and not its length: several limits of a descriptor would share a counter
+    whenever their windows start at one moment, such as those of a minute and an hour.
     """
     limit = rule.limit
     return (
@@ -91,9 +91,9 @@ def is_upstreams(rule: Rule) -> bool:
 
 @lru_cache(10_000)
 def _stem(rule: Rule, key: str) -> str:
-    """Upstream's name up to the window: domain, then key and value of each entry, a shared level's pattern.
+    """Upstream's name without the window: domain, then key and value of each entry, or a shared level's pattern.
 
-    A key that is too long for us stands as its digest, here too: upstream's name is then another one.
+    A key that is too long is replaced by its digest, as in our own names; upstream's name is then another one.
     """
     domain, *parts = key.removesuffix(rule.ending).split("|")
     names = [unquote(domain)]
