@@ -19,8 +19,8 @@ local pack_integers, unpack_integers = cmsgpack.pack, cmsgpack.unpack
 local NEVER = -1
 local MOST_KEYS = 2000  -- read at once: Lua passes no more than 8,000 values to a function
 
--- a * b / c as a whole number, and what remains of the division; exact even where a * b is beyond 2^53, which all
--- doubles up to are whole. c + b may be half of that at most, and so may what comes out.
+-- a * b / c as a whole number, and the remainder; exact even where a * b is above 2^53, up to which a double holds
+-- every whole number. c + b must be at most half of that, and so must the result.
 local function muldiv(a, b, c)
   local product = a * b
   if product < 2^53 then
@@ -32,15 +32,15 @@ local function muldiv(a, b, c)
   return whole * base + floor(product_rest / c), product_rest % c
 end
 
--- The state that is packed there: integers, up to 127 in one byte, moments in nine. What is no such thing is untouched.
+-- Unpacks a state of integers: one up to 127 has one byte, a moment nine. Of any other value there is no state.
 local function integers(good, ...)
-  -- `max` fails when one is no number: a third of the time that it takes to look at each.
+  -- `max` fails when one is not a number, in a third of the time that a loop takes.
   if good and select('#', ...) > 1 and type(...) == 'number' and pcall(max, ...) then
     return {...}
   end
 end
 
--- Milliseconds, rounded up, as text: Redis takes 0.3 us to make text of a number, and `format` a third of that.
+-- Milliseconds, rounded up, as text: Redis needs 0.3 us to write a number as text, and `format` a third of that.
 local function milliseconds(microseconds)
   return format('%d', ceil(microseconds / 1000))
 end
@@ -55,7 +55,7 @@ end
 
 local chunks, opened = {}, {}
 
--- The twin with that name; only those that a batch needs are put together.
+-- The twin with that name; only the twins that a batch needs are opened.
 local function twin(name)
   local found = opened[name]
   if not found then
@@ -92,8 +92,8 @@ local function read_limits(batch)
   return limits, whole, 3 + batch[2] * 9
 end
 
--- Charges so many like hits, one after the other: those that fit in one go, and what the first one is told that does
--- not, all after it are told.
+-- Charges a run of equal hits: those that fit in one step; the first one that does not fit is decided by itself, and
+-- all after it get its answer.
 local function charge_run(state, limit, cost, count, now)
   local hit = limit.hit
   local after, allowed, room, left, reset, retry = hit(state, limit, cost * count, now)
@@ -120,8 +120,8 @@ local function charge(keys, batch)
   end
   local limits, whole, at = read_limits(batch)
   local run, ends = 1, #batch
-  -- Read all at once, which spares a command for each; unless there are logs, of which only a part is read, or runs
-  -- charged together, before and after which a counter may be changed by others.
+  -- Read all states with one command, not one each; unless there are logs, of which only a part is read, or runs
+  -- charged together, which may change a counter between two of its runs.
   local alone = ends == at - 1 + 3 * #keys
   local packed = whole and alone and #keys > 0 and #keys <= MOST_KEYS and call('MGET', unpack(keys))
   local reply, filled = {now}, 1
@@ -134,9 +134,9 @@ local function charge(keys, batch)
     return type(found) == 'string' and integers(pcall(unpack_integers, found)) or nil
   end
 
-  -- The state to go on with, and whether it is another one than was found. One that ends later than any charge could
-  -- have it, and a clock that steps back by a window, was written by a server whose clock was ahead: an hour ahead, it
-  -- would refuse for an hour. What was counted stays, and ends as late as it can.
+  -- The state to use, and whether it differs from the stored one. A state that ends later than any charge could make
+  -- it, even with a clock that steps back by a window, was written by a server whose clock was ahead; an hour ahead, it
+  -- would deny for an hour. The count is kept, and ends at the latest end that a charge now could give.
   local function settled(state, limit)
     if state and state[1] - now > limit.ahead then
       return limit.settle(state, limit, now), true
@@ -172,7 +172,7 @@ local function charge(keys, batch)
     end
   end
 
-  -- As in memory.py: all are charged, or only the refused that count themselves, and the others are looked at.
+  -- As in memory.py: all are charged, or only the denied ones whose limit counts denied hits; the others are looked at.
   local function charge_together(count)
     local before, skewed, states, answers, all = {}, {}, {}, {}, true
     local function hit(i, cost)

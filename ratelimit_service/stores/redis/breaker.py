@@ -114,7 +114,7 @@ class Breaker:
         """To one of the late requests."""
 
     def admits(self, granted: float, now: float) -> bool:
-        """Whether a hit that comes now is sent or waits; its request is granted so many seconds."""
+        """Whether a hit that comes now is sent or waits; its request is granted that many seconds."""
         match self.state:
             case ServerState.ANSWERING:
                 if granted > self._least_took:

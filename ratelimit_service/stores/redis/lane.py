@@ -175,7 +175,7 @@ class Lane:
                 return
             self.put(part)
 
-    def take(self, call: ScriptCall, *, asking: bool) -> bool:
+    def resend(self, call: ScriptCall, *, asking: bool) -> bool:
         """Send a script call that another node has turned away; False: not possible now."""
         if self._link is None or self._breaker.state is not ServerState.ANSWERING:
             return False
@@ -190,7 +190,7 @@ class Lane:
         later. False: there is no time for it.
         """
         if len(call.parts) > 1:
-            return all(self.take(ScriptCall(call.group, [part]), asking=False) for part in call.parts)
+            return all(self.resend(ScriptCall(call.group, [part]), asking=False) for part in call.parts)
         (part,) = call.parts
         pause = part.request.granted / _MOVING
         if monotonic() + pause >= part.request.deadline:
@@ -307,7 +307,7 @@ class Lane:
         pipeline = Pipeline(len(calls))
         self._pipelines[pipeline] = None
         for call in calls:
-            self._send_call(link, pipeline, call, call.evalsha())
+            self._send_call(link, pipeline, call, call.command)
 
     def _send_call(self, link: Link, pipeline: "Pipeline", call: ScriptCall, command: Sequence[str | int]) -> None:
         call.tries += 1
@@ -359,14 +359,14 @@ class Lane:
             return
         if waiting.asking_error is not None:
             error = waiting.asking_error  # the node turned the call away because it could not ask
-        elif waiting.tries < MOST_TRIES and self._send_again(pipeline, waiting, error):
+        elif waiting.tries < MOST_TRIES and self._recover(pipeline, waiting, error):
             return
         fault = fault_of_reply(error)
         self._fail_call(waiting, fault)
         if not self._gives_up(fault):
             self._end_call(pipeline)
 
-    def _send_again(self, pipeline: "Pipeline", call: ScriptCall, error: Exception) -> bool:
+    def _recover(self, pipeline: "Pipeline", call: ScriptCall, error: Exception) -> bool:
         """Whether the call is on its way again, here or to another node."""
         match code_of(error):
             case "NOSCRIPT" if self._link is not None:
@@ -375,7 +375,7 @@ class Lane:
                 known = sha in self._loading.values()
                 if not known:
                     self._loading[call] = sha
-                self._send_call(self._link, pipeline, call, call.evalsha() if known else call.eval())
+                self._send_call(self._link, pipeline, call, call.command if known else call.with_text())
                 return True
             case "MOVED" | "ASK":
                 sent = self._redirect is not None and self._redirect(call, str(error))

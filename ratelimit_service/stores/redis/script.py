@@ -100,14 +100,15 @@ class Part:
 class ScriptCall:
     """One EVALSHA command, and the parts of requests in it."""
 
-    __slots__ = ("arguments", "asking", "asking_error", "group", "parts", "runs", "sent", "tries")
+    __slots__ = ("asking", "asking_error", "command", "group", "parts", "runs", "sent", "tries")
 
     def __init__(self, group: Group, parts: Sequence[Part]) -> None:
         self.group = group
         self.parts = parts
         names = None if parts[0].names is None else [part.names or () for part in parts]
         keys, arguments, self.runs = group.script.encode(list(map(_hits, parts)), names)
-        self.arguments = (len(keys), *keys, *arguments)
+        self.command = ("EVALSHA", group.script.sha, len(keys), *keys, *arguments)
+        """For a server that has the script."""
         self.tries = 0
         self.sent = 0.0
         """When it was sent last, in seconds of the monotonic clock."""
@@ -132,13 +133,10 @@ class ScriptCall:
         call.tries, call.asking = self.tries, self.asking
         return call
 
-    def evalsha(self) -> tuple[str | int, ...]:
-        """The command for a server that has the script."""
-        return ("EVALSHA", self.group.script.sha, *self.arguments)
-
-    def eval(self) -> tuple[str | int, ...]:
-        """The command with the text of the script, for a server that does not have it."""
-        return ("EVAL", self.group.script.text, *self.arguments)
+    def with_text(self) -> tuple[str | int, ...]:
+        """The command for a server that does not have the script."""
+        _, _, *arguments = self.command
+        return ("EVAL", self.group.script.text, *arguments)
 
 
 def largest_bundle(hits: Sequence[Hit]) -> int:

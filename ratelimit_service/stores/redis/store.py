@@ -96,7 +96,7 @@ class RedisStore:
         upstream: Script | None = None,
     ) -> None:
         self._pending = context.pending
-        self._queue_of = context.pending.by_timeout.get
+        self._queue_of = context.pending.by_timeout.get  # no call of ours for a timeout that was seen before
         self._denied = context.denied
         self._checks = context.checks
         self._policy = policy

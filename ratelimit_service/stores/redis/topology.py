@@ -325,7 +325,7 @@ class Cluster:
         lane = self._node(address)
         if not asking:
             self._slots[slot] = lane
-        if lane.take(call, asking=asking):
+        if lane.resend(call, asking=asking):
             return True
         if asking:
             # A new node, which is in the map only when it has a whole slot: at the next try it is connected.
@@ -482,11 +482,11 @@ class Opener:
         group = Group(self._script)
         call = ScriptCall(group, [Part(PendingRequest(hits, noop, 0.0, 0.0), hits, group, [key])])
         try:
-            await _within(PROBE_SECONDS, link.execute(*call.evalsha()))
+            await _within(PROBE_SECONDS, link.execute(*call.command))
         except Fault as fault:
             if not isinstance(fault.__cause__, hiredis.ReplyError) or code_of(fault.__cause__) != "NOSCRIPT":
                 raise
-            await _within(PROBE_SECONDS, link.execute(*call.eval()))
+            await _within(PROBE_SECONDS, link.execute(*call.with_text()))
 
     def _probe(self) -> Hit:
         return Hit(self._rule, "probe", 1, tally=Tally(), quota=False)

@@ -2,7 +2,7 @@
 -- The decision is taken by fixed_window.py, from what was there before.
 --
 -- KEYS[i]              the counter of the i-th hit
--- ARGV[5 * i - 4 ...]  of the i-th hit: the moment of the service, in microseconds, in the window that the name tells;
+-- ARGV[5 * i - 4 ...]  of the i-th hit: the moment of the service, in microseconds, in the window that the name has;
 --                      its cost, the limit, the seconds to live, 1 when a refused hit is charged too
 --
 -- Returns of each hit its moment, and what was counted before it.
@@ -14,7 +14,7 @@ for i = 1, #KEYS do
   local key = KEYS[i]
   local cost = tonumber(ARGV[5 * i - 3])
   local limit = tonumber(ARGV[5 * i - 2])
-  -- What is no count is none of upstream's, and written over by the next charge: names of others may be like these.
+  -- A value that is not a number is not upstream's: other programs may use such a name. The next charge replaces it.
   local found = redis.pcall('GET', key)
   local counted = type(found) == 'string' and #found < 19 and string.find(found, '^%-?%d+$')
   local before = counted and math.min(tonumber(found), CEILING) or 0

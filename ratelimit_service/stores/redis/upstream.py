@@ -47,7 +47,7 @@ class UpstreamScript:
         for hit, key in zip(hits, keys, strict=True):
             limit = hit.limit
             seconds = -(-limit.window // SECOND) + int(random() * self._jitter)  # noqa: S311 - no secret
-            moment = _within(key, limit, now)
+            moment = _moment_of(key, limit, now)
             arguments += (moment, hit.cost, limit.requests + limit.exceed, seconds, int(limit.count_refused))
             runs.append((hit,))
         return Encoded(keys, arguments, runs)
@@ -66,7 +66,7 @@ class UpstreamScript:
         return f"{self._prefix}{_stem(hit.rule, hit.key)}{(now - now % hit.limit.window) // SECOND}"
 
 
-def _within(key: str, limit: Limit, now: int) -> int:
+def _moment_of(key: str, limit: Limit, now: int) -> int:
     """The moment to charge a counter of that name: now, or the last moment of its window if that has ended since."""
     start = int(key.rpartition("_")[2]) * SECOND
     return max(start, min(now, start + limit.window - 1))
