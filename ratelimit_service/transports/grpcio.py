@@ -1,6 +1,9 @@
-"""The reference transport: methods on a grpc.aio server, which brings the wire, TLS, keepalive and deadlines.
+"""The reference transport: methods on a grpc.aio server, which does HTTP/2, TLS, keepalive and deadlines.
 
 What is ours: a call's callbacks as a coroutine, the order of stopping, and errors that an operator can read.
+
+A call has the callbacks of a method on one side (`reply`, or a Sender and a Receiver), and the coroutine that grpc
+awaits on the other: `_UnaryCall` and `_StreamingCall` connect them.
 """
 
 import asyncio
@@ -40,10 +43,10 @@ from ratelimit_service.transports.transport import (
 log = logging.getLogger(__name__)
 
 _PING_MILLISECONDS = 500
-"""Clients may ping twice a second: grpc's own clients do so every ten seconds at most, Envoys as they are told. Three
-pings that come faster end the connection: a flood of them (CVE-2019-9512) keeps a server busy answering."""
+"""Clients may ping twice a second: grpc's own clients do so every ten seconds at most, Envoy as it is configured. Three
+pings that come faster end the connection: a flood of them (CVE-2019-9512) keeps a server busy with responses."""
 
-_FOR_EVER = 2**31 - 1
+_NEVER = 2**31 - 1
 
 # grpc-stubs leaves the request and response of a handler's context open: they are bytes here.
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -71,22 +74,22 @@ class GrpcioTransport:
         self._server: grpc.aio.Server | None = None
         self._certificates: Certificates | None = None
         self._unary_calls = 0
-        self._streams: set[StreamCall] = set()
+        self._streams: set[_StreamingCall] = set()
         self._taken = 0
         self._lag = Latency()
-        self._lagging: asyncio.Task[NoReturn] | None = None
+        self._watching_lag: asyncio.Task[NoReturn] | None = None
         self._stopping = False
-        self._quiet = asyncio.Event()
+        self._no_unary_calls = asyncio.Event()
 
     async def start(
         self, methods: Sequence[Method], streams: Sequence[StreamMethod], addresses: Sequence[Address]
     ) -> Sequence[Address]:
-        """As Transport says; also StartError when a certificate cannot be used."""
+        """See Transport; StartError also when a certificate cannot be used."""
         self._certificates = certificates = Certificates(self._options.tls) if self._options.tls else None
         addresses = _without_second_wildcards(addresses)
         for address in addresses:
             ensure_free(address)
-        logging.getLogger("grpc._cython.cygrpc").addFilter(is_trouble)
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_failure)
         server = grpc.aio.server(options=_channel_options(self._options))
         try:
             got = [_listen(server, address, certificates) for address in addresses]
@@ -100,73 +103,73 @@ class GrpcioTransport:
         server.add_generic_rpc_handlers((_Handlers(handlers),))
         await server.start()
         self._server = server
-        self._lagging = asyncio.create_task(watch_lag(self._lag))
+        self._watching_lag = asyncio.create_task(watch_lag(self._lag))
         return got
 
     def metrics(self) -> Sequence[Metric]:
-        """As Transport says; of the connections themselves grpc tells nothing."""
-        if self._lagging is None:
+        """The metrics of its calls and the event loop; grpc has none of connections."""
+        if self._watching_lag is None:
             return ()
         of_tls = self._certificates.metrics() if self._certificates else ()
         return (*of_calls(self._unary_calls + len(self._streams), self._taken), of_lag(self._lag), *of_tls)
 
     async def stop(self, grace_seconds: float) -> None:
-        """GOAWAY, then wait for the unary calls, then end what streams there are; cut all when the grace is over."""
-        if self._server is None or self._lagging is None:
+        """Send GOAWAY, wait for the unary calls, end the streams; when the grace is over, cancel what is left."""
+        if self._server is None or self._watching_lag is None:
             return
-        self._lagging.cancel()
-        self._lagging = None
+        self._watching_lag.cancel()
+        self._watching_lag = None
         self._stopping = True
         # The core removes the files of unix sockets by itself, as soon as it listens no more.
         async with asyncio.TaskGroup() as tasks:
             stopped = tasks.create_task(self._server.stop(grace_seconds))
-            cutting = tasks.create_task(self._cut_streams())
+            finishing = tasks.create_task(self._finish_streams())
             await stopped
-            cutting.cancel()
+            finishing.cancel()
         for stream in tuple(self._streams):
             stream.close()
 
-    async def _cut_streams(self) -> None:
+    async def _finish_streams(self) -> None:
         while self._unary_calls:
-            self._quiet.clear()
-            await self._quiet.wait()
+            self._no_unary_calls.clear()
+            await self._no_unary_calls.wait()
         for stream in self._streams:
             stream.finish(STOPPING)
 
     def _unary(self, method: Method) -> Handler:
-        most = self._options.max_answer_size
+        most = self._options.max_response_size
 
         async def handle(body: bytes, context: Context) -> bytes:
             await self._admit(context)
-            call = UnaryCall()
+            call = _UnaryCall()
             self._taken += 1
             self._unary_calls += 1
             try:
                 remaining = cast("float | None", context.time_remaining())  # as grpc documents it
                 timeout = None if remaining is None else max(0, int(remaining * SECOND))
                 cancel = method.call(body, call.reply, timeout)
-                answer = call.answer
-                if answer is None:
-                    answer = await call.wait(cancel)
+                response = call.response
+                if response is None:
+                    response = await call.wait(cancel)
             except Exception:
                 log.exception("%s failed", method.path)
-                answer = INTERNAL
+                response = INTERNAL
             finally:
                 self._unary_calls -= 1
                 if self._stopping and not self._unary_calls:
-                    self._quiet.set()
-            if isinstance(answer, RpcError):
-                await _abort(context, answer)
-            if len(answer) > most:
-                await _abort(context, too_large(len(answer), most))
-            return answer
+                    self._no_unary_calls.set()
+            if isinstance(response, RpcError):
+                await _abort(context, response)
+            if len(response) > most:
+                await _abort(context, too_large(len(response), most))
+            return response
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def _stream(self, method: StreamMethod) -> Handler:
         async def handle(_requests: object, context: Context) -> None:
             await self._admit(context)
-            call = StreamCall(method.path, self._options.max_answer_size)
+            call = _StreamingCall(method.path, self._options.max_response_size)
             try:
                 call.receiver = method.open(call)
             except Exception:
@@ -189,7 +192,7 @@ class GrpcioTransport:
         return grpc.stream_stream_rpc_method_handler(handle)
 
     async def _admit(self, context: Context) -> None:
-        """UNAUTHENTICATED for a client whose certificate bears another name than the one it must."""
+        """End the call with UNAUTHENTICATED unless the client's certificate bears the required name."""
         wanted = self._options.tls.client_san if self._options.tls else ""
         if not wanted:
             return
@@ -199,7 +202,7 @@ class GrpcioTransport:
 
 
 class _Handlers(Handlers):
-    """Methods by path; grpc answers UNIMPLEMENTED for what is not there."""
+    """Methods by path; grpc responds UNIMPLEMENTED for the others."""
 
     def __init__(self, handlers: dict[str, Handler]) -> None:
         self._handlers = handlers
@@ -213,7 +216,7 @@ async def _abort(context: Context, error: RpcError) -> NoReturn:
 
 
 def _without_second_wildcards(addresses: Sequence[Address]) -> Sequence[Address]:
-    """0.0.0.0 and :: are one to grpc, which listens on both for either."""
+    """The addresses, of which 0.0.0.0 and :: of one port are one: grpc listens on both for either."""
     seen: set[int] = set()
     kept: list[Address] = []
     for address in addresses:
@@ -257,13 +260,13 @@ def _configuration(pems: Pems) -> grpc.ServerCertificateConfiguration:
 
 
 def _channel_options(options: GrpcOptions) -> list[tuple[str, int]]:
-    # What is not here: grpc.server.max_pending_requests, 1,000 calls that nobody has begun, and beyond that some are
-    # cancelled at random. With a million, a flood of them left 1 GB in half a minute, and others waited all that time.
+    # Left at its default: grpc.server.max_pending_requests, 1,000 calls that have not begun; beyond that, some are
+    # cancelled at random. With a million, a flood of them took 1 GB in half a minute, and other calls waited that long.
     return [
         # Without this a second service on the same port would start, and get half of the connections.
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", options.max_message_size),
-        ("grpc.max_send_message_length", options.max_answer_size),
+        ("grpc.max_send_message_length", options.max_response_size),
         ("grpc.keepalive_time_ms", _milliseconds(options.keepalive_time)),
         ("grpc.keepalive_timeout_ms", _milliseconds(options.keepalive_timeout)),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -280,41 +283,41 @@ def _channel_options(options: GrpcOptions) -> list[tuple[str, int]]:
 
 
 def _milliseconds(microseconds: int) -> int:
-    """At least 1; 0 is for ever, as is what grpc's 32 bits cannot hold (24 days)."""
-    return min(-(-microseconds // 1000), _FOR_EVER) if microseconds else _FOR_EVER
+    """At least 1. 0 means never, and so does what grpc's 32 bits cannot hold (24 days)."""
+    return min(-(-microseconds // 1000), _NEVER) if microseconds else _NEVER
 
 
-def is_trouble(record: logging.LogRecord) -> bool:
-    """Whether grpc's line tells of more than a client that left in the moment its answer was sent.
+def _is_failure(record: logging.LogRecord) -> bool:
+    """Whether grpc logs more than a client that disconnected while its response was sent.
 
-    Of that grpc makes an error with a traceback, and clients may leave at any moment: each deadline can be one.
+    grpc logs that as an error with a traceback, though clients may disconnect at any moment: at each deadline, for one.
     """
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, grpc.aio.InternalError):
         return True
-    log.debug("an answer found no client: %s", record.getMessage())
+    log.debug("a client has gone before its response: %s", record.getMessage())
     return False
 
 
-class UnaryCall:
-    """The answer of one call; only a call whose answer comes later makes a future."""
+class _UnaryCall:
+    """One call with one response; it makes a future only when the response comes later."""
 
-    __slots__ = ("_waiting", "answer")
+    __slots__ = ("_waiting", "response")
 
     def __init__(self) -> None:
-        self.answer: bytes | RpcError | None = None
+        self.response: bytes | RpcError | None = None
         self._waiting: asyncio.Future[bytes | RpcError] | None = None
 
-    def reply(self, answer: bytes | RpcError) -> None:
-        """The first answer counts; one for a call that was cancelled is dropped."""
+    def reply(self, response: bytes | RpcError) -> None:
+        """Keep the first response; one for a call that was cancelled is dropped."""
         if self._waiting is None:
-            if self.answer is None:
-                self.answer = answer
+            if self.response is None:
+                self.response = response
         elif not self._waiting.done():
-            self._waiting.set_result(answer)
+            self._waiting.set_result(response)
 
     async def wait(self, cancel: Cancel | None) -> bytes | RpcError:
-        """The answer that is still to come; a call that is cancelled meanwhile, as by its deadline, is taken back."""
+        """Wait for the response. When grpc cancels the call meanwhile, as at its deadline, `cancel` is called."""
         self._waiting = asyncio.get_running_loop().create_future()
         try:
             return await self._waiting
@@ -324,47 +327,47 @@ class UnaryCall:
             raise
 
 
-class StreamCall:
-    """One streaming call: what the method sends waits here for the client to read it."""
+class _StreamingCall:
+    """One streaming call: what the method sends is queued here until the client reads it."""
 
     receiver: Receiver
 
-    def __init__(self, path: str, max_answer_size: int) -> None:
+    def __init__(self, path: str, max_response_size: int) -> None:
         self.error: RpcError | None = None
         self._path = path
-        self._max_answer_size = max_answer_size
+        self._max_response_size = max_response_size
         self._unread: deque[bytes] = deque()
         self._unread_bytes = 0
         self._finished = False
         self._closed = False
-        self._news = asyncio.Event()
+        self._queued = asyncio.Event()
         self._room = asyncio.Event()
 
     def send(self, message: bytes) -> None:
-        """As Sender says; a client that leaves too much unread loses the call."""
+        """Queue a message; a client that leaves too much unread loses the call."""
         if self._finished:
             return
         size = len(message) + MESSAGE_BYTES
-        if len(message) > self._max_answer_size:
-            self.finish(too_large(len(message), self._max_answer_size))
+        if len(message) > self._max_response_size:
+            self.finish(too_large(len(message), self._max_response_size))
         elif self._unread and self._unread_bytes + size > MOST_UNREAD_BYTES:
             self._unread.clear()
             self.finish(UNREAD)
         else:
             self._unread.append(message)
             self._unread_bytes += size
-            self._news.set()
+            self._queued.set()
 
     def finish(self, error: RpcError | None = None) -> None:
-        """As Sender says; what was sent before goes out first."""
+        """End the call, after what is queued was sent."""
         if not self._finished:
             self._finished = True
             self.error = error
-            self._news.set()
+            self._queued.set()
             self._room.set()
 
     def close(self) -> None:
-        """The call has ended, in whatever way: tell the method, once."""
+        """Notify the method, once, that the call has ended."""
         self._finished = True
         if self._closed:
             return
@@ -375,7 +378,7 @@ class StreamCall:
             log.exception("%s failed", self._path)
 
     async def read_from(self, context: Context) -> None:
-        """Hand the client's messages to the method, as long as it reads its answers."""
+        """Pass the client's messages to the method; none while the client leaves too many responses unread."""
         try:
             # BaseError: the call ended while its next message was awaited.
             with suppress(grpc.aio.BaseError):
@@ -393,7 +396,7 @@ class StreamCall:
             self.finish(INTERNAL)
 
     async def write_to(self, context: Context) -> None:
-        """Send the client what the method sends, until it finishes."""
+        """Send the client what is queued, until the method ends the call."""
         while True:
             while self._unread:
                 message = self._unread.popleft()
@@ -402,5 +405,5 @@ class StreamCall:
                 self._room.set()
             if self._finished:
                 return
-            self._news.clear()
-            await self._news.wait()
+            self._queued.clear()
+            await self._queued.wait()

@@ -28,7 +28,7 @@ class GrpcOptions:
 
     max_message_size: int = 128 * 1024
     """Bytes of a message from a client, uncompressed; a larger one ends its call with RESOURCE_EXHAUSTED."""
-    max_answer_size: int = 4 * 1024 * 1024
+    max_response_size: int = 4 * 1024 * 1024
     """Bytes of a message to a client: the default maximum of gRPC's clients. There is no setting for it."""
     keepalive_time: int = 2 * HOUR
     keepalive_timeout: int = 20 * SECOND

@@ -81,7 +81,7 @@ def test_a_question_that_is_too_large_is_refused_and_the_connection_goes_on(tran
 
 def test_an_answer_that_is_too_large_is_refused_with_its_size(transport: OpenTransport) -> None:
     async def story() -> tuple[tuple[grpc.StatusCode, str | None], int]:
-        options = GrpcOptions(max_answer_size=1000)
+        options = GrpcOptions(max_response_size=1000)
         async with serving(transport, [Grow()], options=options) as (_, address), connect(address) as channel:
             return await failure(channel, Grow(), b"1001"), len(await ask(channel, Grow(), b"1000"))
 

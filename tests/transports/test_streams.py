@@ -158,7 +158,7 @@ def test_a_message_that_is_too_large_ends_the_stream(transport: OpenTransport) -
 def test_an_answer_that_is_too_large_ends_the_stream_with_its_size(transport: OpenTransport) -> None:
     async def story() -> tuple[grpc.StatusCode, str]:
         method = Talk(nothing)
-        options = GrpcOptions(max_answer_size=1000)
+        options = GrpcOptions(max_response_size=1000)
         async with serving(transport, [], [method], options=options) as (_, address), connect(address) as channel:
             call = talk(channel, method)
             (await method.opened()).stream.send(b"x" * 1001)

@@ -60,7 +60,7 @@ class Shared(Generic[M]):
         self.options = options
         self.limits = Limits(
             options.max_message_size,
-            options.max_answer_size,
+            options.max_response_size,
             options.max_concurrent_streams,
             options.max_header_list_size,
             options.max_connection_memory,
