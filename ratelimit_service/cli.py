@@ -1,4 +1,4 @@
-"""The command line: `ratelimit VERB`. Each verb's work is in `commands/`."""
+"""The command line: `ratelimit VERB`. Each verb is a module of `commands/`."""
 
 import signal
 from difflib import get_close_matches
@@ -11,7 +11,7 @@ import ratelimit_service
 from ratelimit_service.errors import RateLimitError, SettingsError
 
 VERBS = ("serve", "check", "explain", "call", "counters", "schema")
-"""In the order of the help; a verb's module is imported when it is needed, so that `--help` comes at once."""
+"""In the order of the help. A verb's module is imported when it is needed, so that `--help` is quick."""
 
 
 class Verbs(click.Group):
@@ -26,7 +26,8 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         if cmd_name == "serve":
-            # To import it takes half a second, in which SIGHUP would end the process. The rules are yet to be loaded.
+            # The import takes half a second, in which SIGHUP would end the process. It can be ignored: no rules are
+            # loaded yet.
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         command: click.Command = import_module(f"ratelimit_service.commands.{cmd_name}").command
         return command
@@ -34,7 +35,7 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb that the arguments begin with; a misspelt one is bad usage that names the one it is most like."""
+        """The verb that the arguments begin with; a misspelt one is a usage error that suggests the nearest one."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -42,7 +43,7 @@ class Verbs(click.Group):
             raise click.UsageError(f"{error.message}{f' Did you mean {near[0]}?' if near else ''}", ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; what it raised on purpose is told in its own words, without a traceback."""
+        """Run the verb; errors that it raises on purpose are printed in one line each, without a traceback."""
         try:
             return super().invoke(ctx)
         except SettingsError as error:

@@ -29,14 +29,14 @@ from ratelimit_service.telemetry.logs import start_logging
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 20.0
-"""For a stop to end after its grace and its drain, within which workers that do not end are killed."""
+"""How long a stop may take after its grace and its drain; workers that do not end are killed within this time."""
 
 _CALL = """
   {ratelimit} call {grpc} shop login=ada
 
 or over HTTP:
 """
-"""Not with TLS: what name the certificate has, whom to trust and what to show, is not known here."""
+"""Without TLS only: a client needs the name in the certificate, a CA, perhaps a certificate, all unknown here."""
 
 _HINTS = """
 Try, in another terminal, six times:
@@ -87,49 +87,54 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
     loop = asyncio.get_running_loop()
     seconds = settings.drain_seconds + settings.drain_timeout / SECOND + _STOP_SECONDS
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _end, app, stop, number, seconds)
+        loop.add_signal_handler(number, _on_signal, app, stop, number, seconds)
     loop.add_signal_handler(signal.SIGHUP, app.reload)
     try:
         await app.start()
     except ListenError as error:
-        raise StartError(f"{error} ({_asked_by(error.address, settings)})") from error
+        raise StartError(f"{error} ({_variables_of(error.address, settings)})") from error
     for address in app.addresses:
         log.info("listening for gRPC on %s", address)
     if hints:
-        call = _CALL.format(ratelimit=sys.argv[0], grpc=from_here(app.addresses[0]))
-        click.echo(
-            _HINTS.format(
-                call="" if settings.grpc_server_use_tls else call,
-                http=from_here(app.http.http[0]),
-                page=from_here(app.http.debug[0]),
-                rules=settings.rules_path,
-            )
-        )
+        _print_hints(app, settings)
     await stop.wait()
     await app.stop()
     exit_within(EXIT_SECONDS, 0)
 
 
-def _asked_by(address: object, settings: Settings) -> str:
-    """The variables that ask for this address; several, when they are at odds with each other."""
-    asked: dict[str, Sequence[Address]] = {
+def _print_hints(app: App, settings: Settings) -> None:
+    call = _CALL.format(ratelimit=sys.argv[0], grpc=from_here(app.addresses[0]))
+    click.echo(
+        _HINTS.format(
+            call="" if settings.grpc_server_use_tls else call,
+            http=from_here(app.http.http[0]),
+            page=from_here(app.http.debug[0]),
+            rules=settings.rules_path,
+        )
+    )
+
+
+def _variables_of(address: object, settings: Settings) -> str:
+    """The variables that contain this address; several, when two ports have the same one."""
+    variables: dict[str, Sequence[Address]] = {
         "HOST, PORT": [Tcp(host, settings.port) for host in settings.host],
         "DEBUG_HOST, DEBUG_PORT": [Tcp(host, settings.debug_port) for host in settings.debug_host],
         "GRPC_UDS" if settings.grpc_uds else "GRPC_HOST, GRPC_PORT": grpc_addresses(settings),
         "PROMETHEUS_ADDR": [settings.prometheus_addr] if settings.use_prometheus else [],
     }
-    return ", ".join(names for names, addresses in asked.items() if address in addresses)
+    return ", ".join(names for names, addresses in variables.items() if address in addresses)
 
 
-def _end(app: App, stop: asyncio.Event, number: signal.Signals, seconds: float) -> None:
+def _on_signal(app: App, stop: asyncio.Event, number: signal.Signals, seconds: float) -> None:
+    """Stop at the first signal; exit at the second, or when the stop takes longer than `seconds`."""
     if stop.is_set():
         log.warning("second signal: leaving at once")
         app.abandon()
         os._exit(128 + number)
-    exit_within(seconds, 1, partial(_leave, app, seconds))
+    exit_within(seconds, 1, partial(_abandon, app, seconds))
     stop.set()
 
 
-def _leave(app: App, seconds: float) -> None:
+def _abandon(app: App, seconds: float) -> None:
     log.error("not stopped within %g s: leaving", seconds)
     app.abandon()

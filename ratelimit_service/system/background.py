@@ -1,4 +1,4 @@
-"""Work in a thread that the process does not wait for at its end, and an end that waits for no thread."""
+"""A daemon thread for work that may hang, and an exit that waits for no thread."""
 
 import os
 import threading
@@ -12,14 +12,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 EXIT_SECONDS: Final = 2.0
-"""For an interpreter to end when all that the service does has ended."""
+"""How long the interpreter may take to exit after the service has stopped."""
 
 
 class DaemonExecutor(Executor):
     """One daemon thread, which lives as long as this object.
 
-    The threads of asyncio and of concurrent.futures are joined at the process's end: one that hangs in a read, on a
-    file system that does not answer, would keep the process for ever.
+    The threads of asyncio and of concurrent.futures are joined when the process exits: one that hangs in a read, on a
+    file system that does not answer, would keep the process alive for ever.
     """
 
     def __init__(self) -> None:
@@ -28,14 +28,14 @@ class DaemonExecutor(Executor):
         weakref.finalize(self, self._work.put, None)
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run it in the thread, after all that was submitted before."""
+        """Run the function in the thread, after those that were submitted before."""
         future: Future[T] = Future()
 
         def run() -> None:
             if future.set_running_or_notify_cancel():
                 try:
                     result = function(*args, **kwargs)
-                except BaseException as error:  # noqa: BLE001 - whatever it is, it is the future's
+                except BaseException as error:  # noqa: BLE001 - the future carries every error
                     future.set_exception(error)
                 else:
                     future.set_result(result)
@@ -47,21 +47,21 @@ class DaemonExecutor(Executor):
 def _work(queue: SimpleQueue[Callable[[], None] | None]) -> None:
     while (run := queue.get()) is not None:
         run()
-        del run  # what it holds is not held while the next is waited for
+        del run  # or what it refers to would stay alive until the next one comes
 
 
 def exit_within(seconds: float, code: int, last: Callable[[], None] = lambda: None) -> None:
-    """End the process after so long at the latest, whatever its threads wait for; then `last` is called before.
+    """Exit after this time at the latest, whatever the threads of the process wait for; `last` is called before.
 
-    A name that is looked up cannot be given up: the resolver's thread is joined when the loop is closed.
+    A resolver's thread that hangs is one: it is joined when the loop is closed, and its look-up cannot be cancelled.
     """
 
-    def leave() -> None:
+    def end() -> None:
         try:
             last()
         finally:
             os._exit(code)
 
-    timer = threading.Timer(seconds, leave)
+    timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()

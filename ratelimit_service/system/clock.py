@@ -1,6 +1,6 @@
-"""Time: a clock is a function to integer microseconds, since the epoch if it does not say otherwise.
+"""Time: a clock is a function that returns integer microseconds, since the epoch unless it says otherwise.
 
-The store owns the clock, so that one request is decided at one moment; tests hand it a clock they can turn.
+The store owns the clock, so that one request is decided at one moment; tests pass a clock that they can set.
 """
 
 from collections.abc import Callable
@@ -23,5 +23,5 @@ def system_clock() -> int:
 
 
 def steady_clock() -> int:
-    """Microseconds since some moment, that never go back: for timeouts, whatever is done to the wall clock."""
+    """Microseconds since some moment, that never go back: for timeouts, which must not depend on the wall clock."""
     return monotonic_ns() // 1000

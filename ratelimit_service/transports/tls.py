@@ -1,6 +1,6 @@
-"""Certificates: read and checked, read again when the files change, and whether a client bears the right name.
+"""Certificates: read and checked, reloaded when the files change, and whether a client's bears the required name.
 
-A new pair is used from the next connection on; a broken one is reported once, and the old one stays.
+A new pair is used from the next connection on; a broken one is logged once, and the old one stays.
 """
 
 import logging
@@ -161,7 +161,7 @@ def _out_of_date(dates: Dates) -> str:
 
 
 def bears(names: Iterable[str], wanted: str) -> bool:
-    """Whether one of a certificate's names is the wanted one, as Go's VerifyHostname has it, and URIs to the letter."""
+    """Whether one of a certificate's names is the wanted one, by the rules of Go's VerifyHostname; URIs are equal."""
     return any(_fits(name, wanted) for name in names)
 
 
