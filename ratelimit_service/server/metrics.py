@@ -3,8 +3,9 @@
 Names and labels are upstream's, so that dashboards made for it go on working. Ten thousand rules have forty thousand
 series, so the text is made in blocks of a fraction of a millisecond, between which the caller lets other work run.
 
-Where a new metric belongs: in `metrics()` of the part that counts it (store, transport, HTTP connections), which needs
-nothing else, with workers neither; or here, if it is of the rules or of the service as a whole.
+To add a metric, yield it in `metrics()` of the part that counts it (a store, a transport, HTTP connections). Nothing
+else is needed, with several workers neither. One about rules or the service as a whole is yielded here. A label with a
+new name is added to `_OWN_LABELS`.
 """
 
 import platform
@@ -66,7 +67,7 @@ _OWN_LABELS: Final = frozenset(
         "window",
     }
 )
-"""Every label of our metrics."""
+"""All label names of our metrics."""
 
 
 class Metrics:
@@ -119,7 +120,7 @@ class Metrics:
             labels = self._path_text(path)
             found[labels] = found.get(labels, 0) + tally.total_hits
         name = "ratelimit_service_rate_limit_domain_not_found"
-        yield from _counters(name, "Requests for a domain that has no rules.", found.items())
+        yield from _counters(name, "Requests for a domain without rules.", found.items())
 
     def _path_text(self, path: Path) -> str:
         levels = [plain(level) for level in path]
@@ -144,16 +145,16 @@ def _of_tallies(sums: TallySums) -> Iterator[Metric]:
     for number, policy, outcome in POLICY_ANSWERS:
         index, more = NUMBERS.index(number), label_text((("policy", policy), ("outcome", outcome)))
         samples = ((f"{labels},{more}", numbers[index]) for labels, (numbers, _) in sums.items() if numbers[index])
-        yield from _counters(name, "Cost of hits answered without the store, by the rule's policy.", samples)
+        yield from _counters(name, "Cost of hits that the rule's failure policy answered, without the store.", samples)
 
 
 def _of_rules(rules: RuleTexts) -> Iterator[Metric]:
-    """What dashboards join with the counters of rules: one series of each for one set of labels."""
-    limit = gauge("ratelimit_rule_limit", "Requests that the limit of the rule allows in one window.", 0)
+    # Dashboards join these with the counters of rules, so there is one series of each for one set of labels.
+    limit = gauge("ratelimit_rule_limit", "Requests that the rule's limit allows in one window.", 0)
     yield from in_blocks(
         limit, ((labels, rule.limit.requests) for labels, (rule, _) in rules.items() if rule.limit is not None)
     )
-    info = gauge("ratelimit_rule_info", "1; the labels tell what the rule is, to be joined with its counters.", 1)
+    info = gauge("ratelimit_rule_info", "Always 1. The labels describe the rule; join it with the rule's counters.", 1)
     yield from in_blocks(info, ((f"{labels},{more}", 1) for labels, (_, more) in rules.items()))
 
 
@@ -163,11 +164,11 @@ def _of_domains(domains: DomainSums) -> Iterator[Metric]:
         more = label_text((("outcome", outcome),))
         samples = ((f"{labels},{more}", numbers[index]) for labels, numbers in domains.items())
         yield from _counters(
-            name, "Requests by domain and outcome; other is what is asked without a domain's rules.", samples
+            name, "Requests by domain and outcome. Requests for domains without rules have the domain other.", samples
         )
     name = "ratelimit_unmatched_descriptors_total"
     unmatched = ((labels, numbers[-1]) for labels, numbers in domains.items())
-    yield from _counters(name, "Descriptors that no rule of their domain fits: they are not limited.", unmatched)
+    yield from _counters(name, "Descriptors that match no rule of their domain; they are not limited.", unmatched)
 
 
 def _of_service(state: ServiceState) -> Iterator[Metric]:
@@ -176,22 +177,24 @@ def _of_service(state: ServiceState) -> Iterator[Metric]:
     yield Metric(
         "ratelimit_service_should_rate_limit_error",
         MetricType.COUNTER,
-        "Calls that could not be answered, because of the request or rules, or the store.",
+        "Calls that ended with an error: service_error for the request or missing rules, redis_error for the store.",
         [
             ((("err_type", "service_error"),), totals.service_errors),
             ((("err_type", "redis_error"),), totals.store_errors),
         ],
     )
     yield counter(
-        "ratelimit_service_global_shadow_mode", "Refusals that SHADOW_MODE turned to OK.", totals.global_shadow_mode
+        "ratelimit_service_global_shadow_mode",
+        "Denied requests that SHADOW_MODE turned into OK.",
+        totals.global_shadow_mode,
     )
-    yield counter("ratelimit_service_config_load_success", "Times the rules were loaded.", watcher.successes)
-    yield counter("ratelimit_service_config_load_error", "Times the rules could not be loaded.", watcher.failures)
+    yield counter("ratelimit_service_config_load_success", "Successful loads of the rules.", watcher.successes)
+    yield counter("ratelimit_service_config_load_error", "Failed loads of the rules.", watcher.failures)
     method = ("grpc_method", method_name(state.method))
-    yield counter("ratelimit_service_total_requests", "Calls, over gRPC and by POST /json.", state.method.calls, method)
+    yield counter("ratelimit_service_total_requests", "Calls over gRPC and by POST /json.", state.method.calls, method)
     yield histogram(
         "ratelimit_service_response_time_seconds",
-        "How long calls took, from their bytes to the answer's.",
+        "Time from the bytes of a request to the bytes of its response.",
         state.method.latency,
         method,
     )
@@ -199,18 +202,18 @@ def _of_service(state: ServiceState) -> Iterator[Metric]:
     yield gauge("ratelimit_domains", "Domains that have rules.", len(book.domains) if book else 0)
     yield gauge(
         "ratelimit_reload_last_success_timestamp_seconds",
-        "When the rules in force were loaded; 0 until then.",
+        "Time of the last successful load of the rules; 0 before the first.",
         (watcher.last_success or 0) / SECOND,
     )
     yield gauge(
         "ratelimit_reload_last_attempt_successful",
-        "1 when the rules in force are those on disk, 0 when those on disk could not be loaded.",
+        "1 if the rules on disk are in force, 0 if they could not be loaded.",
         int(watcher.successes > 0 and not watcher.problems),
     )
-    yield gauge("ratelimit_serving", "1 when health says SERVING.", int(state.health.serving))
+    yield gauge("ratelimit_serving", "1 if the health check says SERVING, else 0.", int(state.health.serving))
     yield gauge(
         "ratelimit_build_info",
-        "1; the labels tell what runs.",
+        "Always 1. The labels are the versions of the service and of Python.",
         1,
         ("version", __version__),
         ("python", platform.python_version()),
@@ -218,26 +221,28 @@ def _of_service(state: ServiceState) -> Iterator[Metric]:
 
 
 def _of_store(state: ServiceState) -> Iterator[Metric]:
-    """What every store has; nobody waits for one in this process, and it can always decide."""
+    """The metrics that every store has; of one in memory, nothing waits and nothing fails."""
     store, of_store = state.counted.store, ("store", state.counted.store.name)
-    yield gauge("ratelimit_store_counters", "Counters held.", store.counters, of_store)
+    yield gauge(
+        "ratelimit_store_counters", "Counters in the store; with Redis, keys in its database.", store.counters, of_store
+    )
     yield counter(
         "ratelimit_store_evicted_counters_total",
-        "Counters forgotten for want of room before they had expired.",
+        "Unexpired counters that were evicted because the store was full.",
         store.evicted,
         of_store,
     )
-    yield gauge("ratelimit_store_healthy", "1 when the store can decide.", int(store.healthy), of_store)
+    yield gauge("ratelimit_store_healthy", "1 if the store can decide hits, else 0.", int(store.healthy), of_store)
     yield histogram(
         "ratelimit_store_answer_seconds",
-        "How long requests waited for the store, those answered by policy too.",
+        "Time that requests waited for the store, including those that the failure policy answered.",
         state.counted.waits,
         of_store,
     )
     yield Metric(
         "ratelimit_store_errors_total",
         MetricType.COUNTER,
-        "Requests answered by policy, by what was wrong with the store.",
+        "Requests that the store could not decide, by cause; the failure policy answered them.",
         [((of_store, ("cause", cause)), number) for cause, number in sorted(store.errors.items())],
     )
 
@@ -249,7 +254,9 @@ def _of_workers(workers: Workers) -> Iterator[Metric]:
         "gRPC connections of each worker.",
         [((("worker", str(worker.number)),), worker.connections) for worker in workers.alive],
     )
-    yield counter("ratelimit_worker_deaths_total", "Workers that ended without being told to.", workers.deaths)
+    yield counter(
+        "ratelimit_worker_deaths_total", "Worker processes that ended unexpectedly, and were replaced.", workers.deaths
+    )
 
 
 def _counters(name: str, text: str, samples: Iterable[Sample]) -> Iterator[Metric]:

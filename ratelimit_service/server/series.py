@@ -1,6 +1,6 @@
-"""The tallies of all rules summed up, under the names that upstream's statistics have.
+"""Sums of the tallies of all rules and domains, by path, under the names of upstream's statistics.
 
-Summing ten thousand of them takes long, so the sums are made by a generator, which yields where other work may run.
+Ten thousand tallies take long, so sums are made by generators, which yield an empty text wherever other work may run.
 """
 
 import re
@@ -22,26 +22,28 @@ from ratelimit_service.telemetry.tally import (
 
 
 class Stat(NamedTuple):
-    """One number of a tally that is a metric of its own."""
+    """One number of a tally, which is a metric of its own."""
 
     name: str
     help: str
     ours: bool = False
-    """Upstream has no such counter, so its name in Prometheus ends as a counter's should."""
+    """Upstream has no such counter, so the metric's name ends in `_total`, as a counter's should."""
 
 
 STATS: Final = (
-    Stat("total_hits", "Cost that was asked of the rule."),
-    Stat("over_limit", "Cost above the limit."),
-    Stat("over_limit_with_local_cache", "Cost above the limit, known without asking the store."),
-    Stat("near_limit", "Cost within the limit and above NEAR_LIMIT_RATIO of it."),
-    Stat("within_limit", "Cost of hits that fitted whole."),
-    Stat("shadow_mode", "Cost above the limit of a rule in shadow mode, which let it pass."),
-    Stat("exceeded", "Cost above the limit that exceed let through.", ours=True),
-    Stat("spared", "Cost not charged, because a limit that is charged together with this one refused.", ours=True),
-    Stat("unlimited", "Cost asked of a rule without a limit.", ours=True),
-    Stat("replaced", "Cost not charged, because another rule replaces this one.", ours=True),
-    Stat("total_negative_hits", "Cost given back."),
+    Stat("total_hits", "Total cost of all hits on the rule."),
+    Stat("over_limit", "Cost above the limit, including what shadow mode let pass."),
+    Stat("over_limit_with_local_cache", "The part of over_limit that was denied locally, without asking the store."),
+    Stat("near_limit", "Cost above NEAR_LIMIT_RATIO of the limit and within the limit."),
+    Stat("within_limit", "Cost of allowed hits, without the part above the limit."),
+    Stat("shadow_mode", "The part of over_limit that a rule in shadow mode let pass."),
+    Stat("exceeded", "Cost above the limit that the rule's exceed option allowed.", ours=True),
+    Stat(
+        "spared", "Cost not charged because another limit, charged together with this one, denied the hit.", ours=True
+    ),
+    Stat("unlimited", "Total cost of all hits on a rule without a limit.", ours=True),
+    Stat("replaced", "Cost not charged because another rule of the request replaces this one.", ours=True),
+    Stat("total_negative_hits", "Cost refunded (is_negative_hits)."),
 )
 NUMBERS: Final = (*(stat.name for stat in STATS), *(answer.number for answer in POLICY_ANSWERS))
 """Every number of a tally."""
@@ -55,12 +57,12 @@ domain_numbers: Callable[[DomainTally], tuple[int, ...]] = attrgetter(*DOMAIN_NU
 
 
 def take_tally(tally: Tally) -> tuple[int, ...] | None:
-    """All that was counted, in the order of NUMBERS, for another to add, or None; here it begins anew."""
+    """Return the numbers, in the order of NUMBERS, for `add_tally` elsewhere, and reset them; None if all are 0."""
     return _take(tally, NUMBERS, _numbers(tally))
 
 
 def add_tally(tally: Tally, numbers: Sequence[int]) -> None:
-    """Count what was taken from another."""
+    """Add the numbers that `take_tally` returned."""
     _add(tally, NUMBERS, numbers)
 
 
@@ -70,7 +72,7 @@ def take_domain(tally: DomainTally) -> tuple[int, ...] | None:
 
 
 def add_domain(tally: DomainTally, numbers: Sequence[int]) -> None:
-    """Count what was taken from another."""
+    """Add the numbers that `take_domain` returned."""
     _add(tally, DOMAIN_NUMBERS, numbers)
 
 
@@ -90,20 +92,17 @@ def _add(tally: Tally | DomainTally, names: Sequence[str], numbers: Sequence[int
 _LIMITED = frozenset({"total_hits", "over_limit", "near_limit", "within_limit"})
 
 TallySums = dict[str, tuple[tuple[int, ...], frozenset[str]]]
-"""By the text of a path: the numbers of all tallies there, and which of them are shown while they are 0."""
+"""For the text of each path: the sum of its tallies, and the names of the numbers that are shown while they are 0."""
 
 RuleTexts = dict[str, tuple[Rule, str]]
-"""By the text of a path: the first rule there, and the labels that say what it is."""
+"""For the text of each path: its first rule, and the labels that describe that rule."""
 
 DomainSums = dict[str, tuple[int, ...]]
-"""By the text of a domain: the numbers of its tally."""
+"""For the text of each domain: the sum of its tallies."""
 
 
 def sum_tallies(counted: Counted, write: Callable[[Path], str]) -> Generator[str, None, TallySums]:
-    """The numbers of all tallies by what `write` makes of their paths; two that come out alike are one series.
-
-    Yields nothing but empty texts, wherever other work may run; so do the two below.
-    """
+    """Sum the tallies of all rules and overrides; `write` makes a path's text, and paths of one text are one series."""
     found: TallySums = {}
     for count, (path, tally, shown) in enumerate(_tallies(counted)):
         if count % BLOCK == 0:
@@ -119,7 +118,7 @@ def sum_tallies(counted: Counted, write: Callable[[Path], str]) -> Generator[str
 
 
 def describe_rules(counted: Counted, write: Callable[[Path], str]) -> Generator[str, None, RuleTexts]:
-    """The rules by what `write` makes of the paths of their tallies."""
+    """Describe all rules, by the paths of their tallies."""
     found: RuleTexts = {}
     for rule in () if counted.book is None else counted.book.rules:
         limit = rule.limit
@@ -139,7 +138,7 @@ def describe_rules(counted: Counted, write: Callable[[Path], str]) -> Generator[
 
 
 def sum_domains(domains: DomainTallies, write: Callable[[str], str]) -> Generator[str, None, DomainSums]:
-    """The numbers of all domains by what `write` makes of their names."""
+    """Sum the tallies of all domains; `write` makes a domain's text."""
     found: DomainSums = {}
     for count, (domain, tally) in enumerate(domains.items()):
         if count % BLOCK == 0:
@@ -159,12 +158,13 @@ def _tallies(counted: Counted) -> Iterator[tuple[Path, Tally, frozenset[str]]]:
 
 
 def tallies_of(rule: Rule) -> Iterable[tuple[Path, Tally]]:
-    """The tally of a rule by its path; of a rule that counts values apart, each value's."""
+    """The tally of a rule with its path; of a rule that counts values apart, one for each value."""
     return ((rule.path, rule.tally),) if rule.tallies is None else rule.tallies.items()
 
 
 def _shown(rule: Rule) -> frozenset[str]:
-    """What is shown while it is 0: a counter that begins with its first hit hides that hit from `rate`."""
+    """The names of the rule's numbers that are shown while they are 0."""
+    # Prometheus's rate() does not see the first hit of a counter that appears with that hit.
     shown = _LIMITED if rule.limit is not None else frozenset({"unlimited"})
     if rule.shadow:
         shown |= {"shadow_mode"}
@@ -183,11 +183,11 @@ CONTROL: Final = re.compile(
     r"\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"  # invisible ones, and those that reverse text
     r"\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""Characters that no text from a request brings into a terminal, a page or a log."""
+"""Characters that are removed from a request's text before it is written to a terminal, a page or a log."""
 
 
 def upstream_text(part: str) -> str:
-    """A part of a path as upstream writes it: statsd has no `:` and no `|`, and in an IPv4 address no dots."""
+    """A part of a path as upstream writes it for statsd: `_` for `:`, `|`, and the dots of an IPv4 address."""
     if ":" in part or "|" in part:
         part = part.replace(":", "_").replace("|", "_")
     if part.count(".") > 2:
@@ -196,5 +196,5 @@ def upstream_text(part: str) -> str:
 
 
 def plain(part: str) -> str:
-    """The same, fit for a line of text."""
+    """A part of a path as upstream writes it, and without control characters."""
     return CONTROL.sub("_", upstream_text(part))

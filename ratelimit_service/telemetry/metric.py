@@ -1,7 +1,7 @@
-"""A metric: its type, the merge of what several processes report, and Prometheus's text format 0.0.4, written by hand.
+"""Metrics: their types, their merge when several processes report them, and their text for Prometheus.
 
-prometheus_client names every counter `…_total`, and upstream's names, which dashboards have, end otherwise. That is why
-OpenMetrics, where the suffix is law, is not offered.
+The text has format 0.0.4. It is written here, because prometheus_client adds `_total` to the name of every counter, and
+upstream's names, which dashboards use, do not end so. OpenMetrics requires that suffix, so it is not offered.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,12 +19,12 @@ BLOCK: Final = 100
 Labels = Iterable[tuple[str, str]]
 Value = float | Latency
 Sample = tuple[Labels | str, Value]
-"""A value with its labels. A str is what `label_text` has written, extra labels included: ten thousand rules have the
-same labels in a dozen metrics."""
+"""A value with its labels. The labels may be a text that `label_text` wrote, extra labels included: a rule has the same
+labels in a dozen metrics, and there are ten thousand rules."""
 
 
 class MetricType(StrEnum):
-    """The types of metrics that there are."""
+    """The type of a metric, as Prometheus names it."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -32,7 +32,7 @@ class MetricType(StrEnum):
 
 
 class Metric(NamedTuple):
-    """One metric. Those of several processes are merged label by label: they are added, unless `merge_by_min`."""
+    """A metric with its series. Equal series of several processes are added, unless `merge_by_min` is set."""
 
     name: str
     type: MetricType
@@ -40,7 +40,7 @@ class Metric(NamedTuple):
     samples: Sequence[Sample]
     """The value of a histogram is a Latency."""
     merge_by_min: bool = False
-    """The least value of all processes counts: it is the worst, or the soonest. Never of a histogram."""
+    """The least value of all processes is taken: it is the worst, or the soonest. Not for histograms."""
 
 
 def counter(name: str, text: str, value: float, *labels: tuple[str, str]) -> Metric:
@@ -59,7 +59,7 @@ def histogram(name: str, text: str, value: Latency, *labels: tuple[str, str]) ->
 
 
 def in_blocks(metric: Metric, samples: Iterable[Sample]) -> Iterator[Metric]:
-    """The metric with these samples in place of its own, in parts of BLOCK; at least one part."""
+    """The metric with these samples, in parts of at most BLOCK samples; at least one part."""
     remaining = iter(samples)
     while True:
         block = list(islice(remaining, BLOCK))
@@ -90,18 +90,18 @@ def exposition(metrics: Iterable[Metric], extra: Labels = ()) -> Iterator[str]:
 
 
 def head(name: str, kind: str, text: str) -> str:
-    """The two lines before the first series of a metric."""
+    """The HELP and TYPE lines of a metric."""
     text = text.replace("\\", "\\\\").replace("\n", "\\n")
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 
 def label_text(labels: Labels) -> str:
-    """Labels as they stand between the braces; those without a value are left out, which means the same."""
+    """Labels as text between the braces; those with an empty value are left out, which means the same."""
     return ",".join([f'{name}="{_escape(value)}"' for name, value in labels if value])
 
 
 def line(name: str, labels: str, value: float) -> str:
-    """One series; `labels` is from `label_text`."""
+    """The line of one series; `labels` is a text from `label_text`."""
     return f"{name}{{{labels}}} {value!r}\n" if labels else f"{name} {value!r}\n"
 
 
@@ -157,12 +157,12 @@ def unpack_metrics(packed: Iterable[Any]) -> list[Metric]:
 
 
 def without_gauges(metrics: Iterable[Metric]) -> list[Metric]:
-    """The counters and histograms: those that stay true after their process has exited."""
+    """The counters and histograms, which stay true after their process has exited."""
     return [metric for metric in metrics if metric.type is not MetricType.GAUGE]
 
 
 def merge_metrics(sources: Iterable[Iterable[Metric]]) -> list[Metric]:
-    """The metrics of all sources, one for each name, in the order in which the names come first."""
+    """Merge the metrics of all sources by name, in the order in which the names appear."""
     found: dict[str, tuple[Metric, dict[tuple[tuple[str, str], ...], Value]]] = {}
     for metrics in sources:
         for metric in metrics:

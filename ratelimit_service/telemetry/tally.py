@@ -189,7 +189,7 @@ class DomainTallies:
 
 
 BYTES: Final = 64 * 1024 * 1024
-"""For the tallies by value of all rules together: 150,000 tallies. Without it, ten thousand rules with a thousand values
+"""For the tallies by value of all rules: 150,000 of them. Without this limit, ten thousand rules with a thousand values
 each, of a thousand characters, would take 13 GB."""
 
 _BASE_BYTES: Final = 320

@@ -116,11 +116,11 @@ class HttpConnections:
     def metrics(self) -> Sequence[Metric]:
         """As metrics."""
         return (
-            Metric(_NAME, MetricType.GAUGE, "HTTP connections that are open.", [((), len(self._open))]),
+            Metric(_NAME, MetricType.GAUGE, "Open HTTP connections.", [((), len(self._open))]),
             Metric(
                 f"{_NAME}_evicted_total",
                 MetricType.COUNTER,
-                "HTTP connections closed for newer ones: HTTP_MAX_CONNECTIONS were open.",
+                "HTTP connections closed for newer ones, because HTTP_MAX_CONNECTIONS were open.",
                 [((), self._evicted)],
             ),
         )
