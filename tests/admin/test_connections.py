@@ -19,8 +19,8 @@ HEALTH = b"GET /healthcheck HTTP/1.1\r\nHost: here\r\n\r\n"
 class Connection:
     """One of which it is known whether it is at work."""
 
-    def __init__(self, *, at_work: bool = False) -> None:
-        self.at_work = at_work
+    def __init__(self, *, busy: bool = False) -> None:
+        self.busy = busy
         self.aborted = False
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ def three(*connections: Connection) -> HttpConnections:
     """Of at most three, those that are open, the first of them the oldest."""
     open_ = HttpConnections(3, ThrottledLog(logging.getLogger("tests"), Clock()))
     for connection in connections:
-        open_.enter(connection)
+        open_.add(connection)
     return open_
 
 
@@ -43,24 +43,24 @@ def test_the_connection_that_asked_nothing_for_longest_makes_way() -> None:
     connections = three(first, second, third)
 
     connections.touch(first)
-    connections.enter(new)
+    connections.add(new)
 
     assert [each.aborted for each in (first, second, third, new)] == [False, True, False, False]
 
 
 def test_a_connection_at_work_stays_while_there_is_another() -> None:
-    first, second, third, new = Connection(at_work=True), Connection(), Connection(), Connection()
+    first, second, third, new = Connection(busy=True), Connection(), Connection(), Connection()
 
-    three(first, second, third).enter(new)
+    three(first, second, third).add(new)
 
     assert [each.aborted for each in (first, second, third, new)] == [False, True, False, False]
 
 
 def test_when_all_are_at_work_the_one_at_it_for_longest_makes_way() -> None:
-    *old, new = (Connection(at_work=True) for _ in range(4))
+    *old, new = (Connection(busy=True) for _ in range(4))
     connections = three(*old)
 
-    connections.enter(new)
+    connections.add(new)
 
     assert [each.aborted for each in (*old, new)] == [True, False, False, False]
     assert [metric.samples for metric in connections.metrics()] == [[((), 3)], [((), 1)]]

@@ -12,7 +12,7 @@ import uvloop
 from aiohttp import web
 
 from ratelimit_service.api.health import Health
-from ratelimit_service.server.admin.connection import READ, HttpConnection, HttpConnections, Misdirected, Turns
+from ratelimit_service.server.admin.connection import READ_BYTES, HttpConnection, HttpConnections, Turns, WrongProtocol
 from ratelimit_service.telemetry.logs import ThrottledLog
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, running
@@ -59,11 +59,11 @@ async def parsed(sent: Sequence[bytes]) -> Reads:
     """The reads of a parser, each with its turn of the loop, when each of these is sent on a connection of its own."""
     loop, turns, lost, reads = Loop(), Turns(), asyncio.Queue[None](), Reads()
     warnings = ThrottledLog(logging.getLogger("tests"), Clock())
-    connections, misdirected = HttpConnections(100, warnings), Misdirected("HTTP", 8080, [], warnings)
+    connections, wrong_protocol = HttpConnections(100, warnings), WrongProtocol("HTTP", 8080, [], warnings)
 
     def connection() -> HttpConnection:
         parser = Parser(loop, reads, lost)
-        return HttpConnection(connections, turns, lambda: cast(web.RequestHandler, parser), misdirected)
+        return HttpConnection(connections, turns, lambda: cast(web.RequestHandler, parser), wrong_protocol)
 
     server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
     async with asyncio.timeout(START_SECONDS):
@@ -84,7 +84,7 @@ def test_a_turn_of_the_loop_parses_one_small_read_of_all_connections_together(ru
     reads = run(parsed([CHUNKS] * 4))
 
     assert sum(size for _, size in reads) == 4 * len(CHUNKS)
-    assert max(size for _, size in reads) <= READ
+    assert max(size for _, size in reads) <= READ_BYTES
     assert len({turn for turn, _ in reads}) == len(reads)
 
 

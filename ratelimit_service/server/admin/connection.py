@@ -1,10 +1,32 @@
-"""One HTTP connection: bytes go to aiohttp a few at a time and in turns; aiohttp's protocol sees an ordinary transport.
+"""HTTP/1.1 connections: aiohttp parses what they send, a few bytes at a time, in turns of the event loop.
 
-| state | what comes | what ends it |
-| --- | --- | --- |
-| beginning | is kept until it is clear that it is HTTP/1 | bytes of HTTP/2 or TLS, `KEEPALIVE_SECONDS` without any |
-| open | goes to aiohttp, one read in a turn, and no more is read before | aiohttp |
-| ending | is dropped unparsed, so that a client that still sends reads its answer | the client, or the bounds below |
+aiohttp parses, and answers, as much as has arrived: a read of 256 KB takes it tens of milliseconds, and uvloop hands
+over 32 reads in one turn of the loop. gRPC calls must not wait for that. So an `HttpConnection` stands between the
+socket and aiohttp: it passes on one small read in a turn, and reads no more before. aiohttp sees an ordinary transport.
+
+A connection is in one of three states::
+
+    state       `_aiohttp`  `_lingering`   what it means
+    DETECTING   None        False          it is not yet clear which protocol the client speaks
+    OPEN        set         False          HTTP/1.1; aiohttp reads and answers
+    LINGERING   any         True           the last response is written; the client has a moment to read it
+
+and what each event does, where `-` is nothing::
+
+    event                            DETECTING                   OPEN                       LINGERING
+    bytes arrive                     they wait for a turn        they wait for a turn       dropped; abort after 1 MiB
+    their turn: HTTP/2 or TLS        400 and LINGERING           -                          -
+    their turn: HTTP/1.1             OPEN, aiohttp parses them   aiohttp parses them        dropped
+    their turn: a part of either     kept for the next turn      -                          -
+    aiohttp's parser raises          -                           400 and LINGERING          -
+    aiohttp closes its transport     -                           LINGERING                  -
+    75 s without a request           abort                       aiohttp closes it          -
+    the response is sent, 1 s later  -                           -                          abort
+    not sent after 30 s              -                           -                          abort
+    it is evicted                    abort                       abort                      abort
+
+If it closed at once, bytes that the client still sends would make the kernel reset the connection, and the client might
+not read the last response.
 """
 
 import asyncio
@@ -22,32 +44,63 @@ from yarl import URL
 
 from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.telemetry.logs import ThrottledLog
-from ratelimit_service.telemetry.metric import Metric, MetricType
+from ratelimit_service.telemetry.metric import Metric, counter, gauge
+
+READ_BYTES: Final = 2048
+"""Parsed in one turn. The worst bytes, chunks of one byte, take aiohttp 0.3 µs a byte: 0.6 ms."""
+
+KEEPALIVE_SECONDS: Final = 75
+"""For the next request on a connection, or the whole header of the first; nginx's default."""
+LINGER_SECONDS: Final = 1.0
+"""For a client to read the last response and close."""
+UNREAD_SECONDS: Final = 30.0
+"""For the socket to take the last response."""
+MAX_DROPPED_BYTES: Final = 1024 * 1024
+"""After the last response. They cost 2 µs a read."""
+
+SERVER_NAME: Final = "ratelimit"
+"""The `Server` header; aiohttp's own names its version and Python's."""
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""RFC 9113, 3.4: a client of HTTP/2 begins with these bytes."""
+
+HANDSHAKE: Final = b"\x16\x03"
+"""RFC 8446, 5.1: a client of TLS begins with a record of this type and major version."""
+
+# Clients of HTTP/2 and TLS recognize an HTTP/1.1 port by this. A GOAWAY would tell a client of HTTP/2 more, but
+# SETTINGS must come before it, and then gRPC's C core takes the connection for established: it reconnects without a
+# backoff.
+_BAD_REQUEST: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+)
 
 
 class Turns:
-    """Pieces of work, first come first served."""
+    """The queue of work for HTTP: one piece of it in each turn of the event loop, whatever the number of connections.
+
+    A piece parses one read, begins one response, or sends one slice of a long one.
+    """
 
     def __init__(self) -> None:
         self._pieces: deque[Callable[[], object]] = deque()
         self._scheduled = False
 
     def add(self, piece: Callable[[], object]) -> None:
-        """Call it in a turn of its own."""
+        """Call the piece in a turn of its own."""
         self._pieces.append(piece)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._run)
 
     async def wait(self) -> None:
-        """Until it is the caller's turn."""
+        """Wait for a turn for the caller."""
         granted = asyncio.get_running_loop().create_future()
         self.add(partial(_grant, granted))
         await granted
 
     def _run(self) -> None:
         piece = self._pieces.popleft()
-        # Before the piece is called: it may raise, and the others must not wait for ever.
+        # The next turn is scheduled before the piece is called: the piece may raise.
         self._scheduled = bool(self._pieces)
         if self._scheduled:
             asyncio.get_running_loop().call_soon(self._run)
@@ -55,42 +108,44 @@ class Turns:
 
 
 def _grant(granted: asyncio.Future[None]) -> None:
-    if not granted.done():  # it was cancelled
+    if not granted.done():  # else the waiting task was cancelled
         granted.set_result(None)
 
 
-_NAME: Final = "ratelimit_http_connections"
-
-
-class Closable(Protocol):
-    """A connection, as far as it is needed here."""
+class Evictable(Protocol):
+    """A connection that may be evicted."""
 
     @property
-    def at_work(self) -> bool:
-        """It waits for this process, and not for its client."""
+    def busy(self) -> bool:
+        """A request of it is being answered, and does not wait for the client."""
 
     def close(self) -> None:
-        """Close it as soon as all that was written is sent."""
+        """Close it as soon as everything written is sent."""
 
     def abort(self) -> None:
         """Close it at once."""
 
 
 class HttpConnections:
-    """At most `most`."""
+    """The open connections of all HTTP ports, at most `most`; a new one above that evicts another.
+
+    The limit is separate from gRPC's, so that HTTP clients cannot take the files of gRPC's connections. The connection
+    whose last request is longest ago is evicted, so that clients that hold connections do not keep others out. Bytes
+    that never become a request do not count, and a busy connection is evicted only if all are busy.
+    """
 
     def __init__(self, most: int, warnings: ThrottledLog) -> None:
         self._most = most
         self._warnings = warnings
         self._evicted = 0
-        self._open: dict[Closable, None] = {}
-        """The one whose request began or ended last, or that was made last, comes last."""
+        self._open: dict[Evictable, None] = {}
+        """In the order in which they were made, or their last request began or ended."""
 
-    def enter(self, connection: Closable) -> None:
-        """Count a new one, and close another if they are too many."""
+    def add(self, connection: Evictable) -> None:
+        """Count a new connection, and evict another if they are too many."""
         if len(self._open) >= self._most:
-            oldest = next((each for each in self._open if not each.at_work), next(iter(self._open)))
-            self.leave(oldest)
+            oldest = next((each for each in self._open if not each.busy), next(iter(self._open)))
+            self.remove(oldest)
             self._evicted += 1
             oldest.abort()
             self._warnings.warn(
@@ -99,204 +154,137 @@ class HttpConnections:
             )
         self._open[connection] = None
 
-    def touch(self, connection: Closable) -> None:
-        """A request of it began or ended."""
+    def touch(self, connection: Evictable) -> None:
+        """Note that a request of the connection began or ended."""
         if connection in self._open:
             self._open[connection] = self._open.pop(connection)
 
-    def leave(self, connection: Closable) -> None:
-        """It is closed."""
+    def remove(self, connection: Evictable) -> None:
+        """Forget a connection that is closed."""
         self._open.pop(connection, None)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all connections."""
         for connection in tuple(self._open):
             connection.close()
 
     def metrics(self) -> Sequence[Metric]:
-        """As metrics."""
+        """How many are open, and were evicted."""
+        name = "ratelimit_http_connections"
         return (
-            Metric(_NAME, MetricType.GAUGE, "Open HTTP connections.", [((), len(self._open))]),
-            Metric(
-                f"{_NAME}_evicted_total",
-                MetricType.COUNTER,
+            gauge(name, "Open HTTP connections.", len(self._open)),
+            counter(
+                f"{name}_evicted_total",
                 "HTTP connections closed for newer ones, because HTTP_MAX_CONNECTIONS were open.",
-                [((), self._evicted)],
+                self._evicted,
             ),
         )
 
 
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""RFC 9113, 3.4: a client of HTTP/2 begins with these bytes."""
+class WrongProtocol:
+    """Responses and log lines for clients that send something other than HTTP/1.1 to a port.
 
-HANDSHAKE: Final = b"\x16\x03"
-"""RFC 8446, 5.1: a client of TLS begins with a record of this type and major version."""
-
-_ANSWER: Final = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
-)
-"""What clients of HTTP/2 and of TLS know an HTTP/1.1 port by. A GOAWAY would say more to those of HTTP/2, but it needs
-SETTINGS before it, and by these gRPC's C core takes the connection for made: it connects anew without a pause."""
-
-
-class Misdirected:
-    """Such clients of one port: what they are answered, and what the log says of them."""
+    An Envoy whose cluster has the wrong port reconnects again and again for as long as it runs, so these warnings are
+    throttled.
+    """
 
     def __init__(self, what: str, port: int, grpc: Sequence[Address], warnings: ThrottledLog) -> None:
         self._port = f"the {what} port {port}"
         places = dict.fromkeys(str(each.port) if isinstance(each, Tcp) else str(each) for each in grpc)
-        self._elsewhere = f"; gRPC is on {', '.join(places)}" if places else ""
+        self._grpc = f"; gRPC is on {', '.join(places)}" if places else ""
         self._warnings = warnings
 
     def refuse_http2(self, client: str) -> bytes:
-        """The answer to a client that begins as HTTP/2 does."""
-        self._warnings.warn(f"a client speaks HTTP/2 to {self._port}{self._elsewhere}", client)
-        return _answer(f"This is {self._port}, which speaks HTTP/1.1 only{self._elsewhere}.\n")
+        """The response to a client of HTTP/2."""
+        self._warnings.warn(f"a client speaks HTTP/2 to {self._port}{self._grpc}", client)
+        return _bad_request(f"This is {self._port}, which speaks HTTP/1.1 only{self._grpc}.\n")
 
     def refuse_tls(self, client: str) -> bytes:
-        """The answer to a client that begins as TLS does."""
+        """The response to a client of TLS."""
         self._warnings.warn(f"a client speaks TLS to {self._port}, which is plain HTTP", client)
-        return _answer(f"This is {self._port}, which speaks HTTP without TLS.\n")
+        return _bad_request(f"This is {self._port}, which speaks HTTP without TLS.\n")
 
-    def handles(self, error: object, client: str) -> bool:
-        """Log the error as such a client's, or drop it when the client has left; False when it is neither."""
-        # Not the error's text: it quotes the client's bytes, which may be a header with a secret. UnicodeEncodeError:
-        # aiohttp's answers quote them too, and fail at those that are not UTF-8.
+    def refuse_bytes(self, error: Exception, client: str) -> bytes:
+        """The response to bytes at which aiohttp's parser raised this error."""
+        # Bytes cause a ValueError, but perhaps not another error. Its text may quote them, so it is not logged.
+        kind = "" if isinstance(error, ValueError) else f" ({type(error).__name__})"
+        self._warnings.warn(f"a client sends bytes that are not HTTP/1.1 to {self._port}{kind}", client)
+        return _bad_request("These bytes are not HTTP/1.1.\n")
+
+    def log_if_by_client(self, error: object, client: str) -> bool:
+        """Log an error that the client's bytes caused; False if they did not, and the client has not closed either."""
+        # The error's text is not logged: it quotes the client's bytes, which may be a header with a secret. aiohttp's
+        # responses quote them too, and raise UnicodeEncodeError at those that are not UTF-8.
         if isinstance(error, HttpProcessingError | web.RequestPayloadError | UnicodeEncodeError):
             self._warnings.warn(f"a client sends bytes that are not HTTP/1.1 to {self._port}", client)
             return True
         return isinstance(error, ConnectionError)
 
-    def cannot_parse(self, error: Exception, client: str) -> bytes:
-        """The answer to bytes at which the parser raised."""
-        # Of a ValueError the bytes are the cause, of others perhaps not. The text may quote them.
-        kind = "" if isinstance(error, ValueError) else f" ({type(error).__name__})"
-        self._warnings.warn(f"a client sends bytes that are not HTTP/1.1 to {self._port}{kind}", client)
-        return _answer("These bytes are not HTTP/1.1.\n")
 
-
-def _answer(text: str) -> bytes:
+def _bad_request(text: str) -> bytes:
     body = text.encode()
-    return _ANSWER % (len(body), body)
-
-
-def with_target(make: Callable[..., web.BaseRequest]) -> Callable[..., web.BaseRequest]:
-    """Makes requests as `make` does, and of a CONNECT without a target one that no endpoint takes.
-
-    Its message has no URL, at which a request fails before any handler has it: the client would wait for an answer,
-    and asyncio log a traceback.
-    """
-
-    def request(message: RawRequestMessage, *others: Any) -> web.BaseRequest:
-        return make(message if message.path else message._replace(path="/", url=URL("/")), *others)
-
-    return request
-
-
-class ServerLog(logging.LoggerAdapter[logging.Logger]):
-    """The log of aiohttp's server: what clients cause is a notice, anything else an error with its traceback."""
-
-    def __init__(self, log: logging.Logger, misdirected: Misdirected) -> None:
-        super().__init__(log)
-        self._misdirected = misdirected
-
-    def exception(self, msg: object, *args: object, exc_info: Any = True, **keywords: Any) -> None:
-        """What aiohttp could not read, and what handlers raised; the first argument is the client's address."""
-        if not self._misdirected.handles(exc_info, str(args[0]) if args else ""):
-            super().exception(msg, *args, exc_info=exc_info, **keywords)
-
-    def debug(self, msg: object, *args: object, exc_info: Any = None, **_: Any) -> None:
-        """What aiohttp takes for usual: the bytes of scanners, and clients that left."""
-        self._misdirected.handles(exc_info, str(args[0]) if args else "")
-
-
-READ: Final = 2048
-"""Bytes parsed in one turn. The worst, chunks of one byte, take aiohttp 0.3 µs a byte: 0.6 ms."""
-
-KEEPALIVE_SECONDS: Final = 75
-"""For the next request on a connection, or the whole header of the first; nginx's default."""
-LINGER_SECONDS: Final = 1.0
-"""For a client to read its last answer and leave: to close while it sends would reset what is under way to it."""
-UNREAD_SECONDS: Final = 30.0
-"""For the socket to take the last answer."""
-MOST_DROPPED: Final = 1024 * 1024
-"""Bytes after the last answer. They cost 2 µs a read."""
-
-
-NAME: Final = "ratelimit"
-"""What `Server` says, which aiohttp fills with its version and Python's."""
-
-
-class Handler(web.RequestHandler):
-    """aiohttp's side of a connection."""
-
-    __slots__ = ()
-
-    def handle_error(self, *args: Any, **keywords: Any) -> web.StreamResponse:
-        """The answer to what cannot be parsed, and to what fails: the application does not see it."""
-        response = super().handle_error(*args, **keywords)
-        response.headers["Server"] = NAME
-        return response
+    return _BAD_REQUEST % (len(body), body)
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """Between a socket and aiohttp."""
+    """One connection, between its socket and aiohttp."""
 
     def __init__(
         self,
         connections: HttpConnections,
         turns: Turns,
         make: Callable[[], web.RequestHandler],
-        misdirected: Misdirected,
+        wrong_protocol: WrongProtocol,
     ) -> None:
         self._connections = connections
         self._turns = turns
         self._make = make
-        self._misdirected = misdirected
-        self._http: web.RequestHandler | None = None
-        self._buffer = bytearray(READ)
-        self._unparsed = b""
-        """Bytes of the beginning that may still become several protocols."""
-        self._waiting = False
+        self._wrong_protocol = wrong_protocol
+        self._aiohttp: web.RequestHandler | None = None
+        self._buffer = bytearray(READ_BYTES)
+        self._first_bytes = b""
+        """Of an HTTP/2 preface or a TLS record, perhaps."""
+        self._queued = False
         """A read waits for its turn."""
-        self._held = False
+        self._read_paused = False
         """aiohttp takes no more for now."""
-        self._ending = False
+        self._lingering = False
         self._dropped = 0
-        self._stuck = False
+        self._write_paused = False
         """The client does not read."""
         self._request: web.BaseRequest | None = None
         """The one that is being answered."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for bytes; aiohttp's part is made in their turn, for it is most of what a connection costs."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's has no such base
+        """Wait for bytes."""
+        # aiohttp's handler is made when bytes have their turn, because it is most of what a connection costs.
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
         self._timer = asyncio.get_running_loop().call_later(KEEPALIVE_SECONDS, self._transport.abort)
-        self._connections.enter(self)
+        self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Drop what waits for its turn."""
+        """Cancel the timer, and tell aiohttp; bytes that wait for their turn are dropped."""
         self._timer.cancel()
-        self._connections.leave(self)
-        if self._http is not None:
-            self._http.connection_lost(exc)
+        self._connections.remove(self)
+        if self._aiohttp is not None:
+            self._aiohttp.connection_lost(exc)
 
     def close(self) -> None:
-        """Close it as soon as all that was written is sent."""
+        """As Evictable says."""
         self._transport.close()
 
     def abort(self) -> None:
-        """Close it at once."""
+        """As Evictable says."""
         self._transport.abort()
 
     @property
-    def at_work(self) -> bool:
-        """A whole request has come, its answer is not yet written, and the client reads."""
-        return self._request is not None and self._request.content.is_eof() and not self._stuck
+    def busy(self) -> bool:
+        """A whole request has arrived, its response is not yet written, and the client reads."""
+        return self._request is not None and self._request.content.is_eof() and not self._write_paused
 
     @contextmanager
     def answering(self, request: web.BaseRequest) -> Iterator[None]:
-        """While it has an answer made for the request."""
+        """The request is being answered while this context is open."""
         self._request = request
         self._connections.touch(self)
         try:
@@ -306,106 +294,107 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._connections.touch(self)
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        """For the next read."""
+        """The buffer for the next read."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Read no more until these bytes have had their turn."""
-        if self._ending:
+        """Queue the bytes, and read no more before their turn."""
+        if self._lingering:
             self._dropped += nbytes
-            if self._dropped > MOST_DROPPED:
+            if self._dropped > MAX_DROPPED_BYTES:
                 self._transport.abort()
             return
-        self._waiting = True
+        self._queued = True
         self._transport.pause_reading()
         data = bytes(memoryview(self._buffer)[:nbytes])
-        self._turns.add(lambda: self._take(data))
+        self._turns.add(lambda: self._receive(data))
 
     def eof_received(self) -> None:
         """The transport closes itself."""
 
     def pause_writing(self) -> None:
-        """The client does not read."""
-        self._stuck = True
-        if self._http is not None:
-            self._http.pause_writing()
+        """The client does not read: aiohttp stops writing."""
+        self._write_paused = True
+        if self._aiohttp is not None:
+            self._aiohttp.pause_writing()
 
     def resume_writing(self) -> None:
-        """It does again."""
-        self._stuck = False
-        if self._http is not None:
-            self._http.resume_writing()
+        """The client reads again."""
+        self._write_paused = False
+        if self._aiohttp is not None:
+            self._aiohttp.resume_writing()
 
-    def hold(self, held: bool) -> None:
-        """Read no more, or again, for aiohttp's sake."""
-        self._held = held
-        self._read_on()
+    def pause_reading(self, paused: bool) -> None:
+        """Stop or resume reading, as aiohttp asks for."""
+        self._read_paused = paused
+        self._update_reading()
 
     @property
     def closing(self) -> bool:
         """Nothing can be written any more."""
-        return self._ending or self._transport.is_closing()
+        return self._lingering or self._transport.is_closing()
 
-    def end(self) -> None:
-        """Write no more; the client has a moment to read the last answer."""
+    def linger(self) -> None:
+        """Write no more, and close when the client has had time to read the last response."""
         if not self.closing:
-            self._ending = True
+            self._lingering = True
             try:
                 self._transport.write_eof()
-            except OSError:  # the client has left
+            except OSError:  # the client has closed
                 self._transport.abort()
             else:
-                self._linger(UNREAD_SECONDS)
-                self._read_on()
+                self._wait_until_sent(UNREAD_SECONDS)
+                self._update_reading()
 
-    def _take(self, data: bytes) -> None:
-        self._waiting = False
+    def _receive(self, data: bytes) -> None:
+        self._queued = False
         if self.closing:
             return
-        if self._http is None:
-            self._begin(self._unparsed + data)
+        if self._aiohttp is None:
+            self._detect(self._first_bytes + data)
         else:
-            self._parse(self._http, data)
-        self._read_on()
+            self._parse(self._aiohttp, data)
+        self._update_reading()
 
-    def _begin(self, data: bytes) -> None:
+    def _detect(self, data: bytes) -> None:
         if data.startswith(PREFACE):
-            self._refuse(self._misdirected.refuse_http2)
+            self._refuse(self._wrong_protocol.refuse_http2)
         elif data.startswith(HANDSHAKE):
-            self._refuse(self._misdirected.refuse_tls)
+            self._refuse(self._wrong_protocol.refuse_tls)
         elif PREFACE.startswith(data) or HANDSHAKE.startswith(data):
-            self._unparsed = data
+            self._first_bytes = data
         else:
             self._timer.cancel()  # aiohttp has its own
-            self._http = self._make()
-            self._http.connection_made(Transport(self, self._transport))
-            self._parse(self._http, data)
+            self._aiohttp = self._make()
+            self._aiohttp.connection_made(AiohttpTransport(self, self._transport))
+            self._parse(self._aiohttp, data)
 
-    def _parse(self, http: web.RequestHandler, data: bytes) -> None:
+    def _parse(self, aiohttp: web.RequestHandler, data: bytes) -> None:
         try:
-            http.data_received(data)
+            aiohttp.data_received(data)
         except Exception as error:  # noqa: BLE001 - aiohttp documents no error that any bytes could raise here
-            answer = self._misdirected.cannot_parse(error, self._client)
+            response = self._wrong_protocol.refuse_bytes(error, self._client)
             if self._request is None:
-                self._transport.write(answer)
-            self.end()
+                self._transport.write(response)
+            self.linger()
 
     def _refuse(self, refuse: Callable[[str], bytes]) -> None:
         self._transport.write(refuse(self._client))
-        self.end()
+        self.linger()
 
-    def _linger(self, seconds: float) -> None:
-        """Abort after the time that there is to read an answer that is sent, or to take one that is not."""
+    def _wait_until_sent(self, seconds: float) -> None:
+        """Abort a second after the response is sent, or after these seconds."""
         self._timer.cancel()
         if seconds <= 0 or (self._transport.get_write_buffer_size() == 0 and seconds < UNREAD_SECONDS):
             self._transport.abort()
         else:
-            self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._linger, seconds - LINGER_SECONDS)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(LINGER_SECONDS, self._wait_until_sent, seconds - LINGER_SECONDS)
 
-    def _read_on(self) -> None:
-        if self._transport.is_closing() or self._waiting:
+    def _update_reading(self) -> None:
+        if self._transport.is_closing() or self._queued:
             return
-        if self._held and not self._ending:
+        if self._read_paused and not self._lingering:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -416,8 +405,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         return peer[0] if peer else ""
 
 
-class Transport(asyncio.Transport):
-    """The transport as aiohttp has it."""
+class AiohttpTransport(asyncio.Transport):
+    """The transport that aiohttp has: reading, and closing, go through the HttpConnection."""
 
     def __init__(self, connection: HttpConnection, transport: asyncio.Transport) -> None:
         super().__init__()
@@ -425,28 +414,28 @@ class Transport(asyncio.Transport):
         self._transport = transport
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """As the real one."""
+        """As the socket's transport."""
         return self._transport.get_extra_info(name, default)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """As the real one."""
+        """As the socket's transport."""
         self._transport.write(data)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """As the real one."""
+        """As the socket's transport."""
         self._transport.writelines(list_of_data)
 
     def abort(self) -> None:
-        """As the real one."""
+        """As the socket's transport."""
         self._transport.abort()
 
     def pause_reading(self) -> None:
-        """Hand on no more."""
-        self.connection.hold(True)
+        """Pass on no more bytes."""
+        self.connection.pause_reading(True)
 
     def resume_reading(self) -> None:
-        """Hand on again."""
-        self.connection.hold(False)
+        """Pass on bytes again."""
+        self.connection.pause_reading(False)
 
     def is_closing(self) -> bool:
         """Nothing can be written any more."""
@@ -454,4 +443,46 @@ class Transport(asyncio.Transport):
 
     def close(self) -> None:
         """Write no more."""
-        self.connection.end()
+        self.connection.linger()
+
+
+class AiohttpHandler(web.RequestHandler):
+    """aiohttp's protocol of a connection, with the `Server` header of ours."""
+
+    __slots__ = ()
+
+    def handle_error(self, *args: Any, **keywords: Any) -> web.StreamResponse:
+        """The response to bytes that cannot be parsed, or of a handler that failed: the application does not see it."""
+        response = super().handle_error(*args, **keywords)
+        response.headers["Server"] = SERVER_NAME
+        return response
+
+
+class AiohttpLog(logging.LoggerAdapter[logging.Logger]):
+    """The log of aiohttp's server: errors that clients cause are throttled warnings, others have their traceback."""
+
+    def __init__(self, log: logging.Logger, wrong_protocol: WrongProtocol) -> None:
+        super().__init__(log)
+        self._wrong_protocol = wrong_protocol
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **keywords: Any) -> None:
+        """Log what aiohttp could not parse, and what handlers raised; the first argument is the client's address."""
+        if not self._wrong_protocol.log_if_by_client(exc_info, str(args[0]) if args else ""):
+            super().exception(msg, *args, exc_info=exc_info, **keywords)
+
+    def debug(self, msg: object, *args: object, exc_info: Any = None, **_: Any) -> None:
+        """Log what aiohttp takes for usual: bytes of port scanners. Drop the rest, such as clients that closed."""
+        self._wrong_protocol.log_if_by_client(exc_info, str(args[0]) if args else "")
+
+
+def with_target(make: Callable[..., web.BaseRequest]) -> Callable[..., web.BaseRequest]:
+    """Make requests as `make` does, but give a CONNECT without a target the path `/`, which takes no CONNECT.
+
+    aiohttp's message of it has no URL, at which a request fails before any handler is called: the client would wait for
+    a response, and asyncio log a traceback.
+    """
+
+    def request(message: RawRequestMessage, *others: Any) -> web.BaseRequest:
+        return make(message if message.path else message._replace(path="/", url=URL("/")), *others)
+
+    return request

@@ -11,21 +11,20 @@ from socket import socket
 from typing import Any, Final, NamedTuple
 
 from aiohttp import web
-from aiohttp.typedefs import Handler as Handle
-from aiohttp.typedefs import Middleware
+from aiohttp.typedefs import Handler, Middleware
 
 from ratelimit_service.errors import StartError
 from ratelimit_service.server.admin.browsers import refuse_cross_site, refuse_foreign_hosts
 from ratelimit_service.server.admin.connection import (
     KEEPALIVE_SECONDS,
-    NAME,
-    Handler,
+    SERVER_NAME,
+    AiohttpHandler,
+    AiohttpLog,
+    AiohttpTransport,
     HttpConnection,
     HttpConnections,
-    Misdirected,
-    ServerLog,
-    Transport,
     Turns,
+    WrongProtocol,
     with_target,
 )
 from ratelimit_service.server.admin.explain import explained_answer
@@ -120,7 +119,7 @@ class AdminServer:
             listeners = _listeners(addresses)
             got.append([_bound(listener) for listener in listeners])
             for listener, address in zip(listeners, got[-1], strict=True):
-                await self._serve(listener, port, Misdirected(port.what, address.port, grpc, self._warnings))
+                await self._serve(listener, port, WrongProtocol(port.what, address.port, grpc, self._warnings))
                 listening.append(Listening(port.what, str(address)))
                 log.info("listening for %s on %s", port.what, address)
         self._status.listening = listening
@@ -182,7 +181,7 @@ class AdminServer:
             ports.append(_Port("Prometheus", [settings.prometheus_addr], [endpoint]))
         return ports
 
-    async def _serve(self, listener: socket, port: _Port, misdirected: Misdirected) -> None:
+    async def _serve(self, listener: socket, port: _Port, wrong_protocol: WrongProtocol) -> None:
         app = web.Application(
             client_max_size=self._settings.http_max_body_size,
             middlewares=[self._in_turn, *port.refusals, _listing(port.endpoints)],
@@ -199,24 +198,24 @@ class AdminServer:
         assert http is not None, "it was set up"
         http.request_factory = with_target(http.request_factory)
         options: Mapping[str, Any] = {
-            "logger": ServerLog(log, misdirected),
+            "logger": AiohttpLog(log, wrong_protocol),
             "access_log": None,
             "keepalive_timeout": KEEPALIVE_SECONDS,
             "lingering_time": 0,  # it would parse what it throws away
             "auto_decompress": False,  # a few bytes can be a gigabyte
         }
-        make = partial(Handler, http, loop=loop, **options)
+        make = partial(AiohttpHandler, http, loop=loop, **options)
         self._servers.append(
             await loop.create_server(
-                lambda: HttpConnection(self._connections, self._turns, make, misdirected),
+                lambda: HttpConnection(self._connections, self._turns, make, wrong_protocol),
                 sock=listener,
                 backlog=_BACKLOG,
             )
         )
 
     @web.middleware
-    async def _in_turn(self, request: web.Request, handler: Handle) -> web.StreamResponse:
-        if not isinstance(request.transport, Transport):
+    async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not isinstance(request.transport, AiohttpTransport):
             raise ConnectionResetError("the client has left")
         with request.transport.connection.answering(request):
             await self._turns.wait()
@@ -271,7 +270,7 @@ def _bound(listener: socket) -> Tcp:
 
 
 async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
-    response.headers["Server"] = NAME
+    response.headers["Server"] = SERVER_NAME
 
 
 def _listing(endpoints: Sequence[_Endpoint]) -> Middleware:
@@ -279,7 +278,7 @@ def _listing(endpoints: Sequence[_Endpoint]) -> Middleware:
     lines = "".join(f"{endpoint.verb} {endpoint.path}: {endpoint.help}\n" for endpoint in endpoints)
 
     @web.middleware
-    async def middleware(request: web.Request, handler: Handle) -> web.StreamResponse:
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
         except web.HTTPNotFound:
