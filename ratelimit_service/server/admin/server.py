@@ -14,7 +14,6 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from ratelimit_service.errors import StartError
-from ratelimit_service.server.admin.browsers import refuse_cross_site, refuse_foreign_hosts
 from ratelimit_service.server.admin.connection import (
     KEEPALIVE_SECONDS,
     SERVER_NAME,
@@ -27,11 +26,12 @@ from ratelimit_service.server.admin.connection import (
     WrongProtocol,
     with_target,
 )
+from ratelimit_service.server.admin.cross_site import refuse_cross_site, refuse_foreign_hosts
 from ratelimit_service.server.admin.explain import explained_answer
 from ratelimit_service.server.admin.json_api import Called, JsonApi, http_answer
-from ratelimit_service.server.admin.renderings import Rendering
-from ratelimit_service.server.admin.status import Listening, Status
-from ratelimit_service.server.admin.texts import rules_text, stats_text
+from ratelimit_service.server.admin.shared_response import SharedResponse
+from ratelimit_service.server.admin.status import Listening, StatusPage
+from ratelimit_service.server.admin.upstream_pages import rules_text, stats_text
 from ratelimit_service.server.metrics import Metrics
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
@@ -92,7 +92,7 @@ class AdminServer:
         self._turns = Turns()
         self._connections = HttpConnections(within_file_limit(settings.http_max_connections), self._warnings)
         self._metrics = Metrics(state, http=self._connections.metrics, extra_labels=settings.extra_tags)
-        self._status = Status(state)
+        self._status = StatusPage(state)
         # The request; its descriptors, each perhaps with a limit and a multiplier; their entries.
         objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
         json_api = partial(JsonApi, most_bytes=settings.http_max_body_size, most_objects=objects)
@@ -140,10 +140,10 @@ class AdminServer:
         settings = self._settings
         metrics = "what is counted, as Prometheus reads it"
         same_site = refuse_cross_site(settings.http_allowed_origins)
-        expose = Rendering(_METRICS, self._metrics_text, self._turns).send
-        status = Rendering(_JSON, self._status_text, self._turns).send
-        rules = Rendering(_TEXT, self._rules_text, self._turns).send
-        stats = Rendering(_TEXT, self._stats_text, self._turns).send
+        expose = SharedResponse(_METRICS, self._metrics_text, self._turns).send
+        status = SharedResponse(_JSON, self._status_text, self._turns).send
+        rules = SharedResponse(_TEXT, self._rules_text, self._turns).send
+        stats = SharedResponse(_TEXT, self._stats_text, self._turns).send
         ports = [
             _Port(
                 "HTTP",

@@ -1,4 +1,4 @@
-"""What the page shows, as JSON."""
+"""The status of the service as JSON, for the page at `/`: what is wrong now, and what is counted."""
 
 import json
 import platform
@@ -16,9 +16,12 @@ from ratelimit_service.system.clock import MINUTE, SECOND, Clock, system_clock
 from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_ANSWERS, DomainTallies, Tallies
 
 _MOST_PROBLEMS: Final = 100
+_MOST_TALLIES: Final = 20
+_BLOCK: Final = 20
+"""Rules in one block of text: a tenth of a millisecond."""
 
-LATELY: Final = 15 * MINUTE
-AGAIN_AND_AGAIN: Final = 2
+_CRASH_WINDOW: Final = 15 * MINUTE
+_MIN_CRASHES: Final = 2
 """Workers that ended unexpectedly within that time. One may be chance; the log has it."""
 
 _MEANWHILE: Final = {
@@ -30,25 +33,25 @@ _MEANWHILE: Final = {
 
 
 class Trouble(NamedTuple):
-    """One thing that is wrong."""
+    """One thing that is wrong; a banner of the page."""
 
     what: str
     since: float | None
     """Seconds since the epoch."""
     why: str
     meanwhile: str
-    """What is answered, or done, until it is over."""
+    """What the service answers, or does, until it is over."""
     details: Sequence[str] = ()
 
 
 def troubles(state: ServiceState, now: int) -> Iterator[Trouble]:
-    """All that is wrong at the moment `now`, the most urgent first."""
+    """Everything that is wrong at the time `now`, the most urgent first."""
     health, watcher = state.health, state.watcher
     if health.draining_since is not None:
         yield Trouble(
             "The service is draining",
             health.draining_since / SECOND,
-            "it was told to stop",
+            "it received the signal to stop",
             "health says NOT_SERVING; calls are still answered until the ports close",
         )
     for lost in state.counted.store.lost:
@@ -78,31 +81,26 @@ def _not_loaded(watcher: Watcher) -> Trouble:
 
 
 def _deaths(workers: Workers, now: int) -> Iterator[Trouble]:
-    lately = [death for death in workers.last_deaths if death.when >= now - LATELY]
-    if len(lately) >= AGAIN_AND_AGAIN:
-        first, last = lately[0], lately[-1]
+    recent = [death for death in workers.last_deaths if death.when >= now - _CRASH_WINDOW]
+    if len(recent) >= _MIN_CRASHES:
+        first, last = recent[0], recent[-1]
         yield Trouble(
-            f"{len(lately)} workers ended unexpectedly in the last {LATELY // MINUTE} minutes",
+            f"{len(recent)} workers ended unexpectedly in the last {_CRASH_WINDOW // MINUTE} minutes",
             first.when / SECOND,
             f"the last one, worker {last.number}, {last.how}",
             "each is replaced, after a longer pause each time; its clients connect again",
         )
 
 
-_MOST_TALLIES = 20
-_BLOCK = 20
-"""Rules at a time: a tenth of a millisecond."""
-
-
 class Listening(NamedTuple):
-    """What is listened for, and where."""
+    """A protocol and the address where the service listens for it."""
 
     what: str
     address: str
 
 
-class Status:
-    """The state of the service; times in it are seconds since the epoch."""
+class StatusPage:
+    """The text of `/status`; times in it are seconds since the epoch."""
 
     def __init__(self, state: ServiceState, clock: Clock = system_clock) -> None:
         self.listening: Sequence[Listening] = ()
@@ -111,7 +109,7 @@ class Status:
         self._started = clock()
 
     def text(self) -> Iterator[str]:
-        """One JSON object, in blocks; its rules come last."""
+        """One JSON object, in blocks; the rules come last."""
         book = self._state.counted.book
         rules = () if book is None else book.rules
         yield json.dumps(self._service())[:-1]
@@ -168,7 +166,7 @@ class Status:
 
 
 def described_rule(rule: Rule) -> dict[str, Any]:
-    """A rule and what it has answered, all its values together."""
+    """A rule and what it has answered, the sum of its values if it counts them apart."""
     tallies = [rule.tally] if rule.tallies is None else [tally for _, tally in rule.tallies.items()]
     return {
         "domain": rule.domain,
@@ -217,13 +215,13 @@ def _most_hit(tallies: Tallies) -> list[dict[str, Any]]:
 
 
 def _requests(domains: DomainTallies) -> list[dict[str, Any]]:
-    """What became of the requests of the busiest domains."""
-    asked = [
+    """The requests of the busiest domains by outcome."""
+    found = [
         {"domain": domain, **dict(zip(OUTCOMES, numbers, strict=False)), "total": sum(numbers[: len(OUTCOMES)])}
         for domain, tally in domains.items()
         if any(numbers := domain_numbers(tally))
     ]
-    return nlargest(_MOST_TALLIES, asked, key=itemgetter("total"))
+    return nlargest(_MOST_TALLIES, found, key=itemgetter("total"))
 
 
 def _seconds(moment: int | None) -> float | None:

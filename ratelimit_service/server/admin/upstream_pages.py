@@ -1,4 +1,4 @@
-"""Rules and numbers as lines of text, under upstream's names."""
+"""The texts of `/rlconfig` and `/stats`: the rules and the counters, as upstream writes them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ _RATE_LIMIT = "ratelimit.service.rate_limit"
 
 
 def rules_text(rules: Sequence[Rule]) -> Iterator[str]:
-    """One line for each rule, in the order of the files, as text in blocks."""
+    """One line for each rule, in the order of the files; in blocks."""
     for start in range(0, len(rules), BLOCK):
         yield "".join([_rule_line(rule) for rule in rules[start : start + BLOCK]])
 
@@ -20,7 +20,7 @@ def rules_text(rules: Sequence[Rule]) -> Iterator[str]:
 def _rule_line(rule: Rule) -> str:
     limit = rule.limit
     unit, requests = ("UNKNOWN", 0) if limit is None else (limit.unit.name, limit.requests)
-    # What upstream lacks comes last, and only where it is used.
+    # What upstream does not have comes last, and only where a rule uses it.
     times = 1 if limit is None else limit.window // limit.unit.window
     ours = "".join(
         f", {text}" for text in ([f"unit_multiplier: {times}"] if times > 1 else []) + counting_in_words(rule)
@@ -32,7 +32,7 @@ def _rule_line(rule: Rule) -> str:
 
 
 def stats_text(state: ServiceState) -> Iterator[str]:
-    """Everything that upstream counts, `name: value` on a line, as text in blocks."""
+    """Everything that upstream counts, a line `name: value` for each; in blocks."""
     counted, watcher = state.counted, state.watcher
     found = yield from sum_tallies(counted, lambda path: ".".join(map(plain, path)))
     for key, (numbers, shown) in found.items():

@@ -1,9 +1,9 @@
-"""Long texts as HTTP responses, each made once for all clients that ask meanwhile, in slices between which calls go on.
+"""A long text as an HTTP response: rendered once for all requests that wait for it, in slices, so that calls go on.
 
-A hundred scrapers cost what one costs. A request gets a text that was begun after it came, so that it shows all that
-happened before; those that come until it is begun share it.
+A hundred scrapers cost as much as one. The rendering of a text begins after the request has arrived, so the text shows
+everything that happened before; all requests that arrive until it begins share it.
 
-A text is kept packed, a twentieth of its size: each client that reads slowly may hold another one.
+A text is kept compressed, at a twentieth of its size: each client that reads slowly may hold a text of its own.
 """
 
 import asyncio
@@ -17,46 +17,47 @@ from aiohttp import web
 from ratelimit_service.server.admin.connection import Turns
 
 EVERY_SECONDS: Final = 1.0
-"""A text is begun once in these, on average."""
+"""A rendering begins once in this time, on average."""
 BURST: Final = 5
-"""Texts that are begun at once when there were none for a while: two Prometheus and a person wait for nothing."""
+"""Renderings that may begin without waiting after a pause: enough for two Prometheus servers and a person."""
 
 _SLICE_SECONDS: Final = 0.0005
 _SLICE_BYTES: Final = 64 * 1024
 _SEND_SECONDS: Final = 30
-"""For the client to read it all; one that reads nothing would hold it for ever."""
+"""For the client to read it all; one that does not read would hold it for ever."""
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _LEVEL: Final = 4
-"""Of zlib, 1 to 9. 6 takes twice as long for a tenth less."""
+"""Of zlib, 1 to 9. Level 6 takes twice as long for a result that is a tenth smaller."""
 
 Begin = Callable[[], Awaitable[Iterable[str]]]
-"""Gives the blocks of a text, each made in a fraction of a slice."""
+"""Returns the blocks of a text; each takes a fraction of a slice."""
 
 
-class Text(NamedTuple):
-    """One that is made."""
+class Rendered(NamedTuple):
+    """A text."""
 
     packed: bytes
+    """By gzip."""
     size: int
-    """In bytes, unpacked."""
+    """In bytes, not compressed."""
 
 
-class Rendering:
-    """A text as it is when it is asked for."""
+class SharedResponse:
+    """The response with the present text of an endpoint."""
 
     def __init__(self, headers: Mapping[str, str], begin: Begin, turns: Turns) -> None:
         self._headers = headers
         self._begin = begin
         self._turns = turns
-        self._next: asyncio.Task[Text] | None = None
-        """The one that is not yet begun."""
+        self._next: asyncio.Task[Rendered] | None = None
+        """The rendering that has not yet begun."""
         self._one_at_a_time = asyncio.Lock()
         self._due = 0.0
-        """When the next one would be begun without BURST, by the loop's clock."""
+        """When the next rendering would begin without BURST, by the loop's clock."""
 
     async def send(self, request: web.Request) -> web.StreamResponse:
-        """It, as the response."""
+        """Respond with the text, compressed if the client accepts that."""
         text = await self.text()
         response = web.StreamResponse(headers=self._headers)
         response.headers["Vary"] = "Accept-Encoding"
@@ -73,20 +74,20 @@ class Rendering:
                         await self._turns.wait()
                 await response.write_eof()
         except ConnectionError:
-            pass  # the client left, which is no error of ours
+            pass  # the client has closed the connection
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()
         return response
 
-    async def text(self) -> Text:
-        """It, begun after this was called."""
+    async def text(self) -> Rendered:
+        """The text; its rendering begins after this call."""
         if self._next is None:
-            self._next = asyncio.create_task(self._make())
-        # Others may wait for it too.
+            self._next = asyncio.create_task(self._render())
+        # Other requests may wait for it too: one that is cancelled must not cancel it.
         return await asyncio.shield(self._next)
 
-    async def _make(self) -> Text:
+    async def _render(self) -> Rendered:
         async with self._one_at_a_time:
             loop = asyncio.get_running_loop()
             await asyncio.sleep(self._due - BURST * EVERY_SECONDS - loop.time())
@@ -96,14 +97,14 @@ class Rendering:
             for slice_ in _slices(await self._begin()):
                 packed.append(packer.compress(slice_))
                 size += len(slice_)
-                # Not in the queue of turns, where clients could make it wait: there is one text at a time.
+                # Not by a turn: clients fill that queue, and only one rendering runs at a time.
                 await asyncio.sleep(0)
             packed.append(packer.flush())
-            return Text(b"".join(packed), size)
+            return Rendered(b"".join(packed), size)
 
 
 def _slices(blocks: Iterable[str]) -> Iterator[bytes]:
-    """The blocks, joined to what is made within the time of a slice."""
+    """Join blocks until the time of a slice has passed."""
     slice_, end = list[str](), perf_counter() + _SLICE_SECONDS
     for block in blocks:
         slice_.append(block)

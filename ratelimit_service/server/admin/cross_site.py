@@ -1,8 +1,9 @@
-"""Refuses what a browser sends for a page of another site: its user is inside the network, the page's author is not.
+"""Protection against pages of other sites in a browser (CSRF, DNS rebinding): 403 for their requests.
 
-Such a page can post to `/json`, and use up a limit, without being allowed to read the answer. And it can read all that
-the operator's port shows, when the name it came from is made to resolve to the service's address (DNS rebinding): then
-the browser takes both for one site, but still sends that name as Host.
+The browser's user is inside the network, the author of such a page is not. The page can POST to `/json`, and use up a
+limit, although it cannot read the response (CSRF). And it can read everything on the operator's port if its own name is
+made to resolve to the service's address (DNS rebinding): then the browser takes both for one site. But the browser
+still sends that name as `Host`.
 """
 
 from collections.abc import Collection
@@ -16,11 +17,11 @@ ANY: Final = "*"
 
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPEN_TO_ALL_NAMES: Final = frozenset({"/metrics"})
-"""As on the callers' port: Prometheus may know the service by any name."""
+"""Prometheus may know the service by any name."""
 
 
 def refuse_cross_site(allowed: Collection[str]) -> Middleware:
-    """403 for what pages of other sites post, unless their origin is `allowed`."""
+    """Respond 403 to a POST by a page of another site, unless its origin is `allowed`."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -32,11 +33,11 @@ def refuse_cross_site(allowed: Collection[str]) -> Middleware:
 
 
 def _same_site(request: web.Request, allowed: Collection[str]) -> bool:
-    """As Go's `http.CrossOriginProtection` decides: only browsers send these headers, and pages cannot set them."""
+    """Decide as Go's `http.CrossOriginProtection`: only browsers send these headers, and pages cannot set them."""
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin", "").lower()
     if site is not None:
         return site in {"same-origin", "none"} or origin in allowed
-    # Browsers send it to https and localhost only, but Origin with every POST.
+    # Browsers send Sec-Fetch-Site to https and localhost only, but Origin with every POST.
     return not origin or _netloc(origin) == request.headers.get("Host", "").lower() or origin in allowed
 
 
@@ -48,11 +49,11 @@ def _netloc(origin: str) -> str:
 
 
 def refuse_foreign_hosts(allowed: Collection[str]) -> Middleware:
-    """403 for a Host that another site's page may have come from, unless it is `allowed`; `.svc` is all names below."""
+    """Respond 403 to a Host that may be another site's, unless it is `allowed`; `.svc` is all names below it."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path in _OPEN_TO_ALL_NAMES or _own(request.headers.get("Host", ""), allowed):
+        if request.path in _OPEN_TO_ALL_NAMES or _private(request.headers.get("Host", ""), allowed):
             return await handler(request)
         text = "this port is not asked by that name, but by an address, localhost, or a name in DEBUG_ALLOWED_HOSTS\n"
         return web.Response(status=403, text=text)
@@ -60,10 +61,10 @@ def refuse_foreign_hosts(allowed: Collection[str]) -> Middleware:
     return middleware
 
 
-def _own(host: str, allowed: Collection[str]) -> bool:
-    """It is no name that a stranger can have in the public DNS."""
+def _private(host: str, allowed: Collection[str]) -> bool:
+    """The host is not a name that anyone can register in the public DNS."""
     if host.startswith("["):
-        return True  # an address of IPv6
+        return True  # an IPv6 address
     name = host.partition(":")[0].lower().removesuffix(".")
     *_, last = labels = name.split(".")
     # No top-level domain has an address of its own, is a number, or is localhost (RFC 3696 section 2, RFC 6761).
