@@ -1,4 +1,4 @@
-"""Ways of counting, by the name a rule gives them. To add one: its module, its Lua twin, its name and its case here."""
+"""The algorithms, by their names in rules. To add one: its module, its Lua twin, its name and its case here."""
 
 from ratelimit_service.algorithms.algorithm import Algorithm, State, expiry
 

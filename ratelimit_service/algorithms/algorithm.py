@@ -3,34 +3,34 @@
 Laws, each held by a property test on every algorithm:
 
 1. `hit` reads nothing but its arguments and changes none of them.
-2. A state has an expiry: the moment from which it means the same as None. A store may forget it then, and not before.
+2. A state has an expiry: the moment from which it means the same as None. A store may evict it then, and not before.
    A state is a tuple of integers or bytes, and begins with its expiry. It is a tuple where many counters expire
    together and share that integer. Elsewhere it is bytes, with the expiry in 64 bits of the machine's order: one small
    object in place of three.
-3. None is an untouched counter. A hit that leaves the counter untouched answers None.
-4. Cost 0 changes nothing. A cost below 0 gives back, is always allowed, and never goes past an untouched counter.
-5. Time that goes backwards never reopens room.
+3. None is an untouched counter. A hit that leaves the counter untouched returns None.
+4. Cost 0 changes nothing. A cost below 0 is a refund: always allowed, and never beyond an untouched counter.
+5. A clock that goes backwards never makes room again.
 
 Integers only, all time in microseconds, so that the Lua twin, the file of the same name beside it, computes the same
 numbers. A twin is a Lua chunk that returns a table of functions; `stores/redis/batch.lua` puts them together:
 
     hit(state, limit, cost, now)  -> state, allowed, room, left, reset_after, retry_after
-                                               as in Python, 1 and 0 for the boolean; states are values, never changed.
-                                               `left` is what remains, `room` what remained before: what lies over the
-                                               limit is worked out from that, for a run of like hits too
-    load(key, limit, now)         -> state     what Redis has under the key, or nil; may read only what it needs; what
-                                               cannot be a state is nil too, and written over by the next charge
-    save(key, state, limit, now)               write it with its expiry in one command, or delete it when it is nil
+                                               as in Python, 1 and 0 for the boolean; states are values, never mutated.
+                                               `left` is what remains, `room` what remained before: the cost over the
+                                               limit follows from these, also for a run of equal hits
+    load(key, limit, now)         -> state     the value of the key in Redis, or nil; may read only what it needs; a
+                                               value that is no state is nil too, and the next charge overwrites it
+    save(key, state, limit, now)               write it with its expiry in one command, or delete the key when it is nil
 
-    ahead(limit)                  -> time      how far ahead a state may end at the most, its clock a window ahead too
-    settle(state, limit, now)     -> state     of one that ends later, because it was charged by a server whose clock
-                                               was ahead: the same counts, ending no later than that
+    ahead(limit)                  -> time      the longest time until a state's expiry, with a clock a window ahead too
+    settle(state, limit, now)     -> state     the same counts with an expiry no later than that; for a state that was
+                                               charged by a server whose clock was ahead
 
-A state that is nothing but integers needs no `load` and no `save`. A limit comes as a table with the fields of `Limit`,
-booleans as 1 and 0. What the twins share stands at the head of `stores/redis/batch.lua`, such as `muldiv`, which is
-exact beyond 2^53.
+A state of integers only needs no `load` and no `save`. A limit comes as a table with the fields of `Limit`,
+booleans as 1 and 0. Functions that the twins share are at the head of `stores/redis/batch.lua`, such as `muldiv`,
+which is exact beyond 2^53.
 
-An algorithm that cannot count by every limit has `problem(limit)`: why not, or None. The parser asks it.
+An algorithm that does not support every limit has `problem(limit)`: why not, or None. The parser calls it.
 """
 
 from struct import Struct
@@ -39,7 +39,7 @@ from typing import Any, Protocol
 from ratelimit_service.model import Decision, Limit
 
 State = Any
-"""A tuple of integers, or bytes. Only its algorithm knows what is in it, except for its `expiry`."""
+"""A tuple of integers, or bytes. Only its algorithm knows its layout, except for its `expiry`."""
 
 _MOMENT = Struct("q")
 
@@ -51,11 +51,11 @@ def expiry(state: State) -> int:
 
 
 class Algorithm(Protocol):
-    """A way of counting. The modules of this folder are its implementations: a name and a function."""
+    """An algorithm that counts. The modules of this folder are its implementations: a name and a function."""
 
     @property
     def name(self) -> str:
-        """What a rule calls it."""
+        """Its name in rules."""
 
     def hit(self, state: State | None, limit: Limit, cost: int, now: int) -> tuple[State | None, Decision]:
-        """Charge `cost` at `now`: the state to keep, and the answer."""
+        """Charge `cost` at `now`: the new state, and the decision."""

@@ -1,9 +1,9 @@
-"""Fixed window: count what comes in each window, refuse what comes above the limit.
+"""Fixed window: count the cost in each window, deny what exceeds the limit.
 
-Windows are aligned to the epoch in UTC, so a minute is a minute of the clock, and a week starts on Thursday; or a
-window starts with the first request that finds none. By default a refused hit is charged too, as Envoy's users have it:
-a counter tells how much was asked, not how much was granted. At the edge of two windows twice the limit can pass within
-one window's length.
+Windows are aligned to the epoch in UTC, so a minute is a minute of the clock, and a week starts on Thursday. With
+`first_request`, a window starts with the first request after the previous one. By default a denied hit is charged too,
+as in envoyproxy/ratelimit: the count is the cost of all hits, not of those allowed. At the edge of two windows twice
+the limit can pass within one window's length.
 
 State: the end of the window, and the count. Hot path.
 """
@@ -18,7 +18,7 @@ name: Final = "fixed_window"
 State = tuple[int, int]
 
 CEILING: Final = 2**52
-"""A count stays below it, whatever is thrown at the counter: Lua's integers are exact to 2^53."""
+"""The maximum of a count, under any load: Lua's integers are exact to 2^53."""
 
 
 def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State | None, Decision]:
@@ -59,10 +59,10 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
 
 @lru_cache(1024)
 def _end(index: int, window: int) -> int:
-    """When a window of the calendar ends: one integer for all its counters, 32 bytes less for each."""
+    """The end of a window aligned to the epoch. All its counters share this integer, which saves 32 bytes for each."""
     return (index + 1) * window
 
 
 def _reset(state: State | None, limit: Limit, end: int, now: int) -> int:
-    """A window of the calendar ends whether anything was charged or not; one yet to begin with a request has no end."""
+    """The time until the window ends. 0 for a window that begins with a request, before there is one."""
     return 0 if state is None and limit.first_request else end - now

@@ -1,10 +1,9 @@
-"""Leaky bucket, as a meter: requests pour in what they cost, it leaks without pause, what would overflow is refused.
+"""Leaky bucket, as a meter: a request adds its cost, the bucket leaks at a constant rate, an overflow is denied.
 
-It leaks L a window and holds B (`burst`, by default L). It is a token bucket seen from the other side: what is missing
-there is what is in this one. So both are one function. Under endless overload exactly the outflow is let through, at
-any cadence of requests.
+The bucket leaks L per window and holds B (`burst`, by default L). Its content is what is missing in a token bucket, so
+both are one function. Under continuous overload exactly the outflow is allowed, at any rate of requests.
 
-State: as token_bucket's: the moment when it is empty. Hot path.
+State: as for token_bucket: the moment when the bucket is empty. Hot path.
 """
 
 from typing import Final

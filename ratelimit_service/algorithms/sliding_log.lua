@@ -1,5 +1,5 @@
--- Twin of sliding_log.py. Of the log only what a hit asks for is read, a few entries at a time, and only what it adds is
--- written; but for a small one, which is read and written in one command.
+-- Twin of sliding_log.py. A hit reads only the entries that it needs, a few at a time, and writes only what it adds. A
+-- small log is read and written in one command.
 -- State: {moment from which the newest is too old; the ring in Redis: KEY, SIZE, FIRST, STORED; what has been read of the
 -- value: READ, from its byte OFFSET on; the number of the oldest unit: BASE, and the one that comes after those stored:
 -- TOP; what is yet to be written: ADDED units of MOMENT; the limit's WINDOW, and the bytes of a moment in a slot: WIDTH}.
@@ -32,7 +32,7 @@ local function load(key, limit)
   return {expiry, key, size, first, stored, head, 0, base, base + (top - base) % NUMBERS, 0, 0, window, width}
 end
 
--- Where in what has been read the slot stands of a stored entry with so many before it; nil if the value is too short.
+-- The offset, in the bytes read, of the slot of the stored entry `index`, counted from 0; nil if the value is too short.
 local function place_of(state, index)
   local slot = state[WIDTH] + 2
   local from = HEADER + (state[FIRST] + index) % state[SIZE] * slot
@@ -44,7 +44,7 @@ local function place_of(state, index)
   return place
 end
 
--- The moment of the entry with so many before it; one that is not where it should be is too old.
+-- The moment of the entry `index`; an entry that is missing is too old.
 local function moment_at(state, index)
   if index >= state[STORED] then
     return state[MOMENT]
@@ -60,7 +60,7 @@ local function moment_at(state, index)
   return newest - (newest - unpack('>I5', state[READ], place)) % MOMENTS
 end
 
--- The number of the first unit of that entry, or of the one that is to come.
+-- The number of the first unit of the entry `index`, or of the next entry.
 local function number_at(state, index)
   local stored = state[STORED]
   if index >= stored then
@@ -77,7 +77,7 @@ local function entries(state)
   return state[STORED] + (state[ADDED] > 0 and 1 or 0)
 end
 
--- Of how many entries the moment, or the number, is not after a bound. Most often it is none or a few, so look there first.
+-- The number of entries whose moment, or number, is not after a bound. Usually none or a few, so look there first.
 local function count(state, at, bound)
   local total = entries(state)
   if total == 0 or at(state, 0) > bound then
@@ -99,7 +99,7 @@ local function count(state, at, bound)
   return other
 end
 
--- The state without the units before a number, which lies in the entry with so many before it; and with others added.
+-- The state without the units before a number, which is in the entry `index`, and with other units added.
 local function add(state, gone, base, window, moment, cost)
   if not state then
     return {moment + window, nil, 0, 0, 0, '', 0, 0, 0, cost, moment, window, width_of(window)}
@@ -113,7 +113,7 @@ local function add(state, gone, base, window, moment, cost)
   }
 end
 
--- The state without so many of the newest units, and of the oldest entries.
+-- The state without a number of the newest units, and without a number of the oldest entries.
 local function strike(state, old, window, units)
   local top, stored, added = state[TOP] + state[ADDED] - units, state[STORED], 0
   if top > state[TOP] then
@@ -174,7 +174,7 @@ local function hit(state, limit, cost, now)
     if cost > most then
       retry = NEVER
     else
-      -- The unit that has `most - cost` newer ones.
+      -- The unit with `most - cost` newer units.
       local unit = state[TOP] + state[ADDED] - 1 - (most - cost)
       retry = moment_at(state, count(state, number_at, unit) - 1) + window - now
     end
@@ -210,7 +210,7 @@ local function save(key, state, limit, now)
     call('PEXPIRE', key, expires)
     return
   end
-  -- A new ring. One that grows does so by a quarter, so that it is rarely done, but not beyond the limit.
+  -- A new ring. It grows by a quarter, so that this is rare, but not beyond the limit.
   local kept = ''
   if stored > 0 then
     local straight = min(stored, size - first)
@@ -236,7 +236,7 @@ local function ahead(limit)
   return 2 * limit.window
 end
 
--- All that counts, as if charged at one moment, the last that it may be of.
+-- All units that count, as if charged at one moment, the latest possible one.
 local function settle(state, limit, now)
   local window = limit.window
   local base = number_at(state, count(state, moment_at, state[1] - 3 * window))

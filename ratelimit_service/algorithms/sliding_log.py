@@ -1,11 +1,11 @@
-"""Sliding log: when the last requests came; there is room when enough of them are a window old.
+"""Sliding log: the times of the latest requests; there is room when enough of them are a window old.
 
-Exact, and as large as its limit: sensible for small ones. A request counts until exactly one window later. With
-`count_refused` a refused hit is written down too and the oldest is forgotten for it, so that a client that keeps trying
-faster than the limit stays out.
+Exact, and as large as its limit, so it suits small limits. A request counts until exactly one window later. With
+`count_refused` a denied hit is logged too and evicts the oldest entry, so that a client that retries faster than the
+limit stays denied.
 
-A hit is one entry, whatever it costs. The units of cost are numbered in the order in which they came, modulo 2**32; an
-entry has the moment from which its units are too old, and the number of its first one.
+A hit is one entry, at any cost. The units of cost are numbered in the order of arrival, modulo 2**32. An entry has the
+moment from which its units are too old, and the number of its first unit.
 
 State: the moments of the entries, the newest first, 8 bytes each; then the number that comes next, and the first
 numbers of the entries, the newest first, 4 bytes each. Hot path.
@@ -20,8 +20,8 @@ from ratelimit_service.model import NEVER, Decision, Limit
 name: Final = "sliding_log"
 
 LONGEST: Final = 65_535
-"""Units: at 12 bytes for each entry 800 kB a counter, and as much to copy for each hit. In Redis numbers are modulo
-65,536. `sub_windows` keeps larger limits as well."""
+"""In units: at 12 bytes per entry 800 kB for a counter, copied at each hit. In Redis numbers are modulo 65,536. For
+larger limits there is `sub_windows`."""
 
 _MOMENT: Final = Struct("q")
 _NUMBER: Final = Struct("I")
@@ -31,7 +31,7 @@ _ALL: Final = 2**32 - 1
 
 
 def problem(limit: Limit) -> str | None:
-    """Why no log can be kept for this limit."""
+    """Why this limit is not supported, or None."""
     most = limit.requests + limit.exceed
     if most > LONGEST:
         return f"it would remember {most} moments for each counter, and {LONGEST} is the most; take sub_windows"
@@ -41,19 +41,19 @@ def problem(limit: Limit) -> str | None:
 def hit(  # noqa: PLR0912 - hot: a call costs as much as a third of it
     state: bytes | None, limit: Limit, cost: int, now: int
 ) -> tuple[bytes | None, Decision]:
-    """Write down that `cost` units come now."""
+    """Log `cost` units at `now`."""
     requests = limit.requests
     most = requests + limit.exceed
     end = now + limit.window
     newest = oldest = before = count = entries = top = 0
     if state is not None:
-        # Only what is young enough counts: so many entries, and the units from the number `top - before` on.
+        # What counts: the newest `entries` entries, and the units from the number `top - before` on.
         (newest,) = _moment(state)
         if newest > now:
             count = entries = len(state) // _ENTRY
             (oldest,) = _moment(state, 8 * count - 8)
             if oldest <= now:
-                entries -= 1  # most often only one entry is too old: that saves the search
+                entries -= 1  # usually only one entry is too old: no search needed
                 (oldest,) = _moment(state, 8 * entries - 8)
                 if oldest <= now:
                     entries = count - bisect_right(memoryview(state)[: 8 * count].cast("q")[::-1], now)
@@ -73,13 +73,13 @@ def hit(  # noqa: PLR0912 - hot: a call costs as much as a third of it
         if state is None:
             return _MOMENT.pack(end) + _NUMBER.pack(cost) + _NUMBER.pack(0), decision
         numbers = state[8 * count : 8 * count + 4 * entries + 4]
-        # Joined, a large log takes two thirds of the time that + does.
+        # For a large log, join takes two thirds of the time of +.
         return b"".join((_MOMENT.pack(end), state[: 8 * entries], _NUMBER.pack(top + cost & _ALL), numbers)), decision
 
     allowed = used <= most
     left = most - before
     if cost > 0 and limit.count_refused and cost <= most:
-        # It pushes out as many of the oldest units as it must: what is older than the limit has decides nothing.
+        # The hit evicts the oldest units: only the newest units, as many as the limit, can decide.
         state = _push(state, end, cost, most) if state is not None else None
         newest, left = end, 0
     elif cost < 0:
@@ -97,14 +97,14 @@ def hit(  # noqa: PLR0912 - hot: a call costs as much as a third of it
         if cost > most or state is None:
             retry = NEVER
         elif not limit.count_refused and top - _number(state, 8 * count + 4 * entries - 4)[0] & _ALL <= most - cost:
-            retry = oldest - now  # most often that is when the oldest entry leaves
+            retry = oldest - now  # usually the expiry of the oldest entry
         else:
             retry = _moment_of(state, most - cost) - now
     return state, Decision(allowed, left if left > 0 else 0, over, 0 if state is None else newest - now, retry)
 
 
 def _push(state: bytes, end: int, cost: int, most: int) -> bytes:
-    """The newest `most` units of the log and of one more entry of that cost."""
+    """The newest `most` units of the log with one more entry of this cost."""
     count = len(state) // _ENTRY
     numbers = memoryview(state)[8 * count :].cast("I")
     top = numbers[0]
@@ -121,7 +121,7 @@ def _push(state: bytes, end: int, cost: int, most: int) -> bytes:
 
 
 def _strike(state: bytes, entries: int, units: int) -> bytes:
-    """The log of the newest entries, without so many of their newest units."""
+    """The log of the newest `entries` entries, without their newest `units` units."""
     count = len(state) // _ENTRY
     numbers = memoryview(state)[8 * count :].cast("I")
     top = numbers[0]
@@ -131,11 +131,11 @@ def _strike(state: bytes, entries: int, units: int) -> bytes:
 
 
 def _moment_of(state: bytes, unit: int) -> int:
-    """From when on the unit with so many newer ones is too old."""
+    """The moment from which the unit with `unit` newer units is too old."""
     count = len(state) // _ENTRY
     numbers = memoryview(state)[8 * count :].cast("I")
     top = numbers[0]
-    entry = count - 1  # most often it is the oldest
+    entry = count - 1  # usually the oldest
     if top - numbers[entry] & _ALL > unit:
         entry = bisect_right(range(count), unit, key=lambda index: top - numbers[index] & _ALL) - 1
     moment: int = _moment(state, 8 * entry)[0]

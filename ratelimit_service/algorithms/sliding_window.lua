@@ -1,5 +1,5 @@
 -- Twin of sliding_window.py.
--- State: {moment from which nothing is left, previous count, current count}. In Redis: integers.
+-- State: {moment from which nothing counts, previous count, current count}. In Redis: integers.
 
 local function gone(ends, current, window)
   return ends + window - floor((window - 1) / current)

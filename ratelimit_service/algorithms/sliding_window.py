@@ -1,13 +1,13 @@
-"""Sliding window, estimated: two fixed windows side by side, the older counted by the part that is still in view.
+"""Sliding window, estimated: the current fixed window, and the previous one weighted by the part still in view.
 
-One window's length back from now lie the begun window of the calendar and a part of the previous one. Of the previous
-one only the count is known, so its requests are taken to have come evenly: with 15 seconds of a minute gone, three
-quarters of them still count. Whoever knows the edges can pass twice the limit within one window's length (all of it
-late in one window, and all again as that fades). For traffic that knows nothing of them the estimate is off by
-0.3 / sqrt(requests a window), on average.
+The last W microseconds contain the current fixed window up to now, and a part of the previous one. Only the count of
+the previous one is known, so its requests are assumed to be evenly distributed: 15 seconds into a minute, three
+quarters of them still count. A client that knows the edges can pass twice the limit within one window's length (all of
+it late in one window, and again as that leaves the view). For traffic independent of the edges, the error of the
+estimate is 0.3 / sqrt(requests per window), on average.
 
-State: the moment from which nothing of it counts, the count of the previous window, and that of the current one. The
-last is never 0, and the moment tells which window it is of. Hot path.
+State: the moment from which nothing counts, the count of the previous window, and the count of the current one. The
+last is never 0; the moment determines its window. Hot path.
 """
 
 from struct import Struct
@@ -33,9 +33,9 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
         gone, previous, current = STATE.unpack(state)
         if gone <= now:
             state, gone, previous, current = None, now, 0, 0
-        elif gone <= end:  # what was charged last is of the window before
+        elif gone <= end:  # the last charge was in the previous window
             previous, current = current, 0
-        elif gone > end + window:  # the clock stepped back: it is the start of that window still
+        elif gone > end + window:  # the clock stepped back: use the start of the later window
             end, in_view = (gone - 1) // window * window, window
         before = (previous * in_view // window if previous else 0) + current
     used = before + cost
@@ -50,13 +50,13 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
 
     allowed = used <= most
     if cost > 0 and limit.count_refused and cost <= most:
-        # A refused hit counts up to twice the limit: so much keeps a client out of the next window to its end.
+        # Denied hits count up to twice the limit: enough to deny the client to the end of the next window.
         current = max(current, min(current + cost, 2 * most))
         state, gone = _state(end, previous, current, window, now)
     elif cost < 0:
         allowed = True
         current += cost
-        if current < 0:  # what is left over is given back to the window before
+        if current < 0:  # the rest is refunded to the previous window
             previous, current = max(0, previous + current), 0
         state, gone = _state(end, previous, current, window, now)
 
@@ -68,12 +68,12 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
 
 
 def _gone(end: int, current: int, window: int) -> int:
-    """When less than one request of the count is in view: shortly before all of its window is out of view."""
+    """When less than one request of the count is in view: shortly before its window leaves the view."""
     return end + window - (window - 1) // current
 
 
 def _state(end: int, previous: int, current: int, window: int, now: int) -> tuple[bytes | None, int]:
-    """The state, and when it is gone."""
+    """The state, and its expiry."""
     gone = now
     if current:
         gone = _gone(end, current, window)

@@ -1,12 +1,12 @@
-"""Sub-windows: the window cut into parts, each with its count; a part leaves the view only when all of it is too old.
+"""Sub-windows: the window is divided into parts, each with a count; a part counts until all of it is too old.
 
-The part that is leaving counts whole as long as any of it is in view, so one more part is kept than the window has.
-That is why the window before any moment never holds more than the limit, whatever comes when; an estimate of what is
-left of that part could not promise it. The price: after a burst, room comes back up to one part late. Where the parts
-do not divide the window, each is a fraction of a microsecond longer.
+The oldest part counts in full as long as any of it is in view, so one part more is stored than the window has.
+Therefore no window's length ever contains more than the limit, for any arrival of requests; an estimate of the oldest
+part could not guarantee that. The cost: after a burst, room returns up to one part late. If the parts do not divide the
+window, each is a fraction of a microsecond longer.
 
-State: the moment from which the newest count is too old, then the counts, the newest first; a part in which nothing
-came is 0. The newest is never 0, and the moment tells which part it is of. Hot path.
+State: the moment from which the newest count is too old, then the counts, the newest first; 0 for a part without
+requests. The newest is never 0; the moment determines its part. Hot path.
 """
 
 from functools import lru_cache
@@ -25,12 +25,12 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
     most = requests + limit.exceed
     parts = limit.parts
     part = -(-limit.window // parts)
-    end = (now // part + parts + 1) * part  # of what is charged now
+    end = (now // part + parts + 1) * part  # when this charge is too old
     counts: tuple[int, ...] = ()
     age = 0
     if state is not None:
         last = state[0]
-        if last >= end:  # this part's; or the clock stepped back: never reopen what has passed
+        if last >= end:  # this part's, or the clock stepped back: never make room again
             end = last
             counts = state[1:]
         elif last > now:
@@ -54,7 +54,7 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
 
     left = most - before
     if cost > 0 and limit.count_refused and cost <= most:
-        # More than the limit in one part keeps nobody out longer.
+        # More than the limit in one part would not deny for longer.
         if age or not counts:
             counts = _opened(end, 0, age, counts)[1:]
             age = 0
@@ -75,7 +75,7 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
 
 
 def _opened(end: int, cost: int, age: int, counts: tuple[int, ...]) -> State:
-    """The state with a new part, and with those of which nothing came since the newest before."""
+    """The state with a new part, and with empty parts between it and the previous newest one."""
     if not counts:
         return _shared(end), cost
     return _shared(end), cost, *(0,) * (age - 1), *counts
@@ -83,12 +83,12 @@ def _opened(end: int, cost: int, age: int, counts: tuple[int, ...]) -> State:
 
 @lru_cache(1024)
 def _shared(end: int) -> int:
-    """One integer for all counters charged in a part, 32 bytes less for each."""
+    """One integer for all counters charged in a part, which saves 32 bytes for each."""
     return end
 
 
 def _refund(counts: tuple[int, ...], cost: int, age: int) -> tuple[tuple[int, ...], int]:
-    """Give back what was charged last: what is left of the counts, and the age of the newest."""
+    """Refund the latest charges: the remaining counts, and the age of the newest."""
     first = 0
     while first < len(counts) and counts[first] <= cost:
         cost -= counts[first]
@@ -99,7 +99,7 @@ def _refund(counts: tuple[int, ...], cost: int, age: int) -> tuple[tuple[int, ..
 
 
 def _first_to_leave(counts: tuple[int, ...], excess: int) -> int:
-    """The index from which on the counts must have left, so that `excess` of them have."""
+    """The index from which the counts must leave the view to free `excess`."""
     oldest = len(counts)
     while excess > 0:
         oldest -= 1

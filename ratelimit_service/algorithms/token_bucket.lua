@@ -1,12 +1,12 @@
 -- Twin of token_bucket.py. There what is missing is one large integer; here it is {microseconds, L-ths of one}.
 -- State: {moment when the bucket is full, L-ths of its last microsecond}. In Redis: integers.
 
--- How long the bucket takes for so many tokens.
+-- The time in which the bucket gets this number of tokens.
 local function time_of(tokens, limit)
   return muldiv(tokens, limit.window, limit.requests)
 end
 
--- How many whole tokens it gets in that time.
+-- The number of whole tokens that it gets in this time.
 local function tokens_of(time, part, limit)
   if time < 0 then
     return 0
@@ -109,7 +109,7 @@ local function hit(state, limit, cost, now)
   return state, 0, fits, left, reset, retry
 end
 
--- In debt as deep as a charge leads, by a clock a window ahead.
+-- The largest debt that a charge leads to, with a clock a window ahead.
 local function deepest(limit)
   local burst = limit.burst > 0 and limit.burst or limit.requests
   local full, part = time_of(burst + limit.exceed, limit)

@@ -1,13 +1,13 @@
-"""Token bucket: a bucket of tokens that refills without pause; a request takes as many as it costs, or is refused.
+"""Token bucket: tokens are added at a constant rate; a request takes as many as it costs, or is denied.
 
-Refilled at L tokens a window W, full at B (`burst`, by default L): after any rest B may come at once, and in the long
-run L a window.
+The bucket gets L tokens per window W and holds at most B (`burst`, by default L). After a pause B tokens can be taken
+at once; in the long run L per window.
 
-All that is kept is the moment at which the bucket will be full again (GCRA). How far it lies ahead tells what is
-missing: a token costs W/L more, and time does the refilling. W/L need not be a whole number of microseconds, so
-everything is counted in L-ths of one: a token is W of them, a microsecond L. Nothing is ever rounded.
+The only value stored is the moment at which the bucket will be full (GCRA). The time until then tells how many tokens
+are missing: each token taken moves the moment W/L into the future. W/L need not be a whole number of microseconds, so
+time is counted in L-ths of a microsecond: a token is W of them, a microsecond L. Nothing is ever rounded.
 
-State: the moment, rounded up to a microsecond, and how many L-ths of the last microsecond it reaches; 0 for all of
+State: the moment, rounded up to a microsecond, and how many L-ths of the last microsecond belong to it; 0 means all of
 them. Hot path.
 """
 
@@ -22,7 +22,7 @@ STATE: Final = Struct("qq")
 
 
 def problem(limit: Limit) -> str | None:
-    """Why no bucket can be kept for this limit: its moments would be beyond Lua's integers."""
+    """Why this limit is not supported, or None: its moments would exceed Lua's integers."""
     capacity = (limit.burst or limit.requests) + limit.exceed
     if capacity * limit.window > limit.requests * LONGEST_WINDOW and limit.requests:
         return f"a bucket of {capacity} that gets {limit.requests} in a window would take over 100 years to fill"
@@ -43,7 +43,7 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
                 before += part - rate
         else:
             state = None
-    if not rate:  # a bucket that nothing flows into
+    if not rate:  # a bucket that gets no tokens
         return state, Decision(cost <= 0, 0, cost if cost > 0 else 0, reset, NEVER if cost > 0 else 0)
 
     burst = limit.burst or rate
@@ -51,7 +51,7 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
     full = most * window
     deepest = 2 * full + rate * window
     if before > deepest:
-        # Deeper in debt than a charge leads, by a clock a window ahead too: the clock was another, or the limit.
+        # No charge leads to such a debt, even with a clock a window ahead: the clock or the limit has changed.
         before = deepest
         reset = -(-before // rate)
         state = STATE.pack(now + reset, before % rate)
@@ -72,7 +72,7 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
         allowed = True
         missing = after if after > 0 else 0
     elif not allowed and limit.count_refused and cost <= most:
-        # Bounded: who gives up is let in again after no more than the time that fills a bucket.
+        # Bounded, so that a client that pauses is allowed again after at most the time that fills the bucket.
         missing = max(before, min(after, 2 * full))
     if missing != before:
         reset = -(-missing // rate)
