@@ -18,11 +18,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ratelimit_service.algorithms import NAMES
-from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.request import decode
+from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.stores.memory import MemoryStore
@@ -84,7 +84,7 @@ def method(rulebook: RuleBook) -> tuple[ShouldRateLimit, Limiter]:
     limiter = Limiter(MemoryStore(2_000_000))
     limiter.book = rulebook
     gc.freeze()  # as the service does when it has loaded rules
-    return ShouldRateLimit(limiter, Answer()), limiter
+    return ShouldRateLimit(limiter, ResponseEncoder()), limiter
 
 
 def asking(tested: ShouldRateLimit) -> Callable[[bytes], object]:
@@ -148,7 +148,7 @@ def main() -> None:
     show("decode", nanoseconds(decode, bodies, calls))
     show("plan", nanoseconds(limiter.plan, asked, calls))
     show("charge", nanoseconds(limiter.store.charge, [plan.charged for plan in plans], calls))
-    answer = Answer()
+    answer = ResponseEncoder()
     show("charge, judge, encode", nanoseconds(lambda plan: limiter.decide_now(plan, answer.encode, b""), plans, calls))
 
     print("\n| call | ns |\n| --- | --- |")

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import Problem
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
@@ -105,7 +105,7 @@ class Parts:
     ) -> None:
         self.limiter = Limiter(MemoryStore(1000, Clock()), most_values=most_values)
         self.limiter.book = book(rules, most_values=most_values)
-        self.method = ShouldRateLimit(self.limiter, Answer())
+        self.method = ShouldRateLimit(self.limiter, ResponseEncoder())
         self.watcher = Watcher(Path("rules"), lambda *_: book(), lambda _: None)
         self.health = Health()
         self.metrics = Metrics(

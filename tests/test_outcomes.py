@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.server.series import domain_numbers
@@ -119,7 +119,7 @@ def test_domains_without_rules_are_counted_together() -> None:
 def test_bytes_that_are_no_request_have_failed() -> None:
     tested = limiter()
 
-    ShouldRateLimit(tested, Answer()).call(b"\xff", lambda _: None)
+    ShouldRateLimit(tested, ResponseEncoder()).call(b"\xff", lambda _: None)
 
     assert outcomes(tested, "other") == {"failed": 1}
 

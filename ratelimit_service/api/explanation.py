@@ -1,4 +1,4 @@
-"""The reasons of an answer, for a caller that asks: proto/ratelimit/v1/explanation.proto says how."""
+"""The reasons of a decision, for a client that requests them as proto/ratelimit/v1/explanation.proto says."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,29 +8,29 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 
 EXPLAIN: Final = Explain(explain=True).SerializeToString()
-"""Appended to the bytes of a RateLimitRequest, it asks for the reasons."""
+"""Appended to the bytes of a RateLimitRequest, this requests the reasons."""
 
 
-def asks_to_explain(request: bytes) -> bool:
-    """Whether the bytes of a RateLimitRequest, which is a good one, ask for the reasons."""
+def requests_explanation(request: bytes) -> bool:
+    """Whether the bytes of a valid RateLimitRequest request the reasons."""
     return EXPLAIN in request and Explain.FromString(request).explain
 
 
-def explanation(hits: Sequence[Hit | None], unmatched: Sequence[str]) -> bytes:
-    """The reasons, to be appended to the bytes of a RateLimitResponse."""
-    made = Explanation(
+def encode_explanation(hits: Sequence[Hit | None], unmatched: Sequence[str]) -> bytes:
+    """The reasons as bytes to append to those of a RateLimitResponse."""
+    explanation = Explanation(
         descriptors=[
             Explanation.Descriptor(unmatched=why) if hit is None else _of(hit)
             for hit, why in zip(hits, unmatched, strict=True)
         ]
     )
-    encoded: bytes = Explained(explanation=made).SerializeToString()
+    encoded: bytes = Explained(explanation=explanation).SerializeToString()
     return encoded
 
 
-def explanation_in(answer: bytes) -> Explanation:
-    """The reasons in the bytes of a RateLimitResponse; empty when the service gives none."""
-    return Explained.FromString(answer).explanation
+def decode_explanation(response: bytes) -> Explanation:
+    """The reasons in the bytes of a RateLimitResponse; empty if it has none."""
+    return Explained.FromString(response).explanation
 
 
 def _of(hit: Hit) -> Explanation.Descriptor:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from google.protobuf.json_format import MessageToJson
 
-from ratelimit_service.api.explanation import EXPLAIN, explanation_in
+from ratelimit_service.api.explanation import EXPLAIN, decode_explanation
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explanation
 from ratelimit_service.api.ratelimit import ShouldRateLimit
@@ -77,7 +77,7 @@ def command(
         click.echo(f"ratelimit: {target}: {encoded}", err=True)
         sys.exit(FAILED)
     response = RateLimitResponse.FromString(encoded)
-    click.echo(MessageToJson(response) if as_json else _readable(request, response, explanation_in(encoded)))
+    click.echo(MessageToJson(response) if as_json else _readable(request, response, decode_explanation(encoded)))
     sys.exit(OVER_LIMIT if response.overall_code == RateLimitResponse.OVER_LIMIT else 0)
 
 

@@ -4,11 +4,11 @@ import asyncio
 import gc
 from collections.abc import Sequence
 
-from ratelimit_service.api.answer import Answer, HeaderNames
 from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.reflection import reflection
 from ratelimit_service.api.request import RequestLimits
+from ratelimit_service.api.response import HeaderNames, ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.document import Source
@@ -138,9 +138,9 @@ def _limits(settings: Settings) -> RequestLimits:
     )
 
 
-def _answer(settings: Settings) -> Answer:
+def _answer(settings: Settings) -> ResponseEncoder:
     names = HeaderNames(settings.limit_limit_header, settings.limit_remaining_header, settings.limit_reset_header)
-    return Answer(
+    return ResponseEncoder(
         headers=names if settings.limit_response_headers_enabled else None,
         dynamic_metadata=settings.response_dynamic_metadata,
     )

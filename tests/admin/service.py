@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.document import Source
@@ -49,7 +49,7 @@ class Service:
         rules: Path,
         *,
         store: Store | None = None,
-        answer: Answer | None = None,
+        answer: ResponseEncoder | None = None,
         health: Health | None = None,
         **knobs: Any,
     ) -> None:
@@ -60,7 +60,7 @@ class Service:
         self.limiter = Limiter(self.store, most_values=self.settings.metrics_max_values)
         self.health = health or Health()
         self.watcher = Watcher(rules, _parse, self._publish, clock=Clock(1_700_000_000_000_000))
-        self.method = ShouldRateLimit(self.limiter, answer or Answer())
+        self.method = ShouldRateLimit(self.limiter, answer or ResponseEncoder())
         self.explainer = Explainer(self.limiter)
         self.server = AdminServer(
             ServiceState(self.limiter, self.method, self.watcher, self.health, self.store.metrics),

@@ -15,9 +15,9 @@ from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.api.answer import Answer, HeaderNames
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.method import Reply
+from ratelimit_service.api.response import HeaderNames, ResponseEncoder
 from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
 from ratelimit_service.server.admin.json_api import JsonApi, http_answer, request_bytes
 from ratelimit_service.stores.hit import Hit
@@ -95,7 +95,7 @@ descriptors:
     metadata: {tier: 1, ratio: 1.5, names: [é, null]}
     rate_limit: {unit: minute, requests_per_unit: 3}
 """
-    answer = Answer(headers=HeaderNames("L", "R", "S"), dynamic_metadata=True)
+    answer = ResponseEncoder(headers=HeaderNames("L", "R", "S"), dynamic_metadata=True)
 
     with running(tmp_path, rules, answer=answer) as service:
         reply = service.post(ADA | {"hitsAddend": 2})

@@ -9,10 +9,10 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.api.answer import Answer
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
-from ratelimit_service.api.ratelimit import LONGEST_REMEMBERED, MOST_SEEN, PLANS_BYTES, ShouldRateLimit
+from ratelimit_service.api.ratelimit import LONGEST_CACHED, MOST_SEEN, PLANS_BYTES, ShouldRateLimit
+from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.stores.memory import MemoryStore
@@ -24,7 +24,7 @@ from tests.clocks import Clock
 def method(plans_bytes: int = PLANS_BYTES) -> tuple[ShouldRateLimit, Limiter]:
     limiter = Limiter(MemoryStore(100, Clock()))
     limiter.book = book("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 1}}]")
-    return ShouldRateLimit(limiter, Answer(), plans_bytes=plans_bytes), limiter
+    return ShouldRateLimit(limiter, ResponseEncoder(), plans_bytes=plans_bytes), limiter
 
 
 def costing(cost: int) -> RateLimitDescriptor:
@@ -166,7 +166,7 @@ def call_twice(tested: ShouldRateLimit, body: bytes) -> None:
 def test_what_is_asked_again_is_remembered_unless_it_is_long_or_has_a_limit_of_its_own() -> None:
     tested, _ = method()
 
-    for body in (encoded(descriptor(("user", "x" * LONGEST_REMEMBERED))), encoded(overriding(1)), encoded(costing(2))):
+    for body in (encoded(descriptor(("user", "x" * LONGEST_CACHED))), encoded(overriding(1)), encoded(costing(2))):
         call_twice(tested, body)
 
     assert list(tested._plans) == [encoded(costing(2))]
@@ -179,7 +179,7 @@ def test_plans_take_no_more_bytes_than_they_may(key: str, count: int) -> None:
     most = 4 * 1024 * 1024
     tested, _ = method(plans_bytes=most)
     bodies = [encoded(*[descriptor((key, f"{number:x}"))] * count) for number in range(12_000 // count + 500)]
-    remembered = [body for body in bodies if len(body) <= LONGEST_REMEMBERED]
+    remembered = [body for body in bodies if len(body) <= LONGEST_CACHED]
     for body in bodies:
         tested.call(body, lambda _: None)
     gc.collect()
@@ -208,7 +208,7 @@ def test_plans_of_old_rules_are_dropped_a_few_at_a_time() -> None:
         left.append(len(tested._plans))
 
     assert left == [1500, 1000, 500, 0, 0]
-    assert tested._bytes == 0
+    assert tested._cache_bytes == 0
 
 
 def test_a_plan_that_is_made_anew_is_no_longer_among_the_oldest() -> None:
@@ -228,7 +228,9 @@ def test_dynamic_metadata_tells_what_was_asked() -> None:
     _, limiter = method()
     answers: list[bytes | RpcError] = []
 
-    ShouldRateLimit(limiter, Answer(dynamic_metadata=True)).call(encoded(descriptor(("user", "a"))), answers.append)
+    ShouldRateLimit(limiter, ResponseEncoder(dynamic_metadata=True)).call(
+        encoded(descriptor(("user", "a"))), answers.append
+    )
 
     (answer,) = answers
     assert isinstance(answer, bytes)

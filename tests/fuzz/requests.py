@@ -12,11 +12,11 @@ from typing import Any, Final
 from redis import Redis as Client
 
 from ratelimit_service.api import request as reading
-from ratelimit_service.api.answer import Answer, HeaderNames
-from ratelimit_service.api.explanation import EXPLAIN, explanation_in
+from ratelimit_service.api.explanation import EXPLAIN, decode_explanation
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.request import DEFAULT, RequestLimits, decode
+from ratelimit_service.api.response import HeaderNames, ResponseEncoder
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Request
@@ -138,7 +138,9 @@ class Harness:
         methods = [
             ShouldRateLimit(
                 _limiter(store, small=bool(how & 1)),
-                Answer(headers=HeaderNames("a", "b", "c") if how & 8 else None, dynamic_metadata=bool(how & 8)),
+                ResponseEncoder(
+                    headers=HeaderNames("a", "b", "c") if how & 8 else None, dynamic_metadata=bool(how & 8)
+                ),
                 limits,
             )
             for store in (MemoryStore(1000, clock), ScriptStore(self._client, clock))
@@ -174,7 +176,7 @@ class Harness:
             return reply.message
         answer, request = RateLimitResponse.FromString(reply), decode(body)
         assert len(answer.statuses) == len(request.descriptors)
-        assert len(explanation_in(reply).descriptors) == (len(request.descriptors) if request.explain else 0)
+        assert len(decode_explanation(reply).descriptors) == (len(request.descriptors) if request.explain else 0)
         return reply
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 from aiohttp import web
 from google.protobuf import json_format
 
-from ratelimit_service.api.explanation import EXPLAIN, explanation_in
+from ratelimit_service.api.explanation import EXPLAIN, decode_explanation
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
@@ -189,7 +189,7 @@ def http_answer(answer: bytes) -> HttpAnswer:
     # Several descriptors may have had several policies.
     policies = {
         f"{descriptor.policy} ({descriptor.reason})": None
-        for descriptor in explanation_in(answer).descriptors
+        for descriptor in decode_explanation(answer).descriptors
         if descriptor.policy
     }
     if policies:

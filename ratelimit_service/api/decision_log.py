@@ -1,6 +1,6 @@
-"""The debug log of decisions: one line for each descriptor, with the rule, the answer, and what is left.
+"""The debug log of decisions: one line for each descriptor, with the rule, the decision, and what is left.
 
-What clients send is shortened and escaped. Headers of calls are never known here.
+Text from clients is shortened and escaped. Headers of calls are not logged: they do not come here.
 """
 
 import logging
@@ -20,11 +20,11 @@ from ratelimit_service.system.clock import SECOND
 log = logging.getLogger(__name__)
 
 Encode = Callable[[Verdict, bytes], bytes]
-"""Makes the bytes of an answer, of the verdict and the bytes of the request."""
+"""Encodes the response, from the verdict and the bytes of the request."""
 
 
 def with_decisions_logged(encode: Encode, limiter: Limiter) -> Encode:
-    """The same function when the log has no debug lines; otherwise one that also logs the verdict's decisions."""
+    """A function that also logs the verdict's decisions; `encode` itself where debug lines are not logged."""
     if not log.isEnabledFor(logging.DEBUG):
         return encode
 
@@ -37,26 +37,26 @@ def with_decisions_logged(encode: Encode, limiter: Limiter) -> Encode:
 
 
 def log_failure(body: bytes, error: RpcError) -> None:
-    """Log a request that ends with an error in place of an answer."""
+    """Log a request that ends with an error."""
     if not log.isEnabledFor(logging.DEBUG):
         return
     try:
         request = decode(body)
     except RpcError:
-        asked = f"{len(body)} bytes"
+        request_text = f"{len(body)} bytes"
     else:
         descriptors = " + ".join(quoted_entries(descriptor.entries) for descriptor in request.descriptors)
-        asked = f"{quoted(request.domain)} {descriptors}"
-    log.debug("no decision: %s: %s, %s", asked, error.status.name, error.message)
+        request_text = f"{quoted(request.domain)} {descriptors}"
+    log.debug("no decision: %s: %s, %s", request_text, error.status.name, error.message)
 
 
 def _decisions(verdict: Verdict, request: Request, limiter: Limiter) -> Iterator[str]:
     for descriptor, hit in zip(request.descriptors, verdict.hits, strict=True):
-        asked = f"{quoted(request.domain)} {quoted_entries(descriptor.entries)}"
+        request_text = f"{quoted(request.domain)} {quoted_entries(descriptor.entries)}"
         if hit is not None:
-            yield f"{asked}: {_decision(hit)}"
+            yield f"{request_text}: {_decision(hit)}"
         elif limiter.book is not None:
-            yield f"{asked}: OK, no rule: {why_unlimited(limiter.book, request.domain, descriptor.entries)}"
+            yield f"{request_text}: OK, no rule: {why_unlimited(limiter.book, request.domain, descriptor.entries)}"
 
 
 def _decision(hit: Hit) -> str:

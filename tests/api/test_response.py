@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import open_algorithm
-from ratelimit_service.api.answer import Answer, HeaderNames, dynamic_metadata, varint
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
+from ratelimit_service.api.response import HeaderNames, ResponseEncoder, dynamic_metadata, varint
 from ratelimit_service.limiter.plan import UNLIMITED
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Limit, Request, Unit
@@ -107,7 +107,7 @@ def test_an_answer_is_the_one_the_generated_class_writes(
 ) -> None:
     verdict = Verdict(allowed, found)
 
-    message = RateLimitResponse.FromString(Answer(headers=headers).encode(verdict, b""))
+    message = RateLimitResponse.FromString(ResponseEncoder(headers=headers).encode(verdict, b""))
 
     assert message == expected(verdict, headers)
 
@@ -124,7 +124,7 @@ def test_headers_tell_of_the_tightest_limit_in_their_order() -> None:
     limit = Limit(10, Unit.MINUTE, Unit.MINUTE.window)
     verdict = Verdict(True, [hit(rule(limit), Decision(True, 3, 0, 57_000_001, 0))])
 
-    message = RateLimitResponse.FromString(Answer(headers=NAMES).encode(verdict, b""))
+    message = RateLimitResponse.FromString(ResponseEncoder(headers=NAMES).encode(verdict, b""))
 
     assert [(header.key, header.value) for header in message.response_headers_to_add] == [
         ("RateLimit-Limit", "10"),
@@ -137,7 +137,7 @@ def test_what_may_exceed_a_limit_is_promised_to_nobody() -> None:
     limit = Limit(10, Unit.MINUTE, Unit.MINUTE.window, exceed=2)
     hits = [hit(rule(limit), Decision(True, remaining, 0, 0, 0)) for remaining in (12, 3, 2, 1)]
 
-    message = RateLimitResponse.FromString(Answer(headers=NAMES).encode(Verdict(True, hits), b""))
+    message = RateLimitResponse.FromString(ResponseEncoder(headers=NAMES).encode(Verdict(True, hits), b""))
 
     assert [status.limit_remaining for status in message.statuses] == [10, 1, 0, 0]
     assert message.response_headers_to_add[1].value == "0"
@@ -156,7 +156,7 @@ def test_a_refused_hit_is_told_when_it_would_be_allowed_and_an_allowed_one_when_
 ) -> None:
     verdict = Verdict(decision.allowed, [hit(rule(Limit(10, Unit.MINUTE, Unit.MINUTE.window)), decision)])
 
-    message = RateLimitResponse.FromString(Answer(headers=NAMES).encode(verdict, b""))
+    message = RateLimitResponse.FromString(ResponseEncoder(headers=NAMES).encode(verdict, b""))
 
     assert message.statuses[0].duration_until_reset.seconds == seconds
     assert message.response_headers_to_add[2].value == "10"
@@ -166,7 +166,7 @@ def test_a_limit_of_0_tells_no_time() -> None:
     decision = Decision(False, 0, 1, 10_000_000, NEVER)
     verdict = Verdict(False, [hit(rule(Limit(0, Unit.MINUTE, Unit.MINUTE.window)), decision)])
 
-    message = RateLimitResponse.FromString(Answer().encode(verdict, b""))
+    message = RateLimitResponse.FromString(ResponseEncoder().encode(verdict, b""))
 
     assert not message.statuses[0].HasField("duration_until_reset")
 
@@ -175,7 +175,7 @@ def test_a_window_of_several_units_is_answered_as_so_many_of_them() -> None:
     limit = Limit(10, Unit.MINUTE, 5 * Unit.MINUTE.window)
     verdict = Verdict(True, [hit(rule(limit), Decision(True, 3, 0, 299_000_001, 0))])
 
-    (status,) = RateLimitResponse.FromString(Answer().encode(verdict, b"")).statuses
+    (status,) = RateLimitResponse.FromString(ResponseEncoder().encode(verdict, b"")).statuses
 
     assert status.current_limit.unit == RateLimitResponse.RateLimit.MINUTE
     assert (status.current_limit.requests_per_unit, status.current_limit.unit_multiplier.value) == (10, 5)
