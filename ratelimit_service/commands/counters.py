@@ -4,31 +4,26 @@ import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from heapq import heappush, heappushpop
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 import uvloop
 
-from ratelimit_service.commands.counters_table import (
-    Listing,
-    as_json,
-    as_table,
-    counters_in_words,
-    entries_in_words,
-    notes,
-)
 from ratelimit_service.commands.request import Entry, EntryType, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, read_book, read_settings, rules_option
 from ratelimit_service.errors import SettingsError, StoreError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.report import printable
-from ratelimit_service.rules.rule import Entries, Place, Rule, limit_in_words
+from ratelimit_service.rules.rule import Entries, Place, Rule, limit_in_words, plural
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores.redis.counters import CounterBatch, Counters
+from ratelimit_service.stores.redis.counters_decode import Content, Counter
+from ratelimit_service.system.clock import SECOND, duration_in_words
 
 _FAILED: Final = 1
 
@@ -38,6 +33,7 @@ _IN_MEMORY: Final = (
     "show the answers of each rule, and a restart resets all. For counters in Redis set REDIS_URL as for the service"
 )
 _DENIALS_REMEMBERED: Final = "Services that remember a refusal ask again within 5 s."
+_DIGEST: Final = "(too long: a digest)"
 
 _T = TypeVar("_T")
 
@@ -57,7 +53,7 @@ class Selection:
 
     def __str__(self) -> str:
         if self.entries:
-            return f"{entries_in_words(self.entries)} in domain {printable(self.domain)}"
+            return f"{_entries_in_words(self.entries)} in domain {printable(self.domain)}"
         if self.rules:
             return ", ".join(printable(".".join(rule.path)) for rule in self.rules)
         return f"domain {printable(self.domain)}"
@@ -72,6 +68,52 @@ class Selection:
         else:
             async for batch in counters.find(self.domain, self.rules):
                 yield batch
+
+
+class Row(NamedTuple):
+    """A counter in the table. Rows are ordered by fullness, then by what is used: heapq evicts the least of them."""
+
+    fullness: float
+    used: int
+    number: int
+    counter: Counter
+    content: Content
+
+
+@dataclass
+class Listing:
+    """The fullest counters, `most` of them, and how many there are of each kind."""
+
+    most: int
+    rows: list[Row] = field(default_factory=list)
+    total: int = 0
+    untouched: int = 0
+    """Not in `total`: keys of which nothing is used, because the window is over or all was refunded. They expire."""
+    without_rule: int = 0
+    digests: int = 0
+    left_out: int = 0
+    slots_moved: bool = False
+
+    def add(self, counter: Counter, content: Content) -> None:
+        """Count the counter, and keep it if it is among the fullest."""
+        if content.used == 0:
+            self.untouched += 1
+            return
+        self.total += 1
+        if not counter.descriptor:
+            self.digests += 1
+        elif counter.rule is None:
+            self.without_rule += 1
+        row = Row(content.fullness, content.used or 0, -self.total, counter, content)
+        if len(self.rows) < self.most:
+            heappush(self.rows, row)
+        elif self.most:
+            heappushpop(self.rows, row)
+
+    @property
+    def fullest(self) -> list[Row]:
+        """The rows in the order of the table."""
+        return sorted(self.rows, key=lambda row: (-row.fullness, -row.used, row.counter.key))
 
 
 @click.command(
@@ -125,15 +167,15 @@ def command(
         listing = _run(selection, lambda counters: _list(counters, selection, most))
         _check_domain(selection, listing.total + listing.untouched)
         if json_wanted:
-            click.echo(json.dumps(as_json(domain, listing), indent=2, ensure_ascii=False))
+            click.echo(json.dumps(_as_json(domain, listing), indent=2, ensure_ascii=False))
         else:
-            click.echo(as_table(listing) if listing.total else _empty(selection, listing))
+            click.echo(_as_table(listing) if listing.total else _empty(selection, listing))
         return
 
     if not yes:
         count = _run(selection, lambda counters: _count(counters, selection))
         _check_domain(selection, count)
-        if count and not click.confirm(f"Reset {counters_in_words(count)} of {selection}?", err=True):
+        if count and not click.confirm(f"Reset {plural(count, 'counter')} of {selection}?", err=True):
             click.echo("Nothing was reset.", err=True)
             sys.exit(_FAILED)
     done = _run(selection, lambda counters: _reset(counters, selection))
@@ -141,8 +183,8 @@ def command(
     if json_wanted:
         click.echo(json.dumps({"domain": domain, **done._asdict()}, indent=2, ensure_ascii=False))
         return
-    click.echo(f"{counters_in_words(done.reset)} of {selection} reset")
-    for line in notes(left_out=done.left_out, slots_moved=done.slots_moved):
+    click.echo(f"{plural(done.reset, 'counter')} of {selection} reset")
+    for line in _notes(left_out=done.left_out, slots_moved=done.slots_moved):
         click.echo(line)
     for line in [_DENIALS_REMEMBERED] if done.reset else _without_value(selection):
         click.echo(line)
@@ -163,7 +205,7 @@ def _select(
     limiting = [rule for rule in matched if rule.limit is not None and (not names or rule in named)]
     if names and not limiting:
         called = " ".join(names)
-        raise click.UsageError(f"{called} does not limit {entries_in_words(entries)}; `ratelimit explain` tells why")
+        raise click.UsageError(f"{called} does not limit {_entries_in_words(entries)}; `ratelimit explain` tells why")
     return Selection(settings, book, domain, entries, limiting, bool(names))
 
 
@@ -225,7 +267,7 @@ def _empty(selection: Selection, listing: Listing) -> str:
         lines = [f"There is no counter of {selection}: nothing is charged to it ({limits})."]
     else:
         lines = [f"There are no counters of {selection}."]
-    more = notes(untouched=listing.untouched, left_out=listing.left_out, slots_moved=listing.slots_moved)
+    more = _notes(untouched=listing.untouched, left_out=listing.left_out, slots_moved=listing.slots_moved)
     return "\n".join([*lines, *more, *_without_value(selection)])
 
 
@@ -287,5 +329,117 @@ async def _reset(counters: Counters, selection: Selection) -> _ResetResult:
         except StoreError as error:
             failure = failure or error
     if failure is not None:
-        raise StoreError(f"{failure}; before that, {counters_in_words(reset)} of {selection} reset") from failure
+        raise StoreError(f"{failure}; before that, {plural(reset, 'counter')} of {selection} reset") from failure
     return _ResetResult(reset, left_out, counters.slots_moved)
+
+
+def _as_table(listing: Listing) -> str:
+    """The table as text; there is at least one counter."""
+    rows = [_HEADER, *(_cells(row.counter, row.content) for row in listing.fullest)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [_line(cells, widths) for cells in rows] if listing.rows else []
+    lines.append(f"{plural(listing.total, 'counter')}{_shown(len(listing.rows), listing.total)}")
+    if listing.without_rule:
+        lines.append(
+            f"{listing.without_rule:,} of them charged by none of the present rules: by limits sent with requests, or "
+            "by rules that were changed or are gone"
+        )
+    if listing.digests:
+        lines.append(f"{listing.digests:,} of them under a digest: the name was too long to tell the descriptor")
+    return "\n".join(
+        [*lines, *_notes(untouched=listing.untouched, left_out=listing.left_out, slots_moved=listing.slots_moved)]
+    )
+
+
+def _shown(rows: int, total: int) -> str:
+    if rows == total:
+        return ""
+    if rows == 0:
+        return ", none of them shown"
+    return ", the fullest is shown" if rows == 1 else f", the {rows:,} fullest are shown"
+
+
+def _notes(*, untouched: int = 0, left_out: int, slots_moved: bool) -> Iterator[str]:
+    """Lines below the table."""
+    if untouched:
+        yield f"{untouched:,} more to which nothing is charged now: Redis drops such by itself"
+    if left_out:
+        yield (
+            f"{plural(left_out, 'counter')} besides may be of that rule: a digest stands for too long a descriptor. "
+            "Ask for the descriptor itself, or for the whole domain"
+        )
+    if slots_moved:
+        yield "Slots of the cluster moved meanwhile: some counters may have been missed. Run it again"
+
+
+def _as_json(domain: str, listing: Listing) -> dict[str, Any]:
+    """The listing as JSON; times are seconds."""
+    return {
+        "domain": domain,
+        "total": listing.total,
+        "untouched": listing.untouched,
+        "without_rule": listing.without_rule,
+        "digests": listing.digests,
+        "left_out": listing.left_out,
+        "slots_moved": listing.slots_moved,
+        "counters": [_row_as_json(row.counter, row.content) for row in listing.fullest],
+    }
+
+
+def _entries_in_words(entries: Entries) -> str:
+    """`user=ada path=/cart`."""
+    return printable(" ".join(f"{key}={value}" for key, value in entries))
+
+
+_HEADER: Final = ("used", "left", "resets in", "expires in", "algorithm", "rule", "descriptor")
+_RIGHT: Final = 4
+"""The first columns, numbers and times, are aligned to the right."""
+
+
+def _cells(counter: Counter, content: Content) -> tuple[str, ...]:
+    rule, limit = counter.rule, counter.limit
+    used = "?" if content.used is None else f"{content.used:,}"
+    if rule is not None:
+        name = ".".join(rule.path)
+    else:
+        name = "(sent with requests?)" if counter.may_be_sent else "(none)"
+    return (
+        used if rule is None else f"{used} of {limit.burst or limit.requests:,}",
+        "?" if content.remaining is None else f"{content.remaining:,}",
+        duration_in_words(content.reset_after),
+        "never" if content.expires_after is None else duration_in_words(content.expires_after),
+        counter.algorithm.replace("_", " ") or "?",
+        printable(name),
+        printable(counter.descriptor) or _DIGEST,
+    )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (
+        cell.rjust(width) if index < _RIGHT else cell.ljust(width)
+        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    )
+    return "  ".join(padded).rstrip()
+
+
+def _row_as_json(counter: Counter, content: Content) -> dict[str, Any]:
+    rule, limit = counter.rule, counter.limit
+    return {
+        "key": counter.key.decode(errors="replace"),
+        "descriptor": counter.descriptor or None,
+        "rule": None if rule is None else ".".join(rule.path),
+        "place": str(rule.place) if rule is not None and rule.place else None,
+        "algorithm": counter.algorithm or None,
+        "limit": None if rule is None else limit_in_words(limit),
+        "capacity": None if rule is None else limit.burst or limit.requests,
+        "used": content.used,
+        "remaining": content.remaining,
+        "reset_after": content.reset_after / SECOND,
+        "retry_after": _retry(content.retry_after),
+        "expires_after": None if content.expires_after is None else content.expires_after / SECOND,
+    }
+
+
+def _retry(microseconds: int | None) -> float | None:
+    """Seconds until a hit of cost 1 is allowed; None if it never is, or if that is not known."""
+    return None if microseconds is None or microseconds < 0 else microseconds / SECOND

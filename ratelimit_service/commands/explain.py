@@ -13,7 +13,6 @@ import uvloop
 from google.protobuf.json_format import MessageToJson
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
-from ratelimit_service.commands.counters_table import span
 from ratelimit_service.commands.probe import GRPC, connection_error, protocol_of, speaks_tls
 from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, descriptors
 from ratelimit_service.commands.sources import (
@@ -39,7 +38,7 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores.redis.counters_decode import Content
-from ratelimit_service.system.clock import SECOND
+from ratelimit_service.system.clock import SECOND, duration_in_words
 
 UNKNOWN, FAILED = 1, 3
 """Exit codes: the domain does not exist; the service that `--at` names gave no explanation."""
@@ -284,4 +283,4 @@ def _state_in_words(state: Json) -> str:
 
 
 def _span(seconds: float) -> str:
-    return span(round(seconds * SECOND))
+    return duration_in_words(round(seconds * SECOND))

@@ -5,6 +5,7 @@ The store owns the clock, so that one request is decided at one moment; tests pa
 
 from collections.abc import Callable
 from time import monotonic_ns, time_ns
+from typing import Final
 
 Clock = Callable[[], int]
 
@@ -25,3 +26,15 @@ def system_clock() -> int:
 def steady_clock() -> int:
     """Microseconds since some moment, that never go back: for timeouts, which must not depend on the wall clock."""
     return monotonic_ns() // 1000
+
+
+_PARTS: Final = ((DAY, "d", HOUR, "h"), (HOUR, "h", MINUTE, "min"), (MINUTE, "min", SECOND, "s"))
+
+
+def duration_in_words(microseconds: int) -> str:
+    """`41 s`, `2 min 5 s`, `3 d 4 h`; rounded up."""
+    for unit, name, part, part_name in _PARTS:
+        if microseconds >= unit:
+            whole, rest = divmod(-(-microseconds // part), unit // part)
+            return f"{whole:,} {name} {rest} {part_name}" if rest else f"{whole:,} {name}"
+    return f"{-(-microseconds // SECOND)} s"

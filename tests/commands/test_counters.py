@@ -15,10 +15,10 @@ import uvloop
 from click.testing import CliRunner, Result
 
 from ratelimit_service.cli import main
-from ratelimit_service.commands.counters_table import span
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.watch import read_sources
+from ratelimit_service.system.clock import duration_in_words
 from tests.ports import free_port
 from tests.processes import ROOT, ask, eventually, start_service
 from tests.redis import Redis, start_redis
@@ -132,7 +132,7 @@ def test_the_fullest_stand_first(shop: Shop) -> None:
     ],
 )
 def test_times_are_said_as_people_do_and_what_has_begun_counts(microseconds: int, words: str) -> None:
-    assert span(microseconds) == words
+    assert duration_in_words(microseconds) == words
 
 
 def test_more_are_counted_than_shown(shop: Shop) -> None:
