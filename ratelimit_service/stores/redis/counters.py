@@ -8,6 +8,7 @@ in as an ACL user without the right to `COMMAND`, follow ASK to a node that has 
 follow a redirection without a host (`cluster-preferred-endpoint-type unknown-endpoint`).
 """
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
@@ -65,6 +66,8 @@ _SENTINEL_SECONDS: Final = 0.5
 """The timeout of a reply of one sentinel."""
 
 _REPLY_SECONDS: Final = 10.0
+"""The timeout of all replies to one pipeline."""
+
 _SCAN_COUNT: Final = 1000
 """Keys that one SCAN examines: it blocks a server for less than a millisecond."""
 
@@ -90,7 +93,7 @@ class Primaries:
         """As `discover` has found it. Without a Cluster, one primary has all slots."""
         self._options: dict[str, Any] = {
             "socket_connect_timeout": min(target.timeout, _MOST_CONNECT_SECONDS),
-            "socket_timeout": _REPLY_SECONDS,
+            "socket_timeout": None,  # `execute` has one for all replies: one for each takes 10 µs a reply
             "retry": Retry(NoBackoff(), 0),  # an error is shown at once: a person waits
             "protocol": 2,  # 3 needs the right to HELLO
             "driver_info": None,  # needs the right to CLIENT SETINFO
@@ -125,17 +128,12 @@ class Primaries:
 
     async def scan(self, address: Address, pattern: str) -> AsyncIterator[list[bytes]]:
         """Lists of all keys there that match the pattern; a key may come more than once."""
-        keys: list[bytes] = []
-        try:
-            async for key in self._client(address).scan_iter(pattern, _SCAN_COUNT, "string"):
-                keys.append(key)
-                if len(keys) == _SCAN_COUNT:
-                    yield keys
-                    keys = []
-        except RedisError as error:
-            raise _store_error(address, error) from error
-        if keys:
-            yield keys
+        cursor: int | None = None
+        while cursor != 0:  # SCAN returns 0 when all keys have been examined
+            command = ("SCAN", cursor or 0, "MATCH", pattern, "COUNT", _SCAN_COUNT, "TYPE", "string")
+            [(cursor, keys)] = await self.execute(address, [command])
+            if keys:
+                yield keys
 
     async def execute(self, address: Address, commands: Sequence[Command]) -> list[Any]:
         """Send the commands to that primary in one pipeline and follow redirections; the replies are in their order.
@@ -143,11 +141,12 @@ class Primaries:
         The reply is None where the key holds another type: no counter does.
         """
         try:
-            return [
-                await self._follow(address, command, reply) if isinstance(reply, ResponseError) else reply
-                for command, reply in zip(commands, await self._send(address, commands), strict=True)
-            ]
-        except RedisError as error:
+            async with asyncio.timeout(_REPLY_SECONDS):
+                return [
+                    await self._follow(address, command, reply) if isinstance(reply, ResponseError) else reply
+                    for command, reply in zip(commands, await self._send(address, commands), strict=True)
+                ]
+        except (RedisError, TimeoutError) as error:
             raise _store_error(address, error) from error
 
     async def aclose(self) -> None:
@@ -384,19 +383,19 @@ def _node(host: str | bytes | None, port: int, asked: Address) -> Address:
     return Tcp(asked.host if name in {None, "", "?"} else name, port)
 
 
-def _store_error(address: Address, error: RedisError) -> StoreError:
+def _store_error(address: Address, error: RedisError | TimeoutError) -> StoreError:
     fault = _fault_of(error)
     if fault.cause == "noperm":
         return StoreError(f"Redis at {address}: the ACL user must be allowed: {ALLOWED} ({fault.detail})")
     return StoreError(f"Redis at {address}: {fault}")
 
 
-def _fault_of(error: RedisError) -> Fault:
+def _fault_of(error: RedisError | TimeoutError) -> Fault:
+    if isinstance(error, TimeoutError | RedisTimeoutError):
+        return Fault("timeout")
     if isinstance(error, ResponseError) or error.status_code is not None:
         # redis-py takes the code off the text of an error for which it has a class.
         return fault_of_reply(ResponseError(f"{error.status_code or ''} {error}".strip()))
-    if isinstance(error, RedisTimeoutError):
-        return Fault("timeout")
     return fault_of_exception(error.__cause__ or error.__context__ or ConnectionResetError())
 
 
