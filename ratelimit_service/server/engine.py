@@ -44,7 +44,7 @@ class Engine:
             most_values=settings.metrics_max_values,
             most_hits=settings.request_max_hits,
         )
-        self.method = ShouldRateLimit(self.limiter, _answer(settings), _limits(settings))
+        self.method = ShouldRateLimit(self.limiter, _encoder(settings), _limits(settings))
         self.explainer = Explainer(self.limiter)
         self.transport = open_transport(settings)
         self.addresses: Sequence[Address] = ()
@@ -138,7 +138,7 @@ def _limits(settings: Settings) -> RequestLimits:
     )
 
 
-def _answer(settings: Settings) -> ResponseEncoder:
+def _encoder(settings: Settings) -> ResponseEncoder:
     names = HeaderNames(settings.limit_limit_header, settings.limit_remaining_header, settings.limit_reset_header)
     return ResponseEncoder(
         headers=names if settings.limit_response_headers_enabled else None,

@@ -251,21 +251,23 @@ class Counters:
     async def of_descriptor(
         self, domain: str, entries: Entries, rules: Sequence[Rule], *, overriding: bool = True
     ) -> list[CounterBatch]:
-        """The counters that these rules charge for a descriptor, and with `overriding` limits sent with a request."""
+        """The counters that these rules, which have limits, charge for a descriptor.
+
+        With `overriding` also those of limits that may be sent with a request.
+        """
         batches: dict[tuple[Primaries, Address], dict[bytes, Counter]] = {}
         words = " ".join(f"{key}={value}" for key, value in entries)
         for rule in (*rules, *(self._overriding(domain, entries) if overriding else ())):
-            assert rule.limit is not None, "an unlimited rule has no counter"
             redis = self._redis_of(rule)
             hit = Hit(rule, counter_key(rule, entries), 0, tally=Tally(), quota=False)
             name, end = self._key_of(hit), 0
             if self._upstream and is_upstreams(rule):
                 now = await self._now(redis, await redis.primary_of(b""))
                 name = UpstreamScript(self._prefix, 0, partial(int, now)).key(hit)
-                end = now - now % rule.limit.window + rule.limit.window
+                end = now - now % hit.limit.window + hit.limit.window
             key = name.encode()
             present = None if rule.override else rule
-            counter = Counter(key, domain, words, present, rule.algorithm.name, rule.limit, end)
+            counter = Counter(key, domain, words, present, rule.algorithm.name, hit.limit, end)
             batches.setdefault((redis, await redis.primary_of(key)), {}).setdefault(key, counter)
         return [CounterBatch(redis, address, tuple(found.values())) for (redis, address), found in batches.items()]
 
