@@ -374,7 +374,7 @@ def test_the_service_as_a_whole_is_counted() -> None:
     parts.limiter.totals.global_shadow_mode = 4
     parts.watcher.successes, parts.watcher.last_success = 5, 1_700_000_000_500_000
     parts.watcher.failures = 6
-    parts.health.rules_loaded(True)
+    parts.health.set_rules_loaded(True)
     parts.method.call(b"", lambda _: None)
     parts.ask(("user", "ada"))
     parts.ask(("user", "bob"))

@@ -52,12 +52,12 @@ class Health:
         """Rules are loaded, the store can decide if it is needed, and the service does not drain."""
         return self._loaded and self._decides and self.draining_since is None
 
-    def rules_loaded(self, loaded: bool) -> None:
+    def set_rules_loaded(self, loaded: bool) -> None:
         """Set whether rules are loaded."""
         self._loaded = loaded
         self._notify()
 
-    def store_is(self, healthy: bool) -> None:
+    def set_store_healthy(self, healthy: bool) -> None:
         """Set whether the store can decide."""
         decides = healthy or not self._needs_store
         if decides != self._decides:

@@ -74,7 +74,7 @@ class Engine:
         """Answer by these rules from now on."""
         self.limiter.book = book
         _spare_old_objects()
-        self.health.rules_loaded(bool(book.domains))
+        self.health.set_rules_loaded(bool(book.domains))
 
     def drain(self) -> None:
         """Report NOT_SERVING from now on: calls should go to other instances."""
@@ -109,7 +109,7 @@ class Engine:
             await asyncio.sleep(_SWEEP_SECONDS)
             self.store.sweep()
             self.method.sweep()
-            self.health.store_is(self.store.healthy)
+            self.health.set_store_healthy(self.store.healthy)
 
 
 def _spare_old_objects() -> None:

@@ -113,7 +113,7 @@ class Service:
 
     def _publish(self, book: RuleBook) -> None:
         self.limiter.book = book
-        self.health.rules_loaded(bool(book.rules))
+        self.health.set_rules_loaded(bool(book.rules))
 
 
 def ask(

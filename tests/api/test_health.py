@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 def healthy() -> Health:
     """A service that has rules."""
     health = Health()
-    health.rules_loaded(True)
+    health.set_rules_loaded(True)
     return health
 
 
@@ -75,14 +75,14 @@ def test_a_service_serves_while_it_has_rules_and_does_not_drain(name: str) -> No
     health, question = Health(), HealthCheckRequest(service=name).SerializeToString()
 
     answers = [check(health, question)]
-    health.rules_loaded(True)
+    health.set_rules_loaded(True)
     answers.append(check(health, question))
-    health.rules_loaded(False)
+    health.set_rules_loaded(False)
     answers.append(check(health, question))
-    health.rules_loaded(True)
+    health.set_rules_loaded(True)
     health.drain()
     answers.append(check(health, question))
-    health.rules_loaded(True)
+    health.set_rules_loaded(True)
     answers.append(check(health, question))
 
     assert answers == [NOT_SERVING, SERVING, NOT_SERVING, NOT_SERVING, NOT_SERVING]
@@ -94,9 +94,9 @@ def test_a_store_that_is_gone_matters_only_where_it_is_needed() -> None:
     watched = [watch(health)[0] for health in (needy, easy)]
 
     for health in (needy, easy):
-        health.rules_loaded(True)
+        health.set_rules_loaded(True)
         for healthy_now in (False, True, True, False):
-            health.store_is(healthy_now)
+            health.set_store_healthy(healthy_now)
 
     assert watched[0].messages == [NOT_SERVING, SERVING, NOT_SERVING]
     assert watched[1].messages == [NOT_SERVING, SERVING]
@@ -132,10 +132,10 @@ def test_watch_tells_at_once_and_at_each_change() -> None:
     health = Health()
     sent, _ = watch(health, "ratelimit")
 
-    health.rules_loaded(True)
-    health.rules_loaded(True)
-    health.rules_loaded(False)
-    health.rules_loaded(True)
+    health.set_rules_loaded(True)
+    health.set_rules_loaded(True)
+    health.set_rules_loaded(False)
+    health.set_rules_loaded(True)
     health.drain()
 
     assert sent.messages == [NOT_SERVING, SERVING, NOT_SERVING, SERVING, NOT_SERVING]
@@ -146,7 +146,7 @@ def test_watching_an_unknown_name_stays_open() -> None:
     health = Health()
     sent, _ = watch(health, "nope")
 
-    health.rules_loaded(True)
+    health.set_rules_loaded(True)
 
     assert sent.messages == [SERVICE_UNKNOWN]
     assert not sent.finished
@@ -237,7 +237,7 @@ def test_the_client_of_grpcio_checks_and_lists(transport: OpenTransport) -> None
 def test_the_client_of_grpcio_watches_until_the_service_stops(transport: OpenTransport) -> None:
     async def story() -> list[str]:
         health = Health()
-        steps: list[Callable[[], None]] = [lambda: health.rules_loaded(True), health.drain, health.finish]
+        steps: list[Callable[[], None]] = [lambda: health.set_rules_loaded(True), health.drain, health.finish]
         async with serving(transport, health) as address:
             client = await ask_with_grpcio(address, "watch", "ratelimit")
             lines = []

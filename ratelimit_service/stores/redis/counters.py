@@ -45,22 +45,17 @@ from ratelimit_service.stores.redis.keys import (
     resets_key,
     slot_of,
 )
+from ratelimit_service.stores.redis.link import MOST_SECONDS, NAME
 from ratelimit_service.stores.redis.target import Target, is_clustered, is_per_second, main_target, per_second_target
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.system.address import Address, Tcp, Unix
 from ratelimit_service.system.clock import DAY, SECOND
 from ratelimit_service.telemetry.tally import Tally
 
-CLIENT_NAME: Final = "ratelimit"
-"""The name of the connections in CLIENT LIST and ACL LOG."""
-
 ALLOWED: Final = (
     "~<CACHE_KEY_PREFIX>* +scan +get +pttl +time, to reset +unlink +set, in a Cluster +cluster|slots +asking"
 )
 """The rights that an ACL user needs."""
-
-_MOST_CONNECT_SECONDS: Final = 2.0
-"""The timeout of a connection attempt is REDIS_TIMEOUT, and no more than this."""
 
 _SENTINEL_SECONDS: Final = 0.5
 """The timeout of a reply of one sentinel."""
@@ -92,7 +87,7 @@ class Primaries:
         self.slots: SlotMap = ()
         """As `discover` has found it. Without a Cluster, one primary has all slots."""
         self._options: dict[str, Any] = {
-            "socket_connect_timeout": min(target.timeout, _MOST_CONNECT_SECONDS),
+            "socket_connect_timeout": min(target.timeout, MOST_SECONDS),
             "socket_timeout": None,  # `execute` has one for all replies: one for each takes 10 µs a reply
             "retry": Retry(NoBackoff(), 0),  # an error is shown at once: a person waits
             "protocol": 2,  # 3 needs the right to HELLO
@@ -357,7 +352,7 @@ class Counters:
 async def _log_in(connection: AbstractConnection) -> None:
     """Log in as redis-py does, and set the connection's name if the ACL user may."""
     await connection.on_connect()
-    await connection.send_command("CLIENT", "SETNAME", CLIENT_NAME)
+    await connection.send_command("CLIENT", "SETNAME", NAME)
     with suppress(ResponseError):
         await connection.read_response()
 
