@@ -214,7 +214,8 @@ class Connection:
 
     def handshake_done(self, denial: RpcError | None, refusal: str) -> None:
         """TLS is established: `denial` is the error of every call, `refusal` why the connection must end."""
-        self.headers.denial, self._refusal = denial, refusal
+        self.headers.deny(denial)
+        self._refusal = refusal
 
     def receive(self, data: bytes, over: float = math.inf) -> list[Event]:
         """The events of these bytes, which follow those before; called again without bytes while there is `more`.

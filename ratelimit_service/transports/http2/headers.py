@@ -92,8 +92,7 @@ class HeaderReader:
         """Those blocks of the cache that are `plain`."""
         self.fast: FastBlock | None = None
         """The plain block that came last."""
-        self.denial: RpcError | None = None
-        """The error of every call, when the client may call no method."""
+        self._denial: RpcError | None = None
         self._methods = methods
         self._most_bytes = most_bytes
         self._acknowledged = False
@@ -103,6 +102,10 @@ class HeaderReader:
         self.cached_bytes = 0
         # Of a list that is too large the rest must be decoded too, because it changes the table; but not without end.
         self._decoder = Decoder(2 * most_bytes)
+
+    def deny(self, error: RpcError | None) -> None:
+        """The client may call no method: `error` is the response to each of its calls. None: it may."""
+        self._denial = error
 
     def table_acknowledged(self) -> None:
         """The client has acknowledged that our header table has size 0: now its own may not grow again.
@@ -244,8 +247,8 @@ class HeaderReader:
             return Head(path, http=b"405", bodiless=found[b":method"] == b"HEAD")
         if not _GRPC.fullmatch(found.get(b"content-type", b"")):
             return Head(path, http=b"415")
-        if self.denial is not None:
-            return Head(path, refusal=self.denial)
+        if self._denial is not None:
+            return Head(path, refusal=self._denial)
         streaming = self._methods.get(path)
         if streaming is None:
             return _refused(path, Status.UNIMPLEMENTED, "unknown method")

@@ -40,11 +40,11 @@ class Server:
 
     def metrics(self) -> Sequence[Metric]:
         """All counts and gauges, and how late the event loop was."""
-        counts, wires = self.shared.counts, self.shared.members
+        counts, wires, memory = self.shared.counts, self.shared.members, self.shared.memory
         counted = counts.metrics(
             connections=len(wires),
             streams=sum(wire.open_streams for wire in wires),
-            memory=self.shared.memory.used,
+            memory=memory.used,
             received=counts.received + sum(wire.received for wire in wires),
             sent=counts.sent + sum(wire.sent for wire in wires),
         )
@@ -63,12 +63,12 @@ class Server:
         try:
             async with asyncio.timeout(grace_seconds):
                 while any(wire.has_unary_calls for wire in shared.members):
-                    await self._change()
+                    await shared.change()
                 shared.ending_streams = True
                 for wire in tuple(shared.members):
                     wire.end_streams(STOPPING)
                 while shared.members:
-                    await self._change()
+                    await shared.change()
         except TimeoutError:
             pass
         for task in self._timers:
@@ -78,14 +78,10 @@ class Server:
 
     def release(self, count: int) -> None:
         """Retire the `count` youngest connections: their clients connect again, perhaps to another worker."""
-        members = self.shared.members.items()
-        staying = [(wire, age) for wire, age in members if age.retired_at is None and wire.connection.begun]
+        members = self.shared.members
+        staying = [(wire, age) for wire, age in members.items() if age.retired_at is None and wire.connection.begun]
         for wire, age in staying[::-1][:count]:
             self._retire(wire, age, "shared_out")
-
-    async def _change(self) -> None:
-        self.shared.changed.clear()
-        await self.shared.changed.wait()
 
     def _retire(self, wire: Wire, age: Age, reason: str) -> None:
         if age.retire(self.shared.now()):
@@ -104,7 +100,7 @@ class Server:
     async def check(self) -> None:
         """Check the timeouts of each connection."""
         shared = self.shared
-        now = shared.now()
+        now, timeout = shared.now(), shared.options.preface_timeout
         for index, (wire, age) in enumerate(tuple(shared.members.items())):
             if index % _BATCH == _BATCH - 1:
                 await asyncio.sleep(0)
@@ -113,14 +109,14 @@ class Server:
                 continue
             try:
                 connection.refill(FRAMES_PER_SECOND * CHECK_INTERVAL // SECOND)
-                wire.check(now, shared.options.preface_timeout)
+                wire.check(now, timeout)
                 shared.eviction.note_calls(wire)
                 due = age.due(now, connection, data_came=wire.data_came, left=wire.left)
                 wire.data_came = False
                 if due is not None:
                     self._act(due, wire, age)
             except Exception:
-                log.exception("a connection could not be looked after")
+                log.exception("a connection could not be checked")
                 wire.transport.abort()
 
     def _act(self, due: Due, wire: Wire, age: Age) -> None:
@@ -154,6 +150,7 @@ class Server:
                 wire.abort("age_grace")
 
     async def _expire(self) -> None:
+        """End calls whose deadline has passed."""
         deadlines = self.shared.deadlines
         while True:
             await asyncio.sleep(GRAIN / SECOND if deadlines else CHECK_INTERVAL / SECOND / 10)

@@ -81,8 +81,7 @@ class Shared(Generic[M]):
         self.draining = False
         self.ending_streams = False
         """Streaming calls are ended, those too that begin from now on."""
-        self.changed = asyncio.Event()
-        """While draining: a call or a connection ended."""
+        self._changed = asyncio.Event()
         self._log = ThrottledLog(log, self.now)
 
     def admit(self, member: M) -> bool:
@@ -113,7 +112,16 @@ class Shared(Generic[M]):
             counts.received += member.received
             counts.sent += member.sent
             self.removed.append(member)
-        self.changed.set()
+        self.note_change()
+
+    def note_change(self) -> None:
+        """A call or a connection has ended: a drain may go on."""
+        self._changed.set()
+
+    async def change(self) -> None:
+        """Wait for the next such end."""
+        self._changed.clear()
+        await self._changed.wait()
 
     def denial(self, certificate: Mapping[str, Any]) -> RpcError | None:
         """The error of every call of a client with this certificate, if it may call no method."""

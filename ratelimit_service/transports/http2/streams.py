@@ -257,8 +257,8 @@ class Streams:
         if announced is not None and (
             stream.received_bytes > announced or (ended and stream.received_bytes != announced)
         ):
-            # 8.1.1: malformed "if the value of a Content-Length header field does not equal the sum of the DATA frame
-            # payload lengths".
+            # 8.1.1: malformed, because the value of Content-Length "does not equal the sum of the DATA frame payload
+            # lengths that form the content".
             self.reset(stream.id, Code.PROTOCOL_ERROR)
         elif stream.state is SENDING:
             pass
@@ -617,7 +617,7 @@ class Streams:
     def grow_stream_window(self, number: int, increment: int) -> None:
         """WINDOW_UPDATE on a stream: 6.9."""
         if number not in self.active:
-            return  # 5.1: it "can be received for a short period" after the stream is closed
+            return  # 5.1: it may come until the client "receives and processes the frame that closes the stream"
         if not increment:
             self.reset(number, Code.PROTOCOL_ERROR)  # 6.9
             return

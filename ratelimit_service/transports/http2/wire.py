@@ -94,6 +94,10 @@ class Wire(asyncio.Protocol):
     def __init__(self, shared: "Shared[Wire]", on_lost: Callable[[], None] | None = None) -> None:
         self._shared = shared
         self._on_lost = on_lost
+        self._loop = shared.loop
+        self._queue = shared.queue
+        self._counts = shared.counts
+        self._memory = shared.memory
         self._tick = shared.tick
         self.opened = shared.now()
         """When it was opened."""
@@ -137,7 +141,7 @@ class Wire(asyncio.Protocol):
         """A client has connected."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's own are not of asyncio's class
         shared = self._shared
-        self.host = shared.queue.add_connection(host_of(transport.get_extra_info("peername")))
+        self.host = self._queue.add_connection(host_of(transport.get_extra_info("peername")))
         if not shared.admit(self):
             self.connection.abort()
             self.transport.abort()
@@ -166,7 +170,7 @@ class Wire(asyncio.Protocol):
         """Go on when it is this connection's turn, and read nothing until then."""
         if not self.scheduled:
             self.transport.pause_reading()
-            self._shared.queue.schedule(self)
+            self._queue.schedule(self)
         self.weigh()
 
     def run_step(self) -> bool:
@@ -284,7 +288,7 @@ class Wire(asyncio.Protocol):
 
     def _handle_streaming(self, kind: EventKind, number: int, head: Head, body: bytes) -> None:
         if kind is EventKind.OPEN and len(self._senders) >= MOST_STREAMING:
-            self._shared.counts.refused[Bound.STREAMING] += 1
+            self._counts.refused[Bound.STREAMING] += 1
             self._streams.finish(number, TOO_MANY_STREAMING)
         elif kind is EventKind.OPEN:
             sender = self._senders[number] = StreamSender(self._streams, number, head.path)
@@ -304,12 +308,13 @@ class Wire(asyncio.Protocol):
         while streams.events:
             events, streams.events = streams.events, []
             self._handle(events)
-        self._shared.changed.set()
+        self._shared.note_change()
 
     def _expire_in(self, number: int, timeout: int | None) -> None:
         if timeout is not None and number in self._streams.active:
-            now = self._shared.now()
-            self._shared.deadlines.add(self._streams, number, now + timeout, now)
+            shared = self._shared
+            now = shared.now()
+            shared.deadlines.add(self._streams, number, now + timeout, now)
 
     def end_streams(self, error: RpcError) -> None:
         """Finish all streaming calls."""
@@ -320,7 +325,7 @@ class Wire(asyncio.Protocol):
 
     def _wake(self) -> None:
         """There is output, or an event, that comes from no read."""
-        self._shared.loop.call_soon(self._flush)
+        self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         streams = self._streams
@@ -355,7 +360,7 @@ class Wire(asyncio.Protocol):
             connection.close(Code.NO_ERROR, "drained")
             self._write()
         if self._shared.draining:
-            self._shared.changed.set()
+            self._shared.note_change()
 
     def pause_writing(self) -> None:
         """The socket accepts no more for now."""
@@ -384,12 +389,12 @@ class Wire(asyncio.Protocol):
         kind, number, _, _ = last
         if kind is _CALL:
             if number not in self._streams.active:
-                self._shared.counts.service_time.observe_all(self._tick() - arrived, count)
+                self._counts.service_time.observe_all(self._tick() - arrived, count)
             elif len(self._unanswered) < _MOST_TIMED:
                 self._unanswered[number] = arrived, count
 
     def _time_answered(self) -> None:
-        active, now, service_time = self._streams.active, self._tick(), self._shared.counts.service_time
+        active, now, service_time = self._streams.active, self._tick(), self._counts.service_time
         for number in [number for number in self._unanswered if number not in active]:
             arrived, count = self._unanswered.pop(number)
             service_time.observe_all(now - arrived, count)
@@ -407,7 +412,7 @@ class Wire(asyncio.Protocol):
             self._handle_all()
 
     def _linger(self) -> None:
-        self._lingering = self._shared.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        self._lingering = self._loop.call_later(LINGER_SECONDS, self.transport.abort)
         if self._session is not None and not self.handshaking:
             self.transport.write(self._session.close())
         self.transport.write_eof()
@@ -426,7 +431,7 @@ class Wire(asyncio.Protocol):
         self._handle_all()
         self.weigh()
         self._shared.remove(self)
-        self._shared.queue.remove_connection(self.host)
+        self._queue.remove_connection(self.host)
         self._streams.detach()
         if self._on_lost is not None:
             self._on_lost()
@@ -485,7 +490,7 @@ class Wire(asyncio.Protocol):
             if self._session is not None:
                 weight += self._session.weight
         change, self.weight = weight - self.weight, weight
-        self._shared.memory.add(change)
+        self._memory.add(change)
 
     def clear_caches(self) -> None:
         """As Weighed says."""
