@@ -31,7 +31,7 @@ def ask(port: int, *words: str) -> str:
 
 
 def have_the_same(primary: Redis, replicas: Sequence[Redis]) -> bool:
-    """Everything that the primary has written has arrived; `WAIT` only tells that of one connection's writes."""
+    """Whether the replicas have all writes of the primary; `WAIT` only knows the writes of one connection."""
     written = _replication(primary)["master_repl_offset"]
     return all(_replication(replica)["slave_repl_offset"] == written for replica in replicas)
 
@@ -98,7 +98,7 @@ class Watched(_Alertable):
 
 @contextmanager
 def start_sentinels(folder: Path, replicas: int = 2, *, password: str = "") -> Iterator[Watched]:
-    """One primary, so many replicas, and three sentinels, which ask for the password if there is one."""
+    """One primary, that many replicas, and three sentinels, which require the password if there is one."""
     with ExitStack() as stack:
         primary = stack.enter_context(start_redis(folder / "0", *_AT_ONCE))
         redises = [primary]
@@ -147,7 +147,7 @@ class Nodes(_Alertable):
                 if "master" in flags and first.isdecimal() and int(first) <= slot <= int(last or first):
                     port = int(address.split("@")[0].rpartition(":")[2])
                     return next(redis for redis in self.redises if redis.port == port)
-        raise AssertionError(f"nobody has slot {slot}")
+        raise AssertionError(f"no node has slot {slot}")
 
     def _set_patience(self, milliseconds: int) -> None:
         for redis in self.redises:
@@ -221,7 +221,7 @@ class Move:
 
 @contextmanager
 def start_cluster(folder: Path, replicas: int = 0, *more: str, secured: Secured | None = None) -> Iterator[Nodes]:
-    """Three primaries, with so many replicas each; with certificates they speak nothing but TLS, to each other too."""
+    """Three primaries, with that many replicas each; with certificates they use TLS only, between nodes too."""
     count = 3 * (1 + replicas)
     with ExitStack() as stack:
         redises = []

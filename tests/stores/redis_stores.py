@@ -63,7 +63,7 @@ def hit_of(of: Rule, key: str = "ada", cost: int = 1, together: int = 0) -> Hit:
 
 
 async def charge(store: RedisStore, *hits: Hit, grants: int | None = PATIENT) -> Answered:
-    """One request, of a caller that grants so many microseconds: if no test says otherwise, enough for any machine."""
+    """One request of a caller that grants that many microseconds; by default enough for any machine."""
     answer: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
     began = monotonic()
     store.hit(hits, answer.set_result, grants)
@@ -211,7 +211,7 @@ class RedisStores:
         self._opened: list[RedisStore] = []
 
     def open(self, clock: Clock) -> Store:
-        """An empty one whose script is told the time."""
+        """An empty one whose script gets the time of this clock."""
         self._close_all()
         self._redis.cli("FLUSHALL")
         settings, _ = load_settings({"REDIS_URL": str(self._redis.socket)})

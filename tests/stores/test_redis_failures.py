@@ -115,7 +115,7 @@ async def standing_still(redis: Redis) -> AsyncIterator[None]:
         redis.send(signal.SIGCONT)
 
 
-def test_a_black_hole_keeps_nobody_longer_than_granted_and_then_nobody_at_all(
+def test_a_black_hole_delays_no_request_longer_than_granted_and_later_none_at_all(
     redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
@@ -138,7 +138,7 @@ def test_a_black_hole_keeps_nobody_longer_than_granted_and_then_nobody_at_all(
     assert [line.partition(":")[0] for line in lines(caplog)] == ["store lost", "store regained"]
 
 
-def test_who_grants_more_than_the_silence_has_lasted_waits_and_is_answered(redis: Redis) -> None:
+def test_a_request_that_grants_more_than_the_silence_has_lasted_waits_and_is_answered(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:
             async with standing_still(redis):
@@ -170,15 +170,15 @@ def test_what_waits_for_a_server_that_stands_still_is_bounded(redis: Redis) -> N
         async with opened(f"127.0.0.1:{redis.port}") as store:
             async with standing_still(redis):
                 assert (await charge(store, hit_of(rule()), grants=ENVOYS)).error
-                told: list[StoreError | None] = []
+                answers: list[StoreError | None] = []
                 for _ in range(MOST_WAITING + 5):
-                    store.hit([hit_of(rule())], told.append, PATIENT)
+                    store.hit([hit_of(rule())], answers.append, PATIENT)
 
-                assert [str(error) for error in told] == [
+                assert [str(error) for error in answers] == [
                     "no answer from the store: too many hits wait for an answer"
                 ] * 5
-            await until(lambda: len(told) == MOST_WAITING + 5, "all are answered")
-            assert told.count(None) == MOST_WAITING
+            await until(lambda: len(answers) == MOST_WAITING + 5, "all are answered")
+            assert answers.count(None) == MOST_WAITING
 
     run(story())
 
@@ -208,7 +208,7 @@ def test_pauses_of_the_server_cost_what_comes_meanwhile_and_no_connection(
 
 
 def test_a_server_whose_answers_are_too_late_is_not_charged_for_nothing(redis: Redis) -> None:
-    """After five answers who grants less than they took is answered at once; who grants more is asked for."""
+    """After five replies a request that grants less than they took is answered now, one that grants more is sent."""
 
     async def story() -> None:
         async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
@@ -290,7 +290,7 @@ def test_a_request_whose_command_cannot_be_written_harms_no_other(redis: Redis) 
     run(story())
 
 
-def test_a_cut_connection_costs_only_what_was_under_way(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cut_connection_costs_only_what_was_in_flight(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
             (lane,) = store.lanes
@@ -312,7 +312,7 @@ def is_another(store: RedisStore, before: object) -> bool:
     return store.lanes[0]._link is not before
 
 
-def test_a_server_that_lets_in_and_hangs_up_is_not_asked_without_a_pause(
+def test_a_server_that_accepts_and_closes_connections_is_not_tried_without_a_pause(
     redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
@@ -334,7 +334,7 @@ def test_a_server_that_lets_in_and_hangs_up_is_not_asked_without_a_pause(
     assert [line.partition(":")[0] for line in lines(caplog)] == ["store lost", "store regained"]
 
 
-def test_nobody_waits_longer_than_granted_for_a_connection_that_does_not_come(redis: Redis) -> None:
+def test_no_request_waits_longer_than_granted_for_a_connection_that_does_not_come(redis: Redis) -> None:
     """The server is gone, and packets to it vanish: nothing refuses a connection, and nothing accepts it."""
 
     async def story() -> None:
@@ -386,7 +386,7 @@ def test_a_connection_that_stays_mute_is_replaced_by_one_that_answers(redis: Red
         async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
             proxy.silence()
             patient = await charge(store, hit_of(rule()))
-            assert str(patient.error) == "no answer from the store: no answer in time"  # it was under way
+            assert str(patient.error) == "no answer from the store: no answer in time"  # it was in flight
 
             await until(lambda: store.healthy, "another connection answers")
             assert (await charge(store, hit_of(rule()))).allowed
@@ -441,7 +441,7 @@ def test_a_restart_is_healed_and_counting_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("SCRIPT", "FLUSH"), ("FLUSHALL",)])
-def test_nobody_sees_a_flush(redis: Redis, command: tuple[str, ...]) -> None:
+def test_a_flush_of_scripts_causes_no_error(redis: Redis, command: tuple[str, ...]) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:
             for _ in range(3):
@@ -484,7 +484,7 @@ def test_a_flushed_counter_begins_anew(redis: Redis) -> None:
     run(story())
 
 
-def test_a_cancelled_request_harms_nobody_in_its_batch(redis: Redis) -> None:
+def test_a_cancelled_request_harms_no_other_in_its_batch(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:
 
@@ -516,7 +516,7 @@ def test_an_error_of_an_order_gives_up_no_server(redis: Redis, caplog: pytest.Lo
     assert line.endswith("; more of these are logged in a minute")
 
 
-def test_a_full_redis_is_answered_by_policy_and_the_operator_told_what_to_do(
+def test_a_full_redis_is_answered_by_policy_and_the_log_says_what_to_do(
     redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
@@ -556,7 +556,9 @@ def test_a_redis_that_cannot_persist_and_so_refuses_writes_is_answered_by_policy
     assert "it cannot persist and refuses writes" in lines(caplog)[0]
 
 
-def test_a_user_who_may_not_run_scripts_is_told_what_is_missing(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_without_permission_for_scripts_is_logged_with_what_is_missing(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
     redis.cli("ACL", "SETUSER", "limiter", "on", ">hunter2", "~*", "+@read", "+@connection")
 
     async def story() -> None:
@@ -572,10 +574,10 @@ def test_a_user_who_may_not_run_scripts_is_told_what_is_missing(redis: Redis, ca
     assert "hunter2" not in caplog.text
 
 
-def test_a_redis_without_room_for_a_connection_is_told_each_time(
+def test_a_redis_without_room_for_a_connection_is_logged_each_time(
     redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says so unasked, and hangs up."""
+    """It sends an error before any command, and closes the connection."""
 
     async def story() -> None:
         redis.cli("CONFIG", "SET", "maxclients", "1")
@@ -590,12 +592,12 @@ def test_a_redis_without_room_for_a_connection_is_told_each_time(
             assert (await charge(store, hit_of(rule()))).allowed
 
     run(story())
-    told = [line for line in lines(caplog) if line.startswith("store lost")]
-    assert all("it has no room for another connection: raise its maxclients" in line for line in told)
-    assert len(told) == 10
+    lost = [line for line in lines(caplog) if line.startswith("store lost")]
+    assert all("it has no room for another connection: raise its maxclients" in line for line in lost)
+    assert len(lost) == 10
 
 
-def test_a_wrong_password_is_told_without_the_password(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_password_is_logged_without_the_password(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     redis.cli("CONFIG", "SET", "requirepass", "hunter2")
 
     async def story() -> None:
@@ -667,7 +669,7 @@ def test_a_server_that_is_loading_its_data_is_waited_for(tmp_path: Path) -> None
     run(story())
 
 
-def test_closing_answers_whoever_waits(redis: Redis) -> None:
+def test_closing_answers_all_requests_that_wait(redis: Redis) -> None:
     async def story() -> None:
         async with AsyncExitStack() as still:
             async with opened(f"127.0.0.1:{redis.port}") as store:

@@ -1,4 +1,4 @@
-"""Who gets in where: TLS, users and passwords, on a real server."""
+"""Logins that work and that do not: TLS, users and passwords, on a real server."""
 
 import re
 from collections.abc import Callable, Coroutine, Iterator
@@ -25,7 +25,7 @@ class Redis(NamedTuple):
 
     port: int
     settings: dict[str, str]
-    """Of one who may come in."""
+    """Settings that the server accepts."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,9 @@ async def cause(url: str, environ: dict[str, str]) -> str:
         ("rediss://localhost:{port}", {"REDIS_TLS_CACERT": ""}, "tls"),
     ],
 )
-def test_tls_trusts_whom_it_is_told_to(secured: Redis, url: str, changed: dict[str, str], expected: str) -> None:
+def test_tls_trusts_the_certificates_of_the_settings(
+    secured: Redis, url: str, changed: dict[str, str], expected: str
+) -> None:
     async def story() -> None:
         assert await cause(url.format(port=secured.port), {**secured.settings, **changed}) == expected
 
@@ -72,7 +74,7 @@ def test_a_client_without_a_certificate_is_not_let_in(secured: Redis) -> None:
     run(story())
 
 
-def test_an_expired_certificate_is_told_and_a_fresh_one_is_trusted(
+def test_an_expired_certificate_is_logged_and_a_fresh_one_is_trusted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     certificates = secure(tmp_path, "DNS:localhost")
@@ -120,7 +122,7 @@ def test_certificates_that_are_renewed_are_used_from_the_next_connection_on(
             await until(lambda: not store.healthy, "it is not let in with its old certificate")
 
             first.client.key.write_text("broken")
-            await until(lambda: "not loaded, the old ones stay" in caplog.text, "it is told")
+            await until(lambda: "not loaded, the old ones stay" in caplog.text, "it is logged")
             for renewed, file in zip(second.client, first.client, strict=True):
                 file.write_bytes(renewed.read_bytes())
             await until(lambda: store.healthy, "the fresh ones are used")

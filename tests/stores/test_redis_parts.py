@@ -1,4 +1,4 @@
-"""The parts of the Redis store that need no Redis: causes, breaker, policies, who waits, checks."""
+"""The parts of the Redis store that need no Redis: causes, breaker, policies, pending requests, checks."""
 
 import logging
 import ssl
@@ -343,7 +343,7 @@ def test_all_shares_together_are_the_limit_and_less_than_one_more_for_each(
         assert most <= part * instances < most + instances
 
 
-def test_local_tells_what_is_left_of_the_share_and_not_of_what_may_exceed_it() -> None:
+def test_local_answers_what_is_left_of_the_share_and_not_of_what_may_exceed_it() -> None:
     policy = Policy("local", 2, 1000, Clock())
     soft = Rule("shop", (), Limit(10, Unit.MINUTE, MINUTE, exceed=4), open_algorithm("fixed_window"))
     hits = [hit_of(soft) for _ in range(8)]
@@ -363,76 +363,76 @@ def test_local_counts_with_the_share_of_the_limit() -> None:
     assert [hit.decision.allowed for hit in hits] == [True, True, True, True, False, False]
 
 
-# What waits
+# Pending requests
 
 
-def enter(room: PendingRequests, waiting: PendingRequest) -> None:
-    """It came at moment 0."""
-    room.queue_for(int(waiting.granted * SECOND)).append(waiting)
+def enter(pending: PendingRequests, request: PendingRequest) -> None:
+    """A request that came at moment 0."""
+    pending.queue_for(int(request.granted * SECOND)).append(request)
 
 
-def test_whoever_waited_too_long_is_answered_and_the_others_wait_on() -> None:
-    room = PendingRequests(Policy("open", 1, 10, Clock()))
-    told: list[object] = []
+def test_requests_past_their_deadline_are_answered_and_the_others_wait_on() -> None:
+    pending = PendingRequests(Policy("open", 1, 10, Clock()))
+    answers: list[object] = []
     for deadline in (1.0, 2.0, 3.0):
-        enter(room, PendingRequest([hit_of(rule())], told.append, deadline, deadline))
+        enter(pending, PendingRequest([hit_of(rule())], answers.append, deadline, deadline))
 
-    assert room.expire(2.0) == 3.0
-    assert told == [None, None]
-    assert room.expire(9.0) is None
-    assert len(room) == 0
+    assert pending.expire(2.0) == 3.0
+    assert answers == [None, None]
+    assert pending.expire(9.0) is None
+    assert len(pending) == 0
 
 
-def test_who_is_answered_leaves_unless_someone_before_them_waits() -> None:
-    room = PendingRequests(Policy("open", 1, 10, Clock()))
+def test_answered_requests_are_removed_unless_one_before_them_waits() -> None:
+    pending = PendingRequests(Policy("open", 1, 10, Clock()))
     first, second, third = (PendingRequest([hit_of(rule())], lambda _: None, 1.0, 1.0) for _ in range(3))
-    for waiting in (first, second, third):
-        enter(room, waiting)
+    for request in (first, second, third):
+        enter(pending, request)
     second.settle()
-    room.pop_answered()
-    assert len(room) == 3
+    pending.pop_answered()
+    assert len(pending) == 3
 
     first.settle()
-    room.pop_answered()
+    pending.pop_answered()
 
-    assert len(room) == 1
+    assert len(pending) == 1
 
 
 def test_a_request_whose_parts_fail_is_one_error() -> None:
-    room = PendingRequests(Policy("open", 1, 10, Clock()))
-    told: list[object] = []
-    waiting = PendingRequest([hit_of(rule(), key) for key in ("ada", "eve")], told.append, 1.0, 1.0)
-    waiting.parts_left = 2
-    enter(room, waiting)
-    room.fail(waiting, waiting.hits[:1], Fault("reset"))
-    room.fail(waiting, waiting.hits[1:], Fault("timeout"))
+    pending = PendingRequests(Policy("open", 1, 10, Clock()))
+    answers: list[object] = []
+    request = PendingRequest([hit_of(rule(), key) for key in ("ada", "eve")], answers.append, 1.0, 1.0)
+    request.parts_left = 2
+    enter(pending, request)
+    pending.fail(request, request.hits[:1], Fault("reset"))
+    pending.fail(request, request.hits[1:], Fault("timeout"))
 
-    assert told == [None]
-    assert room.errors == {"reset": 1}
+    assert answers == [None]
+    assert pending.errors == {"reset": 1}
 
 
-def test_nobody_is_answered_twice() -> None:
-    room = PendingRequests(Policy("open", 1, 10, Clock()))
-    told: list[object] = []
-    waiting = PendingRequest([hit_of(rule())], told.append, 1.0, 1.0)
-    enter(room, waiting)
-    room.expire(1.0)
-    waiting.settle()
-    room.fail(waiting, waiting.hits, Fault("reset"))
+def test_no_request_is_answered_twice() -> None:
+    pending = PendingRequests(Policy("open", 1, 10, Clock()))
+    answers: list[object] = []
+    request = PendingRequest([hit_of(rule())], answers.append, 1.0, 1.0)
+    enter(pending, request)
+    pending.expire(1.0)
+    request.settle()
+    pending.fail(request, request.hits, Fault("reset"))
 
-    assert told == [None]
-    assert room.errors == {"timeout": 1}
+    assert answers == [None]
+    assert pending.errors == {"timeout": 1}
 
 
 def test_what_is_decided_when_the_time_is_over_stays_so() -> None:
-    room = PendingRequests(Policy("closed", 1, 10, Clock()))
+    pending = PendingRequests(Policy("closed", 1, 10, Clock()))
     decided, open_one = hit_of(rule()), hit_of(rule())
     decided.decision = rule().algorithm.hit(None, rule().limit, 1, 0)[1]  # type: ignore[arg-type]  # it has a limit
-    waiting = PendingRequest([decided, open_one], lambda _: None, 1.0, 1.0)
-    waiting.parts_left = 2
-    enter(room, waiting)
-    waiting.settle()
-    room.expire(1.0)
+    request = PendingRequest([decided, open_one], lambda _: None, 1.0, 1.0)
+    request.parts_left = 2
+    enter(pending, request)
+    request.settle()
+    pending.expire(1.0)
 
     assert [decided.decision.allowed, open_one.decision.allowed] == [True, False]
 
@@ -472,7 +472,7 @@ def test_callers_with_many_timeouts_share_few_queues() -> None:
     assert len(pending._queues) < 1000
 
 
-def test_what_is_granted_is_told() -> None:
+def test_the_time_granted_is_a_metric() -> None:
     pending = PendingRequests(Policy("open", 1, 10, Clock()), 50_000)
     for timeout in (20_000, 20_000, None):
         pending.queue_for(timeout).total += 1

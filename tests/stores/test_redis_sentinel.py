@@ -31,7 +31,7 @@ def test_the_primary_is_found_by_its_name(tmp_path: Path) -> None:
         assert "found" in watched.primary.cli("KEYS", "*")
 
 
-def test_a_name_that_no_sentinel_knows_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_that_no_sentinel_knows_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with start_sentinels(tmp_path, 0) as watched:
 
         async def story() -> None:
@@ -99,7 +99,7 @@ def test_when_the_primary_dies_the_next_one_is_used_within_seconds(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_primary_that_is_told_to_step_down_is_left(tmp_path: Path) -> None:
+def test_a_primary_that_must_step_down_is_left(tmp_path: Path) -> None:
     with start_sentinels(tmp_path, 1) as watched:
 
         def counted() -> bool:
@@ -108,7 +108,7 @@ def test_a_primary_that_is_told_to_step_down_is_left(tmp_path: Path) -> None:
         async def story() -> None:
             async with opened(watched.url, REDIS_TYPE="sentinel") as store:
                 old = watched.primary
-                # For ten seconds nobody tells it that another one follows it, and here nobody ever can.
+                # For ten seconds no sentinel makes it a replica, and here none ever can.
                 old.cli("ACL", "SETUSER", "default", "-slaveof", "-replicaof")
                 begin = (watched.sentinels[0], "FAILOVER", "shop")
                 await until(lambda: watched.ask(*begin) == "OK", "its replica is good enough")

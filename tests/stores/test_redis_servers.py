@@ -79,7 +79,7 @@ def test_what_a_script_fails_of_has_its_cause_on_every_server(server: Redis) -> 
     run(story())
 
 
-def test_everything_that_is_wrong_with_a_server_is_told_at_the_start(
+def test_everything_that_is_wrong_with_a_server_is_logged_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = ("--maxmemory-policy", "allkeys-lru")
@@ -97,7 +97,7 @@ def test_everything_that_is_wrong_with_a_server_is_told_at_the_start(
     assert clock.endswith("s ahead of this machine's: windows follow Redis's clock; synchronise both")
 
 
-def test_a_clock_that_goes_wrong_is_told_and_told_again_when_it_was_right_meanwhile(
+def test_a_clock_that_goes_wrong_is_logged_and_again_when_it_was_right_meanwhile(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "faketime"

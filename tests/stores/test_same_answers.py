@@ -174,7 +174,7 @@ def started(folder: Path, kind: str) -> Iterator[Kind]:
 
 
 async def agree(store: RedisStore, seed: int) -> None:
-    random = Random(seed)  # noqa: S311 - the seed tells the rules and the requests
+    random = Random(seed)  # noqa: S311 - the seed decides the rules and the requests
     file = a_file(random)
     modes = {mode: random.random() < 0.1 for mode in ("shadow_mode", "quota_mode")}
     in_memory, in_redis = (Service(of, book(file), **modes) for of in (MemoryStore(10_000), store))
@@ -188,7 +188,7 @@ async def agree(store: RedisStore, seed: int) -> None:
 @pytest.mark.parametrize("kind", ["single", "two servers", "upstream's names", "cluster"])
 def test_every_store_answers_and_counts_alike(tmp_path: Path, kind: str) -> None:
     async def story(of: Kind) -> None:
-        # Nothing is remembered: what is told of a remembered refusal is what was told then.
+        # Without the denied cache: it answers a repeat with the decision of the first denial.
         async with opened(of.url, wait=True, STORE_DEADLINE="20s", REFUSED_MAX_COUNTERS="0", **of.environ) as store:
             for seed in range(BOOKS):
                 for server in of.servers:

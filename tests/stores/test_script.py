@@ -1,4 +1,4 @@
-"""What our script for Redis is told, and how its reply is read."""
+"""How hits are encoded for our script, and how its reply is read."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def hit(rule: Rule, key: str, cost: int = 1, together: int = 0) -> Hit:
     return Hit(rule, key, cost, tally=Tally(), quota=False, together=together)
 
 
-def test_limits_are_told_once_and_hits_by_their_numbers() -> None:
+def test_limits_are_sent_once_and_hits_have_their_numbers() -> None:
     first, second = [hit(FIXED, "a"), hit(BUCKET, "b", -2)], [hit(FIXED, "d", 4), hit(FIXED, "c", 0)]
 
     keys, (text,), runs = script().encode([first, second])
@@ -60,7 +60,7 @@ def test_like_hits_on_one_counter_are_one_entry_and_others_stand_beside() -> Non
         ("leaky_bucket", False, False),
     ],
 )
-def test_hits_are_one_entry_only_where_each_can_be_told_what_it_would_be_alone(
+def test_hits_are_one_run_only_where_each_can_be_answered_as_if_alone(
     name: str, count_refused: bool, merged: bool
 ) -> None:
     rule = Rule("shop", (), Limit(3, Unit.MINUTE, MINUTE, count_refused=count_refused), open_algorithm(name))
@@ -126,7 +126,7 @@ def test_of_an_entry_the_first_hits_are_allowed_and_the_refused_are_named() -> N
     assert refused == hits[3:]
 
 
-def test_what_is_allowed_above_the_limit_is_told() -> None:
+def test_what_is_allowed_above_the_limit_is_counted_as_over() -> None:
     hits = [hit(BUCKET, "a", 2), hit(BUCKET, "b", 1)]
 
     script().decode([123, 1, 2, 0, 60, 0, 0, 0, 0, 60, NEVER], [hits[:1], hits[1:]])
