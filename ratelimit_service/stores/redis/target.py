@@ -1,55 +1,65 @@
-"""The addresses and logins of a Redis, read from the settings. Pure, except that it reads certificates."""
+"""The addresses, logins and certificates of a Redis, read from the settings."""
 
+import logging
 import ssl
 from dataclasses import dataclass, field, replace
 
+from ratelimit_service.errors import StartError
 from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.settings import RedisSettings, Settings
 from ratelimit_service.settings.fields import RedisType
 from ratelimit_service.settings.redis_url import Servers, read_auth, read_servers
-from ratelimit_service.stores.redis.tls import RedisCertificates
 from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import SECOND
+from ratelimit_service.system.disk import Change, ReloadedFiles, read_file
+
+log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A Redis: one server, a primary that sentinels know, or a cluster."""
+class RedisCertificates:
+    """The certificates of the settings. StartError from the constructor when they cannot be used.
 
-    kind: RedisType
-    servers: Servers
-    timeout: float
-    """Seconds to connect."""
-    user: str = field(default="", repr=False)
-    password: str = field(default="", repr=False)
-    sentinel_user: str = field(default="", repr=False)
-    sentinel_password: str = field(default="", repr=False)
-    certificates: RedisCertificates | None = field(default=None, repr=False)
-    """None without TLS."""
-
-    def at(self, address: Address) -> "Login":
-        """The login to one of its servers."""
-        return Login(address, self.user, self.password, self.servers.database, self._tls(), self.timeout)
-
-    def at_sentinel(self, address: Address) -> "Login":
-        """The login to one of its sentinels."""
-        return Login(address, self.sentinel_user, self.sentinel_password, 0, self._tls(), self.timeout)
-
-    def _tls(self) -> ssl.SSLContext | None:
-        return None if self.certificates is None else self.certificates.current()
-
-
-def is_clustered(*targets: Target | None) -> bool:
-    """Whether one of them is a cluster; then all counters have names for a cluster, on the other Redis too."""
-    return any(target is not None and target.kind is RedisType.CLUSTER for target in targets)
-
-
-def is_per_second(rule: Rule) -> bool:
-    """Whether its counters are in the Redis of rules per second, if there is one.
-
-    Not those of a limit that is charged together with others: all or none needs one step, and that needs one Redis.
+    A renewed CA or client certificate is used from the next connection on; a broken one is logged once, and the old one
+    stays in use.
     """
-    return rule.limit is not None and rule.limit.window == SECOND and rule.together == ALONE
+
+    def __init__(self, settings: Settings) -> None:
+        self._ca = settings.redis_tls_cacert
+        self._cert = settings.redis_tls_client_cert
+        self._key = settings.redis_tls_client_key
+        self._check_hostname = not settings.redis_tls_skip_hostname_verification
+        try:
+            self._files = ReloadedFiles(self._read, self._load)
+        except OSError as error:  # ssl.SSLError is one
+            raise StartError(
+                "cannot use the certificates of REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY:"
+                f" {error}"
+            ) from error
+
+    def current(self) -> ssl.SSLContext:
+        """What to use for a new connection; never raises."""
+        match self._files.refresh():
+            case Change.LOADED:
+                log.info("certificates for Redis loaded again")
+            case Change.RESTORED:
+                log.info("certificates for Redis are again those in use")
+            case Change.REFUSED:
+                log.error("certificates for Redis not loaded, the old ones stay: %s", self._files.problem)
+        return self._files.loaded
+
+    def _read(self) -> list[bytes]:
+        return [read_file(path) for path in (self._ca, self._cert, self._key) if path]
+
+    def _load(self, _: list[bytes]) -> ssl.SSLContext:
+        """As envoyproxy/ratelimit: the CA is added to the system's, and the name may be left unchecked."""
+        context = ssl.create_default_context()
+        if self._ca:
+            context.load_verify_locations(self._ca)
+        if self._cert:
+            # The empty password keeps OpenSSL from asking for one on the terminal.
+            context.load_cert_chain(self._cert, self._key or None, password="")
+        context.check_hostname = self._check_hostname
+        return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,46 @@ class Login:
     def server_name(self) -> str | None:
         """The host that the certificate must name."""
         return self.address.host if self.tls is not None and isinstance(self.address, Tcp) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A Redis: one server, a primary that sentinels know, or a cluster."""
+
+    kind: RedisType
+    servers: Servers
+    timeout: float
+    """Seconds to connect."""
+    user: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+    sentinel_user: str = field(default="", repr=False)
+    sentinel_password: str = field(default="", repr=False)
+    certificates: RedisCertificates | None = field(default=None, repr=False)
+    """None without TLS."""
+
+    def at(self, address: Address) -> Login:
+        """The login to one of its servers."""
+        return Login(address, self.user, self.password, self.servers.database, self._tls(), self.timeout)
+
+    def at_sentinel(self, address: Address) -> Login:
+        """The login to one of its sentinels."""
+        return Login(address, self.sentinel_user, self.sentinel_password, 0, self._tls(), self.timeout)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        return None if self.certificates is None else self.certificates.current()
+
+
+def is_clustered(*targets: Target | None) -> bool:
+    """Whether one of them is a cluster; then all counters have names for a cluster, on the other Redis too."""
+    return any(target is not None and target.kind is RedisType.CLUSTER for target in targets)
+
+
+def is_per_second(rule: Rule) -> bool:
+    """Whether its counters are in the Redis of rules per second, if there is one.
+
+    Not those of a limit that is charged together with others: all or none needs one step, and that needs one Redis.
+    """
+    return rule.limit is not None and rule.limit.window == SECOND and rule.together == ALONE
 
 
 def main_target(settings: Settings) -> Target:
