@@ -167,19 +167,19 @@ def test_another_connection_is_sought_after_a_second_of_silence_and_by_chance_ha
 
 def test_a_server_that_has_refused_five_times_one_after_the_other_is_given_up() -> None:
     breaker = brought_to(ServerState.ANSWERING)
-    assert [breaker.fail() for _ in range(4)] == [False] * 4
+    assert [breaker.refused() for _ in range(4)] == [False] * 4
     breaker.replied(10.0, 0.001, decided=True, in_time=True)
 
-    assert [breaker.fail() for _ in range(MOST_FAILURES)] == [False, False, False, False, True]
+    assert [breaker.refused() for _ in range(MOST_FAILURES)] == [False, False, False, False, True]
 
 
 def test_a_heartbeat_forgives_no_refusal() -> None:
     breaker = brought_to(ServerState.ANSWERING)
     for _ in range(4):
-        breaker.fail()
+        breaker.refused()
     breaker.replied(10.0, 0.001, decided=False, in_time=False)
 
-    assert breaker.fail()
+    assert breaker.refused()
 
 
 def test_hits_that_grant_less_than_the_last_five_answers_took_are_not_sent() -> None:

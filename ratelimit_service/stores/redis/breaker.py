@@ -179,7 +179,7 @@ class Breaker:
         self._failures = self.late_requests = 0
         self.calm = True
 
-    def fail(self) -> bool:
+    def refused(self) -> bool:
         """The server refused to decide a script call; returns whether it did so too often."""
         self._failures += 1
         self.calm = False

@@ -7,7 +7,8 @@ lane acts on it. The breaker's state says what a lane has:
 state        connection    connector     queue              pipelines in flight
 ===========  ============  ============  =================  ===============================
 CONNECTING   none          runs          parts wait         none
-ANSWERING    open          idle          next pipeline      at most two, and a heartbeat
+ANSWERING    open          idle          sent when one of   at most two, a heartbeat among
+                                         two has ended      them
 SILENT       open, kept    after 1 s     parts wait         at least one, unanswered
 LOST         none          runs          empty              none
 ===========  ============  ============  =================  ===============================
@@ -242,7 +243,7 @@ class Lane:
     async def close(self) -> None:
         """Close the connection; all parts are answered by policy."""
         await self._connector.close()
-        self._answer_by_policy(Fault("stopping"))
+        self._fail_all(Fault("stopping"))
 
     # Parts on their way
 
@@ -363,7 +364,7 @@ class Lane:
             return
         fault = fault_of_reply(error)
         self._fail_call(waiting, fault)
-        if not self._gives_up(fault):
+        if not self._is_given_up(fault):
             self._end_call(pipeline)
 
     def _recover(self, pipeline: "Pipeline", call: ScriptCall, error: Exception) -> bool:
@@ -409,13 +410,13 @@ class Lane:
         if self._queue and not self._scheduled:
             self._send()
 
-    def _gives_up(self, fault: Fault) -> bool:
-        """After an error reply: whether the server is lost, since it refuses to decide, or did so too often."""
+    def _is_given_up(self, fault: Fault) -> bool:
+        """After an error reply: whether the server is lost now, since it cannot decide, or has refused too often."""
         if fault.cause == "error":
             self._outage.log_error(fault)  # of this call alone
         elif fault is UNSERVED:
             self._on_lost()
-        elif fault.cause in _UNFIT or (fault.cause != "moved" and self._breaker.fail()):
+        elif fault.cause in _UNFIT or (fault.cause != "moved" and self._breaker.refused()):
             self._lose(fault)
             return True
         return False
@@ -444,7 +445,7 @@ class Lane:
         if pipeline not in self._pipelines:
             return
         fault = fault_of_reply(reply) if isinstance(reply, hiredis.ReplyError) else None
-        if fault is None or fault.cause not in _UNFIT or not self._gives_up(fault):
+        if fault is None or fault.cause not in _UNFIT or not self._is_given_up(fault):
             self._end_call(pipeline)
 
     def _on_dbsize(self, reply: Any) -> None:
@@ -488,7 +489,7 @@ class Lane:
         if self._breaker.state is ServerState.SILENT and fault.cause in _INCONCLUSIVE:
             return
         self._breaker.attempt_failed()
-        self._answer_by_policy(fault)
+        self._fail_all(fault)
 
     def _on_link_lost(self, fault: Fault) -> None:
         if fault.cause != "reset":
@@ -500,19 +501,19 @@ class Lane:
             self._fault = fault
             self._drop_link(fault)
         else:
-            self._answer_by_policy(fault)
+            self._fail_all(fault)
         self._connector.start(pause)
         self._on_lost()
 
     def _lose(self, fault: Fault) -> None:
         """Send nothing more to the server, and connect again."""
         pause = self._breaker.lose()
-        self._answer_by_policy(fault)
+        self._fail_all(fault)
         self._connector.start(pause)
         self._on_lost()
 
-    def _answer_by_policy(self, fault: Fault) -> None:
-        """Answer the queue, and what is in flight."""
+    def _fail_all(self, fault: Fault) -> None:
+        """Answer the queue, and what is in flight, by policy."""
         self._fault = fault
         if fault.cause != "stopping":
             self._outage.begin(fault)
