@@ -22,29 +22,29 @@ class Checks:
 
     def __init__(self, clock: Clock = system_clock) -> None:
         self._clock = clock
-        self._seen: set[str] = set()
+        self._checked: set[str] = set()
         self._off: set[str] = set()
         """Servers whose clock is known to be off."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, link: Link, name: str) -> None:
+    def check_once(self, link: Link, name: str) -> None:
         """Check the server in a task, unless that was done before."""
-        if name not in self._seen:
-            self._seen.add(name)
-            task = asyncio.get_running_loop().create_task(self._look(link, name))
+        if name not in self._checked:
+            self._checked.add(name)
+            task = asyncio.get_running_loop().create_task(self._check(link, name))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     def compare_clocks(self, link: Link, name: str) -> None:
         """Warn if the server's clock differs from this machine's: after a failover it is another clock."""
-        link.send(("TIME",), partial(self._compared, name, self._clock()))
+        link.send(("TIME",), partial(self._on_time, name, self._clock()))
 
-    def _compared(self, name: str, before: int, reply: Any) -> None:
+    def _on_time(self, name: str, before: int, reply: Any) -> None:
         if not isinstance(reply, list):
             return  # our user may not send TIME
         now = self._clock()
         offset = int(reply[0]) * SECOND + int(reply[1]) - (before + now) // 2
-        # The reply may be older than the middle of the round trip by half of it.
+        # The server read its clock anywhere within the round trip: at most half of it before or after its middle.
         if abs(offset) - (now - before) // 2 <= MOST_OFFSET:
             self._off.discard(name)
         elif name not in self._off:
@@ -61,12 +61,12 @@ class Checks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _look(self, link: Link, name: str) -> None:
+    async def _check(self, link: Link, name: str) -> None:
         """Warn of what is wrong. A server that does not reply to INFO is not checked."""
         try:
             information = _read_info(await link.execute("INFO"))
         except Fault as fault:
-            log.debug("Redis at %s does not tell about itself: %s", name, fault)
+            log.debug("Redis at %s does not reply to INFO: %s", name, fault)
             return
         for warning in warnings(information):
             log.warning("Redis at %s: %s", name, warning)

@@ -364,7 +364,7 @@ class Lane:
             return
         fault = fault_of_reply(error)
         self._fail_call(waiting, fault)
-        if not self._is_given_up(fault):
+        if not self._judge_error(fault):
             self._end_call(pipeline)
 
     def _recover(self, pipeline: "Pipeline", call: ScriptCall, error: Exception) -> bool:
@@ -410,8 +410,8 @@ class Lane:
         if self._queue and not self._scheduled:
             self._send()
 
-    def _is_given_up(self, fault: Fault) -> bool:
-        """After an error reply: whether the server is lost now, since it cannot decide, or has refused too often."""
+    def _judge_error(self, fault: Fault) -> bool:
+        """Act on an error reply; returns whether the server is lost: it cannot decide, or refused too often."""
         if fault.cause == "error":
             self._outage.log_error(fault)  # of this call alone
         elif fault is UNSERVED:
@@ -445,7 +445,7 @@ class Lane:
         if pipeline not in self._pipelines:
             return
         fault = fault_of_reply(reply) if isinstance(reply, hiredis.ReplyError) else None
-        if fault is None or fault.cause not in _UNFIT or not self._is_given_up(fault):
+        if fault is None or fault.cause not in _UNFIT or not self._judge_error(fault):
             self._end_call(pipeline)
 
     def _on_dbsize(self, reply: Any) -> None:

@@ -46,7 +46,7 @@ class Policy:
         error: StoreError | None = None
         local: list[Hit] = []
         for hit in hits:
-            policy = self._of(hit.rule)
+            policy = self._policy_of(hit.rule)
             hit.by_policy = ByPolicy(policy, why)
             match policy:
                 case "open":
@@ -63,17 +63,17 @@ class Policy:
                 case _:
                     error = StoreError(f"no answer from the store: {why}")
         if local and error is None:
-            self._count(local)
+            self._count_locally(local)
         return error
 
     def sweep(self) -> None:
         """Evict expired counters."""
         self._local.sweep()
 
-    def _of(self, rule: Rule) -> str:
+    def _policy_of(self, rule: Rule) -> str:
         return rule.on_store_failure or self.name
 
-    def _count(self, hits: Sequence[Hit]) -> None:
+    def _count_locally(self, hits: Sequence[Hit]) -> None:
         shares = [
             Hit(self._share(hit), hit.key, hit.cost, tally=hit.tally, quota=hit.quota, together=hit.together)
             for hit in hits

@@ -473,7 +473,7 @@ class Opener:
         except BaseException:
             link.abort()
             raise
-        self._checks.begin(link, str(address))
+        self._checks.check_once(link, str(address))
         return link
 
     async def _try_out(self, link: Link, key: str) -> None:
