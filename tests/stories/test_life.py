@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from h2.connection import H2Connection
+from h2.events import PingAckReceived
 
 from tests.processes import ROOT, Process, ask, start_service
 
@@ -47,6 +49,24 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
         assert service.wait() == 128 + signal.SIGINT
         assert not path.exists()
+
+
+def test_a_second_signal_leaves_the_socket_file_of_the_next_instance(tmp_path: Path) -> None:
+    """A service that drains listens no more: another one may have made a file of that name."""
+    path = tmp_path / "grpc.sock"
+    with (
+        start_service(tmp_path, RULES, {"DRAIN_SECONDS": "0", "DRAIN_TIMEOUT": "1h", "GRPC_UDS": str(path)}) as service,
+        socket.socket(socket.AF_UNIX) as client,
+    ):
+        client.connect(str(path))
+        begin_a_call(client)
+        service.send(signal.SIGTERM)
+        service.wait_until(lambda: not path.exists(), "it listens no more, and waits for the call")
+        path.touch()
+        service.send(signal.SIGINT)
+
+        assert service.wait() == 128 + signal.SIGINT
+        assert path.exists()
 
 
 @pytest.mark.slow
@@ -198,3 +218,16 @@ def test_an_env_file_in_the_folder_is_read(tmp_path: Path) -> None:
 
     with start_service(tmp_path, RULES) as service:
         assert all(line.startswith('{"@timestamp": ') for line in service.log.splitlines())
+
+
+def begin_a_call(client: socket.socket) -> None:
+    """Send the headers of a call, of which the message is yet to come; the service has read them."""
+    h2 = H2Connection()
+    h2.initiate_connection()
+    path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+    headers = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "localhost")]
+    h2.send_headers(1, [*headers, ("content-type", "application/grpc"), ("te", "trailers")])
+    h2.ping(b"has read")
+    client.sendall(h2.data_to_send())
+    while not any(isinstance(event, PingAckReceived) for event in h2.receive_data(client.recv(65_536))):
+        pass
