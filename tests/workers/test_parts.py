@@ -35,6 +35,30 @@ def test_a_silent_worker_is_killed_when_it_stands_still_or_computes_for_ever(
     assert why_kill(silence, still) == why
 
 
+@pytest.mark.parametrize(
+    ("state", "slow", "silent", "message"),
+    [
+        (SlotState.ABSENT, SlotState.ABSENT, SlotState.ABSENT, SlotState.ABSENT),
+        (SlotState.STARTING, SlotState.STARTING, SlotState.STARTING, SlotState.STARTING),
+        (SlotState.READY, SlotState.SLOW, SlotState.SILENT, SlotState.READY),
+        (SlotState.SLOW, SlotState.SLOW, SlotState.SILENT, SlotState.READY),
+        (SlotState.SILENT, SlotState.SILENT, SlotState.SILENT, SlotState.READY),
+    ],
+)
+def test_events_change_the_state_of_a_slot_as_its_table_says(
+    state: SlotState, slow: SlotState, silent: SlotState, message: SlotState
+) -> None:
+    slots = [WorkerSlot(number) for number in (1, 2, 3)]
+    for slot in slots:
+        slot.state = state
+    slots[0].mark_slow()
+    slots[1].mark_silent()
+    slots[2]._receive(["connections", 0, 0])
+
+    assert [slot.state for slot in slots] == [slow, silent, message]
+    assert slots[2].accepting == (message is SlotState.READY)
+
+
 def test_what_waits_in_a_handoff_is_taken_or_taken_back_never_both() -> None:
     handoff = Handoff()
     pairs = [socket.socketpair() for _ in range(3)]
