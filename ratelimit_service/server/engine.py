@@ -44,7 +44,7 @@ class Engine:
             most_values=settings.metrics_max_values,
             most_hits=settings.request_max_hits,
         )
-        self.method = ShouldRateLimit(self.limiter, _encoder(settings), _limits(settings))
+        self.method = ShouldRateLimit(self.limiter, _encoder(settings), _request_limits(settings))
         self.explainer = Explainer(self.limiter)
         self.transport = open_transport(settings)
         self.addresses: Sequence[Address] = ()
@@ -132,7 +132,7 @@ def parse_rules(settings: Settings, sources: Sequence[Source], previous: RuleBoo
     )
 
 
-def _limits(settings: Settings) -> RequestLimits:
+def _request_limits(settings: Settings) -> RequestLimits:
     return RequestLimits(
         settings.request_max_descriptors, settings.request_max_entries, settings.request_max_value_length
     )

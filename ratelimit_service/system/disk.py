@@ -30,8 +30,8 @@ _KINDS: Final = {
 }
 
 
-def read_file(path: str | Path, most: int = -1) -> bytes:
-    """The bytes of a regular file, `most` of them if given.
+def read_file(path: str | Path, size: int = -1) -> bytes:
+    """The bytes of a regular file; with `size`, at most that many, from its beginning.
 
     OSError when it cannot be read; when it is no regular file, `strerror` says what it is and what to do.
     """
@@ -39,7 +39,7 @@ def read_file(path: str | Path, most: int = -1) -> bytes:
     # Without O_NONBLOCK, what became a pipe since then would wait for a writer, for ever if there is none.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as opened:  # noqa: PTH123
         _ensure_regular(path, os.fstat(opened.fileno()))
-        return opened.read(most)
+        return opened.read(size)
 
 
 def _ensure_regular(path: str | Path, found: os.stat_result) -> None:

@@ -14,7 +14,7 @@ from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.server.workers.slot import WorkerSlot
 from ratelimit_service.system.address import Address
-from ratelimit_service.system.listen import Opened, remove_socket
+from ratelimit_service.system.listen import Opened, open_sockets, remove_socket
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +49,9 @@ class Dispatcher:
         """Connections of all workers, and those that wait here."""
         return sum(slot.connections for slot in self._slots) + len(self._waiting)
 
-    def listen(self, opened: Sequence[Opened]) -> None:
-        """Own these sockets; connections wait in the kernel until `accept`."""
-        self._opened = opened
+    async def listen(self, addresses: Sequence[Address]) -> None:
+        """Listen; connections wait in the kernel until `accept`. StartError when an address cannot be had."""
+        self._opened = await open_sockets(addresses)
         for listening in self._sockets():
             listening.setblocking(False)
 

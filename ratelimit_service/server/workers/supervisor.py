@@ -25,7 +25,7 @@ from ratelimit_service.server.workers.watchdog import watch
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import SECOND, system_clock
-from ratelimit_service.system.listen import open_sockets, remove_socket
+from ratelimit_service.system.listen import remove_socket
 from ratelimit_service.telemetry.latency import Latency
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Supervisor:
 
     async def listen(self, addresses: Sequence[Address]) -> None:
         """Listen; connections wait in the kernel until `serve`. StartError when an address cannot be had."""
-        self._dispatcher.listen(await open_sockets(addresses))
+        await self._dispatcher.listen(addresses)
 
     async def serve(self) -> None:
         """Start all workers, then accept connections. StartError when a worker cannot start; then none runs."""
@@ -119,7 +119,7 @@ class Supervisor:
         self._sums.publish(book)
 
     def send_rules(self, sources: Sequence[Source]) -> None:
-        """Have all workers answer by the rules in these files."""
+        """Send all workers the rules in these files."""
         self._sources = sources
         for slot in self._slots:
             if not slot.silent:
