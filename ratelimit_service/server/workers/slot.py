@@ -99,11 +99,7 @@ class WorkerSlot:
         """The last metrics of its transport and its store."""
         self.reported = 0
         """The last request for a report that it answered."""
-        self.cpu_ticks: int | None = None
-        """CPU that it had used when the watchdog last looked, while it sends nothing."""
-        self.warned = False
-        """The log says that it is busy, and sends nothing."""
-        self.last_message = self.last_progress = self._last_connection = self._waiting_since = monotonic()
+        self.last_message = self._last_connection = self._waiting_since = monotonic()
         self._handed = self._received = self._closed = 0
         """How many connections it was handed, has received, and has closed again."""
         self._calls: dict[int, Reply] = {}
@@ -234,6 +230,10 @@ class WorkerSlot:
             with suppress(ProcessLookupError):
                 self._process.kill()
 
+    def restart_silence(self, now: float) -> None:
+        """Count its silence from now on, not from its last message."""
+        self.last_message = now
+
     def keeps_waiting(self, now: float) -> bool:
         """A connection has waited for it too long."""
         return self._handed > self._received and now - self._waiting_since > _SLOW_SECONDS
@@ -268,7 +268,6 @@ class WorkerSlot:
                 self._calls.pop(number)(bytes_of(body))
             case ["error", number, status, text]:
                 self._calls.pop(number)(RpcError(Status(status), text))
-        self.warned = False
         if self.ready:
             self.state = SlotState.READY
 

@@ -21,7 +21,7 @@ from ratelimit_service.server.workers.channel import Message, settings_as_json, 
 from ratelimit_service.server.workers.dispatch import Dispatcher
 from ratelimit_service.server.workers.report import MergedCounts
 from ratelimit_service.server.workers.slot import WorkerSlot
-from ratelimit_service.server.workers.watchdog import watch
+from ratelimit_service.server.workers.watchdog import Watchdog
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import SECOND, system_clock
@@ -101,7 +101,7 @@ class Supervisor:
 
     async def serve(self) -> None:
         """Start all workers, then accept connections. StartError when a worker cannot start; then none runs."""
-        self._watchdog = asyncio.create_task(watch(self._slots, self._dispatcher))
+        self._watchdog = asyncio.create_task(Watchdog(self._slots, self._dispatcher).run())
         for slot in self._slots:
             task = asyncio.create_task(self._keep_running(slot))
             task.add_done_callback(lambda _: self._changed.set())

@@ -17,6 +17,7 @@ headers, keys of TLS).
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -44,50 +45,68 @@ _STOPPED_SECONDS: Final = 1.0
 """A check that comes this late says nothing about the workers: this process did not run, perhaps nor did they."""
 
 
-async def watch(slots: Sequence[WorkerSlot], dispatcher: Dispatcher) -> None:
-    """Check all workers again and again, until cancelled."""
-    checked = monotonic()
-    while True:
-        await asyncio.sleep(_PERIOD_SECONDS)
-        now = monotonic()
-        for slot in slots:
-            if not slot.alive:
-                continue
-            if now - checked > _STOPPED_SECONDS:
-                slot.last_message = now
-            else:
-                _check(slot, now, dispatcher)
-        checked = now
+@dataclass(slots=True)
+class _Progress:
+    """What a silent worker was seen to do."""
+
+    cpu_ticks: int | None
+    """CPU that it had used at the last check."""
+    last: float
+    """When it was last known to make progress: its last message, or the last check at which it had used more CPU."""
+    warned: bool = False
+    """The log says that it is busy."""
 
 
-def _check(slot: WorkerSlot, now: float, dispatcher: Dispatcher) -> None:
-    silence = now - slot.last_message
-    if silence > _SILENCE_SECONDS:
-        _check_silent(slot, now, silence)
-    else:
-        slot.cpu_ticks = None
-    if slot.keeps_waiting(now):
-        slot.mark_slow()
-        dispatcher.redistribute(slot)
+class Watchdog:
+    """Checks all workers, ten times a second."""
 
+    def __init__(self, slots: Sequence[WorkerSlot], dispatcher: Dispatcher) -> None:
+        self._slots = slots
+        self._dispatcher = dispatcher
+        self._silent: dict[WorkerSlot, _Progress] = {}
 
-def _check_silent(slot: WorkerSlot, now: float, silence: float) -> None:
-    used = _cpu_ticks(slot.pid)
-    if used != slot.cpu_ticks and slot.cpu_ticks is not None:
-        slot.last_progress = now
-    slot.cpu_ticks = used
-    if why := why_kill(silence, now - max(slot.last_message, slot.last_progress)):
-        log.error("worker %d %s: it is killed", slot.number, why)
-        slot.last_message = now
-        slot.kill()
-    elif slot.ready and not slot.silent:
-        log.warning(
-            "worker %d has said nothing for %g s: new connections go to the others", slot.number, _SILENCE_SECONDS
-        )
-        slot.mark_silent()
-    elif silence > _HUNG_SECONDS and not slot.warned:
-        slot.warned = True
-        log.warning("worker %d has said nothing for %g s and is busy: its calls wait", slot.number, _HUNG_SECONDS)
+    async def run(self) -> None:
+        """Check again and again, until cancelled."""
+        checked = monotonic()
+        while True:
+            await asyncio.sleep(_PERIOD_SECONDS)
+            now = monotonic()
+            for slot in self._slots:
+                if not slot.alive:
+                    self._silent.pop(slot, None)
+                elif now - checked > _STOPPED_SECONDS:
+                    slot.restart_silence(now)
+                else:
+                    self._check(slot, now)
+            checked = now
+
+    def _check(self, slot: WorkerSlot, now: float) -> None:
+        silence = now - slot.last_message
+        if silence > _SILENCE_SECONDS:
+            self._check_silent(slot, now, silence)
+        else:
+            self._silent.pop(slot, None)
+        if slot.keeps_waiting(now):
+            slot.mark_slow()
+            self._dispatcher.redistribute(slot)
+
+    def _check_silent(self, slot: WorkerSlot, now: float, silence: float) -> None:
+        ticks = _cpu_ticks(slot.pid)
+        progress = self._silent.setdefault(slot, _Progress(ticks, slot.last_message))
+        if ticks != progress.cpu_ticks:
+            progress.cpu_ticks, progress.last = ticks, now
+        if why := why_kill(silence, now - progress.last):
+            log.error("worker %d %s: it is killed", slot.number, why)
+            slot.restart_silence(now)
+            slot.kill()
+        elif slot.ready and not slot.silent:
+            log.warning(
+                "worker %d has said nothing for %g s: new connections go to the others", slot.number, _SILENCE_SECONDS
+            )
+            slot.mark_silent()
+        elif silence > _HUNG_SECONDS and not progress.warned:
+            progress.warned = True
+            log.warning("worker %d has said nothing for %g s and is busy: its calls wait", slot.number, _HUNG_SECONDS)
 
 
 def why_kill(silence: float, still: float) -> str:
