@@ -19,7 +19,7 @@ from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import R
 from ratelimit_service.api.method import Reply
 from ratelimit_service.api.response import HeaderNames, ResponseEncoder
 from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
-from ratelimit_service.server.admin.json_api import JsonApi, http_answer, request_bytes
+from ratelimit_service.server.admin.json_api import JsonApi, http_response, request_bytes
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Done, Lost
 from ratelimit_service.telemetry.metric import Metric
@@ -165,7 +165,7 @@ def test_large_numbers_of_the_answer_are_numbers() -> None:
     message = RateLimitResponse(overall_code=RateLimitResponse.OK)
     message.statuses.add(code=RateLimitResponse.OK, limit_remaining=4294967295)
 
-    assert http_answer(message.SerializeToString()) == (
+    assert http_response(message.SerializeToString()) == (
         200,
         {},
         '{"overallCode":"OK","statuses":[{"code":"OK","limitRemaining":4294967295}]}',
@@ -270,7 +270,7 @@ def test_large_bodies_that_come_at_once_wait_for_the_thread_up_to_a_bound_and_sm
         return make_mocked_request("POST", "/json", payload=payload)
 
     async def at_once(*bodies: bytes) -> Counter[tuple[int, str]]:
-        api = JsonApi(Refusing(), http_answer, most_bytes=2**17, most_objects=1000)
+        api = JsonApi(Refusing(), http_response, most_bytes=2**17, most_objects=1000)
         answers = await asyncio.gather(*(api.handle(cast("web.Request", request(body))) for body in bodies))
         api.close()
         return Counter((answer.status, answer.text or "") for answer in answers)

@@ -1,1 +1,1 @@
-"""HTTP for people and machines: the page, /metrics, /healthcheck, /json."""
+"""The HTTP server: /json and /healthcheck for clients, /metrics for Prometheus, pages for the operator."""

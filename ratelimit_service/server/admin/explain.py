@@ -1,7 +1,7 @@
-"""What the rules make of a request, and what is in its counters now: `POST /explain`, for `ratelimit explain --at`.
+"""`POST /explain`, for `ratelimit explain --at`: which rules a request matches, why, and the state of its counters.
 
-Looking charges nothing and counts nothing: the counters are asked by hits of cost 0 that belong to no rule's tally. A
-book may have a million descriptors, so the walk is retold in a thread, one request at a time.
+Nothing is charged and nothing is counted: the store is asked with hits of cost 0 that are in no rule's tally. A book
+may have a million descriptors, so the match is explained in a thread, one request at a time.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from ratelimit_service.rules.explain import (
     explain,
     explanation_as_json,
 )
-from ratelimit_service.server.admin.json_api import HttpAnswer, printable
+from ratelimit_service.server.admin.json_api import HttpResponse, printable
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Store
 from ratelimit_service.telemetry.tally import Tally
@@ -33,13 +33,13 @@ log = logging.getLogger(__name__)
 
 _MOST_DESCRIPTORS: Final = 20
 _MOST_ENTRIES: Final = 200
-"""In one request; Envoy sends a handful. Each entry is compared with all wildcards of its level."""
+"""In one request; Envoy sends a few. Each entry is compared with all wildcards of its level."""
 _MOST_WAITING: Final = 8
-"""Requests that wait for the thread."""
+"""Requests in the queue of the thread."""
 
 
-class Answers(Protocol):
-    """A limiter, as far as it is needed here."""
+class BookAndStore(Protocol):
+    """The parts of a limiter that an explanation reads."""
 
     @property
     def book(self) -> RuleBook | None:
@@ -51,15 +51,15 @@ class Answers(Protocol):
 
 
 class Explainer:
-    """Explains requests by the rules and the counters of a limiter."""
+    """Explains requests with the rules and the counters of a limiter."""
 
-    def __init__(self, limiter: Answers) -> None:
+    def __init__(self, limiter: BookAndStore) -> None:
         self._limiter = limiter
         self._thread = ThreadPoolExecutor(1, "explain")
         self._waiting: set[asyncio.Task[None]] = set()
 
     def call(self, body: bytes, reply: Reply) -> None:
-        """Explain the RateLimitRequest in `body`, as JSON."""
+        """Reply with the explanation of the RateLimitRequest in `body`, as JSON."""
         if len(self._waiting) >= _MOST_WAITING:
             reply(RpcError(Status.UNAVAILABLE, "too many explanations are asked for at once"))
             return
@@ -68,7 +68,7 @@ class Explainer:
         task.add_done_callback(self._waiting.discard)
 
     def close(self) -> None:
-        """Let the thread end."""
+        """Cancel what waits, and end the thread."""
         for task in self._waiting:
             task.cancel()
         self._thread.shutdown(wait=False)
@@ -99,7 +99,7 @@ class Explainer:
         return await loop.run_in_executor(self._thread, _text, found)
 
     async def _look(self, explained: RequestExplanation, found: dict[str, Any]) -> dict[str, str]:
-        """Add to each rule what is in its counter; says which store that is, and why it cannot be asked."""
+        """Add to each rule the state of its counter; returns which store that is, and why it could not decide."""
         store = self._limiter.store
         mets = list(charged_rules(explained))
         problem = ""
@@ -126,7 +126,7 @@ def _look_of(met: MatchedRule) -> Hit:
 
 
 async def _asked(store: Store, hits: Sequence[Hit]) -> str:
-    """Have the store decide the hits; says why it did not."""
+    """Let the store decide the hits; returns why it did not, or nothing."""
     decided: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
 
     def done(error: StoreError | None) -> None:
@@ -147,6 +147,6 @@ def _state(hit: Hit) -> dict[str, Any]:
     return counter_state(hit.rule, hit.remaining, decision.reset_after)
 
 
-def explained_answer(answer: bytes) -> HttpAnswer:
-    """As JsonApi wants it."""
-    return 200, {}, answer.decode()
+def explained_response(response: bytes) -> HttpResponse:
+    """The response for JsonApi."""
+    return 200, {}, response.decode()

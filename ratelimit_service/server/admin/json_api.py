@@ -1,6 +1,7 @@
-"""`POST /json`: ShouldRateLimit for callers without gRPC.
+"""`POST /json`: ShouldRateLimit for clients without gRPC.
 
-The body becomes the bytes of a gRPC call and the answer's bytes become JSON, so that both ways in are one.
+The JSON body is converted to the bytes of a gRPC request, and the bytes of the response to JSON, so HTTP and gRPC share
+one code path.
 """
 
 import asyncio
@@ -21,50 +22,50 @@ from ratelimit_service.server.series import CONTROL
 
 _BODY_SECONDS = 10
 """For the whole body to arrive, however slowly it is sent."""
-_ANSWER_SECONDS = 10
-"""For the store; longer than any store is given."""
+_RESPONSE_SECONDS = 10
+"""For the store; every store gives up earlier."""
 
 _SMALL = 1024
-"""Bytes. More are converted in a thread: they take milliseconds, a megabyte up to a second, and calls must not wait."""
+"""Bytes. A larger body is converted in a thread, so that calls go on: that takes milliseconds, for 1 MiB up to 1 s."""
 
 _MOST_WAITING: Final = 64
-"""Conversions that wait for the thread, up to 20 ms each."""
+"""Conversions in the queue of the thread, up to 20 ms each."""
 
 _LONGEST_MESSAGE = 1000
-"""Characters; what is wrong with a body can quote much of it."""
+"""Characters; a message about a body can quote much of it."""
 
 _HTTP_STATUS: Final = {Status.INVALID_ARGUMENT: 400, Status.UNAVAILABLE: 503, Status.DEADLINE_EXCEEDED: 503}
 
 _T = TypeVar("_T")
 
 
-class Called(Protocol):
-    """A method, as far as it is needed here."""
+class BytesMethod(Protocol):
+    """What `/json` or `/explain` calls: ShouldRateLimit, an explainer, or those of the workers."""
 
     def call(self, body: bytes, reply: Reply) -> object:
-        """Answer the request in `body`."""
+        """Handle the RateLimitRequest in `body`; `reply` is called once with the response, or an RpcError."""
 
 
-HttpAnswer = tuple[int, Mapping[str, str], str]
+HttpResponse = tuple[int, Mapping[str, str], str]
 """Status, headers and text."""
 
 
 class JsonApi:
-    """Answers a RateLimitRequest as JSON by the method; `read` makes an HTTP answer of the bytes of its answer."""
+    """Converts a RateLimitRequest from JSON, calls the method, and responds with what `read` makes of its response."""
 
     def __init__(
-        self, method: Called, read: Callable[[bytes], HttpAnswer], *, most_bytes: int, most_objects: int
+        self, method: BytesMethod, read: Callable[[bytes], HttpResponse], *, most_bytes: int, most_objects: int
     ) -> None:
         self._method = method
         self._request_bytes = partial(request_bytes, most_objects=most_objects)
         self._read = read
         self._most_bytes = most_bytes
-        # One thread: several would take the interpreter from the loop together.
+        # One thread: several together would take the interpreter from the event loop.
         self._thread = ThreadPoolExecutor(1, "json")
         self._waiting = 0
 
     async def handle(self, request: web.Request) -> web.Response:
-        """200 allowed, 429 over limit; 400, 413, 415 or 503 and a line of text that says why there is no answer."""
+        """Respond 200 (allowed) or 429 (over limit); 400, 408, 413, 415 or 503 with one line of text that says why."""
         if "Content-Encoding" in request.headers:
             return refusal(415, "the body must not be compressed")
         try:
@@ -79,18 +80,18 @@ class JsonApi:
         if self._waiting >= _MOST_WAITING and len(body) > _SMALL:
             return refusal(503, "too many large requests at once: ask again, or by gRPC")
         try:
-            asked = await self._convert(self._request_bytes, body)
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                answer = await self._call(asked)
+            message = await self._convert(self._request_bytes, body)
+            async with asyncio.timeout(_RESPONSE_SECONDS):
+                response = await self._call(message)
         except RpcError as error:
             return refusal(_HTTP_STATUS.get(error.status, 500), error.message)
         except TimeoutError:
-            return refusal(503, f"the store did not answer within {_ANSWER_SECONDS} s")
-        status, headers, text = await self._convert(self._read, answer)
+            return refusal(503, f"the store did not answer within {_RESPONSE_SECONDS} s")
+        status, headers, text = await self._convert(self._read, response)
         return web.Response(status=status, headers=headers, text=text, content_type="application/json")
 
     def close(self) -> None:
-        """Let the thread end."""
+        """End the thread."""
         self._thread.shutdown(wait=False)
 
     async def _convert(self, convert: Callable[[bytes], _T], given: bytes) -> _T:
@@ -103,31 +104,31 @@ class JsonApi:
             self._waiting -= 1
 
     async def _call(self, body: bytes) -> bytes:
-        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-        def reply(answer: bytes | RpcError) -> None:
-            if answered.done():  # given up
+        def reply(response: bytes | RpcError) -> None:
+            if received.done():  # it timed out
                 return
-            if isinstance(answer, RpcError):
-                answered.set_exception(answer)
+            if isinstance(response, RpcError):
+                received.set_exception(response)
             else:
-                answered.set_result(answer)
+                received.set_result(response)
 
         self._method.call(body, reply)
-        return await answered
+        return await received
 
 
 def refusal(status: int, message: str) -> web.Response:
-    """Why there is no answer."""
+    """A response of one line that says why."""
     return web.Response(status=status, text=f"{printable(message)}\n")
 
 
 def request_bytes(body: bytes, most_objects: int = 1301) -> bytes:
-    """The message that the JSON in `body` stands for; RpcError says what is wrong with it.
+    """Convert JSON to the bytes of a RateLimitRequest; RpcError if it is wrong.
 
-    To make a message of an object takes 10 µs, so there is a bound on their number.
+    Each JSON object takes 10 µs to convert, so their number is limited.
     """
-    # json_format takes an empty list or string for a message without fields.
+    # json_format converts an empty list or string to a message without fields.
     if not body.lstrip(b" \t\r\n").startswith(b"{"):
         raise _invalid("it is not a JSON object")
     try:
@@ -145,19 +146,19 @@ def request_bytes(body: bytes, most_objects: int = 1301) -> bytes:
 
 
 def printable(text: str) -> str:
-    """The text with control characters of requests as JSON's escapes, in JSON too: there they are within strings."""
+    """Escape control characters as JSON does; in JSON they only occur within strings."""
     return CONTROL.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 class _Objects:
-    """Makes the objects of a body while it is read, and ends the reading of one that has too many."""
+    """Makes the objects of a body while it is parsed, and stops the parser when they are too many."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._count = 0
 
     def make(self, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        """The object with these members; ParseError when there are too many objects, or a member stands twice."""
+        """The object with these members; ParseError if there are too many objects, or a name occurs twice."""
         self._count += 1
         if self._count > self._most:
             settings = "REQUEST_MAX_DESCRIPTORS, REQUEST_MAX_ENTRIES"
@@ -176,9 +177,9 @@ def _invalid(wrong: str) -> RpcError:
     return RpcError(Status.INVALID_ARGUMENT, f"the body is not a RateLimitRequest: {wrong}")
 
 
-def http_answer(answer: bytes) -> HttpAnswer:
-    """The answer's HTTP status, its headers, and its text as upstream writes it: proto3's JSON without spaces."""
-    message = RateLimitResponse.FromString(answer)
+def http_response(response: bytes) -> HttpResponse:
+    """Convert a RateLimitResponse to HTTP: the text is proto3's JSON without spaces, as upstream writes it."""
+    message = RateLimitResponse.FromString(response)
     fields = json_format.MessageToDict(message)
     if message.HasField("dynamic_metadata"):
         fields["dynamicMetadata"] = _plain(fields["dynamicMetadata"])
@@ -186,10 +187,10 @@ def http_answer(answer: bytes) -> HttpAnswer:
     if message.overall_code == RateLimitResponse.OVER_LIMIT:
         status = 429
         headers |= _retry_after(message)
-    # Several descriptors may have had several policies.
+    # Each descriptor may have another policy.
     policies = {
         f"{descriptor.policy} ({descriptor.reason})": None
-        for descriptor in decode_explanation(answer).descriptors
+        for descriptor in decode_explanation(response).descriptors
         if descriptor.policy
     }
     if policies:
@@ -198,7 +199,7 @@ def http_answer(answer: bytes) -> HttpAnswer:
 
 
 def _retry_after(message: RateLimitResponse) -> Mapping[str, str]:
-    """When all that refused would allow it; nothing where some limit, such as 0, never will."""
+    """When all limits that denied it would allow it; no header if one of them, such as a limit of 0, never will."""
     refused = [status for status in message.statuses if status.code == RateLimitResponse.OVER_LIMIT]
     if not all(status.HasField("duration_until_reset") for status in refused):
         return {}
@@ -206,7 +207,7 @@ def _retry_after(message: RateLimitResponse) -> Mapping[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """A Struct as upstream writes it: names in order, and whole numbers, which are floats in it, without `.0`."""
+    """A Struct as upstream writes it: sorted names, and whole numbers, which a Struct holds as floats, without `.0`."""
     match value:
         case dict():
             return {key: _plain(item) for key, item in sorted(value.items())}

@@ -1,4 +1,4 @@
-"""The HTTP ports: one for callers, one for the operator, and one for Prometheus when it is asked for."""
+"""The HTTP ports and their endpoints: one port for clients, one for the operator, and perhaps one for Prometheus."""
 
 import asyncio
 import logging
@@ -27,8 +27,8 @@ from ratelimit_service.server.admin.connection import (
     with_target,
 )
 from ratelimit_service.server.admin.cross_site import refuse_cross_site, refuse_foreign_hosts
-from ratelimit_service.server.admin.explain import explained_answer
-from ratelimit_service.server.admin.json_api import Called, JsonApi, http_answer
+from ratelimit_service.server.admin.explain import explained_response
+from ratelimit_service.server.admin.json_api import BytesMethod, JsonApi, http_response
 from ratelimit_service.server.admin.shared_response import SharedResponse
 from ratelimit_service.server.admin.status import Listening, StatusPage
 from ratelimit_service.server.admin.upstream_pages import rules_text, stats_text
@@ -54,7 +54,7 @@ _JSON: Final = _HEADERS | {"Content-Type": "application/json"}
 
 
 class Addresses(NamedTuple):
-    """Where it listens, with the ports it got."""
+    """Where the HTTP ports listen."""
 
     http: Sequence[Tcp]
     debug: Sequence[Tcp]
@@ -76,15 +76,15 @@ class _Port(NamedTuple):
 
 
 class AdminServer:
-    """HTTP beside the line of a request: what it shows it only reads, and what `/json` is asked goes to the method."""
+    """The HTTP server. Its pages only read the service's state; `/json` calls the method, `/explain` the explainer."""
 
     def __init__(
         self,
         state: ServiceState,
         settings: Settings,
         *,
-        method: Called,
-        explainer: Called,
+        method: BytesMethod,
+        explainer: BytesMethod,
     ) -> None:
         self._state = state
         self._settings = settings
@@ -93,17 +93,17 @@ class AdminServer:
         self._connections = HttpConnections(within_file_limit(settings.http_max_connections), self._warnings)
         self._metrics = Metrics(state, http=self._connections.metrics, extra_labels=settings.extra_tags)
         self._status = StatusPage(state)
-        # The request; its descriptors, each perhaps with a limit and a multiplier; their entries.
+        # JSON objects of the largest request: itself, its descriptors, each perhaps with two more objects, and entries.
         objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
         json_api = partial(JsonApi, most_bytes=settings.http_max_body_size, most_objects=objects)
-        self._json = json_api(method, http_answer)
-        self._explain = json_api(explainer, explained_answer)
+        self._json = json_api(method, http_response)
+        self._explain = json_api(explainer, explained_response)
         self._page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
         self._servers: list[asyncio.Server] = []
         self._runners: list[web.AppRunner] = []
 
     async def start(self, grpc: Sequence[Address] = ()) -> Addresses:
-        """Listen on all ports; StartError, and on none, when one cannot be had. The page says where `grpc` is too."""
+        """Listen on all ports, or raise StartError and listen on none. The page also shows where gRPC listens."""
         ports = self._ports()
         opened: list[list[Opened]] = []
         try:
@@ -126,7 +126,7 @@ class AdminServer:
         return Addresses(got[0], got[1], got[2] if len(got) > 2 else ())
 
     async def stop(self) -> None:
-        """Accept nothing more, let what is in flight finish, and close."""
+        """Accept no connections, finish the requests in flight, and close."""
         for server in self._servers:
             server.close()
         await asyncio.gather(*(runner.cleanup() for runner in self._runners))
@@ -138,7 +138,7 @@ class AdminServer:
 
     def _ports(self) -> list[_Port]:
         settings = self._settings
-        metrics = "what is counted, as Prometheus reads it"
+        metrics = "all metrics, for Prometheus"
         same_site = refuse_cross_site(settings.http_allowed_origins)
         expose = SharedResponse(_METRICS, self._metrics_text, self._turns).send
         status = SharedResponse(_JSON, self._status_text, self._turns).send
@@ -152,7 +152,9 @@ class AdminServer:
                     _Endpoint(
                         "POST", "/json", self._json.handle, "a RateLimitRequest as JSON: 200 allowed, 429 over limit"
                     ),
-                    _Endpoint("GET", "/healthcheck", self._healthcheck, "200 while callers should come, 500 otherwise"),
+                    _Endpoint(
+                        "GET", "/healthcheck", self._healthcheck, "200 if the health check says SERVING, else 500"
+                    ),
                     _Endpoint("GET", "/metrics", expose, metrics),
                 ],
                 [same_site],
@@ -161,10 +163,10 @@ class AdminServer:
                 "debug HTTP",
                 [Tcp(host, settings.debug_port) for host in settings.debug_host],
                 [
-                    _Endpoint("GET", "/", self._show, "the page: rules and what they answer"),
+                    _Endpoint("GET", "/", self._show, "the page: what is wrong, the rules and their counts"),
                     _Endpoint("GET", "/metrics", expose, metrics),
                     _Endpoint("GET", "/rlconfig", rules, "the rules in force, a line each"),
-                    _Endpoint("GET", "/stats", stats, "what upstream counts, under its statsd names"),
+                    _Endpoint("GET", "/stats", stats, "the counters that upstream has, under its statsd names"),
                     _Endpoint("GET", "/status", status, "what the page shows, as JSON"),
                     _Endpoint(
                         "POST",
@@ -201,7 +203,7 @@ class AdminServer:
             "logger": AiohttpLog(log, wrong_protocol),
             "access_log": None,
             "keepalive_timeout": KEEPALIVE_SECONDS,
-            "lingering_time": 0,  # it would parse what it throws away
+            "lingering_time": 0,  # it would parse the bytes that it drops
             "auto_decompress": False,  # a few bytes can be a gigabyte
         }
         make = partial(AiohttpHandler, http, loop=loop, **options)
@@ -216,7 +218,7 @@ class AdminServer:
     @web.middleware
     async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not isinstance(request.transport, AiohttpTransport):
-            raise ConnectionResetError("the client has left")
+            raise ConnectionResetError("the client has closed the connection")
         with request.transport.connection.answering(request):
             await self._turns.wait()
             return await handler(request)
@@ -274,7 +276,7 @@ async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
 
 
 def _listing(endpoints: Sequence[_Endpoint]) -> Middleware:
-    """Answers for what is not there with what is."""
+    """Respond to a path or verb that does not exist with those that exist."""
     lines = "".join(f"{endpoint.verb} {endpoint.path}: {endpoint.help}\n" for endpoint in endpoints)
 
     @web.middleware
@@ -288,8 +290,8 @@ def _listing(endpoints: Sequence[_Endpoint]) -> Middleware:
             headers = _TEXT | {"Allow": allowed}
             return web.Response(status=405, text=f"only {allowed}\n", headers=headers)
         except RuntimeError as error:
-            if request.transport is None:  # aiohttp's way to say that a body does not come any more
-                raise ConnectionResetError("the client has left") from error
+            if request.transport is None:  # so aiohttp says that the rest of the body will not arrive
+                raise ConnectionResetError("the client has closed the connection") from error
             raise
 
     return middleware
