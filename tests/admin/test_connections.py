@@ -1,4 +1,4 @@
-"""HTTP connections have a bound of their own: beyond it the one that asked nothing for longest makes way."""
+"""HTTP connections have a limit of their own: above it the least recently used one is evicted."""
 
 import logging
 import socket

@@ -150,7 +150,7 @@ class HttpConnections:
             oldest.abort()
             self._warnings.warn(
                 f"{self._most} HTTP connections are open, the most there may be (HTTP_MAX_CONNECTIONS):"
-                " the one that has asked nothing for longest is closed for each new one"
+                " the least recently used one is closed for each new one"
             )
         self._open[connection] = None
 

@@ -27,7 +27,9 @@ def refuse_cross_site(allowed: Collection[str]) -> Middleware:
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.method in _SAFE or ANY in allowed or _same_site(request, allowed):
             return await handler(request)
-        return web.Response(status=403, text="a page of another site may not ask this (HTTP_ALLOWED_ORIGINS)\n")
+        return web.Response(
+            status=403, text="a page of another site may not send this request (HTTP_ALLOWED_ORIGINS)\n"
+        )
 
     return middleware
 
@@ -55,7 +57,7 @@ def refuse_foreign_hosts(allowed: Collection[str]) -> Middleware:
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path in _OPEN_TO_ALL_NAMES or _private(request.headers.get("Host", ""), allowed):
             return await handler(request)
-        text = "this port is not asked by that name, but by an address, localhost, or a name in DEBUG_ALLOWED_HOSTS\n"
+        text = "the Host of a request to this port is an address, localhost, or a name in DEBUG_ALLOWED_HOSTS\n"
         return web.Response(status=403, text=text)
 
     return middleware

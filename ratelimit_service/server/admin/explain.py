@@ -139,7 +139,7 @@ async def _asked(store: Store, hits: Sequence[Hit]) -> str:
         return str(error)
     reasons = (hit.by_policy.reason for hit in hits if hit.by_policy is not None)
     reason = next(reasons, "")
-    return reason and f"{store.name} cannot be asked ({reason}); answers are what on_store_failure says"
+    return reason and f"{store.name} could not decide ({reason}); on_store_failure answers instead"
 
 
 def _state(hit: Hit) -> dict[str, Any]:
