@@ -48,7 +48,7 @@ def rule_of(name: str, limit: int) -> Rule:
 
 def key_of(rule: Rule, number: int) -> str:
     """A name as rules give it: 40 to 50 characters."""
-    return f"shop|user=customer{number:06}{rule.ending}"
+    return f"shop|user=customer{number:06}{rule.key_suffix}"
 
 
 def hit(rule: Rule, number: int, cost: int) -> Hit:

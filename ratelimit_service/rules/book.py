@@ -62,7 +62,7 @@ def _fits(text: str, start: int, end: int, middles: list[str]) -> bool:
 class Node:
     """A node of the tree of descriptors: its children, and the rule of requests whose last entry ends here."""
 
-    __slots__ = ("bare", "children", "place", "rule", "wildcards")
+    __slots__ = ("children", "key_only", "place", "rule", "wildcards")
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Node:
         rule: Rule | None = None,
         place: Place | None = None,
         *,
-        bare: bool = False,
+        key_only: bool = False,
     ) -> None:
         self.children = children
         """By `key` or `key_value`, in the order of the file."""
@@ -78,7 +78,7 @@ class Node:
         self.wildcards = Wildcards(patterns) if patterns else None
         self.rule = rule
         self.place = place
-        self.bare = bare
+        self.key_only = key_only
         """Whether its descriptor has a key, but no value."""
 
     def child(self, key: str, value: str) -> "Node | None":

@@ -174,8 +174,8 @@ def _step(node: Node, key: str, value: str) -> tuple[Node | None, Step]:
     text = f"{key}_{value}"
     exact = node.children.get(text)
     wild = node.wildcards.find(text) if node.wildcards is not None and exact is None else None
-    bare = node.children.get(key)
-    found = exact or wild or bare
+    key_only = node.children.get(key)
+    found = exact or wild or key_only
     candidates = [_candidate(text, "exact", exact, found, fits=exact is not None)]
     hidden = 0
     passed = exact is not None
@@ -187,7 +187,7 @@ def _step(node: Node, key: str, value: str) -> tuple[Node | None, Step]:
             continue
         candidates.append(_candidate(name, "wildcard", child, wild, fits=passed or child is wild))
         passed = passed or child is wild
-    candidates.append(_candidate(key, "key", bare, found, fits=bare is not None))
+    candidates.append(_candidate(key, "key", key_only, found, fits=key_only is not None))
     return found, Step(key, value, tuple(candidates), hidden)
 
 

@@ -60,7 +60,7 @@ def _logs(rule: Rule) -> Iterator[LintWarning]:
 
 
 def _level(parent: Node) -> Iterator[LintWarning]:
-    bare = any(node.bare for node in parent.children.values())
+    key_only = any(node.key_only for node in parent.children.values())
     wildcards_left = sum("*" in name for name in parent.children)
     for name, node in parent.children.items():
         wildcards_left -= "*" in name
@@ -68,8 +68,8 @@ def _level(parent: Node) -> Iterator[LintWarning]:
             message = f"{quoted(name)} is never reached: {cover} fits first, whatever would fit this"
             yield _warning(node.place, "unreached", message)
         elif node.rule is None and not node.children:
-            exempts = bare or wildcards_left > 0 if "*" in name else _falls_back(parent, name)
-            if node.bare or not exempts:
+            exempts = key_only or wildcards_left > 0 if "*" in name else _falls_back(parent, name)
+            if node.key_only or not exempts:
                 message = (
                     f"{quoted(name)} does nothing: it has no rate_limit, no descriptors, and exempts from no limit"
                 )
@@ -79,7 +79,7 @@ def _level(parent: Node) -> Iterator[LintWarning]:
 
 def _cover(parent: Node, name: str, node: Node) -> str | None:
     """The wildcard that matches every request before this descriptor can; an exact value always comes first."""
-    if parent.wildcards is None or not (node.bare or "*" in name):
+    if parent.wildcards is None or not (node.key_only or "*" in name):
         return None
     found = parent.wildcards.find(name.replace("*", _ANY_TEXT) if "*" in name else f"{name}_{_ANY_TEXT}")
     if found is None or found is node:
@@ -94,7 +94,7 @@ def _falls_back(parent: Node, name: str) -> bool:
         return True
     parts = name.split("_")
     keys = ("_".join(parts[:end]) for end in range(1, len(parts)))
-    return any((other := parent.children.get(key)) is not None and other.bare for key in keys)
+    return any((other := parent.children.get(key)) is not None and other.key_only for key in keys)
 
 
 def _warning(place: Place | None, kind: str, message: str) -> LintWarning:

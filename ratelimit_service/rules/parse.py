@@ -52,12 +52,12 @@ def parse(
     problems: list[Problem] = []
     warnings: list[LintWarning] = []
     budget = ByteBudget()
-    with _no_collections():
+    with _without_garbage_collector():
         for source in sources:
             report = Report(source.path)
             parser = _Parser(report, near_ratio, most_values, old, budget)
             with suppress(RulesError):  # stops the file; the report has the problems
-                parser.file(source, domains, merge_domains)
+                parser.read_file(source, domains, merge_domains)
             problems += report.problems
             warnings += report.warnings
         if problems:
@@ -70,7 +70,7 @@ def parse(
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
+def _without_garbage_collector() -> Iterator[None]:
     """Disable the garbage collector: a load makes a million objects and not one cycle.
 
     Otherwise it would stop all threads a dozen times, and once more after the load, 15 ms for ten thousand rules, and
@@ -122,7 +122,7 @@ class _Parser:
         self._defaults: Mapping[str, Any] = {}
         self._calendars = Calendars()
 
-    def file(self, source: Source, domains: dict[str, _Domain], merge_domains: bool) -> None:
+    def read_file(self, source: Source, domains: dict[str, _Domain], merge_domains: bool) -> None:
         """Add the file's rules to its domain."""
         root = read_document(source, self._report)
         if root is None or (isinstance(root, Scalar) and root.value is None):
@@ -130,11 +130,11 @@ class _Parser:
         if not isinstance(root, YamlMap):
             self._report.stop(root, f"a rules file is a map with domain and descriptors, not {kind_of(root)}")
         try:
-            self._root(root, domains, merge_domains)
+            self._read_root(root, domains, merge_domains)
         finally:
             free_nodes(root)
 
-    def _root(self, root: YamlMap, domains: dict[str, _Domain], merge_domains: bool) -> None:
+    def _read_root(self, root: YamlMap, domains: dict[str, _Domain], merge_domains: bool) -> None:
         values = read_options(root, MapType.FILE, self._report)
         self._charge = values.get("charge")
         if "defaults" in values:
@@ -143,18 +143,18 @@ class _Parser:
         if "domain" in values:
             self._domain = values["domain"]
             at = root.fields["domain"].value
-            first = domains.setdefault(self._domain, _Domain(self._place(at), children, []))
+            first = domains.setdefault(self._domain, _Domain(self._place_of(at), children, []))
             if values.get("charge") == "together":
-                first.together.append(self._place(at))
+                first.together.append(self._place_of(at))
             if first.children is children or merge_domains:
                 children = first.children
             else:
                 message = f"domain {quoted(self._domain)} is already in {first.place}; MERGE_DOMAIN_CONFIG joins files"
                 self._report.add(at, message)
-        self._descriptors(values.get("descriptors", []), (), children)
+        self._add_descriptors(values.get("descriptors", []), (), children)
         self._calendars.warn(self._report)
 
-    def _descriptors(self, items: Sequence[YamlMap], above: tuple[Level, ...], children: dict[str, Node]) -> None:
+    def _add_descriptors(self, items: Sequence[YamlMap], above: tuple[Level, ...], children: dict[str, Node]) -> None:
         """Add the descriptors of one level to its children."""
         for item in items:
             values = read_options(item, MapType.DESCRIPTOR, self._report)
@@ -180,19 +180,19 @@ class _Parser:
                     )
             own_value = bool(values.get("value_to_metric")) and shared is None and (not value or "*" in name)
             levels = (*above, Level(name, shared, own_value))
-            rule = self._rules(item, values, levels)
+            rule = self._read_rule(item, values, levels)
             below: dict[str, Node] = {}
-            self._descriptors(values.get("descriptors", []), levels, below)
+            self._add_descriptors(values.get("descriptors", []), levels, below)
             if rule is not None:
                 self._check_suffixes(rule, below)
-            children.setdefault(name, Node(below, rule, self._place(at), bare=not value))
+            children.setdefault(name, Node(below, rule, self._place_of(at), key_only=not value))
 
-    def _rules(self, item: YamlMap, values: Mapping[str, Any], levels: tuple[Level, ...]) -> Rule | None:
+    def _read_rule(self, item: YamlMap, values: Mapping[str, Any], levels: tuple[Level, ...]) -> Rule | None:
         """The rule of a descriptor. If it has a list of limits: the first one, with the others in `beside`."""
         if "rate_limits" not in values:
             if "rate_limit" not in values:
                 return None
-            return self._rule(values["rate_limit"], item.fields["rate_limit"].key, values, levels)
+            return self._read_limit_rule(values["rate_limit"], item.fields["rate_limit"].key, values, levels)
         at = item.fields["rate_limits"].key
         if "rate_limit" in values:
             self._report.add(at, "rate_limits contradicts rate_limit: put that limit into the list")
@@ -201,7 +201,7 @@ class _Parser:
             self._report.add(at, "rate_limits is an empty list; take it away, or write a limit")
         rules: list[Rule] = []
         for block in blocks:
-            rule = self._rule(block, block, values, levels, rules)
+            rule = self._read_limit_rule(block, block, values, levels, rules)
             if rule.limit is not None:
                 rules.append(rule)
         return replace(rules[0], beside=tuple(rules[1:])) if rules else None
@@ -215,7 +215,7 @@ class _Parser:
                     message = f"descriptor {quoted(suffix)} has the name of the limit of rate_limits at {each.place}"
                     self._report.add(Position(place.line, place.column), message)
 
-    def _rule(
+    def _read_limit_rule(
         self,
         block: YamlMap,
         at: Positioned,
@@ -229,13 +229,13 @@ class _Parser:
         if limit is not None and algorithm.name == "fixed_window" and not limit.first_request:
             self._calendars.add(limit, options["unit"], block.fields["unit"].value)
         name: str = options.get("name", "")
-        replaces = self._replaces(options.get("replaces", []), name)
+        replaces = self._read_replaces(options.get("replaces", []), name)
         path_suffix: Path = ()
         if before is not None:
             if options.get("unlimited"):
                 self._report.add(block.fields["unlimited"].key, "unlimited has no meaning among several limits")
             elif limit is not None:
-                path_suffix = self._path_suffix(at, algorithm, limit, before)
+                path_suffix = self._suffix_in_list(at, algorithm, limit, before)
 
         detailed = bool(values.get("detailed_metric"))
         if detailed:
@@ -261,7 +261,7 @@ class _Parser:
             quota=bool(values.get("quota_mode")),
             detailed=detailed,
             metadata=values.get("metadata"),
-            place=self._place(at),
+            place=self._place_of(at),
             near=0 if limit is None else near_threshold(limit.burst or limit.requests, self._near_ratio),
             together=_TOGETHER[values.get("charge") or self._charge, before is not None],
             on_store_failure=options.get("on_store_failure") or self._defaults.get("on_store_failure") or "",
@@ -270,7 +270,7 @@ class _Parser:
             tallies=tallies,
         )
 
-    def _path_suffix(self, at: Positioned, algorithm: Algorithm, limit: Limit, before: Sequence[Rule]) -> Path:
+    def _suffix_in_list(self, at: Positioned, algorithm: Algorithm, limit: Limit, before: Sequence[Rule]) -> Path:
         """The name of a limit in its list: its window, and its algorithm if an earlier limit has the same window."""
         path_suffix = f"per_{window_in_words(limit)}".replace(" ", "_")
         for other in before:
@@ -282,7 +282,7 @@ class _Parser:
                 return (f"{path_suffix}_{algorithm.name}",)
         return (path_suffix,)
 
-    def _replaces(self, items: Sequence[YamlMap], own: str) -> frozenset[str]:
+    def _read_replaces(self, items: Sequence[YamlMap], own: str) -> frozenset[str]:
         names = set()
         for item in items:
             name = read_options(item, MapType.REPLACES, self._report).get("name", "")
@@ -291,7 +291,7 @@ class _Parser:
             names.add(name)
         return frozenset(names)
 
-    def _place(self, at: Positioned) -> Place:
+    def _place_of(self, at: Positioned) -> Place:
         return Place(self._report.path, at.line, at.column)
 
 
@@ -313,8 +313,8 @@ def read_limit(
     name: str = options.get("algorithm") or defaults.get("algorithm") or "fixed_window"
     known_name = "algorithm" in options or not given(block, "algorithm")
     if known_name:
-        _check_meaning(block, name, report)
-    window = _window(block, options, at, report)
+        _check_used(block, name, report)
+    window = _read_window(block, options, at, report)
     requests: int | None = options.get("requests_per_unit")
     if missing(block, "requests_per_unit", MapType.RATE_LIMIT):
         report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
@@ -324,7 +324,7 @@ def read_limit(
 
     chosen = options
     if defaults:
-        chosen = {key: value for key, value in {**defaults, **options}.items() if _means(key, name)}
+        chosen = {key: value for key, value in {**defaults, **options}.items() if _uses(key, name)}
     excess: Excess | None = chosen.get("exceed")
     limit = Limit(
         requests,
@@ -344,19 +344,19 @@ def read_limit(
     return algorithm, limit
 
 
-def _means(key: str, algorithm: str) -> bool:
+def _uses(key: str, algorithm: str) -> bool:
     option = _OPTIONS.get(key)
     return option is not None and algorithm in option.algorithms
 
 
-def _check_meaning(block: YamlMap, algorithm: str, report: Report) -> None:
+def _check_used(block: YamlMap, algorithm: str, report: Report) -> None:
     for key in block.fields:
-        if key in _OPTIONS and not _means(key, algorithm) and given(block, key):
+        if key in _OPTIONS and not _uses(key, algorithm) and given(block, key):
             able = " and ".join(_OPTIONS[key].algorithms)
             report.add(block.fields[key].key, f"{key} has no meaning for {algorithm}, only for {able}")
 
 
-def _window(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> int | None:
+def _read_window(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> int | None:
     window: Window | None = options.get("unit")
     multiplier: int | None = options.get("unit_multiplier")
     if missing(block, "unit", MapType.RATE_LIMIT):

@@ -71,9 +71,9 @@ class Rule:
     override: bool = False
     """The limit came with the request."""
     scale: Scale = field(init=False)
-    start: str = field(init=False)
+    key_prefix: str = field(init=False)
     """The prefix of the keys of the rule's counters."""
-    ending: str = field(init=False)
+    key_suffix: str = field(init=False)
     """The suffix of these keys."""
     has_shared_level: bool = field(init=False)
     """Whether all values share one counter at some level."""
@@ -87,8 +87,8 @@ class Rule:
         else:
             set_once(self, "scale", Scale(0, 0, 0))
         set_once(self, "has_shared_level", any(level.shared is not None for level in self.levels))
-        set_once(self, "start", _escaped(self.domain))
-        set_once(self, "ending", "" if limit is None else _ending(self.algorithm.name, limit))
+        set_once(self, "key_prefix", _escaped(self.domain))
+        set_once(self, "key_suffix", "" if limit is None else _key_suffix_of(self.algorithm.name, limit))
 
     @property
     def room(self) -> int:
@@ -151,7 +151,7 @@ def counter_key(rule: Rule, entries: Entries) -> str:
     limit itself, so a changed limit keeps its counters. A very long key is replaced by its digest, so that the size of
     a counter does not depend on what clients send.
     """
-    key = rule.start
+    key = rule.key_prefix
     if not rule.has_shared_level:
         for name, value in entries:
             if len(value) > _MAX_KEY_LENGTH or len(name) > _MAX_KEY_LENGTH:
@@ -167,11 +167,11 @@ def counter_key(rule: Rule, entries: Entries) -> str:
                 key += f"|{_escaped(name)}={_escaped(value)}"
             else:
                 key += f"|{_escaped(name)}~{_escaped(level.name)}"
-    return _digest(key, rule) if len(key) > _MAX_KEY_LENGTH else key + rule.ending
+    return _digest(key, rule) if len(key) > _MAX_KEY_LENGTH else key + rule.key_suffix
 
 
 def _digest(key: str, rule: Rule) -> str:
-    return f"{rule.start}|%{sha256(key.encode()).hexdigest()}{rule.ending}"
+    return f"{rule.key_prefix}|%{sha256(key.encode()).hexdigest()}{rule.key_suffix}"
 
 
 def _plain_parts(rule: Rule, entries: Entries) -> str:
@@ -197,11 +197,11 @@ def _escaped(text: str) -> str:
     return text
 
 
-def _ending(algorithm: str, limit: Limit) -> str:
-    ending = f"|{algorithm}/{limit.window}"
+def _key_suffix_of(algorithm: str, limit: Limit) -> str:
+    key_suffix = f"|{algorithm}/{limit.window}"
     if algorithm == "sub_windows":
-        return f"{ending}/{limit.parts}"
-    return f"{ending}/first_request" if limit.first_request else ending
+        return f"{key_suffix}/{limit.parts}"
+    return f"{key_suffix}/first_request" if limit.first_request else key_suffix
 
 
 def near_threshold(requests: int, ratio: float) -> int:

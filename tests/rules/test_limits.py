@@ -267,4 +267,4 @@ def test_what_is_no_default_is_refused(text: str, expected: str) -> None:
     ],
 )
 def test_a_counters_key_ends_with_what_changes_the_meaning_of_its_state(written: str, ending: str) -> None:
-    assert rule(written).ending == f"|{ending}"
+    assert rule(written).key_suffix == f"|{ending}"

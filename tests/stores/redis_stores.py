@@ -58,7 +58,7 @@ class Answered(NamedTuple):
 
 def hit_of(of: Rule, key: str = "ada", cost: int = 1, together: int = 0) -> Hit:
     """A hit on a counter of that name."""
-    name = f"shop|user={key}{of.ending}"
+    name = f"shop|user={key}{of.key_suffix}"
     return Hit(of, name, cost, tally=Tally(), quota=False, together=together)
 
 

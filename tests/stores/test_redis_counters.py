@@ -113,7 +113,7 @@ def test_what_is_read_is_what_a_call_would_be_told(redis: Redis, algorithm: str)
                     cost = chance.choice((1, 1, 2, 3, capacity // 2, -1))
                     await charge(store, hit_of(rule, f"{algorithm}{number}", cost))
                     told = (await charge(store, hit_of(rule, f"{algorithm}{number}", 0))).hits[0]
-                    key = f"rl2|shop|user={algorithm}{number}{rule.ending}".encode()
+                    key = f"rl2|shop|user={algorithm}{number}{rule.key_suffix}".encode()
                     stored = client.get(key)
                     assert stored is None or isinstance(stored, bytes)
 

@@ -337,7 +337,7 @@ class Counters:
             return self._redis_of(rule) is redis and is_upstreams(rule)
 
         if not rules or any(map(has_own_keys, rules)):
-            endings = {rule.ending for rule in rules}
+            endings = {rule.key_suffix for rule in rules}
             ending = endings.pop() if len(endings) == 1 else ""
             yield OwnKeyParser(self._book, domain, self._prefix, has_own_keys, clustered=self._clustered, ending=ending)
         if self._upstream and (not rules or any(map(has_upstream_keys, rules))):
@@ -409,7 +409,7 @@ def _select(counters: Sequence[Counter | None], rules: Sequence[Rule]) -> tuple[
     if not rules:
         return [counter for counter in counters if counter is not None], 0
     wanted = {id(rule) for rule in rules}
-    endings = tuple(rule.ending.encode() for rule in rules)
+    endings = tuple(rule.key_suffix.encode() for rule in rules)
     selected = [counter for counter in counters if counter is not None and id(counter.rule) in wanted]
     digests = (counter for counter in counters if counter is not None and not counter.descriptor)
     return selected, sum(counter.key.endswith(endings) for counter in digests)

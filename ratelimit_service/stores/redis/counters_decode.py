@@ -67,7 +67,7 @@ class OwnKeyParser:
         self._book = book
         self._domain = domain
         # Each rule of the domain begins its keys like this.
-        self._start = Rule(domain, (), None, open_algorithm("fixed_window")).start
+        self._start = Rule(domain, (), None, open_algorithm("fixed_window")).key_prefix
         self._read = (cluster_counter if clustered else plain_counter)(prefix)
         self._is_charged = is_charged
         # Where a hash tag may stand before the domain, keys of other domains match too: `parse` leaves them out.
@@ -217,7 +217,7 @@ def _walk(node: Node, above: tuple[_Texts, ...]) -> Iterator[tuple[Rule, tuple[_
         if shared is not None:
             key = name if name == shared else name[: -len(shared) - 1]
             texts = (*key.split("*")[:-1], f"{key.split('*')[-1]}_{shared}")
-        elif child.bare and "*" not in name:
+        elif child.key_only and "*" not in name:
             texts = (f"{name}_", "")
         else:
             texts = tuple(name.split("*"))

@@ -95,7 +95,7 @@ def _stem(rule: Rule, key: str) -> str:
 
     A key that is too long is replaced by its digest, as in our own names; upstream's name is then another one.
     """
-    domain, *parts = key.removesuffix(rule.ending).split("|")
+    domain, *parts = key.removesuffix(rule.key_suffix).split("|")
     names = [unquote(domain)]
     for index, part in enumerate(parts):
         name, equals, value = part.partition("=")
