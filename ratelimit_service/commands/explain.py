@@ -125,8 +125,8 @@ async def _add_states(
 
     async with aclosing(Counters(settings, book)) as counters:
         try:
-            for index, number, met in charged_rules(explained):
-                rule, entries = met.rule, explained.descriptors[index].entries
+            for index, number, matched in charged_rules(explained):
+                rule, entries = matched.rule, explained.descriptors[index].entries
                 [batch] = await counters.of_descriptor(explained.domain, entries, [rule], overriding=False)
                 # The counter of a limit that came with a request has no rule in the book; here the rule is known.
                 batch = batch._replace(counters=[counter._replace(rule=rule) for counter in batch.counters])

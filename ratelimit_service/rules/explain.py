@@ -74,7 +74,7 @@ class DescriptorExplanation(NamedTuple):
     steps: tuple[Step, ...]
     outcome: str
     """One sentence."""
-    met: tuple[MatchedRule, ...] = ()
+    matched: tuple[MatchedRule, ...] = ()
     """The rule at the end of the walk, or the rules of a list; empty when no rule matches."""
     hints: tuple[str, ...] = ()
     """What the author probably meant; a sentence each."""
@@ -96,7 +96,7 @@ def explain(book: RuleBook, request: Request) -> RequestExplanation:
     if root is None:
         return RequestExplanation(domain, _unknown(domain, list(book.domains)), ())
     found = [_explain(book, root, domain, descriptor) for descriptor in request.descriptors]
-    replacing = [met.rule for explanation in found for met in explanation.met if met.rule.replaces]
+    replacing = [matched.rule for explanation in found for matched in explanation.matched if matched.rule.replaces]
     return RequestExplanation(domain, "", tuple(_after_replacing(explanation, replacing) for explanation in found))
 
 
@@ -126,48 +126,50 @@ def _explain(book: RuleBook, root: Node, domain: str, descriptor: Descriptor) ->
     if rule is None:
         outcome = "No limit: the descriptor that the last entry met has no rate_limit."
         return DescriptorExplanation(entries, tuple(steps), outcome, hints=tuple(_hints(walk, entries)))
-    met = tuple(_matched(each, counter_key(each, entries), metric_path(each, entries)) for each in (rule, *rule.beside))
-    if len(met) == 1:
-        outcome = f"The rule at {rule.place} applies: {met[0].limit}."
+    matched = tuple(
+        _matched_rule(each, counter_key(each, entries), metric_path(each, entries)) for each in (rule, *rule.beside)
+    )
+    if len(matched) == 1:
+        outcome = f"The rule at {rule.place} applies: {matched[0].limit}."
     else:
-        outcome = f"The {len(met)} limits at {rule.place} apply: {'; '.join(each.limit for each in met)}."
-    return DescriptorExplanation(entries, tuple(steps), outcome, met)
+        outcome = f"The {len(matched)} limits at {rule.place} apply: {'; '.join(each.limit for each in matched)}."
+    return DescriptorExplanation(entries, tuple(steps), outcome, matched)
 
 
 def _explain_override(book: RuleBook, domain: str, entries: Entries, limit: Limit) -> DescriptorExplanation:
     """The explanation of a limit that came with the descriptor; then the tree is not walked."""
     rule = book.overriding(domain, entries, limit, 0, Tally())
-    met = _matched(rule, counter_key(rule, entries), override_path(domain, entries))
+    matched = _matched_rule(rule, counter_key(rule, entries), override_path(domain, entries))
     replaced = book.match(domain, entries)
-    outcome = f"The limit that came with the request applies: {met.limit}."
+    outcome = f"The limit that came with the request applies: {matched.limit}."
     hints: tuple[str, ...] = ()
     if replaced is not None:
         outcome = outcome.replace(" applies", f" applies in place of the rule at {replaced.place}")
-        if any(counter_key(each, entries) == met.counter for each in (replaced, *replaced.beside)):
+        if any(counter_key(each, entries) == matched.counter for each in (replaced, *replaced.beside)):
             hints = ("Both count in fixed windows of the same length, so they share the counter.",)
-    return DescriptorExplanation(entries, (), outcome, (met,), hints)
+    return DescriptorExplanation(entries, (), outcome, (matched,), hints)
 
 
-def _matched(rule: Rule, counter: str, metric: Path) -> MatchedRule:
+def _matched_rule(rule: Rule, counter: str, metric: Path) -> MatchedRule:
     counting = counting_in_words(rule)
     limit = limit_in_words(rule.limit) + (f" ({', '.join(counting)})" if counting else "")
     return MatchedRule(rule, limit, "" if rule.limit is None else counter, metric)
 
 
 def _after_replacing(explanation: DescriptorExplanation, replacing: Sequence[Rule]) -> DescriptorExplanation:
-    met = tuple(
+    matched = tuple(
         each._replace(replaced_by=tuple(rule for rule in replacing if each.rule.name in rule.replaces))
-        for each in explanation.met
+        for each in explanation.matched
     )
-    gone = [each for each in met if each.replaced_by]
+    gone = [each for each in matched if each.replaced_by]
     if not gone:
         return explanation
     by = f"replaced by the one at {gone[0].replaced_by[0].place}, which the request meets too"
-    if len(gone) < len(met):
+    if len(gone) < len(matched):
         outcome = f"{explanation.outcome} But {quoted(gone[0].rule.name)} is {by}."
     else:
         outcome = f"No limit: the rule at {gone[0].rule.place} fits, and is {by}."
-    return explanation._replace(met=met, outcome=outcome)
+    return explanation._replace(matched=matched, outcome=outcome)
 
 
 def _step(node: Node, key: str, value: str) -> tuple[Node | None, Step]:
@@ -229,25 +231,25 @@ def _described(explanation: DescriptorExplanation) -> dict[str, Any]:
         ],
         "outcome": explanation.outcome,
         "hints": explanation.hints,
-        "rules": [_described_rule(met) for met in explanation.met],
+        "rules": [_described_rule(matched) for matched in explanation.matched],
     }
 
 
-def _described_rule(met: MatchedRule) -> dict[str, Any]:
-    rule = met.rule
+def _described_rule(matched: MatchedRule) -> dict[str, Any]:
+    rule = matched.rule
     limit = rule.limit
     return {
         "place": _placed(rule.place),
-        "limit": met.limit,
+        "limit": matched.limit,
         "requests_per_unit": limit.requests if limit else None,
         "unit": limit.unit.name.lower() if limit else None,
         "unit_multiplier": limit.window // limit.unit.window if limit else None,
         "algorithm": rule.algorithm.name if limit else None,
-        "counter": met.counter or None,
-        "metric": ".".join(met.metric),
+        "counter": matched.counter or None,
+        "metric": ".".join(matched.metric),
         "name": rule.name or None,
         "replaces": sorted(rule.replaces),
-        "replaced_by": [_placed(other.place) for other in met.replaced_by],
+        "replaced_by": [_placed(other.place) for other in matched.replaced_by],
         "shadow_mode": rule.shadow,
         "quota_mode": rule.quota,
         "override": rule.override,
@@ -277,9 +279,9 @@ def counter_state(
 def charged_rules(explained: RequestExplanation) -> Iterator[tuple[int, int, MatchedRule]]:
     """The rules that apply and have a counter, each with its indices in `descriptors` and in `rules` of the JSON."""
     for index, explanation in enumerate(explained.descriptors):
-        for number, met in enumerate(explanation.met):
-            if met.counter and not met.replaced_by:
-                yield index, number, met
+        for number, matched in enumerate(explanation.matched):
+            if matched.counter and not matched.replaced_by:
+                yield index, number, matched
 
 
 _MAX_TRIED = 1000
@@ -289,21 +291,21 @@ _MAX_NAMED = 5
 
 def _hints(walk: Sequence[Node], entries: Entries) -> Iterator[str]:
     """What the author probably meant. `walk` is the domain's node and those that the first entries matched."""
-    last, met = walk[-1], len(walk) - 1
+    last, matched = walk[-1], len(walk) - 1
     other = in_another_order(walk[0], entries, _MAX_TRIED)
     if other is not None:
         order, rule = other
         applies = f"In the order {_joined(order)} the rule at {rule.place} applies"
         yield f"{applies}: entries are met in the order of the file."
-    if met == len(entries):
+    if matched == len(entries):
         if below := _rules_below(last):
             more = ", ".join(f"{path} ({rule.place})" for path, rule in below)
             yield f"There are rules with more entries: after {_joined(entries)} come {more}."
     elif last.rule is not None:
-        alone = f"it applies to {_joined(entries[:met])} alone, in a descriptor of its own"
-        yield f"The rule at {last.rule.place} ends with entry {met}: {alone}."
-    if met < len(entries) and other is None:
-        yield from _names_hint(last, *entries[met])
+        alone = f"it applies to {_joined(entries[:matched])} alone, in a descriptor of its own"
+        yield f"The rule at {last.rule.place} ends with entry {matched}: {alone}."
+    if matched < len(entries) and other is None:
+        yield from _names_hint(last, *entries[matched])
 
 
 def _joined(entries: Entries) -> str:

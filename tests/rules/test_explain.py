@@ -50,10 +50,10 @@ def test_the_rule_comes_with_its_place_limit_counter_and_metric() -> None:
     found = of_one(book(SHOP), (("path", "/x.png"),))
 
     assert found.outcome == "The rule at 1.yaml:22:5 applies: 1 request per day."
-    (met,) = found.met
-    assert met.limit == "1 request per day"
-    assert met.counter == "shop|path=/x.png|fixed_window/86400000000"
-    assert met.metric == ("shop", "path_*.png")
+    (matched,) = found.matched
+    assert matched.limit == "1 request per day"
+    assert matched.counter == "shop|path=/x.png|fixed_window/86400000000"
+    assert matched.metric == ("shop", "path_*.png")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_rule_comes_with_its_place_limit_counter_and_metric() -> None:
 def test_a_limit_is_said_in_words(limit: str, words: str) -> None:
     rules = book(f"domain: d\ndescriptors:\n- key: a\n  rate_limit: {limit}\n")
 
-    assert [met.limit for met in of_one(rules, (("a", "1"),), "d").met] == [words]
+    assert [matched.limit for matched in of_one(rules, (("a", "1"),), "d").matched] == [words]
 
 
 def test_of_several_limits_each_has_its_counter_and_metric() -> None:
@@ -103,7 +103,7 @@ def test_of_several_limits_each_has_its_counter_and_metric() -> None:
         "The 2 limits at 1.yaml:6:9 apply: "
         "10 requests per second (charged together); 1,000 requests per day (charged together)."
     )
-    assert [(met.counter, met.metric) for met in found.met] == [
+    assert [(matched.counter, matched.metric) for matched in found.matched] == [
         ("d|a=1|fixed_window/1000000", ("d", "a", "per_second")),
         ("d|a=1|fixed_window/86400000000", ("d", "a", "per_day")),
     ]
@@ -121,7 +121,7 @@ def test_what_is_not_limited_says_why(entries: list[tuple[str, str]], outcome: s
     found = of_one(book(SHOP), tuple(entries))
 
     assert found.outcome == outcome
-    assert found.met == ()
+    assert found.matched == ()
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_rule_that_another_one_of_the_request_replaces_says_so() -> None:
         f"No limit: the rule at 1.yaml:8:9 fits, {replaced}",
         "The rule at 1.yaml:14:16 applies: 50 requests per minute.",
     ]
-    assert [(index, met.rule.replaces) for index, _, met in charged_rules(found)] == [(1, frozenset({"base"}))]
+    assert [(index, matched.rule.replaces) for index, _, matched in charged_rules(found)] == [(1, frozenset({"base"}))]
     assert of_one(rules, base).outcome == "The rule at 1.yaml:8:9 applies: 10 requests per day."
     assert "which the request meets too" in explained(rules, base, (("free", "x"),)).descriptors[0].outcome
 
@@ -218,7 +218,7 @@ def test_of_a_list_only_the_replaced_limit_does_not_apply() -> None:
     assert found.descriptors[0].outcome.endswith(
         'But "daily" is replaced by the one at 1.yaml:6:14, which the request meets too.'
     )
-    assert [met.counter for _, _, met in charged_rules(found)] == [
+    assert [matched.counter for _, _, matched in charged_rules(found)] == [
         "shop|a=x|fixed_window/3600000000",
         "shop|b=x|fixed_window/86400000000",
     ]
@@ -236,8 +236,8 @@ def test_a_limit_that_came_with_the_request_stands_in_for_the_rule() -> None:
     assert alike.outcome == (
         "The limit that came with the request applies in place of the rule at 1.yaml:13:18: 10 requests per minute."
     )
-    assert alike.met[0].counter == "shop|login=ada|fixed_window/60000000"
-    assert alike.met[0].metric == ("shop", "login_ada")
+    assert alike.matched[0].counter == "shop|login=ada|fixed_window/60000000"
+    assert alike.matched[0].metric == ("shop", "login_ada")
     assert "they share the counter" in alike.hints[0]
     assert other.hints == ()
     assert alone.outcome == "The limit that came with the request applies: 10 requests per minute."
@@ -266,7 +266,7 @@ def test_explain_ends_where_match_ends(entries: tuple[tuple[str, str], ...]) -> 
     rules = book(SHOP)
 
     rule = rules.match("shop", entries)
-    assert [met.rule for met in of_one(rules, entries).met] == ([] if rule is None else [rule])
+    assert [matched.rule for matched in of_one(rules, entries).matched] == ([] if rule is None else [rule])
 
 
 @given(st.integers(0, 2**32))
@@ -276,6 +276,6 @@ def test_the_counters_of_an_explanation_are_those_that_the_request_charges(seed:
     limiter.book = rules = book(a_file(random))
     request = a_request(random, next(iter(rules.domains)))
 
-    counters = sorted(met.counter for _, _, met in charged_rules(explain(rules, request)))
+    counters = sorted(matched.counter for _, _, matched in charged_rules(explain(rules, request)))
 
     assert counters == sorted(hit.key for hit in limiter.plan(request).charged)

@@ -101,13 +101,13 @@ class Explainer:
     async def _look(self, explained: RequestExplanation, found: dict[str, Any]) -> dict[str, str]:
         """Add to each rule the state of its counter; returns which store that is, and why it could not decide."""
         store = self._limiter.store
-        mets = list(charged_rules(explained))
+        matched_rules = list(charged_rules(explained))
         problem = ""
-        if mets:
-            hits = [_look_of(met) for _, _, met in mets]
+        if matched_rules:
+            hits = [_look_of(matched) for _, _, matched in matched_rules]
             problem = await _asked(store, hits)
             if not problem:
-                for (index, number, _), hit in zip(mets, hits, strict=True):
+                for (index, number, _), hit in zip(matched_rules, hits, strict=True):
                     found["descriptors"][index]["rules"][number]["state"] = _state(hit)
         return {"name": store.name, "problem": problem}
 
@@ -121,8 +121,8 @@ def _text(found: dict[str, Any]) -> bytes:
     return printable(json.dumps(found, ensure_ascii=False)).encode()
 
 
-def _look_of(met: MatchedRule) -> Hit:
-    return Hit(met.rule, met.counter, 0, tally=Tally(), quota=False)
+def _look_of(matched: MatchedRule) -> Hit:
+    return Hit(matched.rule, matched.counter, 0, tally=Tally(), quota=False)
 
 
 async def _asked(store: Store, hits: Sequence[Hit]) -> str:
