@@ -126,7 +126,9 @@ def reads(reader: Callable[[str], object]) -> BeforeValidator:
 
 Boolean = Annotated[bool, reads(go_syntax.read_bool)]
 Port = Annotated[int, reads(integer(0, 65535))]
-Bytes = Annotated[int, reads(integer(1))]
+Count = Annotated[int, reads(integer(0))]
+Positive = Annotated[int, reads(integer(1))]
+Bytes = Positive
 Hosts = Annotated[tuple[str, ...], reads(go_syntax.read_hosts)]
 Duration = Annotated[int, reads(duration("0"))]
 Timeout = Annotated[int, reads(duration("1ms"))]

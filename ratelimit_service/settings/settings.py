@@ -8,6 +8,7 @@ The order matters: a validator sees the fields before its own, and docs/settings
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
@@ -22,6 +23,7 @@ from ratelimit_service.settings.fields import (
     Boolean,
     Bytes,
     ConfigType,
+    Count,
     Duration,
     Header,
     Hosts,
@@ -29,6 +31,7 @@ from ratelimit_service.settings.fields import (
     LogFormat,
     LogLevel,
     Port,
+    Positive,
     RedisType,
     Section,
     Setting,
@@ -87,299 +90,238 @@ _SECOND_ORIGINS: Final = {
 }
 
 
+_listening = partial(setting, Section.LISTENING)
+_rules = partial(setting, Section.RULES)
+_redis = partial(setting, Section.REDIS)
+_counting = partial(setting, Section.COUNTING)
+_responses = partial(setting, Section.RESPONSES)
+_metrics = partial(setting, Section.METRICS)
+_logging = partial(setting, Section.LOGGING)
+_process = partial(setting, Section.PROCESS)
+
+
 @_with_second_redis
 class Settings(BaseSettings):
     """The values of all settings. `Settings()` has the defaults; it does not read the environment."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    host: Hosts = setting(
-        Section.LISTENING,
-        ALL_ADDRESSES,
-        "Addresses on which the HTTP port listens, separated by commas; `::` includes IPv4.",
-        flag="",
+    host: Hosts = _listening(
+        ALL_ADDRESSES, "Addresses on which the HTTP port listens, separated by commas; `::` includes IPv4.", flag=""
     )
-    port: Port = setting(
-        Section.LISTENING,
-        "8080",
-        "HTTP port for `/json`, `/healthcheck` and `/metrics`; 0 takes any free port.",
-        flag="",
+    port: Port = _listening(
+        "8080", "HTTP port for `/json`, `/healthcheck` and `/metrics`; 0 takes any free port.", flag=""
     )
-    debug_host: Hosts = setting(
-        Section.LISTENING, ALL_ADDRESSES, "Addresses on which the debug port listens, separated by commas.", flag=""
+    debug_host: Hosts = _listening(
+        ALL_ADDRESSES, "Addresses on which the debug port listens, separated by commas.", flag=""
     )
-    debug_port: Port = setting(Section.LISTENING, "6070", "HTTP port for the operator's pages and `/metrics`.", flag="")
-    grpc_host: Hosts = setting(
-        Section.LISTENING, ALL_ADDRESSES, "Addresses on which the gRPC port listens, separated by commas.", flag=""
+    debug_port: Port = _listening("6070", "HTTP port for the operator's pages and `/metrics`.", flag="")
+    grpc_host: Hosts = _listening(
+        ALL_ADDRESSES, "Addresses on which the gRPC port listens, separated by commas.", flag=""
     )
-    grpc_port: Port = setting(Section.LISTENING, "8081", "gRPC: where Envoy asks.", flag="")
-    grpc_uds: str = setting(Section.LISTENING, "", "Path of a unix socket for gRPC; replaces host and port.", flag="")
-    grpc_server_tls_cert: str = setting(Section.LISTENING, "", "File with the certificate chain of the gRPC port.")
-    grpc_server_tls_key: str = setting(Section.LISTENING, "", "File with the private key of that certificate.")
-    grpc_client_tls_cacert: str = setting(
-        Section.LISTENING, "", "File with the CA of clients; if set, each client must present a certificate (mTLS)."
+    grpc_port: Port = _listening("8081", "gRPC: where Envoy asks.", flag="")
+    grpc_uds: str = _listening("", "Path of a unix socket for gRPC; replaces host and port.", flag="")
+    grpc_server_tls_cert: str = _listening("", "File with the certificate chain of the gRPC port.")
+    grpc_server_tls_key: str = _listening("", "File with the private key of that certificate.")
+    grpc_client_tls_cacert: str = _listening(
+        "", "File with the CA of clients; if set, each client must present a certificate (mTLS)."
     )
-    grpc_client_tls_san: str = setting(
-        Section.LISTENING, "", "DNS name or IP address that the certificate of a client must contain."
+    grpc_client_tls_san: str = _listening("", "DNS name or IP address that the certificate of a client must contain.")
+    grpc_server_use_tls: Boolean = _listening(
+        "false", "Use TLS on the gRPC port; needs `GRPC_SERVER_TLS_CERT` and `GRPC_SERVER_TLS_KEY`."
     )
-    grpc_server_use_tls: Boolean = setting(
-        Section.LISTENING, "false", "Use TLS on the gRPC port; needs `GRPC_SERVER_TLS_CERT` and `GRPC_SERVER_TLS_KEY`."
+    grpc_max_connection_age: Duration = _listening(
+        "24h", "Maximum age of a gRPC connection; after it, GOAWAY asks to reconnect. 0: no maximum."
     )
-    grpc_max_connection_age: Duration = setting(
-        Section.LISTENING, "24h", "Maximum age of a gRPC connection; after it, GOAWAY asks to reconnect. 0: no maximum."
+    grpc_max_connection_age_grace: Duration = _listening(
+        "1h", "Time for open calls after that GOAWAY; then the connection is closed. 0: no maximum."
     )
-    grpc_max_connection_age_grace: Duration = setting(
-        Section.LISTENING, "1h", "Time for open calls after that GOAWAY; then the connection is closed. 0: no maximum."
+    grpc_keepalive_time: Annotated[int, reads(duration("1s"))] = _listening(
+        "2h", "A gRPC connection that is silent for this time gets a keepalive PING.", NEW
     )
-    grpc_keepalive_time: Annotated[int, reads(duration("1s"))] = setting(
-        Section.LISTENING, "2h", "A gRPC connection that is silent for this time gets a keepalive PING.", NEW
+    grpc_keepalive_timeout: Annotated[int, reads(duration("1ms"))] = _listening(
+        "20s", "Maximum time to answer that PING; then the connection is closed.", NEW
     )
-    grpc_keepalive_timeout: Annotated[int, reads(duration("1ms"))] = setting(
-        Section.LISTENING, "20s", "Maximum time to answer that PING; then the connection is closed.", NEW
+    grpc_max_connection_idle: Duration = _listening(
+        "1h", "A gRPC connection without calls for this time gets a GOAWAY. 0: no maximum.", NEW
     )
-    grpc_max_connection_idle: Duration = setting(
-        Section.LISTENING, "1h", "A gRPC connection without calls for this time gets a GOAWAY. 0: no maximum.", NEW
+    grpc_max_connections: Count = _listening(
+        "10000", "Maximum number of open gRPC connections; 0: no maximum. `http2` only.", NEW
     )
-    grpc_max_connections: Annotated[int, reads(integer(0))] = setting(
-        Section.LISTENING, "10000", "Maximum number of open gRPC connections; 0: no maximum. `http2` only.", NEW
+    grpc_max_concurrent_streams: Annotated[int, reads(integer(1, 2**31 - 1))] = _listening(
+        "1000", "Maximum number of concurrent calls on one gRPC connection.", NEW
     )
-    grpc_max_concurrent_streams: Annotated[int, reads(integer(1, 2**31 - 1))] = setting(
-        Section.LISTENING, "1000", "Maximum number of concurrent calls on one gRPC connection.", NEW
+    grpc_max_connection_memory: Bytes = _listening(
+        "4194304", "Maximum bytes of unread responses, and of incomplete requests, of a connection. `http2` only.", NEW
     )
-    grpc_max_connection_memory: Bytes = setting(
-        Section.LISTENING,
-        "4194304",
-        "Maximum bytes of unread responses, and of incomplete requests, of a connection. `http2` only.",
-        NEW,
-    )
-    grpc_max_memory: Bytes = setting(
-        Section.LISTENING,
+    grpc_max_memory: Bytes = _listening(
         "268435456",
         "Maximum bytes that a process buffers for all gRPC connections: messages, headers. `http2` only.",
         NEW,
     )
-    grpc_max_header_list_size: Bytes = setting(
-        Section.LISTENING, "16384", "Maximum size of the headers of a call, in bytes.", NEW
+    grpc_max_header_list_size: Bytes = _listening("16384", "Maximum size of the headers of a call, in bytes.", NEW)
+    grpc_max_message_size: Bytes = _listening(
+        "131072", "Maximum size of a gRPC request message, in bytes, also after decompression.", NEW
     )
-    grpc_max_message_size: Bytes = setting(
-        Section.LISTENING, "131072", "Maximum size of a gRPC request message, in bytes, also after decompression.", NEW
+    grpc_preface_timeout: Annotated[int, reads(duration("100ms"))] = _listening(
+        "10s", "Time for a gRPC client to begin; with `http2` also to finish headers, a frame or a message.", NEW
     )
-    grpc_preface_timeout: Annotated[int, reads(duration("100ms"))] = setting(
-        Section.LISTENING,
-        "10s",
-        "Time for a gRPC client to begin; with `http2` also to finish headers, a frame or a message.",
-        NEW,
+    request_max_descriptors: Positive = _listening("100", "Maximum number of descriptors in a request.", NEW)
+    request_max_entries: Positive = _listening(
+        "1000", "Maximum number of entries in a request, of all its descriptors together.", NEW
     )
-    request_max_descriptors: Annotated[int, reads(integer(1))] = setting(
-        Section.LISTENING, "100", "Maximum number of descriptors in a request.", NEW
+    request_max_value_length: Positive = _listening(
+        "65536", "Maximum length of a key or a value in a request, in characters.", NEW
     )
-    request_max_entries: Annotated[int, reads(integer(1))] = setting(
-        Section.LISTENING, "1000", "Maximum number of entries in a request, of all its descriptors together.", NEW
+    request_max_hits: Positive = _listening("200", "Maximum number of limits that a request is charged to.", NEW)
+    http_max_connections: Positive = _listening(
+        "500", "Maximum number of HTTP connections, all ports together; a new one closes the longest idle one.", NEW
     )
-    request_max_value_length: Annotated[int, reads(integer(1))] = setting(
-        Section.LISTENING, "65536", "Maximum length of a key or a value in a request, in characters.", NEW
+    http_max_body_size: Bytes = _listening("131072", "Maximum size of the body of an HTTP request, in bytes.", NEW)
+    http_allowed_origins: Annotated[tuple[str, ...], reads(go_syntax.read_origins)] = _listening(
+        "", "Origins of other sites whose pages may POST to `/json`, separated by commas; `*` is any.", NEW
     )
-    request_max_hits: Annotated[int, reads(integer(1))] = setting(
-        Section.LISTENING, "200", "Maximum number of limits that a request is charged to.", NEW
-    )
-    http_max_connections: Annotated[int, reads(integer(1))] = setting(
-        Section.LISTENING,
-        "500",
-        "Maximum number of HTTP connections, all ports together; a new one closes the longest idle one.",
-        NEW,
-    )
-    http_max_body_size: Bytes = setting(
-        Section.LISTENING, "131072", "Maximum size of the body of an HTTP request, in bytes.", NEW
-    )
-    http_allowed_origins: Annotated[tuple[str, ...], reads(go_syntax.read_origins)] = setting(
-        Section.LISTENING,
-        "",
-        "Origins of other sites whose pages may POST to `/json`, separated by commas; `*` is any.",
-        NEW,
-    )
-    debug_allowed_hosts: Annotated[tuple[str, ...], reads(go_syntax.read_names)] = setting(
-        Section.LISTENING,
+    debug_allowed_hosts: Annotated[tuple[str, ...], reads(go_syntax.read_names)] = _listening(
         ".svc,.cluster.local,.internal",
         "Host names of the debug port in browsers, besides `localhost` and names without a dot; `*` is any.",
         NEW,
     )
-    transport: Annotated[TransportName, reads(one_of(TransportName))] = setting(
-        Section.LISTENING, "http2", "Implementation of gRPC: `http2` or `grpcio`; see docs/transports.md.", NEW, flag=""
+    transport: Annotated[TransportName, reads(one_of(TransportName))] = _listening(
+        "http2", "Implementation of gRPC: `http2` or `grpcio`; see docs/transports.md.", NEW, flag=""
     )
 
-    config_type: Annotated[ConfigType, reads(one_of(ConfigType))] = setting(
-        Section.RULES, "FILE", "Source of the rules: `FILE`. Upstream's `GRPC_XDS_SOTW` is not supported."
+    config_type: Annotated[ConfigType, reads(one_of(ConfigType))] = _rules(
+        "FILE", "Source of the rules: `FILE`. Upstream's `GRPC_XDS_SOTW` is not supported."
     )
-    runtime_root: str = setting(Section.RULES, "/srv/runtime_data/current", "Folder that contains the rules' folder.")
-    runtime_subdirectory: str = setting(Section.RULES, "", "Folder inside `RUNTIME_ROOT`.")
-    runtime_appdirectory: str = setting(Section.RULES, "config", "Folder inside that one; it has the rules files.")
-    rules_path: Path = setting(
-        Section.RULES,
-        "",
-        "Folder or file of the rules; if empty, the three `RUNTIME_` folders joined.",
-        NEW,
-        flag="--rules",
+    runtime_root: str = _rules("/srv/runtime_data/current", "Folder that contains the rules' folder.")
+    runtime_subdirectory: str = _rules("", "Folder inside `RUNTIME_ROOT`.")
+    runtime_appdirectory: str = _rules("config", "Folder inside that one; it has the rules files.")
+    rules_path: Path = _rules(
+        "", "Folder or file of the rules; if empty, the three `RUNTIME_` folders joined.", NEW, flag="--rules"
     )
-    rules_poll_interval: Annotated[int, reads(duration("10ms"))] = setting(
-        Section.RULES, "1s", "Interval at which the rules files are checked for changes.", NEW
+    rules_poll_interval: Annotated[int, reads(duration("10ms"))] = _rules(
+        "1s", "Interval at which the rules files are checked for changes.", NEW
     )
-    merge_domain_config: Boolean = setting(
-        Section.RULES, "false", "Allow several files to have rules of the same domain."
-    )
-    force_start_without_initial_config: Boolean = setting(
-        Section.RULES, "false", "Start although the rules' folder does not exist yet, and wait for it."
+    merge_domain_config: Boolean = _rules("false", "Allow several files to have rules of the same domain.")
+    force_start_without_initial_config: Boolean = _rules(
+        "false", "Start although the rules' folder does not exist yet, and wait for it."
     )
 
-    redis_type: Annotated[RedisType, reads(one_of(RedisType, empty=RedisType.SINGLE))] = setting(
-        Section.REDIS, "", "`single`, `sentinel` or `cluster`; if empty, `single`."
+    redis_type: Annotated[RedisType, reads(one_of(RedisType, empty=RedisType.SINGLE))] = _redis(
+        "", "`single`, `sentinel` or `cluster`; if empty, `single`."
     )
-    redis_socket_type: Annotated[SocketType, reads(one_of(SocketType, empty=SocketType.EITHER))] = setting(
-        Section.REDIS, "", "`tcp` or `unix`; if empty, `REDIS_URL` decides.", "upstream; `unix` there"
+    redis_socket_type: Annotated[SocketType, reads(one_of(SocketType, empty=SocketType.EITHER))] = _redis(
+        "", "`tcp` or `unix`; if empty, `REDIS_URL` decides.", "upstream; `unix` there"
     )
-    redis_url: Annotated[SecretStr, AfterValidator(_check_url)] = setting(
-        Section.REDIS,
+    redis_url: Annotated[SecretStr, AfterValidator(_check_url)] = _redis(
         "",
         "Address of Redis; docs/redis.md has all forms. If empty, `localhost:6379`.",
         "upstream; `/var/run/nutcracker/ratelimit.sock` there",
     )
-    redis_auth: SecretStr = setting(Section.REDIS, "", "Login to Redis: `password` or `user:password`.")
-    redis_sentinel_auth: SecretStr = setting(
-        Section.REDIS, "", "Login to the sentinels: `password` or `user:password`."
+    redis_auth: SecretStr = _redis("", "Login to Redis: `password` or `user:password`.")
+    redis_sentinel_auth: SecretStr = _redis("", "Login to the sentinels: `password` or `user:password`.")
+    redis_tls: Boolean = _redis("false", "Use TLS to Redis.")
+    redis_tls_cacert: str = _redis("", "File with a CA to trust, in addition to the system's.")
+    redis_tls_client_cert: str = _redis("", "File with the certificate of this client.")
+    redis_tls_client_key: str = _redis("", "File with the private key of that certificate.")
+    redis_tls_skip_hostname_verification: Boolean = _redis(
+        "false", "Do not verify that Redis's certificate is for its host name."
     )
-    redis_tls: Boolean = setting(Section.REDIS, "false", "Use TLS to Redis.")
-    redis_tls_cacert: str = setting(Section.REDIS, "", "File with a CA to trust, in addition to the system's.")
-    redis_tls_client_cert: str = setting(Section.REDIS, "", "File with the certificate of this client.")
-    redis_tls_client_key: str = setting(Section.REDIS, "", "File with the private key of that certificate.")
-    redis_tls_skip_hostname_verification: Boolean = setting(
-        Section.REDIS, "false", "Do not verify that Redis's certificate is for its host name."
+    redis_timeout: Timeout = _redis(
+        "10s", "Maximum time to connect; an attempt takes at most 2 s, then there is another one."
     )
-    redis_timeout: Timeout = setting(
-        Section.REDIS, "10s", "Maximum time to connect; an attempt takes at most 2 s, then there is another one."
+    redis_health_check_active_connection: Boolean = _redis(
+        "false", "Report NOT_SERVING while Redis cannot decide, also before the first connection."
     )
-    redis_health_check_active_connection: Boolean = setting(
-        Section.REDIS, "false", "Report NOT_SERVING while Redis cannot decide, also before the first connection."
-    )
-    cache_key_prefix: str = setting(Section.REDIS, "", "Prefix of the keys of all counters.")
-    key_format: Annotated[KeyFormat, reads(one_of(KeyFormat, empty=KeyFormat.OWN))] = setting(
-        Section.REDIS,
+    cache_key_prefix: str = _redis("", "Prefix of the keys of all counters.")
+    key_format: Annotated[KeyFormat, reads(one_of(KeyFormat, empty=KeyFormat.OWN))] = _redis(
         "own",
         "Format of keys: `own`, or `envoyproxy`: upstream's keys for fixed windows, for a gradual migration.",
         NEW,
     )
-    expiration_jitter_max_seconds: Annotated[int, reads(integer(0))] = setting(
-        Section.REDIS, "300", "Counters of fixed windows expire at most this many seconds after their window."
+    expiration_jitter_max_seconds: Count = _redis(
+        "300", "Counters of fixed windows expire at most this many seconds after their window."
     )
-    local_cache_size_in_bytes: Annotated[int, reads(integer(0))] = setting(
-        Section.REDIS,
-        "0",
-        "If > 0, a fixed window over its limit is denied locally until it ends; those hits are not counted.",
+    local_cache_size_in_bytes: Count = _redis(
+        "0", "If > 0, a fixed window over its limit is denied locally until it ends; those hits are not counted."
     )
-    refused_max_counters: Annotated[int, reads(integer(0))] = setting(
-        Section.REDIS,
+    refused_max_counters: Count = _redis(
         "100000",
         "Maximum number of denied counters remembered locally, to deny repeats without Redis; 500 bytes each.",
         NEW,
     )
-    store_deadline: Annotated[int, reads(duration("1ms", empty=0))] = setting(
-        Section.REDIS,
-        "",
-        "Maximum time for Redis to answer; if empty, the call's deadline less a margin, or `1s` without one.",
-        NEW,
+    store_deadline: Annotated[int, reads(duration("1ms", empty=0))] = _redis(
+        "", "Maximum time for Redis to answer; if empty, the call's deadline less a margin, or `1s` without one.", NEW
     )
-    on_store_failure: Annotated[StorePolicy, reads(one_of(StorePolicy))] = setting(
-        Section.REDIS,
-        "error",
-        "Answer while Redis is unavailable, if the rule has none: `error`, `open`, `closed` or `local`.",
-        NEW,
+    on_store_failure: Annotated[StorePolicy, reads(one_of(StorePolicy))] = _redis(
+        "error", "Answer while Redis is unavailable, if the rule has none: `error`, `open`, `closed` or `local`.", NEW
     )
-    instances: Annotated[int, reads(integer(1))] = setting(
-        Section.REDIS, "1", "Number of instances that share the limits; `local` grants each its share.", NEW
-    )
-    redis_persecond: Boolean = setting(
-        Section.REDIS, "false", "Keep the counters with a window of one second in a second Redis."
-    )
+    instances: Positive = _redis("1", "Number of instances that share the limits; `local` grants each its share.", NEW)
+    redis_persecond: Boolean = _redis("false", "Keep the counters with a window of one second in a second Redis.")
 
-    backend_type: Annotated[Backend, reads(one_of(Backend))] = setting(
-        Section.COUNTING,
+    backend_type: Annotated[Backend, reads(one_of(Backend))] = _counting(
         "",
         "Store of the counters: `memory` or `redis`; if empty, `redis` if `REDIS_URL` is set, else `memory`.",
         "upstream; `redis` there",
         flag="--backend",
     )
-    memory_max_counters: Annotated[int, reads(integer(1))] = setting(
-        Section.COUNTING,
+    memory_max_counters: Positive = _counting(
         "1000000",
         "Approximate maximum number of counters in memory; above it the least recently used are evicted.",
         NEW,
     )
-    memory_max_bytes: Annotated[int, reads(integer(1024 * 1024))] = setting(
-        Section.COUNTING,
+    memory_max_bytes: Annotated[int, reads(integer(1024 * 1024))] = _counting(
         str(512 * 1024 * 1024),
         "Approximate maximum size of all counters in memory, in bytes; above it the same is done.",
         NEW,
     )
-    near_limit_ratio: Annotated[float, reads(number(0, 1))] = setting(
-        Section.COUNTING, "0.8", "Fraction of a limit above which a hit counts as near the limit."
+    near_limit_ratio: Annotated[float, reads(number(0, 1))] = _counting(
+        "0.8", "Fraction of a limit above which a hit counts as near the limit."
     )
-    shadow_mode: Boolean = setting(
-        Section.COUNTING, "false", "Count and report everything, but answer OK to every request."
-    )
-    quota_mode: Boolean = setting(
-        Section.COUNTING,
-        "false",
-        "Treat every rule as if it had `quota_mode`, and a descriptor without a rule as a quota with room.",
+    shadow_mode: Boolean = _counting("false", "Count and report everything, but answer OK to every request.")
+    quota_mode: Boolean = _counting(
+        "false", "Treat every rule as if it had `quota_mode`, and a descriptor without a rule as a quota with room."
     )
 
-    limit_response_headers_enabled: Boolean = setting(Section.RESPONSES, "false", "Send the three headers below.")
-    limit_limit_header: Header = setting(Section.RESPONSES, "RateLimit-Limit", "Header with the limit.")
-    limit_remaining_header: Header = setting(
-        Section.RESPONSES, "RateLimit-Remaining", "Header with the number of requests that remain."
+    limit_response_headers_enabled: Boolean = _responses("false", "Send the three headers below.")
+    limit_limit_header: Header = _responses("RateLimit-Limit", "Header with the limit.")
+    limit_remaining_header: Header = _responses(
+        "RateLimit-Remaining", "Header with the number of requests that remain."
     )
-    limit_reset_header: Header = setting(
-        Section.RESPONSES, "RateLimit-Reset", "Header with the seconds until the limit is reset."
-    )
-    response_dynamic_metadata: Boolean = setting(
-        Section.RESPONSES, "false", "Send the request's descriptors and the rules' metadata as dynamic metadata."
+    limit_reset_header: Header = _responses("RateLimit-Reset", "Header with the seconds until the limit is reset.")
+    response_dynamic_metadata: Boolean = _responses(
+        "false", "Send the request's descriptors and the rules' metadata as dynamic metadata."
     )
 
-    metrics_max_values: Annotated[int, reads(integer(0))] = setting(
-        Section.METRICS, "1000", "Maximum number of series per rule for values of requests; `other` sums the rest.", NEW
+    metrics_max_values: Count = _metrics(
+        "1000", "Maximum number of series per rule for values of requests; `other` sums the rest.", NEW
     )
-    extra_tags: Annotated[tuple[tuple[str, str], ...], reads(go_syntax.read_labels)] = setting(
-        Section.METRICS, "", "Labels of every metric, `key:value,key2:value2`."
+    extra_tags: Annotated[tuple[tuple[str, str], ...], reads(go_syntax.read_labels)] = _metrics(
+        "", "Labels of every metric, `key:value,key2:value2`."
     )
-    use_prometheus: Boolean = setting(
-        Section.METRICS, "false", "Serve metrics on one more address, that of `PROMETHEUS_ADDR`."
+    use_prometheus: Boolean = _metrics("false", "Serve metrics on one more address, that of `PROMETHEUS_ADDR`.")
+    prometheus_addr: Annotated[Tcp, reads(go_syntax.read_address)] = _metrics(
+        ":9090", "Address and port of that listener."
     )
-    prometheus_addr: Annotated[Tcp, reads(go_syntax.read_address)] = setting(
-        Section.METRICS, ":9090", "Address and port of that listener."
+    prometheus_path: Annotated[str, reads(go_syntax.read_path)] = _metrics("/metrics", "Path of the metrics there.")
+
+    log_level: Annotated[LogLevel, reads(one_of(LogLevel, warn=LogLevel.WARNING))] = _logging(
+        "info", f"Lowest level that is logged: {', '.join(LogLevel)}.", "upstream; `WARN` there", flag=""
     )
-    prometheus_path: Annotated[str, reads(go_syntax.read_path)] = setting(
-        Section.METRICS, "/metrics", "Path of the metrics there."
+    log_format: Annotated[LogFormat, reads(one_of(LogFormat, empty=LogFormat.TEXT))] = _logging(
+        "text", "Format of log lines: `text` or `json`.", flag=""
     )
 
-    log_level: Annotated[LogLevel, reads(one_of(LogLevel, warn=LogLevel.WARNING))] = setting(
-        Section.LOGGING,
-        "info",
-        f"Lowest level that is logged: {', '.join(LogLevel)}.",
-        "upstream; `WARN` there",
-        flag="",
-    )
-    log_format: Annotated[LogFormat, reads(one_of(LogFormat, empty=LogFormat.TEXT))] = setting(
-        Section.LOGGING, "text", "Format of log lines: `text` or `json`.", flag=""
-    )
-
-    workers: Annotated[int, reads(read_workers)] = setting(
-        Section.PROCESS,
+    workers: Annotated[int, reads(read_workers)] = _process(
         "1",
         "Processes that answer calls; `auto`: one per CPU. More than 1 needs Redis and `TRANSPORT=http2`.",
         NEW,
         flag="",
     )
-    drain_seconds: Annotated[float, reads(number(0, 3600, "number of seconds"))] = setting(
-        Section.PROCESS, "5", "Seconds from the moment health says NOT_SERVING until the ports close.", NEW, flag=""
+    drain_seconds: Annotated[float, reads(number(0, 3600, "number of seconds"))] = _process(
+        "5", "Seconds from the moment health says NOT_SERVING until the ports close.", NEW, flag=""
     )
-    drain_timeout: Duration = setting(Section.PROCESS, "30s", "Maximum time for open calls to finish after that.", NEW)
+    drain_timeout: Duration = _process("30s", "Maximum time for open calls to finish after that.", NEW)
 
     @property
     def redis(self) -> RedisSettings:
