@@ -107,33 +107,29 @@ LEAVING: Final = ConnectionState.LEAVING
 CLOSED: Final = ConnectionState.CLOSED
 
 
-class _On(Enum):
-    """Where a frame may be."""
-
-    ANY = auto()
-    CONNECTION = auto()
-    """Stream 0."""
-    STREAM = auto()
-    OPENED_STREAM = auto()
-    OPENED_STREAM_OR_CONNECTION = auto()
-
-
-_ONLY_STREAMS: Final = frozenset({_On.STREAM, _On.OPENED_STREAM})
-_OPENED: Final = frozenset({_On.OPENED_STREAM, _On.OPENED_STREAM_OR_CONNECTION})
-
-
 class _Rule(NamedTuple):
     """A row of the table of frames."""
 
     bound: Bound | None
     """Which limit it may run into, as it takes one from the budget."""
-    where: _On
+    on_connection: bool
+    """It may be on stream 0."""
+    on_stream: bool
+    """It may be on other streams."""
+    opened: bool
+    """A stream must have been opened before."""
     size: int | None
     act: Callable[[Any, int, int, bytes], None]
 
 
 class Connection:
     """A connection that a client opened; `wake` is called when there is output or an event that comes from no read."""
+
+    __slots__ = (
+        *("_acknowledged", "_at", "_budget", "_buffer", "_counts", "_largest_request", "_limits"),
+        *("_most_stream", "_out", "_receive_window", "_refusal", "_table_announced", "_tick", "block"),
+        *("error", "frames_finished", "headers", "last_stream", "state", "stopped", "streams"),
+    )
 
     def __init__(
         self,
@@ -204,7 +200,7 @@ class Connection:
         """The client began the preface, a frame or a header block, and must send the rest."""
         if len(self._buffer) > self._at or self.block is not None:
             return True
-        return self.state in {_PREFACE, _SETTINGS}
+        return self.state is _PREFACE or self.state is _SETTINGS
 
     @property
     def weight(self) -> int:
@@ -462,12 +458,12 @@ class Connection:
             if self._budget < 0:
                 raise _too_many(rule.bound)
         if number:
-            if rule.where is _On.CONNECTION:
+            if not rule.on_stream:
                 raise WireError(Code.PROTOCOL_ERROR, "a frame of the connection is on a stream (6)")
             # A stream after the last one of our second GOAWAY may be open for the client, and is ignored: 6.8.
-            if self.last_stream < number <= self._most_stream and rule.where in _OPENED:
+            if rule.opened and self.last_stream < number <= self._most_stream:
                 raise WireError(Code.PROTOCOL_ERROR, "a frame is on a stream that was never opened (5.1)")
-        elif rule.where in _ONLY_STREAMS:
+        elif not rule.on_connection:
             raise WireError(Code.PROTOCOL_ERROR, "a frame of a stream is on stream 0 (6)")
         if rule.size is not None and len(payload) != rule.size:
             problem = f"a frame of {len(payload)} bytes, it must have {rule.size} (6)"
@@ -641,19 +637,20 @@ class Connection:
     def _ignore(self, _flags: int, _number: int, _payload: bytes) -> None:
         """4.1: "Implementations MUST ignore and discard frames of unknown types"."""
 
+    # bound, on_connection, on_stream, opened, size, act
     _RULES: ClassVar[dict[int, _Rule]] = {
-        frames.DATA: _Rule(None, _On.OPENED_STREAM, None, _data),
-        frames.HEADERS: _Rule(None, _On.STREAM, None, _headers),
-        frames.PRIORITY: _Rule(Bound.PRIORITIES, _On.STREAM, None, _priority),
-        frames.RST_STREAM: _Rule(Bound.RESETS, _On.OPENED_STREAM, 4, _rst_stream),
-        frames.SETTINGS: _Rule(Bound.SETTINGS, _On.CONNECTION, None, _settings),
-        frames.PUSH_PROMISE: _Rule(None, _On.ANY, None, _push_promise),
-        frames.PING: _Rule(Bound.PINGS, _On.CONNECTION, 8, _ping),
-        frames.GOAWAY: _Rule(Bound.UNKNOWN_FRAMES, _On.CONNECTION, None, _goaway),
-        frames.WINDOW_UPDATE: _Rule(Bound.WINDOW_UPDATES, _On.OPENED_STREAM_OR_CONNECTION, 4, _window_update),
-        frames.CONTINUATION: _Rule(None, _On.STREAM, None, _continuation),
+        frames.DATA: _Rule(None, False, True, True, None, _data),
+        frames.HEADERS: _Rule(None, False, True, False, None, _headers),
+        frames.PRIORITY: _Rule(Bound.PRIORITIES, False, True, False, None, _priority),
+        frames.RST_STREAM: _Rule(Bound.RESETS, False, True, True, 4, _rst_stream),
+        frames.SETTINGS: _Rule(Bound.SETTINGS, True, False, False, None, _settings),
+        frames.PUSH_PROMISE: _Rule(None, True, True, False, None, _push_promise),
+        frames.PING: _Rule(Bound.PINGS, True, False, False, 8, _ping),
+        frames.GOAWAY: _Rule(Bound.UNKNOWN_FRAMES, True, False, False, None, _goaway),
+        frames.WINDOW_UPDATE: _Rule(Bound.WINDOW_UPDATES, True, True, True, 4, _window_update),
+        frames.CONTINUATION: _Rule(None, False, True, False, None, _continuation),
     }
-    _UNKNOWN: ClassVar[_Rule] = _Rule(Bound.UNKNOWN_FRAMES, _On.ANY, None, _ignore)
+    _UNKNOWN: ClassVar[_Rule] = _Rule(Bound.UNKNOWN_FRAMES, True, True, False, None, _ignore)
 
 
 @lru_cache(8)

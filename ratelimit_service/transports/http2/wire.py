@@ -88,6 +88,13 @@ class StreamSender:
 class Wire(asyncio.Protocol):
     """One connection; `on_lost` is called once, when it is over."""
 
+    __slots__ = (
+        *("_arrived", "_counts", "_data", "_lingering", "_loop", "_memory", "_on_lost", "_queue", "_reads"),
+        *("_senders", "_session", "_shared", "_streams", "_tick", "_unanswered", "connection", "cost"),
+        *("data_came", "end_reason", "finish_tag", "handshaking", "host", "lost", "opened", "received"),
+        *("scheduled", "sent", "transport", "weight", "write_paused"),
+    )
+
     transport: asyncio.Transport
     host: Host
 
