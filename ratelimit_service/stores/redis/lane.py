@@ -344,7 +344,7 @@ class Lane:
         first = parts[0].request
         if now > first.deadline - first.granted * CLOSE:
             pending.close_calls += sum(part.request.is_close(now) for part in parts)
-        changed = call.group.script.decode(reply, call.runs)
+        changed = call.script.decode(reply, call.runs)
         if changed and self._denied is not None:
             self._denied.learn(changed, call.sent)
         for part in parts:
@@ -372,7 +372,7 @@ class Lane:
         match code_of(error):
             case "NOSCRIPT" if self._link is not None:
                 # One call brings the text; the others go by name behind it, since a connection keeps their order.
-                sha = call.group.script.sha
+                sha = call.script.sha
                 known = sha in self._loading.values()
                 if not known:
                     self._loading[call] = sha

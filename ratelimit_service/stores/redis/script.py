@@ -100,14 +100,15 @@ class Part:
 class ScriptCall:
     """One EVALSHA command, and the parts of requests in it."""
 
-    __slots__ = ("asking", "asking_error", "command", "group", "parts", "runs", "sent", "tries")
+    __slots__ = ("asking", "asking_error", "command", "group", "parts", "runs", "script", "sent", "tries")
 
     def __init__(self, group: Group, parts: Sequence[Part]) -> None:
         self.group = group
+        self.script = script = group.script
         self.parts = parts
         names = None if parts[0].names is None else [part.names or () for part in parts]
-        keys, arguments, self.runs = group.script.encode(list(map(_hits, parts)), names)
-        self.command = ("EVALSHA", group.script.sha, len(keys), *keys, *arguments)
+        keys, arguments, self.runs = script.encode(list(map(_hits, parts)), names)
+        self.command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
         """For a server that has the script."""
         self.tries = 0
         self.sent = 0.0
@@ -136,7 +137,7 @@ class ScriptCall:
     def with_text(self) -> tuple[str | int, ...]:
         """The command for a server that does not have the script."""
         _, _, *arguments = self.command
-        return ("EVAL", self.group.script.text, *arguments)
+        return ("EVAL", self.script.text, *arguments)
 
 
 def largest_bundle(hits: Sequence[Hit]) -> int:

@@ -217,6 +217,7 @@ class Cluster:
         self._target = target
         self._opener = opener
         self._context = context
+        self._pending = context.pending
         self._reset_key = reset_key
         self._nodes: dict[Address, Lane] = {}
         self._slots: list[Lane | None] = [None] * SLOTS
@@ -307,7 +308,7 @@ class Cluster:
             self.start()
 
     def _fail(self, part: Part, fault: Fault) -> None:
-        self._context.pending.fail(part.request, part.hits, fault)
+        self._pending.fail(part.request, part.hits, fault)
 
     def _request_map(self) -> None:
         """Read the map again, soon."""
