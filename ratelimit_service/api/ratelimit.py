@@ -67,8 +67,7 @@ class ShouldRateLimit:
             try:
                 plan = self._plan(body)
             except RpcError as error:
-                limiter.totals.service_errors += 1
-                limiter.domains.other.failed += 1
+                limiter.count_unplanned()
                 self._finish(body, reply, started, error)
                 return None
         response = limiter.decide_now(plan, self._encode, body)

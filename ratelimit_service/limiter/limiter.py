@@ -80,6 +80,11 @@ class Limiter:
             raise RpcError(Status.UNAVAILABLE, "no rate limit configuration loaded")
         return self._planner.plan(request, self._book, self.edition)
 
+    def count_unplanned(self) -> None:
+        """Count a request that ends with an error before it has a plan."""
+        self.totals.service_errors += 1
+        self.domains.other.failed += 1
+
     def decide_now(self, plan: Plan, encode: Callable[[Verdict, bytes], T], body: bytes) -> T | None:
         """Charge the plan, judge it, encode the verdict. None if the store cannot answer at once; then nothing is done.
 
