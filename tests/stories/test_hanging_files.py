@@ -11,7 +11,7 @@ import pytest
 from tests import hanging
 from tests.processes import Service, ask, start_service
 from tests.transports.certificates import Issued, authority, issue
-from tests.workers.crew import callers
+from tests.workers.pool import callers
 
 RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 100}}]\n"
 REMOTE = "domain: api\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 100}}]\n"

@@ -18,17 +18,17 @@ from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import R
 from tests import peers
 from tests.processes import ROOT, ask
 from tests.stories import test_redis_story
-from tests.workers.crew import ASK, RULES, Caller, Load, callers, start_crew
+from tests.workers.pool import ASK, RULES, Caller, Load, callers, start_pool
 
 
 @pytest.mark.slow
 def test_several_workers_admit_exactly_the_limit(tmp_path: Path) -> None:
     kinds = ("few:1", "many:3", "bucket:7", "log:1")
-    with start_crew(tmp_path, 3, rules=test_redis_story.RULES) as crew, ExitStack() as stack:
+    with start_pool(tmp_path, 3, rules=test_redis_story.RULES) as pool, ExitStack() as stack:
         script = Path(test_redis_story.__file__).with_name("redis_caller.py")
         started = [
             subprocess.Popen(
-                [sys.executable, str(script), str(crew.service.grpc_port), "120", *kinds],
+                [sys.executable, str(script), str(pool.service.grpc_port), "120", *kinds],
                 env={"PYTHONPATH": str(ROOT)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -42,7 +42,7 @@ def test_several_workers_admit_exactly_the_limit(tmp_path: Path) -> None:
         for caller in started:
             assert caller.stdout is not None
             assert caller.stdout.readline() == "ready\n"
-        crew.wait_for_loads(2, 2, 2)
+        pool.wait_for_loads(2, 2, 2)
         for caller in started:
             assert caller.stdin is not None
             caller.stdin.write("go\n")
@@ -55,39 +55,39 @@ def test_several_workers_admit_exactly_the_limit(tmp_path: Path) -> None:
 
 
 def test_what_is_shown_are_sums_of_all_workers(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 3) as crew, callers(crew.service.grpc_port, 6) as six:
-        crew.wait_for_loads(2, 2, 2)
+    with start_pool(tmp_path, 3) as pool, callers(pool.service.grpc_port, 6) as six:
+        pool.wait_for_loads(2, 2, 2)
         with Load(six) as load:
             load.wait_for(20)
         asked = 6 + sum(load.answers)
 
         assert not load.failed
         labels = '{grpc_method="ShouldRateLimit"}'
-        crew.wait_for_metric("ratelimit_service_total_requests", asked)
-        assert crew.metric(f"ratelimit_service_response_time_seconds_count{labels}") == asked
-        assert crew.metric('ratelimit_store_answer_seconds_count{store="redis"}') == asked
-        assert crew.metric('ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"}') == asked
-        assert crew.metric('ratelimit_requests_total{domain="shop",outcome="allowed"}') == asked
-        assert crew.metric("ratelimit_grpc_connections ") == 6
-        assert crew.status["rules"][0]["within"] == asked
-        stats = ask(crew.service.debug_port, "/stats").body
+        pool.wait_for_metric("ratelimit_service_total_requests", asked)
+        assert pool.metric(f"ratelimit_service_response_time_seconds_count{labels}") == asked
+        assert pool.metric('ratelimit_store_answer_seconds_count{store="redis"}') == asked
+        assert pool.metric('ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"}') == asked
+        assert pool.metric('ratelimit_requests_total{domain="shop",outcome="allowed"}') == asked
+        assert pool.metric("ratelimit_grpc_connections ") == 6
+        assert pool.status["rules"][0]["within"] == asked
+        stats = ask(pool.service.debug_port, "/stats").body
         assert f"ratelimit.service.rate_limit.shop.user.within_limit: {asked}\n" in stats
         assert f"ratelimit_server.ShouldRateLimit.total_requests: {asked}\n" in stats
-        assert "shop.user: unit=YEAR requests_per_unit=1000000" in ask(crew.service.debug_port, "/rlconfig").body
+        assert "shop.user: unit=YEAR requests_per_unit=1000000" in ask(pool.service.debug_port, "/rlconfig").body
 
 
 def test_nothing_that_counts_up_ever_goes_back_or_vanishes(tmp_path: Path) -> None:
     """While workers are killed one after the other, and the rules change."""
     seen: list[dict[str, float]] = []
-    with start_crew(tmp_path, 3) as crew, callers(crew.service.grpc_port, 6) as six, Load(six) as load:
+    with start_pool(tmp_path, 3) as pool, callers(pool.service.grpc_port, 6) as six, Load(six) as load:
         load.wait_for(20)
-        for number, pid in crew.pids.items():
+        for number, pid in pool.pids.items():
             os.kill(pid, signal.SIGKILL)
-            crew.service.write_rules(RULES.replace("1000000", f"{number}000000"))
-            while crew.pids.get(number, pid) == pid:
-                seen.append(counted(crew.service.metrics()))
+            pool.service.write_rules(RULES.replace("1000000", f"{number}000000"))
+            while pool.pids.get(number, pid) == pid:
+                seen.append(counted(pool.service.metrics()))
             load.wait_for(5)
-        seen.append(counted(crew.service.metrics()))
+        seen.append(counted(pool.service.metrics()))
 
     assert len(seen[0]) > 100
     for before, after in pairwise(seen):
@@ -106,15 +106,15 @@ def counted(metrics: str) -> dict[str, float]:
 
 
 def test_counts_go_on_across_a_reload(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2) as crew, callers(crew.service.grpc_port, 4) as four:
+    with start_pool(tmp_path, 2) as pool, callers(pool.service.grpc_port, 4) as four:
         more = "domain: shop\ndescriptors:\n  - {key: user, rate_limit: {unit: year, requests_per_unit: 5000}}\n"
-        crew.service.write_rules(more + "  - {key: other, rate_limit: {unit: year, requests_per_unit: 1}}\n")
-        crew.service.wait_until(lambda: crew.service.log.count("rules loaded") == 2, "they are loaded")
+        pool.service.write_rules(more + "  - {key: other, rate_limit: {unit: year, requests_per_unit: 1}}\n")
+        pool.service.wait_until(lambda: pool.service.log.count("rules loaded") == 2, "they are loaded")
         for caller in four:
             caller.ask()
 
-        crew.wait_for_metric('ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"}', 8)
-        assert crew.metric('ratelimit_service_rate_limit_total_hits{domain="shop",key1="other"}') == 0
+        pool.wait_for_metric('ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"}', 8)
+        assert pool.metric('ratelimit_service_rate_limit_total_hits{domain="shop",key1="other"}') == 0
 
 
 @pytest.mark.parametrize(
@@ -130,42 +130,42 @@ def test_without_redis_all_workers_together_let_their_instance_s_share_through(
 ) -> None:
     rules = RULES.replace("1000000", str(limit))
     environ = {"ON_STORE_FAILURE": "local", "INSTANCES": str(instances), "STORE_DEADLINE": "50ms"}
-    with start_crew(tmp_path, workers, environ, rules) as crew, ExitStack() as stack:
-        crew.redis.kill()
-        crew.wait_for_metric('ratelimit_store_healthy{store="redis"}', 0)
-        many = [Caller(crew.service.grpc_port) for _ in range(12)]
+    with start_pool(tmp_path, workers, environ, rules) as pool, ExitStack() as stack:
+        pool.redis.kill()
+        pool.wait_for_metric('ratelimit_store_healthy{store="redis"}', 0)
+        many = [Caller(pool.service.grpc_port) for _ in range(12)]
         for caller in many:
             stack.callback(caller.close)
         codes = [caller.ask().overall_code for _ in range(15) for caller in many]
-        crew.wait_for_loads(*[12 // workers] * workers)
+        pool.wait_for_loads(*[12 // workers] * workers)
         allowed = '{domain="shop",key1="user",policy="local",outcome="allowed"}'
-        crew.wait_for_metric(f"ratelimit_rule_policy_answers_total{allowed}", share)
+        pool.wait_for_metric(f"ratelimit_rule_policy_answers_total{allowed}", share)
 
     assert codes.count(RateLimitResponse.OK) == share
     assert set(codes[-12:]) == {RateLimitResponse.OVER_LIMIT}
 
 
 def test_health_of_the_parent_follows_that_of_the_workers(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2) as crew:
-        crew.wait_for_metric('ratelimit_store_healthy{store="redis"}', 1)
-        crew.redis.kill()
-        crew.wait_for_metric('ratelimit_store_healthy{store="redis"}', 0)
+    with start_pool(tmp_path, 2) as pool:
+        pool.wait_for_metric('ratelimit_store_healthy{store="redis"}', 1)
+        pool.redis.kill()
+        pool.wait_for_metric('ratelimit_store_healthy{store="redis"}', 0)
 
-        assert crew.metric("ratelimit_serving") == 1
-        assert crew.post(ASK).status == 503
+        assert pool.metric("ratelimit_serving") == 1
+        assert pool.post(ASK).status == 503
 
 
 def test_health_says_no_when_no_worker_has_the_redis_that_it_needs(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2, {"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION": "true"}) as crew:
-        crew.redis.kill()
+    with start_pool(tmp_path, 2, {"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION": "true"}) as pool:
+        pool.redis.kill()
 
-        crew.service.wait_until(lambda: not crew.service.healthy, "health follows the workers'")
+        pool.service.wait_until(lambda: not pool.service.healthy, "health follows the workers'")
 
 
 def test_the_processes_memory_and_time_are_summed(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 3) as crew:
-        resident = crew.metric("process_resident_memory_bytes")
-        own = Path(f"/proc/{crew.service.pid}/statm").read_text().split()[1]
+    with start_pool(tmp_path, 3) as pool:
+        resident = pool.metric("process_resident_memory_bytes")
+        own = Path(f"/proc/{pool.service.pid}/statm").read_text().split()[1]
 
     assert resident > 3 * int(own) * 4096
 
@@ -174,12 +174,12 @@ def test_h2load_loses_no_request_over_workers(tmp_path: Path) -> None:
     body = tmp_path / "question"
     message = bytes.fromhex("0a0473686f70120d0a0b0a0475736572120361646112")[:-1]
     body.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
-    with start_crew(tmp_path, 2) as crew:
+    with start_pool(tmp_path, 2) as pool:
         command = [str(peers.h2load()), "-n", "20000", "-c", "8", "-m", "25", "-d", str(body)]
         command += ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-        url = f"http://127.0.0.1:{crew.service.grpc_port}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+        url = f"http://127.0.0.1:{pool.service.grpc_port}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
         report = subprocess.run([*command, url], capture_output=True, text=True, check=True, timeout=120).stdout
-        crew.wait_for_metric('ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"}', 20_000)
+        pool.wait_for_metric('ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"}', 20_000)
 
     assert "20000 succeeded, 0 failed, 0 errored, 0 timeout" in report
     assert re.search(r"status codes: 20000 2xx", report)

@@ -12,7 +12,7 @@ import pytest
 from tests import hanging
 from tests.processes import ROOT
 from tests.transports.certificates import Issued, authority, issue
-from tests.workers.crew import RULES, SECONDS, Caller, Load, callers, start_crew
+from tests.workers.pool import RULES, SECONDS, Caller, Load, callers, start_pool
 
 FAULTS = Path(__file__).with_name("faults")
 
@@ -20,33 +20,33 @@ FAULTS = Path(__file__).with_name("faults")
 @pytest.mark.slow
 def test_a_busy_worker_is_not_killed_and_one_that_waits_for_ever_is(tmp_path: Path) -> None:
     environ = {"PYTHONPATH": f"{FAULTS}:{ROOT}"}
-    with start_crew(tmp_path, 3, environ) as crew, ExitStack() as stack:
+    with start_pool(tmp_path, 3, environ) as pool, ExitStack() as stack:
         of: dict[int, list[Caller]] = {1: [], 2: [], 3: []}
         for _ in range(6):
-            fewer = crew.connections
-            (caller,) = stack.enter_context(callers(crew.service.grpc_port, 1))
-            of[next(number for number, count in crew.connections.items() if count > fewer[number])].append(caller)
-        before = crew.pids
+            fewer = pool.connections
+            (caller,) = stack.enter_context(callers(pool.service.grpc_port, 1))
+            of[next(number for number, count in pool.connections.items() if count > fewer[number])].append(caller)
+        before = pool.pids
         busy, waiting = before[1], before[2]
-        pool = stack.enter_context(ThreadPoolExecutor())
+        threads = stack.enter_context(ThreadPoolExecutor())
         with Load(of[3]) as load:
             os.kill(busy, signal.SIGUSR1)
             os.kill(waiting, signal.SIGUSR2)
-            asked = [pool.submit(caller.ask, 10 * SECONDS) for caller in of[1]]
+            asked = [threads.submit(caller.ask, 10 * SECONDS) for caller in of[1]]
             killed = "worker 2 has said nothing and used no CPU for 30 s: it is killed"
-            crew.service.wait_until(lambda: killed in crew.service.log, "it is killed", 2 * SECONDS)
-            crew.wait_for_another(2, waiting)
+            pool.service.wait_until(lambda: killed in pool.service.log, "it is killed", 2 * SECONDS)
+            pool.wait_for_another(2, waiting)
             left_alone = "worker 1 has said nothing for 30 s and is busy: its calls wait"
-            crew.service.wait_until(lambda: left_alone in crew.service.log, "it is told", 2 * SECONDS)
+            pool.service.wait_until(lambda: left_alone in pool.service.log, "it is told", 2 * SECONDS)
             (tmp_path / "service" / "GO_ON").touch()
             answers = [future.result(SECONDS) for future in asked]
             load.wait_for(10)
-            crew.service.wait_until(lambda: len(crew.pids) == 3, "all are ready")
+            pool.service.wait_until(lambda: len(pool.pids) == 3, "all are ready")
 
         assert [len(answer.statuses) for answer in answers] == [1, 1]
-        assert (crew.pids[1], crew.pids[3]) == (busy, before[3])
+        assert (pool.pids[1], pool.pids[3]) == (busy, before[3])
         assert load.errors == [[], []]
-        assert crew.metric("ratelimit_worker_deaths_total") == 1
+        assert pool.metric("ratelimit_worker_deaths_total") == 1
 
 
 @pytest.mark.skipif(not hanging.can_hang(), reason="a process may not mount what it serves itself")
@@ -62,15 +62,15 @@ def test_a_file_system_that_hangs_stops_neither_the_parent_nor_the_workers(tmp_p
     prefix = hanging.command(mount, own.cert, tmp_path / "pid")
     credentials = grpc.ssl_channel_credentials(ca.cert.read_bytes())
     environ = Issued(mount / own.cert.name, own.key).environ
-    with start_crew(tmp_path, 2, environ, rules, prefix=prefix) as crew:
-        pids = crew.pids
-        with callers(crew.service.grpc_port, 2, credentials) as two, Load(two) as load:
+    with start_pool(tmp_path, 2, environ, rules, prefix=prefix) as pool:
+        pids = pool.pids
+        with callers(pool.service.grpc_port, 2, credentials) as two, Load(two) as load:
             hanging.Server(tmp_path / "pid").hang()
-            with callers(crew.service.grpc_port, 4, credentials):  # each has had its answer
-                crew.wait_for_metric("ratelimit_reload_last_attempt_successful", 0)
-                crew.wait_for_metric("ratelimit_tls_reload_last_attempt_successful", 0)
+            with callers(pool.service.grpc_port, 4, credentials):  # each has had its answer
+                pool.wait_for_metric("ratelimit_reload_last_attempt_successful", 0)
+                pool.wait_for_metric("ratelimit_tls_reload_last_attempt_successful", 0)
             load.wait_for(10)
 
         assert load.errors == [[], []]
-        assert crew.pids == pids
-        assert crew.service.stop() == 0
+        assert pool.pids == pids
+        assert pool.service.stop() == 0

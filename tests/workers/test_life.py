@@ -20,37 +20,37 @@ from tests.processes import ask, eventually, start_service
 from tests.redis import start_redis
 from tests.stories.test_life import run
 from tests.transports.certificates import Issued, authority, expired, issue
-from tests.workers.crew import ASK, RULES, SECONDS, Load, callers, gone, start_crew
+from tests.workers.pool import ASK, RULES, SECONDS, Load, callers, gone, start_pool
 
 
 def test_each_worker_that_dies_soon_is_replaced_later_than_the_last(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2) as crew:
-        pid = crew.pids[2]
+    with start_pool(tmp_path, 2) as pool:
+        pid = pool.pids[2]
         os.kill(pid, signal.SIGKILL)
         for _ in range(2):
-            pid = crew.wait_for_another(2, pid)
+            pid = pool.wait_for_another(2, pid)
             os.kill(pid, signal.SIGKILL)
-        crew.service.wait_until(lambda: crew.service.log.count("worker 2 with pid") == 3, "three deaths are told")
+        pool.service.wait_until(lambda: pool.service.log.count("worker 2 with pid") == 3, "three deaths are told")
 
-        assert re.findall(r"worker 2 .* replaced in ([\d.]+) s", crew.service.log) == ["0.1", "0.2", "0.4"]
+        assert re.findall(r"worker 2 .* replaced in ([\d.]+) s", pool.service.log) == ["0.1", "0.2", "0.4"]
 
 
 @pytest.mark.slow
 def test_a_worker_that_hangs_for_good_is_replaced_and_after_as_long_a_life_pauses_begin_anew(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2) as crew:
+    with start_pool(tmp_path, 2) as pool:
         for _ in range(2):
-            pid = crew.pids[2]
+            pid = pool.pids[2]
             os.kill(pid, signal.SIGKILL)
-            crew.wait_for_another(2, pid)
-        hanging, living = crew.pids[1], crew.pids[2]
-        crew.stop(hanging)
+            pool.wait_for_another(2, pid)
+        hanging, living = pool.pids[1], pool.pids[2]
+        pool.stop(hanging)
         told = "worker 1 has said nothing and used no CPU for 30 s: it is killed"
-        crew.service.wait_until(lambda: told in crew.service.log, "it is killed", 2 * SECONDS)
-        crew.wait_for_another(1, hanging)
+        pool.service.wait_until(lambda: told in pool.service.log, "it is killed", 2 * SECONDS)
+        pool.wait_for_another(1, hanging)
         os.kill(living, signal.SIGKILL)
-        crew.wait_for_another(2, living)
+        pool.wait_for_another(2, living)
 
-        pauses = re.findall(r"worker (\d) .* replaced in ([\d.]+) s", crew.service.log)
+        pauses = re.findall(r"worker (\d) .* replaced in ([\d.]+) s", pool.service.log)
 
     assert pauses == [("2", "0.1"), ("2", "0.2"), ("1", "0.1"), ("2", "0.1")]
 
@@ -60,49 +60,49 @@ def test_a_worker_that_is_about_to_be_replaced_is_not_when_the_service_stops(tmp
     """A worker that starts says that the certificate has expired: so its starts can be counted."""
     own = issue(authority(tmp_path), "server", "IP:127.0.0.1")
     cert = expired(Issued(tmp_path / "ca.pem", tmp_path / "ca.key"), own)
-    with start_crew(tmp_path, 2, Issued(cert, own.key).environ) as crew:
-        pid = crew.pids[2]
+    with start_pool(tmp_path, 2, Issued(cert, own.key).environ) as pool:
+        pid = pool.pids[2]
         os.kill(pid, signal.SIGKILL)
         for _ in range(5):
-            pid = crew.wait_for_another(2, pid)
+            pid = pool.wait_for_another(2, pid)
             os.kill(pid, signal.SIGKILL)
-        crew.service.wait_until(lambda: "replaced in 3.2 s" in crew.service.log, "there is time before the next")
-        code = crew.service.stop()
+        pool.service.wait_until(lambda: "replaced in 3.2 s" in pool.service.log, "there is time before the next")
+        code = pool.service.stop()
 
         assert code == 0
-        assert crew.service.log.count("it has expired") == 2 + 5
+        assert pool.service.log.count("it has expired") == 2 + 5
 
 
 def test_when_the_parent_is_killed_the_workers_finish_and_go(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2) as crew, callers(crew.service.grpc_port, 2) as two:
-        pids = crew.pids.values()
+    with start_pool(tmp_path, 2) as pool, callers(pool.service.grpc_port, 2) as two:
+        pids = pool.pids.values()
         with Load(two):
-            crew.service.kill()
+            pool.service.kill()
             eventually(lambda: all(map(gone, pids)), "the workers are gone")
 
-        assert crew.service.log.count("the parent is gone") == 2
+        assert pool.service.log.count("the parent is gone") == 2
 
 
 def test_sigterm_to_every_process_drains_as_sigterm_to_the_parent(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2, {"DRAIN_SECONDS": "5"}) as crew:
-        pids = crew.pids.values()
-        for pid in (*pids, crew.service.pid):
+    with start_pool(tmp_path, 2, {"DRAIN_SECONDS": "5"}) as pool:
+        pids = pool.pids.values()
+        for pid in (*pids, pool.service.pid):
             os.kill(pid, signal.SIGTERM)
-        crew.service.wait_until(lambda: not crew.service.healthy, "health says no while the ports are open")
-        with callers(crew.service.grpc_port, 2):
-            assert crew.post(ASK).status == 200
+        pool.service.wait_until(lambda: not pool.service.healthy, "health says no while the ports are open")
+        with callers(pool.service.grpc_port, 2):
+            assert pool.post(ASK).status == 200
 
-        assert crew.service.wait() == 0
+        assert pool.service.wait() == 0
         assert all(map(gone, pids))
-        assert crew.service.log.rstrip().endswith("stopped")
+        assert pool.service.log.rstrip().endswith("stopped")
 
 
 def test_all_workers_say_that_they_drain(tmp_path: Path) -> None:
     client = Path(__file__).parents[1] / "api" / "health_client.py"
-    with start_crew(tmp_path, 2, {"DRAIN_SECONDS": "3600"}) as crew, ExitStack() as stack:
+    with start_pool(tmp_path, 2, {"DRAIN_SECONDS": "3600"}) as pool, ExitStack() as stack:
         outputs = []
         for _ in range(2):
-            command = [sys.executable, str(client), f"127.0.0.1:{crew.service.grpc_port}", "watch", ""]
+            command = [sys.executable, str(client), f"127.0.0.1:{pool.service.grpc_port}", "watch", ""]
             environ = {"PYTHONPATH": str(peers.grpc_peers())}
             watching = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
             stack.enter_context(watching)
@@ -110,8 +110,8 @@ def test_all_workers_say_that_they_drain(tmp_path: Path) -> None:
             assert watching.stdout is not None
             outputs.append(watching.stdout)
         before = [output.readline() for output in outputs]
-        loads = crew.loads
-        crew.service.send(signal.SIGTERM)
+        loads = pool.loads
+        pool.service.send(signal.SIGTERM)
         after = [output.readline() for output in outputs]
 
     assert loads == [1, 1]
@@ -120,25 +120,25 @@ def test_all_workers_say_that_they_drain(tmp_path: Path) -> None:
 
 def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
     path = tmp_path / "grpc.sock"
-    with start_crew(tmp_path, 2, {"DRAIN_SECONDS": "3600", "GRPC_UDS": str(path)}) as crew:
-        pids = crew.pids.values()
-        crew.service.send(signal.SIGTERM)
-        crew.service.wait_until(lambda: "draining" in crew.service.log, "it drains")
-        crew.service.send(signal.SIGINT)
+    with start_pool(tmp_path, 2, {"DRAIN_SECONDS": "3600", "GRPC_UDS": str(path)}) as pool:
+        pids = pool.pids.values()
+        pool.service.send(signal.SIGTERM)
+        pool.service.wait_until(lambda: "draining" in pool.service.log, "it drains")
+        pool.service.send(signal.SIGINT)
 
-        assert crew.service.wait() == 128 + signal.SIGINT
+        assert pool.service.wait() == 128 + signal.SIGINT
         assert not path.exists()
         eventually(lambda: all(map(gone, pids)), "the workers are gone")
 
 
 @pytest.mark.slow
 def test_a_worker_that_hangs_for_good_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2, {"DRAIN_TIMEOUT": "1h"}) as crew:
-        crew.stop(crew.pids[1])
-        crew.service.send(signal.SIGTERM)
+    with start_pool(tmp_path, 2, {"DRAIN_TIMEOUT": "1h"}) as pool:
+        pool.stop(pool.pids[1])
+        pool.service.send(signal.SIGTERM)
 
-        assert crew.service.wait(2 * SECONDS) == 0
-        assert "worker 1 has said nothing and used no CPU for 30 s: it is killed" in crew.service.log
+        assert pool.service.wait(2 * SECONDS) == 0
+        assert "worker 1 has said nothing and used no CPU for 30 s: it is killed" in pool.service.log
 
 
 def test_no_setting_and_no_secret_stands_in_a_worker_s_environment(tmp_path: Path) -> None:
@@ -167,28 +167,28 @@ def test_no_setting_and_no_secret_stands_in_a_worker_s_environment(tmp_path: Pat
 
 
 def test_sighup_has_all_workers_load_the_rules(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2, {"RULES_POLL_INTERVAL": "1h"}) as crew, callers(crew.service.grpc_port, 4) as four:
-        crew.wait_for_loads(2, 2)
-        crew.service.write_rules(RULES.replace("1000000", "5000"))
-        crew.service.send(signal.SIGHUP)
+    with start_pool(tmp_path, 2, {"RULES_POLL_INTERVAL": "1h"}) as pool, callers(pool.service.grpc_port, 4) as four:
+        pool.wait_for_loads(2, 2)
+        pool.service.write_rules(RULES.replace("1000000", "5000"))
+        pool.service.send(signal.SIGHUP)
 
         def limits() -> set[int]:
             return {caller.ask().statuses[0].current_limit.requests_per_unit for caller in four}
 
-        crew.service.wait_until(lambda: limits() == {5000}, "all have the new rules")
+        pool.service.wait_until(lambda: limits() == {5000}, "all have the new rules")
 
-        assert crew.service.log.count("rules loaded") == 2
+        assert pool.service.log.count("rules loaded") == 2
 
 
 def test_a_worker_that_is_replaced_while_wrong_rules_lie_there_has_the_last_good_ones(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2) as crew:
-        crew.service.write_rules(RULES.replace("year", "fortnight"))
-        crew.service.wait_until(lambda: "the old rules stay" in crew.service.log, "they are refused")
-        old = crew.pids[1]
+    with start_pool(tmp_path, 2) as pool:
+        pool.service.write_rules(RULES.replace("year", "fortnight"))
+        pool.service.wait_until(lambda: "the old rules stay" in pool.service.log, "they are refused")
+        old = pool.pids[1]
         os.kill(old, signal.SIGKILL)
-        crew.wait_for_another(1, old)
-        with callers(crew.service.grpc_port, 4) as four:
-            crew.wait_for_loads(2, 2)
+        pool.wait_for_another(1, old)
+        with callers(pool.service.grpc_port, 4) as four:
+            pool.wait_for_loads(2, 2)
 
             assert [caller.ask().statuses[0].current_limit.requests_per_unit for caller in four] == [1_000_000] * 4
 
@@ -251,10 +251,10 @@ def test_workers_that_cannot_share_are_refused_with_what_to_do(tmp_path: Path, w
 
 
 def test_a_line_of_a_worker_says_which_and_start_up_is_told_once(tmp_path: Path) -> None:
-    with start_crew(tmp_path, 2, {"LOG_FORMAT": "json"}) as crew:
-        crew.redis.kill()
-        crew.service.wait_until(lambda: crew.service.log.count("store lost") == 2, "both have lost it")
-        lines = [json.loads(line) for line in crew.service.log.splitlines()]
+    with start_pool(tmp_path, 2, {"LOG_FORMAT": "json"}) as pool:
+        pool.redis.kill()
+        pool.service.wait_until(lambda: pool.service.log.count("store lost") == 2, "both have lost it")
+        lines = [json.loads(line) for line in pool.service.log.splitlines()]
 
     assert sorted(line["worker"] for line in lines if "store lost" in line["@message"]) == [1, 2]
     assert not any("worker" in line for line in lines if "store lost" not in line["@message"])
@@ -264,7 +264,7 @@ def test_a_line_of_a_worker_says_which_and_start_up_is_told_once(tmp_path: Path)
 def test_envoy_notices_neither_a_killed_worker_of_others_nor_a_drain(tmp_path: Path) -> None:
     """Of two instances one has workers; it is told to stop while requests go on, and none may fail."""
     environ = {"DRAIN_SECONDS": "8"}
-    with start_crew(tmp_path / "leaving", 2, environ) as leaving, start_crew(tmp_path / "staying", 2) as staying:
+    with start_pool(tmp_path / "leaving", 2, environ) as leaving, start_pool(tmp_path / "staying", 2) as staying:
         ports = {leaving.service.grpc_port, staying.service.grpc_port}
         configuration = bootstrap(
             sorted(ports),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.transports.certificates import Issued, authority, issue
 from tests.transports.http2.talk import HELLO
-from tests.workers.crew import Caller, Load, callers, start_crew
+from tests.workers.pool import Caller, Load, callers, start_pool
 
 OURS = "IP:127.0.0.1"
 
@@ -31,34 +31,34 @@ def credentials(signer: Issued, own: Issued | None = None) -> grpc.ChannelCreden
 def test_a_failed_handshake_is_a_connection_that_has_gone(tmp_path: Path) -> None:
     signer = authority(tmp_path)
     with (
-        start_crew(tmp_path, 2, environ(issue(signer, "server", OURS))) as crew,
-        callers(crew.service.grpc_port, 4, credentials(signer)),
+        start_pool(tmp_path, 2, environ(issue(signer, "server", OURS))) as pool,
+        callers(pool.service.grpc_port, 4, credentials(signer)),
     ):
-        crew.wait_for_loads(2, 2)
-        plain = Caller(crew.service.grpc_port)
+        pool.wait_for_loads(2, 2)
+        plain = Caller(pool.service.grpc_port)
         with pytest.raises(grpc.RpcError):
             plain.ask()
         plain.close()
-        crew.wait_for_loads(2, 2)
+        pool.wait_for_loads(2, 2)
 
 
 def test_clients_that_never_begin_their_handshake_make_way_in_all_workers(tmp_path: Path) -> None:
     signer = authority(tmp_path)
     limits = {"GRPC_MAX_CONNECTIONS": "4", "GRPC_PREFACE_TIMEOUT": "1h"}
     with (
-        start_crew(tmp_path, 2, environ(issue(signer, "server", OURS)) | limits) as crew,
-        callers(crew.service.grpc_port, 1, credentials(signer)) as one,
+        start_pool(tmp_path, 2, environ(issue(signer, "server", OURS)) | limits) as pool,
+        callers(pool.service.grpc_port, 1, credentials(signer)) as one,
         Load(one) as load,
     ):
         with ExitStack() as silent:
             for _ in range(3):
-                silent.enter_context(socket.create_connection(("127.0.0.1", crew.service.grpc_port)))
-            crew.wait_for_loads(2, 2)
-            with callers(crew.service.grpc_port, 2, credentials(signer)):
-                crew.wait_for_loads(2, 2)
+                silent.enter_context(socket.create_connection(("127.0.0.1", pool.service.grpc_port)))
+            pool.wait_for_loads(2, 2)
+            with callers(pool.service.grpc_port, 2, credentials(signer)):
+                pool.wait_for_loads(2, 2)
                 load.wait_for(20)
 
-        assert crew.metric('ratelimit_grpc_refused_total{limit="connections"}') >= 2
+        assert pool.metric('ratelimit_grpc_refused_total{limit="connections"}') >= 2
         assert load.errors == [[]]
 
 
@@ -73,23 +73,23 @@ def test_renewed_certificates_are_served_by_all_workers_and_connections_go_on(tm
     believed = Path(shutil.copy(one.cert, tmp_path / "used" / "believed.pem"))
     good = "ratelimit_tls_reload_last_attempt_successful"
     with (
-        start_crew(tmp_path, 2, environ(used, believed)) as crew,
-        callers(crew.service.grpc_port, 4, credentials(signer, old_client)) as four,
+        start_pool(tmp_path, 2, environ(used, believed)) as pool,
+        callers(pool.service.grpc_port, 4, credentials(signer, old_client)) as four,
         Load(four) as load,
     ):
-        port = crew.service.grpc_port
-        crew.wait_for_loads(2, 2)
+        port = pool.service.grpc_port
+        pool.wait_for_loads(2, 2)
         with shown(port, 2, signer, old_client) as before:
-            crew.wait_for_loads(3, 3)
+            pool.wait_for_loads(3, 3)
         shutil.copy(renewed.cert, used.cert)  # and its key is not there yet
-        crew.wait_for_metric(good, 0)
+        pool.wait_for_metric(good, 0)
         with shown(port, 2, signer, old_client) as meanwhile:
-            crew.wait_for_loads(3, 3)
+            pool.wait_for_loads(3, 3)
         shutil.copy(renewed.key, used.key)
         shutil.copy(other.cert, believed)
-        crew.wait_for_metric(good, 1)
+        pool.wait_for_metric(good, 1)
         with shown(port, 4, signer, new_client) as after:
-            crew.wait_for_loads(4, 4)
+            pool.wait_for_loads(4, 4)
         with pytest.raises(grpc.RpcError), callers(port, 1, credentials(signer, old_client)):
             pass
         load.wait_for(20)

@@ -25,16 +25,16 @@ ASK: Final = '{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "v
 SECONDS: Final = 60
 
 
-class Crew(NamedTuple):
-    """What a story has to do with."""
+class WorkerPool(NamedTuple):
+    """A service with several workers, and its Redis."""
 
     service: Service
     redis: Redis
     stopped: set[int]
-    """Processes that would not notice when the others are gone."""
+    """Processes that are stopped: they cannot notice that the others have ended."""
 
     def stop(self, pid: int) -> None:
-        """Have it hang."""
+        """Stop the process, so that it hangs."""
         self.stopped.add(pid)
         os.kill(pid, signal.SIGSTOP)
 
@@ -45,7 +45,7 @@ class Crew(NamedTuple):
 
     @property
     def pids(self) -> dict[int, int]:
-        """Of the workers that are ready, by their numbers."""
+        """The process ids of the workers that are ready, by their numbers."""
         return {worker["number"]: worker["pid"] for worker in self.status["workers"] if worker["ready"]}
 
     @property
@@ -54,7 +54,7 @@ class Crew(NamedTuple):
         return {worker["number"]: worker["connections"] for worker in self.status["workers"]}
 
     def wait_for_another(self, number: int, pid: int) -> int:
-        """Until somebody else than that process is there in its place; says who."""
+        """Wait until another process is ready in its place; returns its process id."""
         self.service.wait_until(lambda: self.pids.get(number, pid) != pid, f"worker {number} is replaced")
         return self.pids[number]
 
@@ -68,30 +68,30 @@ class Crew(NamedTuple):
         return ask(self.service.http_port, "/json", method="POST", body=body)
 
     def wait_for_loads(self, *loads: int) -> None:
-        """Until the workers have so many connections."""
+        """Wait until the workers have these numbers of connections."""
         self.service.wait_until(lambda: self.loads == sorted(loads), f"connections are {sorted(loads)}")
 
     def wait_for_metric(self, line: str, value: float) -> None:
-        """Until the series has this value: what a scrape tells of a worker that is busy may be half a second old."""
+        """Wait until the series has this value: what a scrape shows of a busy worker may be half a second old."""
         self.service.wait_until(lambda: self.metric(line) == value, f"{line} is {value}")
 
     def metric(self, line: str) -> float:
-        """The value of the series that stands like this in the metrics."""
+        """The value of the series whose line begins like this."""
         values = [text.rpartition(" ")[2] for text in self.service.metrics().splitlines() if text.startswith(line)]
         assert len(values) == 1, (line, values)
         return float(values[0])
 
 
 @contextmanager
-def start_crew(
+def start_pool(
     folder: Path,
     workers: int,
     environ: Mapping[str, str] | None = None,
     rules: str | Path = RULES,
     *,
     prefix: Sequence[str] = (),
-) -> Iterator[Crew]:
-    """A Redis, and a service with so many workers that count in it."""
+) -> Iterator[WorkerPool]:
+    """A Redis, and a service with this number of workers that count in it."""
     with start_redis(folder / "redis") as redis:
         own = {
             "WORKERS": str(workers),
@@ -102,7 +102,7 @@ def start_crew(
         with start_service(folder / "service", rules, own | dict(environ or {}), prefix=prefix) as service:
             stopped: set[int] = set()
             try:
-                yield Crew(service, redis, stopped)
+                yield WorkerPool(service, redis, stopped)
             finally:
                 for pid in stopped:
                     with suppress(ProcessLookupError):
@@ -140,7 +140,7 @@ class Caller:
 def callers(
     target: int | str, count: int, credentials: grpc.ChannelCredentials | None = None
 ) -> Iterator[list[Caller]]:
-    """So many, each of which has had an answer."""
+    """This number of callers, each of which has had a response."""
     made = [Caller(target, credentials) for _ in range(count)]
     try:
         for caller in made:
