@@ -155,23 +155,9 @@ class WorkerSlot:
         """
         self._handoff = Handoff()
         self.last_message = monotonic()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        files = (theirs.fileno(), self._handoff.worker_end.fileno())
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "ratelimit_service.server.workers", *map(str, files)),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=files,
-                start_new_session=True,
-                env=_environ(),
-            )
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
+        process, end = await _start_process(self._handoff)
         self._process, self.pid, self.state = process, process.pid, SlotState.STARTING
-        self._channel = await Channel.over(ours)
+        self._channel = await Channel.over(end)
         try:
             self.send("start", self.number, settings)
             inform(self)
@@ -270,6 +256,26 @@ class WorkerSlot:
                 self._calls.pop(number)(RpcError(Status(status), text))
         if self.ready:
             self.state = SlotState.READY
+
+
+async def _start_process(handoff: Handoff) -> tuple[asyncio.subprocess.Process, socket.socket]:
+    """A new worker process, and our end of its channel."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    files = (theirs.fileno(), handoff.worker_end.fileno())
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "ratelimit_service.server.workers", *map(str, files)),
+            stdin=asyncio.subprocess.DEVNULL,
+            pass_fds=files,
+            start_new_session=True,
+            env=_environ(),
+        )
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return process, ours
 
 
 def _environ() -> dict[str, str]:
