@@ -31,6 +31,7 @@ from ratelimit_service.telemetry.metric import (
     MetricType,
     Sample,
     counter,
+    counter_by,
     exposition,
     gauge,
     histogram,
@@ -174,14 +175,11 @@ def _of_domains(domains: DomainSums) -> Iterator[Metric]:
 def _of_service(state: ServiceState) -> Iterator[Metric]:
     counted, watcher = state.counted, state.watcher
     totals, book = counted.totals, counted.book
-    yield Metric(
+    yield counter_by(
         "ratelimit_service_should_rate_limit_error",
-        MetricType.COUNTER,
         "Calls that ended with an error: service_error for the request or missing rules, redis_error for the store.",
-        [
-            ((("err_type", "service_error"),), totals.service_errors),
-            ((("err_type", "redis_error"),), totals.store_errors),
-        ],
+        "err_type",
+        [("service_error", totals.service_errors), ("redis_error", totals.store_errors)],
     )
     yield counter(
         "ratelimit_service_global_shadow_mode",

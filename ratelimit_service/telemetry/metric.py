@@ -48,9 +48,14 @@ def counter(name: str, text: str, value: float, *labels: tuple[str, str]) -> Met
     return Metric(name, MetricType.COUNTER, text, [(labels, value)])
 
 
-def gauge(name: str, text: str, value: float, *labels: tuple[str, str]) -> Metric:
+def counter_by(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
+    """A counter with one series for each value of one label."""
+    return Metric(name, MetricType.COUNTER, text, [(((label, each),), number) for each, number in values])
+
+
+def gauge(name: str, text: str, value: float, *labels: tuple[str, str], merge_by_min: bool = False) -> Metric:
     """A gauge with one series."""
-    return Metric(name, MetricType.GAUGE, text, [(labels, value)])
+    return Metric(name, MetricType.GAUGE, text, [(labels, value)], merge_by_min)
 
 
 def histogram(name: str, text: str, value: Latency, *labels: tuple[str, str]) -> Metric:

@@ -5,15 +5,15 @@ from time import perf_counter_ns
 from typing import Final, NoReturn
 
 from ratelimit_service.telemetry.latency import Latency
-from ratelimit_service.telemetry.metric import Metric, MetricType
+from ratelimit_service.telemetry.metric import Metric, histogram
 
 _PERIOD_SECONDS: Final = 0.5
 
 
 def of_lag(lag: Latency) -> Metric:
     """What was measured, as a metric."""
-    meaning = "How late a timer of the event loop was, which asks twice a second: that long, other calls waited too."
-    return Metric("ratelimit_loop_lag_seconds", MetricType.HISTOGRAM, meaning, [((), lag)])
+    text = "Delay of a timer of the event loop, measured twice a second; calls waited as long."
+    return histogram("ratelimit_loop_lag_seconds", text, lag)
 
 
 async def watch_lag(lag: Latency) -> NoReturn:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.errors import StartError
 from ratelimit_service.system.disk import Change, ReloadedFiles, read_file
-from ratelimit_service.telemetry.metric import Metric, MetricType
+from ratelimit_service.telemetry.metric import Metric, gauge
 from ratelimit_service.transports.options import Tls
 
 log = logging.getLogger(__name__)
@@ -66,13 +66,12 @@ class Certificates:
         """Whether the files as they are now are in use, and when the certificate expires."""
         self.current()  # not only when the next connection comes
         name = "ratelimit_tls_reload_last_attempt_successful"
-        text = "Whether the certificate on disk is in use; 0 when it cannot be used, and an older one is."
-        good = int(self._files.problem is None)
-        found = [Metric(name, MetricType.GAUGE, text, [((), good)], merge_by_min=True)]
+        text = "1 if the certificate on disk is in use, 0 if it cannot be used and an older one is in use."
+        found = [gauge(name, text, int(self._files.problem is None), merge_by_min=True)]
         _, dates = self._files.loaded
         if dates is not None:
             name, text = "ratelimit_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires."
-            found.append(Metric(name, MetricType.GAUGE, text, [((), dates[1])], merge_by_min=True))
+            found.append(gauge(name, text, dates[1], merge_by_min=True))
         return found
 
     def _not_read(self, error: TimeoutError) -> str:

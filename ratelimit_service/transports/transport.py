@@ -10,7 +10,7 @@ from urllib.parse import quote
 from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.system.address import Address
-from ratelimit_service.telemetry.metric import Metric, MetricType
+from ratelimit_service.telemetry.metric import Metric, counter, gauge
 
 
 class Transport(Protocol):
@@ -35,8 +35,8 @@ def of_calls(streams: int, taken: int) -> Sequence[Metric]:
     """The metrics of calls: how many are open, and how many were taken since the start."""
     name = "ratelimit_grpc_streams"
     return (
-        Metric(name, MetricType.GAUGE, "gRPC calls that are open.", [((), streams)]),
-        Metric(f"{name}_opened_total", MetricType.COUNTER, "gRPC calls taken.", [((), taken)]),
+        gauge(name, "Open gRPC calls.", streams),
+        counter(f"{name}_opened_total", "gRPC calls received.", taken),
     )
 
 

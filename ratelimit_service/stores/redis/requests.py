@@ -20,7 +20,7 @@ from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.store import Done
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.latency import Latency
-from ratelimit_service.telemetry.metric import Metric, MetricType
+from ratelimit_service.telemetry.metric import Metric, MetricType, counter, histogram
 
 log = logging.getLogger(__name__)
 
@@ -188,21 +188,19 @@ class PendingRequests:
             Metric(
                 "ratelimit_store_deadline_seconds",
                 MetricType.GAUGE,
-                "Time for the store to answer: of a call that has no deadline itself (default), of any (most, if set).",
+                "Time the store has for a request: default without a deadline of the caller, at most (if set) most.",
                 bounds,
                 merge_by_min=True,
             ),
-            Metric(
+            histogram(
                 "ratelimit_store_granted_seconds",
-                MetricType.HISTOGRAM,
-                "Time that the store was given for a request: what its caller granted, less the way back.",
-                [((), granted)],
+                "Time that the store had for a request: the caller's deadline, less the way back.",
+                granted,
             ),
-            Metric(
+            counter(
                 "ratelimit_store_late_answers_total",
-                MetricType.COUNTER,
-                "Requests that the store decided in the last fifth of the time that it was given.",
-                [((), self.close_calls)],
+                "Requests that the store decided in the last fifth of the time that it had.",
+                self.close_calls,
             ),
         )
 

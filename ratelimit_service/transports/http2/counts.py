@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ratelimit_service.telemetry.latency import Latency
-from ratelimit_service.telemetry.metric import Metric, MetricType
+from ratelimit_service.telemetry.metric import Metric, counter, counter_by, gauge, histogram
 from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.transport import of_calls
 
@@ -57,44 +57,33 @@ class Counts:
 
     def metrics(self, *, connections: int, streams: int, memory: int, received: int, sent: int) -> Sequence[Metric]:
         """As metrics; the arguments are the sums over open connections."""
-        ended = [((("reason", reason),), count) for reason, count in sorted(self.ended.items())]
-        refused = [((("limit", bound.value),), count) for bound, count in self.refused.items()]
-        resets = [((("by", "client"),), self.resets_received), ((("by", "service"),), self.resets_sent)]
-        size = "ratelimit_grpc_connections"
+        name = "ratelimit_grpc_connections"
+        resets = [("client", self.resets_received), ("service", self.resets_sent)]
+        refused = [(bound.value, count) for bound, count in self.refused.items()]
         return (
-            Metric(size, MetricType.GAUGE, "gRPC connections.", [((), connections)]),
-            Metric(f"{size}_accepted_total", MetricType.COUNTER, "gRPC connections accepted.", [((), self.accepted)]),
-            Metric(f"{size}_ended_total", MetricType.COUNTER, "gRPC connections ended, by the reason.", ended),
+            gauge(name, "Open gRPC connections.", connections),
+            counter(f"{name}_accepted_total", "gRPC connections accepted.", self.accepted),
+            counter_by(
+                f"{name}_ended_total", "gRPC connections ended, by reason.", "reason", sorted(self.ended.items())
+            ),
             *of_calls(streams, self.streams),
-            Metric(
+            gauge(
                 "ratelimit_grpc_memory_bytes",
-                MetricType.GAUGE,
                 "Bytes of memory that gRPC connections hold: messages, headers, buffers.",
-                [((), memory)],
+                memory,
             ),
-            Metric(
-                "ratelimit_grpc_resets_total",
-                MetricType.COUNTER,
-                "Streams reset, by the client or by the service.",
-                resets,
-            ),
-            Metric(
+            counter_by("ratelimit_grpc_resets_total", "Streams reset, by the client or by the service.", "by", resets),
+            counter_by(
                 "ratelimit_grpc_refused_total",
-                MetricType.COUNTER,
-                "Connections ended and calls refused because a client ran into a limit.",
+                "Connections ended and calls refused because a client exceeded a limit.",
+                "limit",
                 refused,
             ),
-            Metric(
-                "ratelimit_grpc_received_bytes_total",
-                MetricType.COUNTER,
-                "Bytes received from gRPC clients.",
-                [((), received)],
-            ),
-            Metric("ratelimit_grpc_sent_bytes_total", MetricType.COUNTER, "Bytes sent to gRPC clients.", [((), sent)]),
-            Metric(
+            counter("ratelimit_grpc_received_bytes_total", "Bytes received from gRPC clients.", received),
+            counter("ratelimit_grpc_sent_bytes_total", "Bytes sent to gRPC clients.", sent),
+            histogram(
                 "ratelimit_grpc_answer_seconds",
-                MetricType.HISTOGRAM,
                 "Service time of gRPC calls: from the read until the response was written.",
-                [((), self.service_time)],
+                self.service_time,
             ),
         )
