@@ -156,7 +156,7 @@ class Settings(BaseSettings):
     )
     grpc_max_memory: Bytes = _listening(
         "268435456",
-        "Maximum bytes that a process buffers for all gRPC connections: messages, headers. `http2` only.",
+        "Maximum bytes that a process holds for all gRPC connections: messages, headers, input. `http2` only.",
         NEW,
     )
     grpc_max_header_list_size: Bytes = _listening("16384", "Maximum size of the headers of a call, in bytes.", NEW)
@@ -247,7 +247,7 @@ class Settings(BaseSettings):
     )
     refused_max_counters: Count = _redis(
         "100000",
-        "Maximum number of denied counters remembered locally, to deny repeats without Redis; 500 bytes each.",
+        "Denied counters cached at most, to deny repeats without Redis; 500 bytes each, fewer if keys are long.",
         NEW,
     )
     store_deadline: Annotated[int, reads(duration("1ms", empty=0))] = _redis(

@@ -51,11 +51,11 @@ class Service:
         store: Store | None = None,
         answer: ResponseEncoder | None = None,
         health: Health | None = None,
-        **knobs: Any,
+        **values: Any,
     ) -> None:
         self.rules = rules
         local = dict.fromkeys(("host", "debug_host"), "127.0.0.1") | {"port": "0", "debug_port": "0"}
-        self.settings = Settings.model_validate(local | knobs)
+        self.settings = Settings.model_validate(local | values)
         self.store = store or MemoryStore(1000, Clock())
         self.limiter = Limiter(self.store, most_values=self.settings.metrics_max_values)
         self.health = health or Health()

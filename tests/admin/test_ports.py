@@ -53,8 +53,8 @@ def test_metrics_are_compressed_for_who_takes_them_so(service: Service) -> None:
 
 
 def test_prometheus_has_a_port_of_its_own_when_asked_for(tmp_path: Path) -> None:
-    knobs = {"use_prometheus": "true", "prometheus_addr": "127.0.0.1:0", "prometheus_path": "/here"}
-    with running(tmp_path, RULES, **knobs) as service:
+    settings = {"use_prometheus": "true", "prometheus_addr": "127.0.0.1:0", "prometheus_path": "/here"}
+    with running(tmp_path, RULES, **settings) as service:
         (address,) = service.prometheus
         there = ask(address, "GET", "/here")
         elsewhere = ask(address, "GET", "/stats")

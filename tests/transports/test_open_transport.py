@@ -1,4 +1,4 @@
-"""The registry: the transport the settings name, with the operator's knobs."""
+"""The registry: the transport the settings name, with the operator's settings."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_the_defaults_of_the_settings_are_those_of_a_transport() -> None:
     assert GrpcOptions.from_settings(Settings()) == GrpcOptions()
 
 
-def test_every_knob_arrives() -> None:
+def test_every_setting_arrives() -> None:
     settings = Settings.model_validate(
         {
             "grpc_max_message_size": "1000",
