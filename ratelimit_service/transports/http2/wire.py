@@ -86,7 +86,11 @@ class StreamSender:
 
 
 class Wire(asyncio.Protocol):
-    """One connection; `on_lost` is called once, when it is over."""
+    """One connection; `on_lost` is called once, when its socket is gone.
+
+    Nothing is read while it is `scheduled` or `write_paused`. Only TLS is sent while it is `handshaking`, and nothing
+    once it lingers: then it is closed, and its client has LINGER_SECONDS to read the last bytes.
+    """
 
     __slots__ = (
         *("_arrived", "_counts", "_data", "_lingering", "_loop", "_memory", "_on_lost", "_queue", "_reads"),
@@ -134,11 +138,11 @@ class Wire(asyncio.Protocol):
         self.lost = False
         """The socket is gone."""
         self._lingering: asyncio.TimerHandle | None = None
-        """It is closed, and the client may still read the last bytes."""
+        """While it lingers: what will abort it."""
         self.end_reason = ""
         """Why it ends, or will end; empty as long as only the client can have a reason."""
         self._reads = -1
-        """Since the last one that was timed."""
+        """Since the last one that was timed; 0 while one is."""
         self._unanswered: dict[int, tuple[int, int]] = {}
         """Timed reads that were not answered at once: their last call, when it came, how many calls they had."""
 
@@ -195,17 +199,17 @@ class Wire(asyncio.Protocol):
         connection, streams, session = self.connection, self._streams, self._session
         if connection.state is CLOSED:
             return False
-        streams.flush_scheduled = True
+        streams.flush_scheduled = True  # by the write below
         self._reads = (self._reads + 1) % TIMED
         if session is not None and (data or not connection.more):
             data = self._decrypt(session, data)
         over, count, last = now + STEP, 0, None
-        while True:
+        while True:  # until all is read, or the step is over
             events = connection.receive(data, over)
             if events:
                 count += len(events)
                 last = events[-1]
-            while events:
+            while events:  # what methods do may make others
                 self._handle(events)
                 events, streams.events = streams.events, []
             if not (connection.stopped or streams.readable) or self._tick() >= over:
