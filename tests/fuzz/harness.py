@@ -11,14 +11,15 @@ from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.frames import LARGEST_FRAME, Code
 from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_CACHED
-from ratelimit_service.transports.http2.limits import MOST_RESET, Limits
+from ratelimit_service.transports.http2.limits import MOST_RESET
 from ratelimit_service.transports.http2.streams import Event, EventKind
+from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.transport import MESSAGE_BYTES
 from tests.fuzz.client import MOST, Client
 from tests.fuzz.steps import METHODS, Act, Step, steps
 from tests.transports.http2.talk import HELLO, window
 
-SMALL: Final = Limits(
+SMALL: Final = GrpcOptions(
     max_message_size=300, max_concurrent_streams=4, max_header_list_size=600, max_connection_memory=2_000
 )
 REFUSAL: Final = RpcError(Status.NOT_FOUND, "größer ✗")
@@ -32,17 +33,17 @@ def try_case(case: bytes) -> None:
     if len(case) < 2:
         return
     how, cut, rest = case[0], case[1], case[2:]
-    limits = SMALL if how & 1 else Limits()
+    options = SMALL if how & 1 else GrpcOptions()
     begin = HELLO if how & 2 else b""
     manner = how >> 3 & 3
     denial = REFUSAL if how & 0x60 == 0x60 else None
-    driver = Driver(limits, manner, denial)
+    driver = Driver(options, manner, denial)
     if how & 4:
         driver.play([begin, *steps(rest)], cut)
         return
     driver.play([begin + rest], cut)
     if manner == NEVER and cut:
-        whole = Driver(limits, manner, denial)
+        whole = Driver(options, manner, denial)
         whole.play([begin + rest], 0)
         if Code.ENHANCE_YOUR_CALM not in {driver.error, whole.error}:  # how much is too much depends on the reads
             assert driver.error == whole.error, "another error when it comes in pieces"
@@ -52,13 +53,13 @@ def try_case(case: bytes) -> None:
 class Driver:
     """One connection, its client and its methods."""
 
-    def __init__(self, limits: Limits, manner: int, denial: RpcError | None) -> None:
+    def __init__(self, options: GrpcOptions, manner: int, denial: RpcError | None) -> None:
         self.client = Client()
         self.heard: list[tuple[str, int, bytes]] = []
         self.error: Code | None = None
-        self.connection = Connection(METHODS, limits, self._wake)
+        self.connection = Connection(METHODS, options, self._wake)
         self.connection.handshake_done(denial, "")
-        self._limits = limits
+        self._options = options
         self._manner = manner
         self._waiting: list[int] = []
         self._open: set[int] = set()
@@ -197,18 +198,18 @@ class Driver:
 
     def _look(self) -> None:
         """What is kept is bounded, and the sums are right."""
-        connection, calls, limits = self.connection, self.connection.streams, self._limits
+        connection, calls, options = self.connection, self.connection.streams, self._options
         streams = [stream for stream in calls.active.values() if stream is not None]
-        assert len(calls.active) + len(calls.abandoned) <= limits.max_concurrent_streams, "too many streams"
+        assert len(calls.active) + len(calls.abandoned) <= options.max_concurrent_streams, "too many streams"
         assert calls.held_bytes == sum(len(stream.body) for stream in streams), "what is held is counted wrong"
-        assert calls.held_bytes <= limits.max_connection_memory, "too much is held"
+        assert calls.held_bytes <= options.max_connection_memory, "too much is held"
         assert calls.queued_bytes == sum(stream.queued_bytes for stream in streams), "what waits is counted wrong"
-        most_unread = limits.max_connection_memory + limits.max_message_size + MESSAGE_BYTES
+        most_unread = options.max_connection_memory + options.max_message_size + MESSAGE_BYTES
         assert calls.queued_bytes <= most_unread or connection.closed, "too much waits"
         assert all(number in calls.active for number in (*calls.readable, *calls.blocked)), "a stream that is gone"
         assert len(connection._buffer) <= LARGEST_FRAME + 9 or connection.more, "too much is not read"
         assert connection.begun or len(connection._buffer) <= _LONGEST_LINE, "a line without end"
-        assert len(connection.block.bytes if connection.block else b"") <= 2 * limits.max_header_list_size
+        assert len(connection.block.bytes if connection.block else b"") <= 2 * options.max_header_list_size
         reader = connection.headers
         assert reader.cached_bytes <= MOST_CACHED, "too much is remembered of headers"
         assert all(len(known) <= LONGEST_CACHED for known in reader.cache), "a long block"

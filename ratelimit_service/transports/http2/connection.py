@@ -74,9 +74,9 @@ from ratelimit_service.transports.http2.limits import (
     RECEIVE_WINDOW,
     STREAMS_PER_IDLE_FRAME,
     Bound,
-    Limits,
 )
 from ratelimit_service.transports.http2.streams import Event, EventKind, Streams
+from ratelimit_service.transports.options import GrpcOptions
 
 _CALL: Final = EventKind.CALL
 _HTTP1: Final = b"This port speaks gRPC over HTTP/2.\n"
@@ -126,7 +126,7 @@ class Connection:
     """A connection that a client opened; `wake` is called when there is output or an event that comes from no read."""
 
     __slots__ = (
-        *("_acknowledged", "_at", "_budget", "_buffer", "_counts", "_largest_request", "_limits"),
+        *("_acknowledged", "_at", "_budget", "_buffer", "_counts", "_largest_request", "_options"),
         *("_most_stream", "_out", "_receive_window", "_refusal", "_table_announced", "_tick", "block"),
         *("error", "frames_finished", "headers", "last_stream", "state", "stopped", "streams"),
     )
@@ -134,7 +134,7 @@ class Connection:
     def __init__(
         self,
         methods: Mapping[str, bool],
-        limits: Limits,
+        options: GrpcOptions,
         wake: Callable[[], None],
         counts: Counts | None = None,
         tick: Tick = time.monotonic_ns,
@@ -142,10 +142,10 @@ class Connection:
     ) -> None:
         self._tick = tick
         self._counts = counts or Counts()
-        self._limits = limits
-        self._largest_request = min(limits.max_message_size, LARGEST_FRAME - PREFIX_BYTES)
-        self.streams = Streams(limits, wake, self._counts, now)
-        self.headers = HeaderReader(methods, limits.max_header_list_size)
+        self._options = options
+        self._largest_request = min(options.max_message_size, LARGEST_FRAME - PREFIX_BYTES)
+        self.streams = Streams(options, wake, self._counts, now)
+        self.headers = HeaderReader(methods, options.max_header_list_size)
         self.state = _PREFACE
         self.error: tuple[Code, str] | None = None
         """Why it was closed, if the client is to blame."""
@@ -173,7 +173,7 @@ class Connection:
         self._at = 0
         self._out = self.streams.out
         # 3.4: it is sent once the client has sent its own, so that HTTP/1 clients can read our response.
-        self._out.append(_our_preface(limits))
+        self._out.append(_our_preface(options))
 
     @property
     def closed(self) -> bool:
@@ -254,7 +254,7 @@ class Connection:
     def take(self) -> bytes:
         """The bytes to write now."""
         streams, pieces = self.streams, self._out
-        if streams.queued_bytes > self._limits.max_connection_memory and self.state is not CLOSED:
+        if streams.queued_bytes > self._options.max_connection_memory and self.state is not CLOSED:
             # The client never reads, or has closed its windows.
             self.close(Code.ENHANCE_YOUR_CALM, "too many answers are unread", Bound.UNREAD_ANSWERS)
         streams.flush_scheduled = False
@@ -387,7 +387,7 @@ class Connection:
         start, last_start = at, min(end_of_buffer - overhead, at + MOST_REQUEST_BYTES - streams.request_bytes - 1)
         events, active = streams.events, streams.active
         last, most_stream, window = self.last_stream, self._most_stream, self._receive_window
-        places = free = self._limits.max_concurrent_streams - len(active) - len(streams.abandoned)
+        places = free = self._options.max_concurrent_streams - len(active) - len(streams.abandoned)
         largest = self._largest_request
         while at <= last_start:
             began, number, same_block, data, flags, same_number, compressed, size = unpack(buffer, at)
@@ -508,7 +508,7 @@ class Connection:
                 raise WireError(Code.FRAME_SIZE_ERROR, "HEADERS is too short for its priority (6.2)")
             depends_on_itself = frames.number(payload[:4]) == number
             payload = payload[5:]
-        if len(payload) > 2 * self._limits.max_header_list_size:
+        if len(payload) > 2 * self._options.max_header_list_size:
             raise _block_too_large()
         ended = bool(flags & END_STREAM)
         if flags & END_HEADERS:
@@ -521,7 +521,7 @@ class Connection:
         if block is None:
             raise WireError(Code.PROTOCOL_ERROR, "CONTINUATION continues nothing (6.10)")
         block.extend(payload)
-        if len(block.bytes) > 2 * self._limits.max_header_list_size:
+        if len(block.bytes) > 2 * self._options.max_header_list_size:
             raise _block_too_large()
         if flags & END_HEADERS:
             self.block = None
@@ -555,7 +555,7 @@ class Connection:
         if head.malformed or depends_on_itself:
             self._spend(Bound.FAILED_STREAMS)
             streams.reset(number, Code.PROTOCOL_ERROR)  # 8.1.1; RFC 7540, 5.3.1
-        elif len(streams.active) + len(streams.abandoned) >= self._limits.max_concurrent_streams:
+        elif len(streams.active) + len(streams.abandoned) >= self._options.max_concurrent_streams:
             self._counts.refused[Bound.STREAMS] += 1
             self._spend(Bound.STREAMS)
             streams.reset(number, Code.REFUSED_STREAM)  # 5.1.2
@@ -654,11 +654,11 @@ class Connection:
 
 
 @lru_cache(8)
-def _our_preface(limits: Limits) -> bytes:
+def _our_preface(options: GrpcOptions) -> bytes:
     """The first frames that we send: 3.4."""
     announced = {
-        frames.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
-        frames.MAX_HEADER_LIST_SIZE: limits.max_header_list_size,
+        frames.MAX_CONCURRENT_STREAMS: options.max_concurrent_streams,
+        frames.MAX_HEADER_LIST_SIZE: options.max_header_list_size,
     }
     return frames.settings(announced) + frames.window_update(0, RECEIVE_WINDOW - INITIAL_WINDOW)
 

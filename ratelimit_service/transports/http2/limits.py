@@ -1,9 +1,9 @@
 """What one client may make us do and keep: each limit names the attack that it ends, and the label that counts it.
 
-They hold per connection, so that no client pays for another. Section numbers are those of RFC 9113.
+They hold per connection, so that no client pays for another. Those that the operator may change are GrpcOptions.
+Section numbers are those of RFC 9113.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -82,17 +82,6 @@ GOAWAY_NOTICE: Final = SECOND
 LINGER_SECONDS: Final = 1.0
 """How long we go on reading a connection that we ended: if it was closed at once, a TCP reset could overtake our last
 bytes, such as GOAWAY."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the operator may choose; see GrpcOptions."""
-
-    max_message_size: int = 128 * 1024
-    max_response_size: int = 4 * 1024 * 1024
-    max_concurrent_streams: int = 1_000
-    max_header_list_size: int = 16 * 1024
-    max_connection_memory: int = 4 * 1024 * 1024
 
 
 class Bound(StrEnum):

@@ -14,7 +14,7 @@ from ratelimit_service.errors import RpcError
 from ratelimit_service.system.clock import Clock, Tick
 from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.transports.http2.counts import Counts
-from ratelimit_service.transports.http2.limits import Bound, Limits
+from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.http2.scheduling import Evictable, EvictionOrder, FairQueue, MemoryLimit, Weighed
 from ratelimit_service.transports.http2.timeouts import Age, Deadlines
 from ratelimit_service.transports.http2.tls import TlsServer
@@ -58,13 +58,6 @@ class Shared(Generic[M]):
         self.streaming = dict.fromkeys(self.methods, False) | dict.fromkeys(self.stream_methods, True)
         """Of each method, whether it is streaming."""
         self.options = options
-        self.limits = Limits(
-            options.max_message_size,
-            options.max_response_size,
-            options.max_concurrent_streams,
-            options.max_header_list_size,
-            options.max_connection_memory,
-        )
         self.tls = tls
         self.now = clock
         """Microseconds of a clock that does not go back."""

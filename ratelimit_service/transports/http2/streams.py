@@ -77,8 +77,8 @@ from ratelimit_service.transports.http2.limits import (
     STALL,
     STREAM_BYTES,
     Bound,
-    Limits,
 )
+from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.transport import MESSAGE_BYTES, MOST_UNREAD_BYTES, PAUSE_BYTES, too_large
 
 _LARGEST_SENT: Final = 64 * 1024
@@ -173,11 +173,11 @@ class Streams:
     __slots__ = (
         *("_congested", "_largest_small", "_shrinking", "_small_response", "abandoned", "active", "blocked"),
         *("cancels", "counts", "events", "flush_scheduled", "frame_size", "held_bytes", "incomplete"),
-        *("initial_window", "limits", "lingering", "now", "out", "output_full", "queued_bytes", "readable"),
+        *("initial_window", "options", "lingering", "now", "out", "output_full", "queued_bytes", "readable"),
         *("request_bytes", "reset_by_us", "send_window", "timed", "wake", "written_bytes"),
     )
 
-    def __init__(self, limits: Limits, wake: Callable[[], None], counts: Counts, now: int = 0) -> None:
+    def __init__(self, options: GrpcOptions, wake: Callable[[], None], counts: Counts, now: int = 0) -> None:
         self.active: dict[int, Stream | None] = {}
         """By number; None for a CALLED one with nothing to remember."""
         self.abandoned: set[int] = set()
@@ -188,7 +188,7 @@ class Streams:
         self.reset_by_us: dict[int, None] = {}
         self.lingering: dict[int, bool] = {}
         """LINGERING streams; whether they were so when `reset_lingering` ran last."""
-        self.limits = limits
+        self.options = options
         self.counts = counts
         self.wake = wake
         self.now = now
@@ -225,7 +225,7 @@ class Streams:
         """The socket accepts no more: DATA waits as if the window were closed."""
         self._shrinking = False
         """The client reduced our header table, and the next header block must say so."""
-        self._largest_small = min(limits.max_response_size, frames.SMALL_RESPONSE)
+        self._largest_small = min(options.max_response_size, frames.SMALL_RESPONSE)
         self._small_response = self._largest_small
         """Bytes of a response that may be sent at once on a new stream if the connection has room; -1 for none."""
 
@@ -251,7 +251,7 @@ class Streams:
 
     def receive(self, stream: Stream, body: bytes, *, ended: bool) -> None:
         """DATA has come, or END_STREAM by itself."""
-        announced, most = stream.head.length, self.limits.max_connection_memory
+        announced, most = stream.head.length, self.options.max_connection_memory
         stream.ended = ended
         stream.received_bytes += len(body)
         if announced is not None and (
@@ -293,7 +293,7 @@ class Streams:
                 stream.receive_window = INITIAL_WINDOW
 
     def _read_request(self, stream: Stream) -> RpcError | None:
-        body, most = stream.body, self.limits.max_message_size
+        body, most = stream.body, self.options.max_message_size
         if not stream.ended:
             return frames.early_problem(body, most) if len(body) >= PREFIX_BYTES else None
         if not body:
@@ -311,7 +311,7 @@ class Streams:
         return None
 
     def _read_messages(self, stream: Stream) -> RpcError | None:
-        most, number = self.limits.max_message_size, stream.id
+        most, number = self.options.max_message_size, stream.id
         self.readable.pop(number, None)
         for _ in range(MOST_MESSAGES):
             stream.paused = stream.queued_bytes > PAUSE_BYTES
@@ -360,11 +360,11 @@ class Streams:
         if stream.state is not CALLED:
             return
         if not isinstance(response, RpcError):
-            if len(response) <= self.limits.max_response_size:
+            if len(response) <= self.options.max_response_size:
                 self._enqueue(stream, response)
                 self._end(stream, None)
                 return
-            response = too_large(len(response), self.limits.max_response_size)
+            response = too_large(len(response), self.options.max_response_size)
         self._end(stream, response)
 
     def _unfold(self, number: int) -> Stream:
@@ -380,7 +380,7 @@ class Streams:
         stream = self.active.get(number)
         if stream is None or stream.state is not STREAMING:
             return
-        most = self.limits.max_response_size
+        most = self.options.max_response_size
         if len(message) > most:
             self._end(stream, too_large(len(message), most))
         elif stream.queue and stream.queued_bytes + len(message) > MOST_UNREAD_BYTES:

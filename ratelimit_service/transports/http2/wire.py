@@ -113,7 +113,7 @@ class Wire(asyncio.Protocol):
         self.opened = shared.now()
         """When it was opened."""
         self.connection = Connection(
-            shared.streaming, shared.limits, self._wake, shared.counts, shared.tick, self.opened
+            shared.streaming, shared.options, self._wake, shared.counts, shared.tick, self.opened
         )
         self._streams = self.connection.streams
         self._senders: dict[int, StreamSender] = {}

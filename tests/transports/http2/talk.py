@@ -8,8 +8,8 @@ from ratelimit_service.system.clock import Tick
 from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.limits import Limits
 from ratelimit_service.transports.http2.streams import EventKind
+from ratelimit_service.transports.options import GrpcOptions
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes.fromhex("000000 04 00 00000000")
@@ -75,7 +75,7 @@ class Talk:
     def __init__(
         self,
         *first: bytes,
-        limits: Limits | None = None,
+        options: GrpcOptions | None = None,
         answer: bool = False,
         denial: RpcError | None = None,
         tick: Tick = time.monotonic_ns,
@@ -85,7 +85,7 @@ class Talk:
         self.out = b""
         self.heard: list[Heard] = []
         self.counts = Counts()
-        self.connection = Connection(METHODS, limits or Limits(), self._wake, self.counts, tick)
+        self.connection = Connection(METHODS, options or GrpcOptions(), self._wake, self.counts, tick)
         self.connection.handshake_done(denial, "")
         self.say(*first)
 

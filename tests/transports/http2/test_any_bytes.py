@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.limits import Limits
+from ratelimit_service.transports.options import GrpcOptions
 from tests.transports.http2.talk import (
     HELLO,
     PREFACE,
@@ -116,7 +116,7 @@ steps = st.one_of(
 def test_answers_never_exceed_the_windows_by_a_byte_and_arrive_when_they_open(  # noqa: PLR0915 - a model of both sides
     steps: list[tuple[str, int]],
 ) -> None:
-    talk = Talk(HELLO, limits=Limits(max_connection_memory=2**30))
+    talk = Talk(HELLO, options=GrpcOptions(max_connection_memory=2**30))
     connection, initial, largest, last = 65_535, 65_535, 16_384, -1
     windows: dict[int, int] = {}
     owed: dict[int, int] = {}

@@ -5,7 +5,8 @@ import pytest
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_CACHED
-from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, MOST_RESET, Bound, Limits
+from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, MOST_RESET, Bound
+from ratelimit_service.transports.options import GrpcOptions
 from tests.transports.http2.talk import (
     ACK,
     HELLO,
@@ -221,7 +222,7 @@ def test_a_violation_on_a_stream_ends_the_stream_and_no_other(sent: bytes, code:
 
 
 def test_what_is_kept_is_bounded_whatever_comes() -> None:
-    talk = Talk(HELLO, limits=Limits(max_concurrent_streams=10), answer=True)
+    talk = Talk(HELLO, options=GrpcOptions(max_concurrent_streams=10), answer=True)
     for index in range(3_000):
         number = 2 * index + 1
         one = block(UNARY, (b"id", b"%d" % number))

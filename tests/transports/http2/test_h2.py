@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2.connection import Connection
-from ratelimit_service.transports.http2.limits import Limits
+from ratelimit_service.transports.options import GrpcOptions
 from tests.transports.http2.talk import METHODS, STREAM, UNARY, message
 
 GRPC = [("content-type", "application/grpc"), ("te", "trailers")]
@@ -22,10 +22,10 @@ GRPC = [("content-type", "application/grpc"), ("te", "trailers")]
 class Pair:
     """A client and our connection, joined by their bytes; every unary question comes back."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, options: GrpcOptions | None = None) -> None:
         config = h2.config.H2Configuration(client_side=True)
         self.client = h2.connection.H2Connection(config)
-        self.server = Connection(METHODS, limits or Limits(), lambda: None)
+        self.server = Connection(METHODS, options or GrpcOptions(), lambda: None)
         self.headers: dict[int, dict[str, str]] = defaultdict(dict)
         self.bodies: dict[int, bytes] = defaultdict(bytes)
         self.ended: set[int] = set()
@@ -157,7 +157,7 @@ def test_only_content_types_of_grpc_are_calls(more: list[tuple[str, str]], statu
 
 
 def test_a_compressed_question_is_unpacked_and_no_further_than_the_most() -> None:
-    pair = Pair(Limits(max_message_size=1000))
+    pair = Pair(GrpcOptions(max_message_size=1000))
     encoded = [*GRPC, ("grpc-encoding", "gzip")]
     packed = [gzip.compress(body) for body in (b"x" * 1000, b"x" * 1001)]
     numbers = [pair.ask(b"\1" + len(body).to_bytes(4, "big") + body, more=encoded) for body in packed]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from ratelimit_service.transports.http2.connection import Connection
-from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, MOST_RESET, MOST_WRITTEN, Limits
+from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, MOST_RESET, MOST_WRITTEN
 from ratelimit_service.transports.http2.streams import EventKind
 from ratelimit_service.transports.http2.tls import TlsSession
 from ratelimit_service.transports.http2.wire import Wire
@@ -34,7 +34,7 @@ from tests.transports.http2.talk import (
 from tests.transports.http2.waste import calls
 
 MEMORY = 1024 * 1024
-LIMITS = Limits(max_concurrent_streams=1_000, max_connection_memory=MEMORY)
+LIMITS = GrpcOptions(max_concurrent_streams=1_000, max_connection_memory=MEMORY)
 BESIDES = 1024 * 1024
 """Bytes for all that is no message: 1,000 streams, 64 KiB of headers, 1,000 resets."""
 
@@ -137,7 +137,7 @@ def test_a_connection_leaves_nothing_when_it_ends(secure: bool, server: Issued, 
 
 def test_answers_that_one_read_asks_for_are_written_in_turns() -> None:
     """All at once they would fill the memory before anybody knows whether the client reads."""
-    talk = Talk(HELLO, window(0, 2**30), settings((4, 2**30)), limits=Limits())
+    talk = Talk(HELLO, window(0, 2**30), settings((4, 2**30)), options=GrpcOptions())
     talk.say(*(headers(n, block(STREAM)) for n in range(1, 21, 2)))
     talk.take()
     for number in range(1, 21, 2):
