@@ -274,6 +274,21 @@ class Cluster:
         for slot, (of_slot, names) in by_slot.items():
             self._put(Part(request, of_slot, self._group(script, slot), names))
 
+    def check_servers(self, now: float) -> None:
+        """Judge each node."""
+        for lane in self._nodes.values():
+            lane.check_server(now)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for lane in self._nodes.values():
+            await lane.close()
+        self._nodes.clear()
+        self._fail_early(Fault("stopping"))
+
     def _put_many(
         self, request: PendingRequest, by_slot: Mapping[int, tuple[Sequence[Hit], Sequence[str]]], script: Script
     ) -> None:
@@ -316,6 +331,8 @@ class Cluster:
 
     def _redirect(self, asked: Address, call: ScriptCall, error: str) -> bool:
         """Hand a script call that the node `asked` has turned away to the node that has its slot; False: impossible."""
+        # MOVED: the slot has another node now. ASK: the slot is on its way, and this call alone goes to the other node,
+        # after ASKING; the map stays as it is (Redis Cluster specification, "ASK redirection").
         asking = error.startswith("ASK ")
         if not asking:
             self._request_map()
@@ -336,21 +353,6 @@ class Cluster:
         for part in call.parts:
             lane.put(part)
         return True
-
-    def check_servers(self, now: float) -> None:
-        """Judge each node."""
-        for lane in self._nodes.values():
-            lane.check_server(now)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        for lane in self._nodes.values():
-            await lane.close()
-        self._nodes.clear()
-        self._fail_early(Fault("stopping"))
 
     def _group(self, script: Script, slot: int) -> Group:
         group = self._groups.get((script, slot))
