@@ -21,7 +21,7 @@ from types import MappingProxyType
 from ratelimit_service.algorithms import State, expiry
 from ratelimit_service.model import Decision
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.store import Done, Lost
+from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import Clock, system_clock
 from ratelimit_service.telemetry.metric import Metric
 
@@ -47,7 +47,7 @@ class MemoryStore:
     name = "memory"
     healthy = True
     errors: Mapping[str, int] = MappingProxyType({})
-    lost: Sequence[Lost] = ()
+    lost: Sequence[LostServer] = ()
 
     def __init__(self, most: int, clock: Clock = system_clock, *, most_bytes: int = MOST_BYTES) -> None:
         count = 1

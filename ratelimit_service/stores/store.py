@@ -12,7 +12,7 @@ Done = Callable[[StoreError | None], None]
 """The callback when all hits are decided, or with the error because of which some hit has no decision."""
 
 
-class Lost(NamedTuple):
+class LostServer(NamedTuple):
     """A server that cannot decide hits now."""
 
     server: str
@@ -51,7 +51,7 @@ class StoreStatus(Protocol):
         """Requests that the store could not decide, by cause."""
 
     @property
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[LostServer]:
         """The servers that cannot decide hits now; empty when all can."""
 
 

@@ -21,7 +21,7 @@ from ratelimit_service.api.response import HeaderNames, ResponseEncoder
 from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
 from ratelimit_service.server.admin.json_api import JsonApi, http_response, request_bytes
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.store import Done, Lost
+from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.telemetry.metric import Metric
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, ask, running
@@ -216,7 +216,7 @@ class StandIn:
     healthy = False
     counters = 0
     evicted = 0
-    lost: Sequence[Lost] = ()
+    lost: Sequence[LostServer] = ()
 
     def __init__(self, then: Callable[[Done], object]) -> None:
         self.then = then

@@ -25,7 +25,7 @@ from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.keys import plain_key
 from ratelimit_service.stores.redis.script import BatchScript
-from ratelimit_service.stores.store import Done, Lost
+from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import SECOND
 from tests.books import book
 from tests.clocks import Clock
@@ -90,7 +90,7 @@ class ScriptStore:
     healthy = True
     counters = evicted = 0
     errors: Final[dict[str, int]] = {}
-    lost: Final[Sequence[Lost]] = ()
+    lost: Final[Sequence[LostServer]] = ()
 
     def __init__(self, client: Client, clock: Clock) -> None:
         self._client = client

@@ -17,7 +17,7 @@ from ratelimit_service.settings import load_settings
 from ratelimit_service.stores import open_store
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.store import RedisStore, open_redis
-from ratelimit_service.stores.store import Done, Lost, Store
+from ratelimit_service.stores.store import Done, LostServer, Store
 from ratelimit_service.system.clock import MINUTE, Clock
 from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.telemetry.tally import Tally
@@ -249,7 +249,7 @@ class Asked:
     charge = None
     healthy = True
     evicted = 0
-    lost: Sequence[Lost] = ()
+    lost: Sequence[LostServer] = ()
 
     def __init__(self, store: RedisStore, loop: asyncio.AbstractEventLoop, redis: Redis) -> None:
         self.errors = store.errors

@@ -23,7 +23,7 @@ from ratelimit_service.stores.redis.link import Link
 from ratelimit_service.stores.redis.script import MOST_IN_PART, MOST_IN_PIPELINE
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.stores.redis.target import Login
-from ratelimit_service.stores.store import Lost
+from ratelimit_service.stores.store import LostServer
 from ratelimit_service.system.address import Tcp
 from tests.ports import free_port
 from tests.redis import Redis, debugging, start_redis
@@ -75,7 +75,7 @@ def test_not_there_at_start_it_answers_by_policy_and_connects_when_it_comes(
             assert not store.healthy
             assert store.errors == {"refused": 2}
             (lost,) = store.lost
-            assert lost._replace(since=0) == Lost(f"127.0.0.1:{port}", "refused", "connection refused", 0, "open")
+            assert lost._replace(since=0) == LostServer(f"127.0.0.1:{port}", "refused", "connection refused", 0, "open")
             assert before <= lost.since <= time.time()
 
             with start_redis(tmp_path, port=port):

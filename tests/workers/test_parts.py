@@ -14,7 +14,7 @@ from ratelimit_service.server.workers.report import MergedCounts, MergedStoreSta
 from ratelimit_service.server.workers.slot import SlotState, WorkerSlot
 from ratelimit_service.server.workers.watchdog import why_kill
 from ratelimit_service.settings import Settings, load_settings
-from ratelimit_service.stores.store import Lost
+from ratelimit_service.stores.store import LostServer
 from ratelimit_service.system.cpus import usable_cpus
 from ratelimit_service.telemetry.tally import Tally
 
@@ -168,11 +168,11 @@ def test_the_store_is_as_the_worker_sees_it_that_sees_least_of_it() -> None:
 def test_a_server_that_several_workers_have_lost_is_one_since_the_first_of_them() -> None:
     posts = [WorkerSlot(number) for number in (1, 2, 3)]
     store = MergedStoreStatus("redis", posts)
-    first = Lost("redis:6379", "reset", "connection lost", 100.0, "open")
-    other = Lost("redis:6380", "refused", "connection refused", 300.0, "open")
-    posts[0].lost = [Lost("redis:6379", "refused", "connection refused", 200.0, "open"), other]
+    first = LostServer("redis:6379", "reset", "connection lost", 100.0, "open")
+    other = LostServer("redis:6380", "refused", "connection refused", 300.0, "open")
+    posts[0].lost = [LostServer("redis:6379", "refused", "connection refused", 200.0, "open"), other]
     posts[1].lost = [first]
-    posts[2].lost = [Lost("redis:6381", "refused", "connection refused", 50.0, "open")]
+    posts[2].lost = [LostServer("redis:6381", "refused", "connection refused", 50.0, "open")]
 
     assert store.lost == ()
     posts[0].state = posts[1].state = SlotState.READY

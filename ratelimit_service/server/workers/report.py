@@ -21,7 +21,7 @@ from ratelimit_service.server.engine import Engine
 from ratelimit_service.server.series import add_domain, add_tally, take_domain, take_tally
 from ratelimit_service.server.workers.slot import WorkerSlot
 from ratelimit_service.settings import Settings
-from ratelimit_service.stores.store import Lost
+from ratelimit_service.stores.store import LostServer
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import BLOCK, Metric, merge_metrics, pack_metrics, without_gauges
 from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Path, Tallies, Totals
@@ -176,9 +176,9 @@ class MergedStoreStatus:
         return max((slot.counters for slot in self._slots if slot.ready), default=0)
 
     @property
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[LostServer]:
         """Each server that some worker cannot use, as the first worker that lost it reports it."""
-        found: dict[str, Lost] = {}
+        found: dict[str, LostServer] = {}
         for lost in (lost for slot in self._slots if slot.ready for lost in slot.lost):
             first = found.get(lost.server)
             if first is None or lost.since < first.since:

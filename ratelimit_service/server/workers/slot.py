@@ -41,7 +41,7 @@ from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.server.workers.channel import Channel, Handoff, Message, bytes_of, text_of
 from ratelimit_service.settings import SETTINGS
-from ratelimit_service.stores.store import Lost
+from ratelimit_service.stores.store import LostServer
 from ratelimit_service.telemetry.metric import Metric, unpack_metrics
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class WorkerSlot:
         self.healthy = False
         """What it says of its store."""
         self.counters = 0
-        self.lost: Sequence[Lost] = ()
+        self.lost: Sequence[LostServer] = ()
         """Servers that it says cannot decide hits now."""
         self.metrics: Sequence[Metric] = ()
         """The last metrics of its transport and its store."""
@@ -244,7 +244,7 @@ class WorkerSlot:
                 self.serving, self.healthy, self.counters = (
                     summary[name] for name in ("serving", "healthy", "counters")
                 )
-                self.lost = [Lost(*lost) for lost in summary["lost"]]
+                self.lost = [LostServer(*lost) for lost in summary["lost"]]
                 self.metrics = unpack_metrics(summary["metrics"])
             case ["ready"]:
                 self.state = SlotState.READY

@@ -10,7 +10,7 @@ from time import monotonic, time
 from typing import Final, NamedTuple
 
 from ratelimit_service.errors import StoreError
-from ratelimit_service.stores.store import Lost
+from ratelimit_service.stores.store import LostServer
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class Outage:
     """Whether one server is lost, and the log lines about it."""
 
     def __init__(self, name: str, policy: str) -> None:
-        self.lost: Lost | None = None
+        self.lost: LostServer | None = None
         """For the operator's page; None while the server decides hits."""
         self._name = name
         self._policy = policy
@@ -159,7 +159,7 @@ class Outage:
         """The server is lost, since `ago` seconds; or still lost, perhaps for another cause."""
         since = time() - ago if self.lost is None else self.lost.since
         is_new = self.lost is None
-        self.lost = Lost(self._name, fault.cause, str(fault), since, self._policy)
+        self.lost = LostServer(self._name, fault.cause, str(fault), since, self._policy)
         if is_new:
             self._began = monotonic() - ago
             self._logged = {fault.cause}

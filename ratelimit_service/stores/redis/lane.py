@@ -47,7 +47,7 @@ from ratelimit_service.stores.redis.faults import UNSERVED, Fault, Outage, code_
 from ratelimit_service.stores.redis.link import Link, noop
 from ratelimit_service.stores.redis.requests import CLOSE, PendingRequests
 from ratelimit_service.stores.redis.script import MOST_IN_PART, MOST_IN_PIPELINE, Group, Part, ScriptCall
-from ratelimit_service.stores.store import Lost
+from ratelimit_service.stores.store import LostServer
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Lane:
         return self._link is not None and (self._outage.lost is None or self._breaker.serves)
 
     @property
-    def lost(self) -> Lost | None:
+    def lost(self) -> LostServer | None:
         """What is wrong with the server, if it is lost."""
         return self._outage.lost
 

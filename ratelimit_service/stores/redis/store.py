@@ -27,7 +27,7 @@ from ratelimit_service.stores.redis.script import MOST_IN_PIPELINE, BatchScript,
 from ratelimit_service.stores.redis.target import is_clustered, is_per_second, main_target, per_second_target
 from ratelimit_service.stores.redis.topology import Topology, open_topology
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
-from ratelimit_service.stores.store import Done, Lost
+from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import Clock, system_clock
 from ratelimit_service.telemetry.metric import Metric
 
@@ -130,7 +130,7 @@ class RedisStore:
         return self._pending.errors
 
     @property
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[LostServer]:
         """The servers that cannot decide hits now."""
         return [lost for topology in self._topologies for lost in topology.lost]
 

@@ -30,7 +30,7 @@ from ratelimit_service.stores.redis.link import Link, noop
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.stores.redis.script import MOST_IN_PART, Group, Part, Script, ScriptCall, cut
 from ratelimit_service.stores.redis.target import Target
-from ratelimit_service.stores.store import Lost
+from ratelimit_service.stores.store import LostServer
 from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Tally
@@ -65,7 +65,7 @@ class Topology(Protocol):
         """All counters can be reached."""
 
     @property
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[LostServer]:
         """The servers that cannot decide hits now."""
 
     def start(self) -> None:
@@ -108,7 +108,7 @@ class OneServer:
         return self._lane.healthy
 
     @property
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[LostServer]:
         """The server, if it cannot decide hits now."""
         return () if self._lane.lost is None else (self._lane.lost,)
 
@@ -244,7 +244,7 @@ class Cluster:
         return self._has_map and not self._unserved and all(lane.healthy for lane in self._nodes.values())
 
     @property
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[LostServer]:
         """The nodes that cannot decide hits now; the cluster, as long as no node replies with the map."""
         found = (self._outage.lost, *(lane.lost for lane in self._nodes.values()))
         return [lost for lost in found if lost is not None]
