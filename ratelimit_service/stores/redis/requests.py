@@ -188,7 +188,7 @@ class PendingRequests:
             Metric(
                 "ratelimit_store_deadline_seconds",
                 MetricType.GAUGE,
-                "Time the store has for a request: default without a deadline of the caller, at most (if set) most.",
+                "Time the store has for a request: default is for callers without a deadline, most is the maximum.",
                 bounds,
                 merge_by_min=True,
             ),
