@@ -218,7 +218,7 @@ class MemoryLimit:
             connection.weigh()
 
 
-class Evictable(Protocol):
+class EvictionCandidate(Protocol):
     """A connection, as an EvictionOrder sees it."""
 
     @property
@@ -230,7 +230,7 @@ class Evictable(Protocol):
         """A method is at work for it, or it has sent bytes that may be a call."""
 
 
-E = TypeVar("E", bound=Evictable)
+E = TypeVar("E", bound=EvictionCandidate)
 
 
 class EvictionOrder(Generic[E]):

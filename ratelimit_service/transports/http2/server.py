@@ -11,7 +11,7 @@ from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import FRAMES_PER_SECOND, Bound
 from ratelimit_service.transports.http2.shared import Shared
-from ratelimit_service.transports.http2.timeouts import GRAIN, Age, Due
+from ratelimit_service.transports.http2.timeouts import GRAIN, ConnectionTimeouts, Due
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.lag import of_lag, watch_lag
 from ratelimit_service.transports.transport import STOPPING
@@ -54,10 +54,10 @@ class Server:
         """Let unary calls finish, then end streaming ones, then connections; after the grace period all are cut."""
         shared = self.shared
         shared.draining = True
-        for wire, age in tuple(shared.members.items()):
-            age.grace = 0
+        for wire, timeouts in tuple(shared.members.items()):
+            timeouts.grace = 0
             if wire.connection.begun:
-                self._retire(wire, age, "drain")
+                self._retire(wire, timeouts, "drain")
             elif not wire.connection.closed:
                 wire.abort("drain")  # it has no calls, and its client cannot read a GOAWAY yet
         try:
@@ -79,12 +79,16 @@ class Server:
     def release(self, count: int) -> None:
         """Retire the `count` youngest connections: their clients connect again, perhaps to another worker."""
         members = self.shared.members
-        staying = [(wire, age) for wire, age in members.items() if age.retired_at is None and wire.connection.begun]
-        for wire, age in staying[::-1][:count]:
-            self._retire(wire, age, "shared_out")
+        staying = [
+            (wire, timeouts)
+            for wire, timeouts in members.items()
+            if timeouts.retired_at is None and wire.connection.begun
+        ]
+        for wire, timeouts in staying[::-1][:count]:
+            self._retire(wire, timeouts, "shared_out")
 
-    def _retire(self, wire: Wire, age: Age, reason: str) -> None:
-        if age.retire(self.shared.now()):
+    def _retire(self, wire: Wire, timeouts: ConnectionTimeouts, reason: str) -> None:
+        if timeouts.retire(self.shared.now()):
             wire.end_reason = reason
             wire.connection.drain()
 
@@ -101,7 +105,7 @@ class Server:
         """Check the timeouts of each connection."""
         shared = self.shared
         now, timeout = shared.now(), shared.options.preface_timeout
-        for index, (wire, age) in enumerate(tuple(shared.members.items())):
+        for index, (wire, timeouts) in enumerate(tuple(shared.members.items())):
             if index % _BATCH == _BATCH - 1:
                 await asyncio.sleep(0)
             connection = wire.connection
@@ -111,23 +115,23 @@ class Server:
                 connection.refill(FRAMES_PER_SECOND * CHECK_INTERVAL // SECOND)
                 wire.check(now, timeout)
                 shared.eviction.note_calls(wire)
-                due = age.due(now, connection, data_came=wire.data_came, left=wire.left)
+                due = timeouts.due(now, connection, data_came=wire.data_came, left=wire.left)
                 wire.data_came = False
                 if due is not None:
-                    self._act(due, wire, age)
+                    self._act(due, wire, timeouts)
             except Exception:
                 log.exception("a connection could not be checked")
                 wire.transport.abort()
 
-    def _act(self, due: Due, wire: Wire, age: Age) -> None:
+    def _act(self, due: Due, wire: Wire, timeouts: ConnectionTimeouts) -> None:
         connection, refused = wire.connection, self.shared.counts.refused
         match due:
             case Due.PING:
                 connection.ping()
-            case Due.CUT_SILENT:
+            case Due.ABORT_SILENT:
                 refused[Bound.SILENT] += 1
                 wire.abort("silent")
-            case Due.CUT_STALLED:
+            case Due.ABORT_STALLED:
                 refused[Bound.STALLED] += 1
                 wire.abort("stalled")
             case Due.CLOSE_SLOW:
@@ -139,14 +143,14 @@ class Server:
                     return
                 connection.close(Code.ENHANCE_YOUR_CALM, "the client takes too long to finish what it began", bound)
             case Due.RETIRE_OLD:
-                self._retire(wire, age, "age")
+                self._retire(wire, timeouts, "age")
             case Due.RETIRE_IDLE:
-                self._retire(wire, age, "idle")
+                self._retire(wire, timeouts, "idle")
             case Due.RETIRE_SPENT:
-                self._retire(wire, age, "stream_numbers")
+                self._retire(wire, timeouts, "stream_numbers")
             case Due.LEAVE:
                 connection.leave()
-            case Due.CUT_OLD:
+            case Due.ABORT_OLD:
                 wire.abort("age_grace")
 
     async def _expire(self) -> None:

@@ -15,8 +15,14 @@ from ratelimit_service.system.clock import Clock, Tick
 from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.limits import Bound
-from ratelimit_service.transports.http2.scheduling import Evictable, EvictionOrder, FairQueue, MemoryLimit, Weighed
-from ratelimit_service.transports.http2.timeouts import Age, Deadlines
+from ratelimit_service.transports.http2.scheduling import (
+    EvictionCandidate,
+    EvictionOrder,
+    FairQueue,
+    MemoryLimit,
+    Weighed,
+)
+from ratelimit_service.transports.http2.timeouts import ConnectionTimeouts, Deadlines
 from ratelimit_service.transports.http2.tls import TlsServer
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.tls import bears
@@ -25,7 +31,7 @@ from ratelimit_service.transports.transport import not_admitted
 log = logging.getLogger(__name__)
 
 
-class Member(Weighed, Evictable, Protocol):
+class Member(Weighed, EvictionCandidate, Protocol):
     """A connection, as `Shared` sees it."""
 
     opened: int
@@ -66,7 +72,7 @@ class Shared(Generic[M]):
         self.counts = Counts()
         self.queue = FairQueue(self.loop.call_soon, tick)
         self.deadlines = Deadlines()
-        self.members: dict[M, Age] = {}
+        self.members: dict[M, ConnectionTimeouts] = {}
         self.memory = MemoryLimit(options.max_memory, self.members)
         self.eviction: EvictionOrder[M] = EvictionOrder()
         self.removed: list[M] = []
@@ -92,7 +98,7 @@ class Shared(Generic[M]):
         counts.accepted += 1
         # A tenth more or less, so that connections that came together do not come again together.
         oldest = int(options.max_connection_age * random.uniform(0.9, 1.1))  # noqa: S311 - not a secret
-        self.members[member] = Age(member.opened, oldest, options)
+        self.members[member] = ConnectionTimeouts(member.opened, oldest, options)
         self.eviction.add(member)
         return True
 

@@ -18,9 +18,9 @@ class Due(Enum):
 
     PING = auto()
     """Nothing came for long: send a keepalive PING."""
-    CUT_SILENT = auto()
+    ABORT_SILENT = auto()
     """The keepalive PING was not answered."""
-    CUT_STALLED = auto()
+    ABORT_STALLED = auto()
     """The client does not read."""
     CLOSE_SLOW = auto()
     """The client does not finish what it began: the preface, a frame, a header block."""
@@ -30,11 +30,11 @@ class Due(Enum):
     """Stream numbers run out."""
     LEAVE = auto()
     """The client had time to read the first GOAWAY: send the second (6.8)."""
-    CUT_OLD = auto()
+    ABORT_OLD = auto()
     """The grace period of a retired connection is over."""
 
 
-class Age:
+class ConnectionTimeouts:
     """The timeouts of one connection.
 
     A connection is active, then retired (the first GOAWAY was sent), and never active again. Each `due` returns the
@@ -43,10 +43,10 @@ class Age:
     | what holds                                      | for longer than        | then         |
     | ----------------------------------------------- | ---------------------- | ------------ |
     | something unfinished, and no frame was finished | preface_timeout        | CLOSE_SLOW   |
-    | the socket accepts no more, and little has left | STALL                  | CUT_STALLED  |
-    | a keepalive PING is not answered                | keepalive_timeout      | CUT_SILENT   |
+    | the socket accepts no more, and little has left | STALL                  | ABORT_STALLED  |
+    | a keepalive PING is not answered                | keepalive_timeout      | ABORT_SILENT   |
     | nothing came                                    | keepalive_time         | PING         |
-    | retired                                         | grace                  | CUT_OLD      |
+    | retired                                         | grace                  | ABORT_OLD      |
     | retired                                         | GOAWAY_NOTICE          | LEAVE        |
     | active                                          | `oldest`               | RETIRE_OLD   |
     | active, without a call                          | max_connection_idle    | RETIRE_IDLE  |
@@ -102,16 +102,16 @@ class Age:
         if left is None:
             self._stalled_since = None
         elif self._is_stalled(now, left):
-            return Due.CUT_STALLED
+            return Due.ABORT_STALLED
         if self._pinged is not None:
             if now - self._pinged > options.keepalive_timeout:
-                return Due.CUT_SILENT
+                return Due.ABORT_SILENT
         elif options.keepalive_time and now - self._data_came > options.keepalive_time:
             self._pinged = now
             return Due.PING
         if self.retired_at is not None:
             if self.grace and now - self.retired_at > self.grace:
-                return Due.CUT_OLD
+                return Due.ABORT_OLD
             return Due.LEAVE if now - self.retired_at > GOAWAY_NOTICE else None
         if self._oldest and now > self._oldest:
             return Due.RETIRE_OLD

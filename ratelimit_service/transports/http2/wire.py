@@ -470,12 +470,12 @@ class Wire(asyncio.Protocol):
 
     @property
     def last_stream(self) -> int:
-        """As Evictable says."""
+        """As EvictionCandidate says."""
         return self.connection.last_stream
 
     @property
     def busy(self) -> bool:
-        """As Evictable says."""
+        """As EvictionCandidate says."""
         return self.scheduled or self._streams.responding
 
     @property

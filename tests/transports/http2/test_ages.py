@@ -3,7 +3,7 @@
 import pytest
 
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
-from ratelimit_service.transports.http2.timeouts import Age, Due
+from ratelimit_service.transports.http2.timeouts import ConnectionTimeouts, Due
 from ratelimit_service.transports.options import GrpcOptions
 from tests.transports.http2.talk import HELLO, PREFACE, SETTINGS, Talk, block, frame, headers, question
 
@@ -23,14 +23,14 @@ Look = tuple[int, bool, Due | None]
 @pytest.mark.parametrize(
     "looks",
     [
-        [(10 * MINUTE, False, None), (10 * MINUTE + 1, False, Due.PING), (11 * MINUTE, False, Due.CUT_SILENT)],
+        [(10 * MINUTE, False, None), (10 * MINUTE + 1, False, Due.PING), (11 * MINUTE, False, Due.ABORT_SILENT)],
         [(10 * MINUTE + 1, False, Due.PING), (10 * MINUTE + 20 * SECOND, False, None), (11 * MINUTE, True, None)],
         [(9 * MINUTE, True, None), (19 * MINUTE, False, None), (19 * MINUTE + 1, False, Due.PING)],
     ],
     ids=["no answer", "an answer in time", "somebody speaks"],
 )
 def test_a_silent_client_is_pinged_and_cut_when_it_does_not_answer(looks: list[Look]) -> None:
-    talk, age = Talk(HELLO), Age(0, 0, OPTIONS)
+    talk, age = Talk(HELLO), ConnectionTimeouts(0, 0, OPTIONS)
 
     assert [age.due(now, talk.connection, data_came=heard, left=None) for now, heard, _ in looks] == [
         due for _, _, due in looks
@@ -51,7 +51,7 @@ def test_a_silent_client_is_pinged_and_cut_when_it_does_not_answer(looks: list[L
     ids=["nothing", "half a preface", "no settings", "half a frame", "half a block", "settings", "half a call"],
 )
 def test_what_is_begun_must_be_finished_in_time(sent: bytes, due: Due | None) -> None:
-    talk, age = Talk(sent), Age(0, 0, OPTIONS)
+    talk, age = Talk(sent), ConnectionTimeouts(0, 0, OPTIONS)
     before = age.due(10 * SECOND, talk.connection, data_came=True, left=None)
 
     assert before is None
@@ -59,7 +59,7 @@ def test_what_is_begun_must_be_finished_in_time(sent: bytes, due: Due | None) ->
 
 
 def test_a_client_that_finishes_each_frame_may_take_the_time_for_every_one() -> None:
-    talk, age = Talk(HELLO), Age(0, 0, OPTIONS)
+    talk, age = Talk(HELLO), ConnectionTimeouts(0, 0, OPTIONS)
     due = []
     for second in range(9, 90, 9):
         talk.say(frame(6, 0, 0, b"12345678"), b"\0")
@@ -73,7 +73,7 @@ def test_a_client_that_finishes_each_frame_may_take_the_time_for_every_one() -> 
 def test_a_client_that_is_always_in_the_midst_of_something_is_not_slow() -> None:
     """One that sends without a pause is, whenever it is looked at: of frames, or of header blocks."""
     frames, blocks = Talk(HELLO, b"\0"), Talk(HELLO, frame(1, 0, 1, block()))
-    ages = Age(0, 0, OPTIONS), Age(0, 0, OPTIONS)
+    ages = ConnectionTimeouts(0, 0, OPTIONS), ConnectionTimeouts(0, 0, OPTIONS)
     due = []
     for second in range(25):
         frames.say(b"\0\x08\x06\0\0\0\0\0" + b"12345678" + b"\0")
@@ -85,7 +85,7 @@ def test_a_client_that_is_always_in_the_midst_of_something_is_not_slow() -> None
 
 
 def test_a_header_block_that_comes_frame_by_frame_is_one_thing_to_finish() -> None:
-    talk, age = Talk(HELLO, frame(1, 0, 1, b"\x83")), Age(0, 0, OPTIONS)
+    talk, age = Talk(HELLO, frame(1, 0, 1, b"\x83")), ConnectionTimeouts(0, 0, OPTIONS)
     due = []
     for second in (0, 4, 8, 12):
         talk.say(frame(9, 0, 1, b"\x86"))
@@ -97,21 +97,21 @@ def test_a_header_block_that_comes_frame_by_frame_is_one_thing_to_finish() -> No
 @pytest.mark.parametrize(
     ("left", "due"),
     [
-        ([(0, 5_000), (60, 5_000), (61, 5_000)], [None, None, Due.CUT_STALLED]),
-        ([(0, 5_000), (59, 6_024), (61, 6_024), (120, 6_024)], [None, None, None, Due.CUT_STALLED]),
-        ([(0, 5_000), (59, 6_023), (61, 6_023)], [None, None, Due.CUT_STALLED]),
+        ([(0, 5_000), (60, 5_000), (61, 5_000)], [None, None, Due.ABORT_STALLED]),
+        ([(0, 5_000), (59, 6_024), (61, 6_024), (120, 6_024)], [None, None, None, Due.ABORT_STALLED]),
+        ([(0, 5_000), (59, 6_023), (61, 6_023)], [None, None, Due.ABORT_STALLED]),
         ([(0, 5_000), (30, None), (61, 5_000), (91, 5_000)], [None, None, None, None]),
     ],
     ids=["nothing leaves", "1024 bytes leave", "1023 bytes leave", "it was free in between"],
 )
 def test_a_socket_that_takes_nothing_is_cut(left: list[tuple[int, int | None]], due: list[Due | None]) -> None:
-    talk, age = Talk(HELLO), Age(0, 0, OPTIONS)
+    talk, age = Talk(HELLO), ConnectionTimeouts(0, 0, OPTIONS)
 
     assert [age.due(at * SECOND, talk.connection, data_came=True, left=count) for at, count in left] == due
 
 
 def test_a_client_is_not_slow_to_finish_what_is_not_read_while_the_socket_takes_nothing() -> None:
-    talk, age = Talk(HELLO, question(1)[:-1]), Age(0, 0, OPTIONS)
+    talk, age = Talk(HELLO, question(1)[:-1]), ConnectionTimeouts(0, 0, OPTIONS)
     due = [age.due(at * SECOND, talk.connection, data_came=False, left=5_000) for at in (1, 12, 50)]
     due += [age.due(at * SECOND, talk.connection, data_came=False, left=None) for at in (51, 59, 61)]
 
@@ -119,19 +119,19 @@ def test_a_client_is_not_slow_to_finish_what_is_not_read_while_the_socket_takes_
 
 
 def test_an_old_connection_is_told_to_go_then_that_it_must_then_its_calls_are_cut() -> None:
-    talk, age = Talk(HELLO, question(1)), Age(0, HOUR, OPTIONS)
+    talk, age = Talk(HELLO, question(1)), ConnectionTimeouts(0, HOUR, OPTIONS)
     due = [age.due(HOUR, talk.connection, data_came=True, left=None)]
     due.append(age.due(HOUR + 1, talk.connection, data_came=True, left=None))
     told = age.retire(HOUR + 1), age.retire(HOUR + 2)
     for later in (1 * SECOND, 1 * SECOND + 1, 5 * MINUTE, 5 * MINUTE + 1):
         due += [age.due(HOUR + 1 + later, talk.connection, data_came=True, left=None)]
 
-    assert due == [None, Due.RETIRE_OLD, None, Due.LEAVE, Due.LEAVE, Due.CUT_OLD]
+    assert due == [None, Due.RETIRE_OLD, None, Due.LEAVE, Due.LEAVE, Due.ABORT_OLD]
     assert told == (True, False)
 
 
 def test_a_grace_of_0_is_for_ever() -> None:
-    talk, age = Talk(HELLO, question(1)), Age(0, 0, OPTIONS)
+    talk, age = Talk(HELLO, question(1)), ConnectionTimeouts(0, 0, OPTIONS)
     age.retire(0)
     age.grace = 0
 
@@ -140,7 +140,12 @@ def test_a_grace_of_0_is_for_ever() -> None:
 
 def test_a_connection_without_calls_is_told_to_go_and_one_with_calls_is_not() -> None:
     options = GrpcOptions(max_connection_idle=MINUTE, keepalive_time=0)
-    idle, busy, age, other = Talk(HELLO), Talk(HELLO, question(1)), Age(0, 0, options), Age(0, 0, options)
+    idle, busy, age, other = (
+        Talk(HELLO),
+        Talk(HELLO, question(1)),
+        ConnectionTimeouts(0, 0, options),
+        ConnectionTimeouts(0, 0, options),
+    )
 
     assert age.due(MINUTE, idle.connection, data_came=True, left=None) is None
     assert age.due(MINUTE + 1, idle.connection, data_came=True, left=None) is Due.RETIRE_IDLE
@@ -150,7 +155,7 @@ def test_a_connection_without_calls_is_told_to_go_and_one_with_calls_is_not() ->
 def test_a_connection_whose_calls_are_answered_at_once_is_not_idle() -> None:
     """Nobody who looks now and then ever sees one of them."""
     options = GrpcOptions(max_connection_idle=MINUTE, keepalive_time=0)
-    talk, age = Talk(HELLO, answer=True), Age(0, 0, options)
+    talk, age = Talk(HELLO, answer=True), ConnectionTimeouts(0, 0, options)
     due = []
     for minute in range(1, 5):
         talk.say(question(2 * minute + 1))
@@ -162,7 +167,7 @@ def test_a_connection_whose_calls_are_answered_at_once_is_not_idle() -> None:
 
 
 def test_a_client_that_runs_out_of_stream_numbers_is_asked_to_connect_anew() -> None:
-    talk, age = Talk(HELLO, question(2**31 - 1_000_001)), Age(0, 0, OPTIONS)
+    talk, age = Talk(HELLO, question(2**31 - 1_000_001)), ConnectionTimeouts(0, 0, OPTIONS)
     before = age.due(1, talk.connection, data_came=True, left=None)
     talk.say(question(2**31 - 999_999))
 

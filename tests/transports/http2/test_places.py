@@ -10,7 +10,7 @@ from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.transports.http2.limits import MOST_STREAMING, Bound
 from ratelimit_service.transports.http2.scheduling import EvictionOrder
-from ratelimit_service.transports.http2.timeouts import Age, Due
+from ratelimit_service.transports.http2.timeouts import ConnectionTimeouts, Due
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
 from tests.transports.http2.clients import Deaf, frames_of, healthy, house, open_socket, told, until
@@ -193,7 +193,10 @@ def test_while_all_are_busy_new_ones_are_refused() -> None:
 
 def test_a_connection_that_never_called_has_a_minute_and_one_that_did_its_hour() -> None:
     options = GrpcOptions(keepalive_time=0, max_connection_age=0)
-    never, once = (Talk(HELLO), Age(0, 0, options)), (Talk(HELLO, question(1), answer=True), Age(0, 0, options))
+    never, once = (
+        (Talk(HELLO), ConnectionTimeouts(0, 0, options)),
+        (Talk(HELLO, question(1), answer=True), ConnectionTimeouts(0, 0, options)),
+    )
     found = [
         [age.due(now, talk.connection, data_came=True, left=None) for talk, age in (never, once)]
         for now in (0, MINUTE, MINUTE + 1, HOUR, HOUR + 1)
