@@ -1,7 +1,7 @@
 """The keys of a rules file, each declared once: the parser, its hints, the JSON Schema and docs use this.
 
-To add an option: an entry in `OPTIONS`, a field in `rule.py`, and the line in `parse.py` that passes the one to the
-other; or, when it changes how a limit counts, a field of `Limit` and the line in `parse.read_limit`.
+To add an option: an entry in `OPTIONS`, which names the field that it sets, and that field in `rule.Rule`, or in
+`model.Limit` when it changes how a limit counts. What needs more than its own value is read in `parse.py`.
 
 A `ValueType` has `read`, which returns the value of a node, or reports what is wrong and returns None. Null is the
 same as absent, and never reaches a reader.
@@ -267,6 +267,10 @@ class Option(NamedTuple):
     """The error message when a required key is absent; empty for an optional key."""
     algorithms: tuple[str, ...] = NAMES
     """The algorithms that use it."""
+    rule_field: str = ""
+    """The field of Rule that has its value."""
+    limit_field: str = ""
+    """The field of Limit that has its value."""
 
 
 MAX_PARTS = 1000
@@ -363,6 +367,7 @@ OPTIONS = (
         count(1),
         "The capacity of the bucket; without it requests_per_unit.",
         algorithms=("token_bucket", "leaky_bucket"),
+        limit_field="burst",
     ),
     Option(
         "parts",
@@ -371,6 +376,7 @@ OPTIONS = (
         "The number of parts of the window: with more parts, room returns sooner and a counter is larger.",
         10,
         algorithms=("sub_windows",),
+        limit_field="parts",
     ),
     Option(
         "anchor",
@@ -399,6 +405,7 @@ OPTIONS = (
         choice(("error", "open", "closed", "local")),
         "The answer while Redis is unavailable: error: UNAVAILABLE, open: allow, closed: deny, local: count in this "
         "process, with its share of the limit. Without it, the setting ON_STORE_FAILURE applies.",
+        rule_field="on_store_failure",
     ),
     Option(
         "unlimited",
@@ -413,6 +420,7 @@ OPTIONS = (
         TEXT,
         "A name of the limit, for `replaces` of other limits. Responses have it too.",
         "",
+        rule_field="name",
     ),
     Option(
         "name",
@@ -434,6 +442,7 @@ OPTIONS = (
         FLAG,
         "Try the limit: it is counted and reported, but denies nothing.",
         False,
+        rule_field="shadow",
     ),
     Option(
         "quota_mode",
@@ -441,6 +450,7 @@ OPTIONS = (
         FLAG,
         "The limit is a quota: a request is denied when all its quotas are used up.",
         False,
+        rule_field="quota",
     ),
     Option(
         "detailed_metric",
@@ -448,6 +458,7 @@ OPTIONS = (
         FLAG,
         "The rule's metrics have the request's values at all levels. Not inherited.",
         False,
+        rule_field="detailed",
     ),
     Option(
         "value_to_metric",
@@ -469,8 +480,12 @@ OPTIONS = (
         (MapType.DESCRIPTOR,),
         JSON,
         "Any JSON object; Envoy receives it as dynamic metadata with the limit's response.",
+        rule_field="metadata",
     ),
 )
+
+_RULE_FIELDS = tuple((option.key, option.rule_field) for option in OPTIONS if option.rule_field)
+_LIMIT_FIELDS = tuple((option.key, option.limit_field) for option in OPTIONS if option.limit_field)
 
 BY_MAP = {where: {option.key: option for option in OPTIONS if where in option.maps} for where in MapType}
 
@@ -501,6 +516,16 @@ def read_options(fields: YamlMap, where: MapType, report: Report) -> dict[str, A
         if missing(fields, option.key, where):
             report.add(fields, option.missing)
     return values
+
+
+def rule_fields(*options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of Rule that these options set; of an option that is given twice the last value counts."""
+    return {field: found[key] for found in options for key, field in _RULE_FIELDS if key in found}
+
+
+def limit_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of Limit that these options set."""
+    return {field: options[key] for key, field in _LIMIT_FIELDS if key in options}
 
 
 def given(fields: YamlMap, key: str) -> bool:

@@ -23,8 +23,10 @@ from ratelimit_service.rules.options import (
     MapType,
     Window,
     given,
+    limit_fields,
     missing,
     read_options,
+    rule_fields,
     window_problem,
 )
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
@@ -228,8 +230,7 @@ class _Parser:
         algorithm, limit = read_limit(block, at, options, self._defaults, self._report)
         if limit is not None and algorithm.name == "fixed_window" and not limit.first_request:
             self._calendars.add(limit, options["unit"], block.fields["unit"].value)
-        name: str = options.get("name", "")
-        replaces = self._read_replaces(options.get("replaces", []), name)
+        replaces = self._read_replaces(options.get("replaces", []), options.get("name", ""))
         path_suffix: Path = ()
         if before is not None:
             if options.get("unlimited"):
@@ -237,8 +238,7 @@ class _Parser:
             elif limit is not None:
                 path_suffix = self._suffix_in_list(at, algorithm, limit, before)
 
-        detailed = bool(values.get("detailed_metric"))
-        if detailed:
+        if values.get("detailed_metric"):
             levels = tuple(level if level.shared is not None else level._replace(by_value=True) for level in levels)
         path = (self._domain, *(level.name for level in levels), *path_suffix)
         old = self._old.get(path)
@@ -255,19 +255,14 @@ class _Parser:
             levels,
             limit,
             algorithm,
-            name=name,
             replaces=replaces,
-            shadow=bool(values.get("shadow_mode")),
-            quota=bool(values.get("quota_mode")),
-            detailed=detailed,
-            metadata=values.get("metadata"),
             place=self._place_of(at),
             near=0 if limit is None else near_threshold(limit.burst or limit.requests, self._near_ratio),
             together=_TOGETHER[values.get("charge") or self._charge, before is not None],
-            on_store_failure=options.get("on_store_failure") or self._defaults.get("on_store_failure") or "",
             path_suffix=path_suffix,
             tally=Tally() if old is None else old.tally,
             tallies=tallies,
+            **rule_fields(self._defaults, values, options),
         )
 
     def _suffix_in_list(self, at: Positioned, algorithm: Algorithm, limit: Limit, before: Sequence[Rule]) -> Path:
@@ -331,11 +326,10 @@ def read_limit(
         # Responses to Envoy have the window as a multiple of the largest unit that divides it.
         next(unit for length, unit in _LARGEST_FIRST if window % length == 0),
         window,
-        burst=chosen.get("burst", 0),
-        parts=chosen.get("parts", _OPTIONS["parts"].default),
         first_request=chosen.get("anchor") == "first_request",
         count_refused=chosen.get("count_refused", name == "fixed_window"),
         exceed=0 if excess is None else excess.of(requests),
+        **limit_fields(chosen),
     )
     if (limit.burst or requests) + limit.exceed > MAX_REQUESTS:
         report.add(at, f"the limit and exceed come to more than {MAX_REQUESTS}")
