@@ -161,7 +161,7 @@ def command(
         raise click.UsageError("the domain is empty: name the one whose counters are meant")
     descriptor = one_descriptor(entries, "counters")
     if reset and not yes and not sys.stdin.isatty():
-        raise click.UsageError("--reset asks before it removes anything, and nobody is there to answer: add --yes")
+        raise click.UsageError("--reset asks for confirmation, and the input is not a terminal: add --yes")
     selection = _select(domain, descriptor, names, rules, env_file)
     if not reset:
         listing = _run(selection, lambda counters: _list(counters, selection, most))

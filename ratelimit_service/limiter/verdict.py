@@ -40,7 +40,7 @@ class Verdict:
         return not quotas or exhausted < quotas or self.idle_quota
 
     def tightest(self) -> Hit | None:
-        """The hit whose limit the caller should hear of: the last one refused, else the first with the least left."""
+        """The hit whose limit the response reports: the last one refused, else the first with the least left."""
         chosen: Hit | None = None
         refused = False
         for hit in self.hits:

@@ -205,7 +205,7 @@ def test_of_a_descriptor_with_several_limits_one_may_be_named(shop: Shop) -> Non
         (["shop", "user=a", "+", "user=b"], "counters takes one descriptor"),
         ([""], "the domain is empty"),
         (["", "--reset", "--yes"], "the domain is empty"),
-        (["shop", "--reset"], "nobody is there to answer: add --yes"),
+        (["shop", "--reset"], "the input is not a terminal: add --yes"),
     ],
 )
 def test_bad_usage_has_exit_code_2(shop: Shop, arguments: list[str], words: str) -> None:

@@ -323,7 +323,7 @@ class Connection:
     # The budget of frames that ask for nothing.
 
     def refill(self, count: int) -> None:
-        """Give back so many frames, because time has passed."""
+        """Give back `count` frames, because time has passed."""
         self._budget = min(MOST_IDLE_FRAMES, self._budget + count)
 
     def spend_records(self, records: int) -> None:
