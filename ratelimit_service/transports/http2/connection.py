@@ -122,6 +122,17 @@ class _Rule(NamedTuple):
     act: Callable[[Any, int, int, bytes], None]
 
 
+def _rule(
+    where: str,
+    act: Callable[[Any, int, int, bytes], None],
+    *,
+    size: int | None = None,
+    bound: Bound | None = None,
+) -> _Rule:
+    """`where`: "connection", "stream" or "opened stream"; or two of them."""
+    return _Rule(bound, "connection" in where, "stream" in where, "opened" in where, size, act)
+
+
 class Connection:
     """A connection that a client opened; `wake` is called when there is output or an event that comes from no read."""
 
@@ -637,20 +648,19 @@ class Connection:
     def _ignore(self, _flags: int, _number: int, _payload: bytes) -> None:
         """4.1: "Implementations MUST ignore and discard frames of unknown types"."""
 
-    # bound, on_connection, on_stream, opened, size, act
     _RULES: ClassVar[dict[int, _Rule]] = {
-        frames.DATA: _Rule(None, False, True, True, None, _data),
-        frames.HEADERS: _Rule(None, False, True, False, None, _headers),
-        frames.PRIORITY: _Rule(Bound.PRIORITIES, False, True, False, None, _priority),
-        frames.RST_STREAM: _Rule(Bound.RESETS, False, True, True, 4, _rst_stream),
-        frames.SETTINGS: _Rule(Bound.SETTINGS, True, False, False, None, _settings),
-        frames.PUSH_PROMISE: _Rule(None, True, True, False, None, _push_promise),
-        frames.PING: _Rule(Bound.PINGS, True, False, False, 8, _ping),
-        frames.GOAWAY: _Rule(Bound.UNKNOWN_FRAMES, True, False, False, None, _goaway),
-        frames.WINDOW_UPDATE: _Rule(Bound.WINDOW_UPDATES, True, True, True, 4, _window_update),
-        frames.CONTINUATION: _Rule(None, False, True, False, None, _continuation),
+        frames.DATA: _rule("opened stream", _data),
+        frames.HEADERS: _rule("stream", _headers),
+        frames.PRIORITY: _rule("stream", _priority, bound=Bound.PRIORITIES),
+        frames.RST_STREAM: _rule("opened stream", _rst_stream, size=4, bound=Bound.RESETS),
+        frames.SETTINGS: _rule("connection", _settings, bound=Bound.SETTINGS),
+        frames.PUSH_PROMISE: _rule("connection, stream", _push_promise),
+        frames.PING: _rule("connection", _ping, size=8, bound=Bound.PINGS),
+        frames.GOAWAY: _rule("connection", _goaway, bound=Bound.UNKNOWN_FRAMES),
+        frames.WINDOW_UPDATE: _rule("connection, opened stream", _window_update, size=4, bound=Bound.WINDOW_UPDATES),
+        frames.CONTINUATION: _rule("stream", _continuation),
     }
-    _UNKNOWN: ClassVar[_Rule] = _Rule(Bound.UNKNOWN_FRAMES, True, True, False, None, _ignore)
+    _UNKNOWN: ClassVar[_Rule] = _rule("connection, stream", _ignore, bound=Bound.UNKNOWN_FRAMES)
 
 
 @lru_cache(8)

@@ -657,8 +657,8 @@ class Streams:
     def check(self, now: int, timeout: int, *, reading: bool) -> None:
         """End streams that make no progress; called twice a second.
 
-        A message whose next part does not come within `timeout` ends its call, unless nothing is `reading`: then the
-        part may have come.
+        A message whose next part does not come within `timeout` ends its call. While the socket is not being read
+        (`reading` is False) the part may have come, and the timeout starts again.
         """
         self.now = now
         if self.lingering:
