@@ -24,7 +24,7 @@ def test_the_most_connections_there_may_be_are_those_of_all_workers_together(tmp
         with callers(pool.service.grpc_port, 2):  # each of them has asked, and was answered
             pool.wait_for_loads(2, 2)
 
-        assert pool.metric('ratelimit_grpc_connections_ended_total{reason="made_way"}') == 2
+        assert pool.metric('ratelimit_grpc_connections_ended_total{reason="evicted"}') == 2
 
 
 def test_a_killed_worker_takes_its_own_connections_with_it_and_nothing_else(tmp_path: Path) -> None:

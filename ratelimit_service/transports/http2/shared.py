@@ -93,7 +93,7 @@ class Shared(Generic[M]):
                 counts.refuse_connection(most)
                 return False
             counts.refused[Bound.CONNECTIONS] += 1
-            self.warn("made_way", f"there are {most}, the most there may be, and it had no call for longest")
+            self.warn("evicted", f"there are {most}, the most there may be, and it had no call for longest")
             evicted.evict()
         counts.accepted += 1
         # A tenth more or less, so that connections that came together do not come again together.

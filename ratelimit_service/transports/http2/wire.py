@@ -449,7 +449,7 @@ class Wire(asyncio.Protocol):
 
     def evict(self) -> None:
         """End it, with GOAWAY, because another connection takes its place."""
-        self.end_reason = "made_way"
+        self.end_reason = "evicted"
         self.connection.close(Code.NO_ERROR, "others need its place")
         self._write()
         if self.write_paused:

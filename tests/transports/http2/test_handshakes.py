@@ -144,8 +144,8 @@ def test_clients_that_never_begin_their_handshake_count_and_the_healthy_one_goes
             await until(lambda: told(served, "connections_accepted_total") == 51)
             most = told(served, "connections")
             # The first make way for the last, and those end when their time is over.
-            made_way = told(served, "connections_ended_total", "made_way")
-            assert made_way == told(served, "refused_total", Bound.CONNECTIONS)
+            evicted = told(served, "connections_ended_total", "evicted")
+            assert evicted == told(served, "refused_total", Bound.CONNECTIONS)
             for reader, writer in opened:
                 async with asyncio.timeout(WAIT_SECONDS):
                     with suppress(ConnectionResetError):
@@ -153,7 +153,7 @@ def test_clients_that_never_begin_their_handshake_count_and_the_healthy_one_goes
                 writer.close()
             await until(lambda: told(served, "connections_ended_total", "tls_handshake") == 9)
             async with connect(address, trusting(ca)) as channel:
-                return most, made_way, await ask(channel, Echo(), b"room again")
+                return most, evicted, await ask(channel, Echo(), b"room again")
 
     assert run(story()) == (10, 41, b"room again")
 

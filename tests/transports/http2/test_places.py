@@ -112,13 +112,13 @@ def test_connections_that_never_call_take_no_place_from_those_that_do() -> None:
                 channel = await stack.enter_async_context(connect(address))
                 answers.append(await ask(channel, Echo(), b"let in"))
             await greet(address, stack, 30)
-            made_way = told(transport, "connections_ended_total", "made_way")
-            assert told(transport, "refused_total", Bound.CONNECTIONS) == made_way
-            return answers, made_way, told(transport, "connections")
+            evicted = told(transport, "connections_ended_total", "evicted")
+            assert told(transport, "refused_total", Bound.CONNECTIONS) == evicted
+            return answers, evicted, told(transport, "connections")
 
-    answers, made_way, connections = run(story())
+    answers, evicted, connections = run(story())
     assert answers == [b"let in"] * 10
-    assert made_way == 1 + 30 + 10 + 30 - 20
+    assert evicted == 1 + 30 + 10 + 30 - 20
     assert connections == 20
 
 
@@ -163,7 +163,7 @@ def test_calls_that_are_only_kept_open_keep_no_place(opened: bytes) -> None:
                         break
             channel = await stack.enter_async_context(connect(address))
             assert await ask(channel, Echo(), b"let in") == b"let in"
-            return told(transport, "connections_ended_total", "made_way")
+            return told(transport, "connections_ended_total", "evicted")
 
     assert run(story()) == 1
 
@@ -186,7 +186,7 @@ def test_while_all_are_busy_new_ones_are_refused() -> None:
                 writer.close()
             await until(lambda: not told(transport, "connections"))
             ended = "connections_ended_total"
-            return code, min(1, told(transport, ended, "too_many_connections")), told(transport, ended, "made_way")
+            return code, min(1, told(transport, ended, "too_many_connections")), told(transport, ended, "evicted")
 
     assert run(story()) == (grpc.StatusCode.UNAVAILABLE, 1, 0)
 
