@@ -69,7 +69,7 @@ class Plan:
         plan.domain = self.domain
         plan.increments = self.increments
         plan.joint = False
-        plan.charged = charged = tuple([hit.again() for hit in self.charged])
+        plan.charged = charged = tuple(map(Hit.again, self.charged))
         plan.hits = charged
         plan.verdict = Verdict(True, charged, self.verdict.unmatched)
         return plan
