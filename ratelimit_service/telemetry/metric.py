@@ -83,14 +83,15 @@ def exposition(metrics: Iterable[Metric], extra: Labels = ()) -> Iterator[str]:
         if metric.name != previous:
             previous = metric.name
             yield head(metric.name, metric.type, metric.help)
-        lines: list[str] = []
+        name, lines = metric.name, list[str]()
         for labels, value in metric.samples:
-            if isinstance(value, Latency):
-                lines += _histogram_lines(metric.name, _pairs(labels), value, extra)
-            elif isinstance(labels, str):
-                lines.append(line(metric.name, labels, value))
+            if isinstance(labels, str):
+                # Not by `line`: these are most of the series, and a call is a tenth of the time of a scrape.
+                lines.append(f"{name}{{{labels}}} {value!r}\n")
+            elif isinstance(value, Latency):
+                lines += _histogram_lines(name, labels, value, extra)
             else:
-                lines.append(line(metric.name, label_text((*labels, *extra)), value))
+                lines.append(line(name, label_text((*labels, *extra)), value))
         yield "".join(lines)
 
 
