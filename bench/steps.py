@@ -204,14 +204,18 @@ async def microseconds(server: Server, together: int, rounds: int) -> float:
                 for at in range(0, 400, together)
             ]
             number += 800
-            spent = 0
+            spent, measured = 0, True
             for read in reads:
                 wire.host.share_left = SHARE
                 began = time.thread_time_ns()
                 wire.data_received(read)
                 spent += time.thread_time_ns() - began
+                while wire.scheduled:  # the machine was busy: the rest of the read was not measured
+                    measured = False
+                    await asyncio.sleep(0)
                 client.recv(READ)
-            best = min(best, spent / 400 / 1000)
+            if measured:
+                best = min(best, spent / 400 / 1000)
     return best
 
 
@@ -219,7 +223,7 @@ async def measure(rounds: int) -> None:
     """Measure, and print both tables."""
     asked, _ = method(rules())
     options = GrpcOptions(max_connection_memory=2**30)
-    server = Server(Shared([asked], reflection(), options, None, steady_clock, time.monotonic_ns))
+    server = Server(Shared([asked], reflection(), options, None, steady_clock, time.thread_time_ns))
     tried: list[tuple[Read, list[Sample]]] = [(read, []) for read in reads()]
     for number in range(rounds):
         for read, samples in tried:
