@@ -32,7 +32,7 @@ from tests.books import book
 from tests.redis import start_redis
 
 PACKAGE = str(Path(ratelimit_service.__file__).parent) + "/"
-RULES = "{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000}}]}"
+RULES = "{domain: d, descriptors: [{key: k, rate_limit: {unit: minute, requests_per_unit: 1000}}]}"
 REQUEST = bytes.fromhex("0a0164 1208 0a06 0a016b 120176")
 """Domain d, a descriptor k: v."""
 TRIES = 20

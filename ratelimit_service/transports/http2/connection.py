@@ -103,6 +103,7 @@ class ConnectionState(Enum):
 
 _PREFACE: Final = ConnectionState.PREFACE
 _SETTINGS: Final = ConnectionState.SETTINGS
+OPEN: Final = ConnectionState.OPEN
 LEAVING: Final = ConnectionState.LEAVING
 CLOSED: Final = ConnectionState.CLOSED
 
@@ -146,7 +147,7 @@ class Connection:
         self,
         methods: Mapping[str, bool],
         options: GrpcOptions,
-        wake: Callable[[], None],
+        wake: Callable[[], object],
         counts: Counts | None = None,
         tick: Tick = time.monotonic_ns,
         now: int = 0,

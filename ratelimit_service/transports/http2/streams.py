@@ -177,7 +177,7 @@ class Streams:
         *("request_bytes", "reset_by_us", "send_window", "timed", "wake", "written_bytes"),
     )
 
-    def __init__(self, options: GrpcOptions, wake: Callable[[], None], counts: Counts, now: int = 0) -> None:
+    def __init__(self, options: GrpcOptions, wake: Callable[[], object], counts: Counts, now: int = 0) -> None:
         self.active: dict[int, Stream | None] = {}
         """By number; None for a CALLED one with nothing to remember."""
         self.abandoned: set[int] = set()
@@ -348,7 +348,8 @@ class Streams:
                     pack(RESPONSE_HEAD, number, before, number, after, response, TRAILERS_HEAD, number, OK_TRAILERS)
                 )
                 if not self.flush_scheduled:
-                    self.schedule_flush()
+                    self.flush_scheduled = True
+                    self.wake()
                 return
         self._reply_slowly(number, response)
 
@@ -597,9 +598,8 @@ class Streams:
 
     def resume_output(self) -> None:
         """What was in `out` is written; what MOST_WRITTEN kept back may follow."""
-        if self.output_full:
-            self.output_full = False
-            self.pump_blocked()
+        self.output_full = False
+        self.pump_blocked()
 
     def congest(self, congested: bool) -> None:
         """The socket accepts no more for now, or does again."""

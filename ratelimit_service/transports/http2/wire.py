@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from ratelimit_service.api.method import Receiver, StreamMethod
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.transports.http2.connection import CLOSED, LEAVING, Connection
+from ratelimit_service.transports.http2.connection import CLOSED, LEAVING, OPEN, Connection
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.headers import Head
 from ratelimit_service.transports.http2.limits import LINGER_SECONDS, MOST_STREAMING, Bound
@@ -112,9 +112,8 @@ class Wire(asyncio.Protocol):
         self._tick = shared.tick
         self.opened = shared.now()
         """When it was opened."""
-        self.connection = Connection(
-            shared.streaming, shared.options, self._wake, shared.counts, shared.tick, self.opened
-        )
+        wake = partial(shared.loop.call_soon, self._flush)
+        self.connection = Connection(shared.streaming, shared.options, wake, shared.counts, shared.tick, self.opened)
         self._streams = self.connection.streams
         self._senders: dict[int, StreamSender] = {}
         """Of the streaming calls."""
@@ -215,7 +214,10 @@ class Wire(asyncio.Protocol):
             if not (connection.stopped or streams.readable) or self._tick() >= over:
                 break
             data = b""
-        self._write()
+        if streams.out or streams.queued_bytes or connection.state is not OPEN or self._shared.draining:
+            self._write()
+        else:
+            streams.flush_scheduled = False  # all calls wait for their methods
         if not self._reads and last is not None:
             self._time(last, count, arrived)
         if streams.held_bytes or streams.queued_bytes:
@@ -334,15 +336,13 @@ class Wire(asyncio.Protocol):
 
     # Bytes leave.
 
-    def _wake(self) -> None:
-        """There is output, or an event, that comes from no read."""
-        self._loop.call_soon(self._flush)
-
     def _flush(self) -> None:
+        """Write output, and handle events, that come from no read; called soon after `streams` has some."""
         streams = self._streams
         events = streams.events
         streams.flush_scheduled = True
-        streams.resume_output()
+        if streams.output_full:
+            streams.resume_output()
         while events:
             streams.events = []
             self._handle(events)
