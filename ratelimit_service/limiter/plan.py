@@ -71,7 +71,11 @@ class Plan:
         plan.joint = False
         plan.charged = charged = tuple(map(Hit.again, self.charged))
         plan.hits = charged
-        plan.verdict = Verdict(True, charged, self.verdict.unmatched)
+        plan.verdict = verdict = Verdict.__new__(Verdict)
+        verdict.allowed = True
+        verdict.hits = charged
+        verdict.unmatched = self.verdict.unmatched
+        verdict.idle_quota = False
         return plan
 
 

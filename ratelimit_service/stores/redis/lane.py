@@ -181,7 +181,7 @@ class Lane:
         if self._link is None or self._breaker.state is not ServerState.ANSWERING:
             return False
         call.asking = asking
-        self._send_pipeline(self._link, (call,))
+        self._send_calls(self._link, (call,))
         return True
 
     def retry(self, call: ScriptCall) -> bool:
@@ -302,27 +302,28 @@ class Lane:
         for rest in rests:
             self.put_all(rest)
         if groups:
-            self._send_pipeline(link, list(map(ScriptCall, groups.keys(), groups.values())))
+            self._send_calls(link, list(map(ScriptCall, groups.keys(), groups.values())))
 
-    def _send_pipeline(self, link: Link, calls: Sequence[ScriptCall]) -> None:
-        pipeline = Pipeline(len(calls))
-        self._pipelines[pipeline] = None
+    def _send_calls(
+        self, link: Link, calls: Sequence[ScriptCall], pipeline: "Pipeline | None" = None, *, with_text: bool = False
+    ) -> None:
+        """Send calls as a pipeline of their own, or again in the one that they belong to."""
+        if pipeline is None:
+            pipeline = Pipeline(len(calls))
+            self._pipelines[pipeline] = None
         for call in calls:
-            self._send_call(link, pipeline, call, call.command)
-
-    def _send_call(self, link: Link, pipeline: "Pipeline", call: ScriptCall, command: Sequence[str | int]) -> None:
-        call.tries += 1
-        call.sent = pipeline.sent if call.tries == 1 else monotonic()
-        self._script_calls[call] = pipeline
-        if call.asking:
-            link.send(("ASKING",), call.on_asking)
-        try:
-            link.send(command, partial(self._on_reply, call))
-        except ValueError:
-            log.exception("a command could not be written")
-            del self._script_calls[call]
-            self._fail_call(call, Fault("error", "its command could not be written"))
-            self._end_call(pipeline)
+            call.tries += 1
+            call.sent = pipeline.sent if call.tries == 1 else monotonic()
+            self._script_calls[call] = pipeline
+            if call.asking:
+                link.send(("ASKING",), call.on_asking)
+            try:
+                link.send(call.with_text() if with_text else call.command, partial(self._on_reply, call))
+            except ValueError:
+                log.exception("a command could not be written")
+                del self._script_calls[call]
+                self._fail_call(call, Fault("error", "its command could not be written"))
+                self._end_call(pipeline)
 
     # Replies
 
@@ -376,7 +377,7 @@ class Lane:
                 known = sha in self._loading.values()
                 if not known:
                     self._loading[call] = sha
-                self._send_call(self._link, pipeline, call, call.command if known else call.with_text())
+                self._send_calls(self._link, (call,), pipeline, with_text=not known)
                 return True
             case "MOVED" | "ASK":
                 sent = self._redirect is not None and self._redirect(call, str(error))

@@ -244,12 +244,12 @@ class Connection:
             if streams.output_full:
                 streams.resume_output()
             if streams.readable:
-                for stream in tuple(streams.readable.values()):
-                    streams.read(stream)
-                    if streams.request_bytes >= MOST_REQUEST_BYTES or self._tick() >= over:
-                        break
-            block = self.block
-            read = self._parse(buffer, at, over)
+                self._read_on(over)
+            block, read = self.block, at
+            if self.headers.fast is not None and block is None:
+                read = self._unpack_calls(buffer, at)
+            if read < len(buffer) and not self.stopped:
+                read = self._parse(buffer, read, over)
             # While it stops, what is left of a long read is not copied each time.
             self._buffer, self._at = (buffer, read) if self.stopped else (buffer[read:], 0)
             if read > at and self.state is not _SETTINGS and (block is None or self.block is not block):
@@ -353,6 +353,14 @@ class Connection:
 
     # From bytes to frames.
 
+    def _read_on(self, over: float) -> None:
+        """Read the streams whose messages were not all read."""
+        streams = self.streams
+        for stream in tuple(streams.readable.values()):
+            streams.read(stream)
+            if streams.request_bytes >= MOST_REQUEST_BYTES or self._tick() >= over:
+                break
+
     def _parse(self, buffer: bytes, at: int, over: float) -> int:
         """How far the buffer was read."""
         if self.state is _PREFACE:
@@ -360,32 +368,26 @@ class Connection:
             if not at:
                 return 0
         end_of_buffer, headers, streams, tick = len(buffer), self.headers, self.streams, self._tick
-        while end_of_buffer - at >= 9:
-            if headers.fast is not None and self.block is None and (after := self._unpack_calls(buffer, at)) > at:
-                at = after
-                if streams.request_bytes >= MOST_REQUEST_BYTES:
-                    self.stopped = True
-                    break
-                continue
+        while end_of_buffer - at >= 9 and not self.stopped:
             high, low, kind, flags, number = unpack_head(buffer, at)
             length = high << 8 | low
             end = at + 9 + length
-            if (
+            if not (
                 kind == HEADERS
                 and flags == END_HEADERS
                 and headers.plain
                 and headers.use_for_fast_path(buffer[at + 9 : end])
             ):
-                continue
-            if length > LARGEST_FRAME:
-                raise WireError(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes, the most is {LARGEST_FRAME} (4.2)")
-            if end > end_of_buffer:
-                break
-            self._receive_frame(kind, flags, number & LARGEST_WINDOW, buffer[at + 9 : end])
-            at = end
-            if streams.request_bytes >= MOST_REQUEST_BYTES or tick() >= over:
-                self.stopped = True
-                break
+                if length > LARGEST_FRAME:
+                    problem = f"a frame of {length} bytes, the most is {LARGEST_FRAME} (4.2)"
+                    raise WireError(Code.FRAME_SIZE_ERROR, problem)
+                if end > end_of_buffer:
+                    break
+                self._receive_frame(kind, flags, number & LARGEST_WINDOW, buffer[at + 9 : end])
+                at = end
+                self.stopped = streams.request_bytes >= MOST_REQUEST_BYTES or tick() >= over
+            if headers.fast is not None and self.block is None and not self.stopped:
+                at = self._unpack_calls(buffer, at)
         return at
 
     def _unpack_calls(self, buffer: bytes, at: int) -> int:
@@ -431,6 +433,7 @@ class Connection:
         self.last_stream, self._receive_window = last, window
         self._counts.streams += free - places
         streams.request_bytes += at - start
+        self.stopped = streams.request_bytes >= MOST_REQUEST_BYTES
         return at
 
     def _read_preface(self, buffer: bytes) -> int:
