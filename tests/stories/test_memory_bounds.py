@@ -16,8 +16,10 @@ import pytest
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
 from ratelimit_service.api.ratelimit import PLANS_BYTES, ShouldRateLimit
+from ratelimit_service.stores.redis.denied import ENTRY_BYTES
 from ratelimit_service.telemetry.tally import BYTES as TALLIES_BYTES
 from tests.processes import Service, start_service
+from tests.redis import start_redis
 
 MEBIBYTE: Final = 2**20
 BESIDES: Final = 8 * MEBIBYTE
@@ -32,6 +34,7 @@ descriptors:
 - {key: log, rate_limit: {unit: year, requests_per_unit: 3000, algorithm: sliding_log}}
 - {key: told, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 5}}
 - {key: k, rate_limit: {unit: year, requests_per_unit: 5}}
+- {key: denied, rate_limit: {unit: year, requests_per_unit: 1, algorithm: sliding_window}}
 """
 
 
@@ -120,3 +123,40 @@ def test_tallies_by_value_take_no_more_than_their_bytes(tmp_path: Path) -> None:
         more = grown(service, requests)
 
     assert more < allowed(TALLIES_BYTES + MEBIBYTE)
+
+
+@pytest.mark.slow
+def test_denied_counters_take_no_more_than_their_bytes(tmp_path: Path) -> None:
+    """Of 20,000 in place of 100,000, for the same reason. Each counter is asked twice, and the second time denied."""
+    bound = 20_000 * ENTRY_BYTES
+    values = [[f"{number:06}{digit:0434}" for digit in range(100)] for number in range(600)]
+
+    def requests() -> Iterator[bytes]:
+        for each in values:
+            yield from [asking("denied", each)] * 2
+
+    with start_redis(tmp_path / "redis") as redis:
+        environ = {
+            "REDIS_URL": f"127.0.0.1:{redis.port}",
+            "REFUSED_MAX_COUNTERS": "20000",
+            "STORE_DEADLINE": "60s",
+        }
+        with start_service(tmp_path / "service", RULES, environ) as service:
+            more = grown(service, requests())
+            known = [known_of(service, asking("denied", each)) for each in (values[0], values[-1])]
+
+    assert known == [0, 100]
+    assert more < allowed(bound)
+
+
+def known_of(service: Service, request: bytes) -> int:
+    """How many of its counters are denied without Redis."""
+    name = '\nratelimit_service_rate_limit_over_limit_with_local_cache{domain="shop",key1="denied"} '
+
+    def told() -> int:
+        return int(service.metrics().partition(name)[2].partition("\n")[0] or 0)  # it is there from the first one on
+
+    before = told()
+    with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel:
+        channel.unary_unary(ShouldRateLimit.path, None, None)(request, timeout=SECONDS)
+    return told() - before
