@@ -1,9 +1,10 @@
 """Any bytes, whole or split anywhere, lead to calls or a documented error; never another exception; memory is bounded; output never exceeds the peer's windows.
 
-A case is two bytes of how (limits, cuts, how methods behave) and the rest of what: bytes as they are, or steps that
+A case is two bytes of how (limits, cuts, stops, how methods behave) and the rest of what: bytes as they are, or steps that
 become frames and acts. The same case always does the same.
 """  # noqa: E501 - the invariant stands in one line
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -37,12 +38,13 @@ def try_case(case: bytes) -> None:
     begin = HELLO if how & 2 else b""
     manner = how >> 3 & 3
     denial = REFUSAL if how & 0x60 == 0x60 else None
-    driver = Driver(options, manner, denial)
+    stops = bool(how & 0x80)
+    driver = Driver(options, manner, denial, stops=stops)
     if how & 4:
         driver.play([begin, *steps(rest)], cut)
         return
     driver.play([begin + rest], cut)
-    if manner == NEVER and cut:
+    if manner == NEVER and (cut or stops):
         whole = Driver(options, manner, denial)
         whole.play([begin + rest], 0)
         if Code.ENHANCE_YOUR_CALM not in {driver.error, whole.error}:  # how much is too much depends on the reads
@@ -53,7 +55,7 @@ def try_case(case: bytes) -> None:
 class Driver:
     """One connection, its client and its methods."""
 
-    def __init__(self, options: GrpcOptions, manner: int, denial: RpcError | None) -> None:
+    def __init__(self, options: GrpcOptions, manner: int, denial: RpcError | None, *, stops: bool = False) -> None:
         self.client = Client()
         self.heard: list[tuple[str, int, bytes]] = []
         self.error: Code | None = None
@@ -61,6 +63,8 @@ class Driver:
         self.connection.handshake_done(denial, "")
         self._options = options
         self._manner = manner
+        self._over = 0 if stops else math.inf
+        """A step is over after each frame, as when a frame took all of its time; or never."""
         self._waiting: list[int] = []
         self._open: set[int] = set()
         self._wakes = 0
@@ -107,7 +111,7 @@ class Driver:
         self.client.say(piece)
         while True:
             calls.flush_scheduled = True
-            self._events(connection.receive(piece))
+            self._events(connection.receive(piece, self._over))
             self._take()
             if not connection.more:
                 return

@@ -26,7 +26,7 @@ def test_every_case_of_the_corpus_holds() -> None:
 @given(st.data())
 def test_any_case_holds(how: int, data: st.DataObject) -> None:
     """With and without small limits, a beginning, and steps; each way with its own share of the examples."""
-    manner = data.draw(st.sampled_from([0, 8, 16, 24, 0x60]))
+    manner = data.draw(st.sampled_from([0, 8, 16, 24, 0x60])) | data.draw(st.sampled_from([0, 0x80]))
     cut = data.draw(st.sampled_from([0, 1, 3, 30]))
 
     try_case(bytes([how | manner, cut]) + data.draw(st.binary(max_size=200)))

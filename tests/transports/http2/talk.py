@@ -1,5 +1,6 @@
 """A connection without sockets: what a client sends is bytes of the test's own, what it gets is told as h2 reads it."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 
@@ -79,9 +80,12 @@ class Talk:
         answer: bool = False,
         denial: RpcError | None = None,
         tick: Tick = time.monotonic_ns,
+        stops: bool = False,
     ) -> None:
         self.wakes = 0
         self.answer = answer
+        self._over = 0 if stops else math.inf
+        """With `stops` a step is over after each frame, as when a frame took all of its time."""
         self.out = b""
         self.heard: list[Heard] = []
         self.counts = Counts()
@@ -100,7 +104,7 @@ class Talk:
             rest = piece
             while True:
                 calls.flush_scheduled = True
-                for kind, number, head, body in self.connection.receive(rest):
+                for kind, number, head, body in self.connection.receive(rest, self._over):
                     heard.append((kind.name, number, body or head.path.encode()))
                     if self.answer and kind is EventKind.CALL:
                         calls.reply(number, body)

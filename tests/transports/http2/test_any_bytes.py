@@ -50,7 +50,9 @@ sent = st.builds(
 @example(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 def test_any_bytes_are_calls_or_one_error_whole_and_byte_by_byte(sent: bytes) -> None:
     whole, cut = Talk(sent), Talk(*(sent[at : at + 1] for at in range(len(sent))))
+    stopped = Talk(sent, stops=True)
 
+    assert (stopped.error, stopped.heard, stopped.out) == (whole.error, whole.heard, whole.out)
     assert cut.error == whole.error
     assert whole.error is None or whole.error in Code
     # What came before an error in the same read is given out too.
@@ -92,12 +94,13 @@ def test_the_same_calls_cut_anywhere_have_the_same_answers(
     for size in [*sizes, len(sent)]:
         pieces.append(sent[at : at + size])
         at += size
-    whole, cut = Talk(sent, answer=True), Talk(*pieces, answer=True)
-
-    assert cut.error is whole.error is None
-    assert by_stream(cut.heard) == by_stream(whole.heard)
-    assert sorted(cut.frames()) == sorted(whole.frames())
-    assert not cut.connection.streams.active
+    whole = Talk(sent, answer=True)
+    whole_frames = sorted(whole.frames())
+    for cut in (Talk(*pieces, answer=True), Talk(sent, answer=True, stops=True)):
+        assert cut.error is whole.error is None
+        assert by_stream(cut.heard) == by_stream(whole.heard)
+        assert sorted(cut.frames()) == whole_frames
+        assert not cut.connection.streams.active
 
 
 steps = st.one_of(
