@@ -305,3 +305,33 @@ def test_a_request_that_is_no_call_and_never_ends_does_not_hold_up_a_stop() -> N
             return kinds
 
     assert 7 in run(story())
+
+
+def test_connections_are_checked_while_others_end_in_every_turn_of_the_loop() -> None:
+    """Two that are too slow are ended one after the other, each by a check that comes while others end."""
+
+    async def story() -> None:
+        async with connected(PREFACE[:5], preface_timeout=SECOND) as client:
+            loop, server = asyncio.get_running_loop(), client.transport._server
+            assert server is not None
+            removed, (wire,) = server.shared.removed, server.shared.members
+
+            def ended() -> int:
+                return told(client.transport, "connections_ended_total", "enhance_your_calm")
+
+            def end_others() -> None:
+                if ended() < 2:
+                    removed.extend([wire] * 30)
+                    loop.call_soon(end_others)
+
+            end_others()
+            client.clock.advance(2 * SECOND)
+            await until(lambda: ended() == 1)
+            _, writer = await open_socket(client.address)
+            writer.write(PREFACE[:5])
+            await until(lambda: told(client.transport, "received_bytes_total") == 10)
+            client.clock.advance(2 * SECOND)
+            await until(lambda: ended() == 2)
+            writer.close()
+
+    run(story())
