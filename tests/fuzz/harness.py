@@ -146,7 +146,7 @@ class Driver:
             case "decongest":
                 connection.streams.congest(False)
             case "drain":
-                connection.drain()
+                connection.retire()
             case "leave":
                 connection.leave()
             case "ping" if not connection.closed:

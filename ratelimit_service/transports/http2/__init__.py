@@ -17,7 +17,7 @@ from typing import Final
 
 from ratelimit_service.api.method import Method, StreamMethod
 from ratelimit_service.system.address import Address
-from ratelimit_service.system.clock import Clock, steady_clock
+from ratelimit_service.system.clock import Clock, Tick, steady_clock
 from ratelimit_service.system.listen import BACKLOG, open_sockets, remove_socket
 from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.transports.http2.server import Server
@@ -35,9 +35,7 @@ seconds."""
 class Http2Transport:
     """Serves methods on HTTP/2 of our own."""
 
-    def __init__(
-        self, options: GrpcOptions, clock: Clock = steady_clock, tick: Callable[[], int] = perf_counter_ns
-    ) -> None:
+    def __init__(self, options: GrpcOptions, clock: Clock = steady_clock, tick: Tick = perf_counter_ns) -> None:
         self._options = options
         self._clock = clock
         self._tick = tick

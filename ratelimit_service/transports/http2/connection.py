@@ -12,7 +12,7 @@ States:
 | -------- | ------------------------------------ | ---------------------------------------------------- |
 | PREFACE  | send the first bytes of HTTP/2 (3.4) | the preface: SETTINGS. A line of HTTP/1: 400, CLOSED |
 | SETTINGS | send SETTINGS, which must be first   | SETTINGS: OPEN                                       |
-| OPEN     | all                                  | `leave`, or the ACK of the PING of `drain`: LEAVING  |
+| OPEN     | all                                  | `leave`, or the ACK of the PING of `retire`: LEAVING |
 | LEAVING  | use its streams; it may open no more | `drained`: its owner calls `close`                   |
 | CLOSED   | nothing; what comes is dropped       |                                                      |
 
@@ -170,7 +170,7 @@ class Connection:
         self.frames_finished = 0
         """Reads in which the client finished a frame, or a header block, that it had begun."""
         self.stopped = False
-        """A step ended before all that came was read: by the clock, or after MOST_REQUEST_BYTES bytes of requests."""
+        """`receive` ended before all that came was read: by the clock, or after MOST_REQUEST_BYTES of requests."""
         self._receive_window = RECEIVE_WINDOW
         """Bytes of DATA that the client may send."""
         self._budget = MOST_IDLE_FRAMES
@@ -241,7 +241,7 @@ class Connection:
         streams = self.streams
         streams.request_bytes, self.stopped = 0, False
         try:
-            if streams.output_full:
+            if streams.output_full and not streams.written_bytes:
                 streams.resume_output()
             if streams.readable:
                 self._read_on(over)
@@ -260,7 +260,7 @@ class Connection:
         if events:
             streams.events = []
             if self._budget < MOST_IDLE_FRAMES:
-                self._budget = min(MOST_IDLE_FRAMES, self._budget + FRAMES_PER_REQUEST * len(events))
+                self.refill(FRAMES_PER_REQUEST * len(events))
         return events
 
     def take(self) -> bytes:
@@ -284,7 +284,7 @@ class Connection:
         self._out.append(frames.frame(frames.PING, 0, 0, _KEEPALIVE))
         self.streams.schedule_flush()
 
-    def drain(self) -> None:
+    def retire(self) -> None:
         """Send the first GOAWAY: the client should open no more streams, but those on their way are served.
 
         6.8: "A server that is attempting to gracefully shut down a connection SHOULD send an initial GOAWAY frame with
@@ -299,7 +299,7 @@ class Connection:
 
     def leave(self) -> None:
         """Send the second GOAWAY, which names the last stream that is served; later ones are ignored."""
-        if self.state is ConnectionState.OPEN:
+        if self.state is OPEN:
             self.state = LEAVING
             self._most_stream = self.last_stream
             self._out.append(frames.goaway(self.last_stream, Code.NO_ERROR, "draining"))
@@ -335,7 +335,7 @@ class Connection:
     # The budget of frames that ask for nothing.
 
     def refill(self, count: int) -> None:
-        """Give back `count` frames, because time has passed."""
+        """Give back `count` frames, for requests or because time has passed."""
         self._budget = min(MOST_IDLE_FRAMES, self._budget + count)
 
     def spend_records(self, records: int) -> None:
@@ -349,7 +349,7 @@ class Connection:
     def _spend(self, bound: Bound, count: int = 1) -> None:
         self._budget -= count
         if self._budget < 0:
-            raise _too_many(bound)
+            raise WireError(Code.ENHANCE_YOUR_CALM, f"too many frames that ask for nothing: {bound}", bound)
 
     # From bytes to frames.
 
@@ -464,14 +464,12 @@ class Connection:
         if self.state is _SETTINGS:
             if kind != frames.SETTINGS or flags & ACK:
                 raise WireError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS (3.4)")
-            self.state = ConnectionState.OPEN
+            self.state = OPEN
         if self.block is not None and (kind != frames.CONTINUATION or number != self.block.number):
             raise WireError(Code.PROTOCOL_ERROR, "a header block is interrupted (4.3)")
         rule = self._RULES.get(kind, self._UNKNOWN)
         if rule.bound is not None:
-            self._budget -= 1
-            if self._budget < 0:
-                raise _too_many(rule.bound)
+            self._spend(rule.bound)
         if number:
             if not rule.on_stream:
                 raise WireError(Code.PROTOCOL_ERROR, "a frame of the connection is on a stream (6)")
@@ -492,7 +490,7 @@ class Connection:
         self._receive_window -= length
         if self._receive_window <= RECEIVE_WINDOW // 2:
             self._open_receive_window()
-        body = frames.unpadded(flags, payload) if flags & frames.PADDED else payload
+        body = frames.unpadded(payload) if flags & frames.PADDED else payload
         if not body:
             self._spend(Bound.EMPTY_DATA)
         streams = self.streams
@@ -517,7 +515,7 @@ class Connection:
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
         depends_on_itself = False
         if flags & frames.PADDED:
-            payload = frames.unpadded(flags, payload)
+            payload = frames.unpadded(payload)
         if flags & frames.PRIORITIZED:
             if len(payload) < 5:
                 raise WireError(Code.FRAME_SIZE_ERROR, "HEADERS is too short for its priority (6.2)")
@@ -604,8 +602,7 @@ class Connection:
         self.streams.drop(number)
 
     def _settings(self, flags: int, _number: int, payload: bytes) -> None:
-        if len(payload) >= 48:
-            self._spend(Bound.SETTINGS, len(payload) // 48)
+        self._spend(Bound.SETTINGS, len(payload) // 48)
         if flags & ACK:
             if payload:
                 problem = f"a frame of {len(payload)} bytes, it must have 0 (6)"
@@ -613,9 +610,6 @@ class Connection:
             self._acknowledged += 1
             if self._acknowledged == 2:
                 self.headers.table_acknowledged()
-            return
-        if not payload:
-            self._out.append(frames.SETTINGS_ACK)
             return
         settings, streams = frames.read_settings(payload), self.streams
         self._out.append(frames.SETTINGS_ACK)
@@ -667,7 +661,7 @@ class Connection:
     _UNKNOWN: ClassVar[_Rule] = _rule("connection, stream", _ignore, bound=Bound.UNKNOWN_FRAMES)
 
 
-@lru_cache(8)
+@lru_cache(8)  # all connections of a transport send the same
 def _our_preface(options: GrpcOptions) -> bytes:
     """The first frames that we send: 3.4."""
     announced = {
@@ -679,7 +673,3 @@ def _our_preface(options: GrpcOptions) -> bytes:
 
 def _block_too_large() -> WireError:
     return WireError(Code.ENHANCE_YOUR_CALM, "the header block is far too large", Bound.HEADER_BLOCK)
-
-
-def _too_many(bound: Bound) -> WireError:
-    return WireError(Code.ENHANCE_YOUR_CALM, f"too many frames that ask for nothing: {bound}", bound)

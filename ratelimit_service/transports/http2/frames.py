@@ -98,12 +98,12 @@ def settings(values: dict[int, int]) -> bytes:
 
 def window_update(stream: int, increment: int) -> bytes:
     """WINDOW_UPDATE: the peer may send `increment` bytes more (6.9)."""
-    return pack_head(0, 4, WINDOW_UPDATE, 0, stream) + _NUMBER.pack(increment)
+    return frame(WINDOW_UPDATE, 0, stream, _NUMBER.pack(increment))
 
 
 def rst_stream(stream: int, code: Code) -> bytes:
     """RST_STREAM: the stream ends at once (6.4)."""
-    return pack_head(0, 4, RST_STREAM, 0, stream) + _NUMBER.pack(code)
+    return frame(RST_STREAM, 0, stream, _NUMBER.pack(code))
 
 
 def goaway(last_stream: int, code: Code, reason: str) -> bytes:
@@ -140,10 +140,8 @@ def read_settings(payload: bytes) -> dict[int, int]:
     return found
 
 
-def unpadded(flags: int, payload: bytes) -> bytes:
-    """The payload of DATA or HEADERS without padding: 6.1."""
-    if not flags & PADDED:
-        return payload
+def unpadded(payload: bytes) -> bytes:
+    """The payload of a padded DATA or HEADERS frame without its padding: 6.1."""
     if not payload:
         raise WireError(Code.FRAME_SIZE_ERROR, "a padded frame has no length of its padding (6.1)")
     end = len(payload) - payload[0]

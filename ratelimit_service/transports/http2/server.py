@@ -91,7 +91,7 @@ class Server:
     def _retire(self, wire: Wire, timeouts: ConnectionTimeouts, reason: str) -> None:
         if timeouts.retire(self.shared.now()):
             wire.end_reason = reason
-            wire.connection.drain()
+            wire.connection.retire()
 
     async def _check_often(self) -> None:
         while True:

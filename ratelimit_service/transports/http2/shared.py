@@ -83,8 +83,8 @@ class Shared(Generic[M]):
         self._changed = asyncio.Event()
         self._log = ThrottledLog(log, self.now)
 
-    def admit(self, member: M) -> bool:
-        """Whether there is room for a new connection; another one may be evicted for it."""
+    def add(self, member: M) -> bool:
+        """Add a new connection, and evict another one if there is no room; False when none can be evicted."""
         options, counts = self.options, self.counts
         most = options.max_connections
         if most and len(self.members) >= most:

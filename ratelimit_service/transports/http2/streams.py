@@ -50,7 +50,6 @@ from typing import Final
 
 from ratelimit_service.errors import RpcError, Status, WireError
 from ratelimit_service.model import Cancel
-from ratelimit_service.transports import transport
 from ratelimit_service.transports.http2 import frames
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.frames import (
@@ -79,7 +78,15 @@ from ratelimit_service.transports.http2.limits import (
     Bound,
 )
 from ratelimit_service.transports.options import GrpcOptions
-from ratelimit_service.transports.transport import MESSAGE_BYTES, MOST_UNREAD_BYTES, PAUSE_BYTES, too_large
+from ratelimit_service.transports.transport import (
+    EXPIRED,
+    MESSAGE_BYTES,
+    MOST_UNREAD_BYTES,
+    PAUSE_BYTES,
+    UNFINISHED,
+    UNREAD,
+    too_large,
+)
 
 _LARGEST_SENT: Final = 64 * 1024
 """Bytes of the largest frame that we send to a client that accepts larger ones: streams take turns on a connection."""
@@ -166,8 +173,9 @@ class Streams:
 
     `wake` is called when there is output, or an event, that comes from no read: then the owner must flush soon.
 
-    The connection and its wire take `events` and `out`, reset `request_bytes` and `written_bytes` with them, add to
-    `cancels`, and set `flush_scheduled` before they work. They change no other attribute.
+    The connection adds calls that come whole to `active` and `events`, and counts `request_bytes`; it resets that and
+    `written_bytes`. It and its wire take `events` and `out`. The wire adds to `cancels`, removes from `abandoned`, and
+    sets `flush_scheduled` before it works; `Deadlines` changes `timed`. They change no other attribute.
     """
 
     __slots__ = (
@@ -196,7 +204,7 @@ class Streams:
         # What the client sends:
         self.events: list[Event] = []
         self.request_bytes = 0
-        """Bytes of the requests in `events`, with their frames, since a step began."""
+        """Bytes of the requests in `events`, with their frames, since `receive` began."""
         self.held_bytes = 0
         """Bytes of messages that are not read yet, of all streams."""
         self.incomplete: dict[int, int] = {}
@@ -387,7 +395,7 @@ class Streams:
         elif stream.queue and stream.queued_bytes + len(message) > MOST_UNREAD_BYTES:
             self.counts.refused[Bound.UNREAD_ANSWERS] += 1
             self._clear_queue(stream)
-            self._end(stream, transport.UNREAD)
+            self._end(stream, UNREAD)
         else:
             self._enqueue(stream, message)
             self._pump(stream)
@@ -401,7 +409,7 @@ class Streams:
 
     def expire(self, number: int) -> None:
         """The deadline of a call has passed."""
-        self.fail(number, transport.EXPIRED)
+        self.fail(number, EXPIRED)
 
     def fail(self, number: int, error: RpcError) -> None:
         """End a call with an error in place of the messages that are queued."""
@@ -671,7 +679,7 @@ class Streams:
             if now - since <= timeout:
                 break
             self.counts.refused[Bound.UNFINISHED] += 1
-            self.fail(number, transport.UNFINISHED)
+            self.fail(number, UNFINISHED)
 
     def reset_lingering(self) -> None:
         """Reset streams that were LINGERING at the last check too: they would only hold a place."""

@@ -40,29 +40,29 @@ class ConnectionTimeouts:
     A connection is active, then retired (the first GOAWAY was sent), and never active again. Each `due` returns the
     first of these that holds:
 
-    | what holds                                      | for longer than        | then         |
-    | ----------------------------------------------- | ---------------------- | ------------ |
-    | something unfinished, and no frame was finished | preface_timeout        | CLOSE_SLOW   |
-    | the socket accepts no more, and little has left | STALL                  | ABORT_STALLED  |
-    | a keepalive PING is not answered                | keepalive_timeout      | ABORT_SILENT   |
-    | nothing came                                    | keepalive_time         | PING         |
-    | retired                                         | grace                  | ABORT_OLD      |
-    | retired                                         | GOAWAY_NOTICE          | LEAVE        |
-    | active                                          | `oldest`               | RETIRE_OLD   |
-    | active, without a call                          | max_connection_idle    | RETIRE_IDLE  |
-    | active, and there never was a call              | FIRST_CALL, if shorter | RETIRE_IDLE  |
-    | active, with stream numbers over LAST_STREAM    |                        | RETIRE_SPENT |
+    | what holds                                      | for longer than        | then          |
+    | ----------------------------------------------- | ---------------------- | ------------- |
+    | something unfinished, and no frame was finished | preface_timeout        | CLOSE_SLOW    |
+    | the socket accepts no more, and little has left | STALL                  | ABORT_STALLED |
+    | a keepalive PING is not answered                | keepalive_timeout      | ABORT_SILENT  |
+    | nothing came                                    | keepalive_time         | PING          |
+    | retired                                         | grace                  | ABORT_OLD     |
+    | retired                                         | GOAWAY_NOTICE          | LEAVE         |
+    | active                                          | `oldest`               | RETIRE_OLD    |
+    | active, without a call                          | max_connection_idle    | RETIRE_IDLE   |
+    | active, and there never was a call              | FIRST_CALL, if shorter | RETIRE_IDLE   |
+    | active, with stream numbers over LAST_STREAM    |                        | RETIRE_SPENT  |
     """
 
     __slots__ = (
-        *("_data_came", "_finished", "_last_stream", "_left", "_oldest", "_options", "_pinged", "_progress"),
+        *("_last_data", "_finished", "_last_stream", "_left", "_oldest", "_options", "_pinged", "_progress"),
         *("_stalled_since", "_used", "grace", "retired_at"),
     )
 
     def __init__(self, now: int, oldest: int, options: GrpcOptions) -> None:
         self._oldest = now + oldest if oldest else 0
         self._options = options
-        self._data_came = self._used = self._progress = now
+        self._last_data = self._used = self._progress = now
         self._finished: int | None = None
         """How many frames the client had finished at the last `due`."""
         self._last_stream = 0
@@ -90,7 +90,7 @@ class ConnectionTimeouts:
         """
         options = self._options
         if data_came:
-            self._data_came, self._pinged = now, None
+            self._last_data, self._pinged = now, None
         last, finished = connection.last_stream, connection.frames_finished
         if connection.streams.active or last != self._last_stream:
             self._used, self._last_stream = now, last
@@ -106,7 +106,7 @@ class ConnectionTimeouts:
         if self._pinged is not None:
             if now - self._pinged > options.keepalive_timeout:
                 return Due.ABORT_SILENT
-        elif options.keepalive_time and now - self._data_came > options.keepalive_time:
+        elif options.keepalive_time and now - self._last_data > options.keepalive_time:
             self._pinged = now
             return Due.PING
         if self.retired_at is not None:

@@ -198,7 +198,7 @@ class TlsSession:
         return self._outgoing.read()
 
 
-def tls_failure(error: ssl.SSLError, what: str = "the handshake") -> str:
+def tls_failure(error: ssl.SSLError, what: str) -> str:
     """Why TLS failed, for the operator."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate of the client is not accepted: {error.verify_message}"

@@ -152,7 +152,7 @@ class Wire(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)  # uvloop's own are not of asyncio's class
         shared = self._shared
         self.host = self._queue.add_connection(host_of(transport.get_extra_info("peername")))
-        if not shared.admit(self):
+        if not shared.add(self):
             self.connection.abort()
             self.transport.abort()
         elif shared.tls is not None:
@@ -339,14 +339,11 @@ class Wire(asyncio.Protocol):
     def _flush(self) -> None:
         """Write output, and handle events, that come from no read; called soon after `streams` has some."""
         streams = self._streams
-        events = streams.events
         streams.flush_scheduled = True
         if streams.output_full:
             streams.resume_output()
-        while events:
-            streams.events = []
-            self._handle(events)
-            events = streams.events
+        if streams.events:
+            self._handle_all()
         if streams.readable and not self.write_paused:
             self._schedule()
         self._write()

@@ -138,7 +138,7 @@ def test_a_stream_that_is_answered_before_it_ends_is_reset_without_an_error() ->
 def test_going_away_takes_what_is_on_its_way_until_the_client_has_heard_it() -> None:
     talk = Talk(HELLO)
     talk.take()
-    talk.connection.drain()
+    talk.connection.retire()
     away, ping = talk.frames()
     heard = talk.say(question(1))
     talk.say(frame(6, 1, 0, ping[3]))
