@@ -1,12 +1,11 @@
 """How long the steps of a connection take, however a client fills a read: `python bench/steps.py [--rounds 5]`.
 
 A step ends when it has taken a millisecond (transports/http2/scheduling.py), after the frame, or the few requests, at
-hand.
-For each way to fill a read of 256 KiB: how many steps it takes; of the round that took
-least, the mean and the longest step in microseconds, by processor time; and the ratio of that time to the time that the
-connection's host was charged with. Then what a call of an honest client takes, by how many come in one read: to compare
-two versions of the transport, which the whole service (bench/service.py) shows only within some percent. With the real
-methods and counters in memory.
+hand. For each way to fill a read of 256 KiB: how many steps it takes; of the round that took least, the mean and the
+longest step in microseconds, by processor time; and the ratio of that time to the time that the connection's host was
+charged with. Then what a call of an honest client takes, by how many come in one read: to compare two versions of the
+transport, which the whole service (bench/service.py) shows only within some percent. With the real methods and counters
+in memory.
 """
 
 import argparse

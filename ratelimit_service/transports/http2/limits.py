@@ -38,7 +38,7 @@ older one are answered with another reset."""
 
 MOST_REQUEST_BYTES: Final = 4 * 1024
 """Bytes of requests that become events before they are answered and the clock is read again: a hundred descriptors with
-a limit each have 2 to 4 KiB, and take a millisecond."""
+a limit each have 2 to 4 KiB, and take a millisecond and a half."""
 
 MOST_MESSAGES: Final = 16
 """Messages of one stream that are read before other streams have their turn, and before its unread responses are
