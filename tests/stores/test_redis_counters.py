@@ -26,7 +26,7 @@ from tests.clocks import Clock
 from tests.ports import free_port
 from tests.redis import Redis, start_redis
 from tests.stores.charging import Charge, charge_all, descriptor
-from tests.stores.redis_groups import Move, Nodes, secure, start_cluster, start_fourth, start_sentinels
+from tests.stores.redis_groups import Move, Nodes, ask, secure, start_cluster, start_fourth, start_sentinels
 from tests.stores.redis_stores import charge, hit_of, opened, until
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
@@ -478,6 +478,41 @@ def test_behind_sentinels_the_primary_is_asked(tmp_path: Path) -> None:
 
         run(story())
         assert "shop" not in watched.primary.cli("KEYS", "*")
+
+
+@pytest.mark.slow
+def test_sentinels_are_asked_for_no_more_than_the_service_asks_them(tmp_path: Path) -> None:
+    with start_sentinels(tmp_path, replicas=0) as watched:
+        for port in watched.sentinels:
+            rights = ("+sentinel|get-master-addr-by-name", "+client|setname")
+            ask(port, "ACL", "SETUSER", "looker", "on", ">hunter2", *rights)
+        environ = {"REDIS_TYPE": "sentinel", "REDIS_SENTINEL_AUTH": "looker:hunter2"}
+
+        async def story() -> None:
+            await charge_all(SHOP, watched.url, [Charge("shop", descriptor("user=ada"))], **environ)
+            async with aclosing(counters_at(watched.url, SHOP, **environ)) as counters:
+                assert await found(counters) == ["user=ada"]
+
+        run(story())
+
+
+@pytest.mark.slow
+def test_a_primary_that_the_sentinels_take_for_dead_is_asked(tmp_path: Path) -> None:
+    """It goes on counting for the instances that still reach it."""
+    with start_sentinels(tmp_path, replicas=0) as watched:
+
+        def taken_for_dead() -> bool:
+            return all("s_down" in watched.ask(port, "MASTER", "shop") for port in watched.sentinels)
+
+        async def story() -> None:
+            await charge_all(SHOP, watched.url, [Charge("shop", descriptor("user=ada"))], REDIS_TYPE="sentinel")
+            watched.redises[0].cli("ACL", "SETUSER", "default", "-ping")
+            with watched.alert():
+                await until(taken_for_dead, "the sentinels miss its PONG")
+                async with aclosing(counters_at(watched.url, SHOP, REDIS_TYPE="sentinel")) as counters:
+                    assert await found(counters) == ["user=ada"]
+
+        run(story())
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from redis.asyncio import Redis, Sentinel
+from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -47,6 +47,7 @@ from ratelimit_service.stores.redis.keys import (
 )
 from ratelimit_service.stores.redis.link import MOST_SECONDS, NAME
 from ratelimit_service.stores.redis.target import Target, is_clustered, is_per_second, main_target, per_second_target
+from ratelimit_service.stores.redis.topology import Sentinels
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.system.address import Address, Tcp, Unix
 from ratelimit_service.system.clock import DAY, SECOND
@@ -56,9 +57,6 @@ ALLOWED: Final = (
     "~<CACHE_KEY_PREFIX>* +scan +get +pttl +time, to reset +unlink +set, in a Cluster +cluster|slots +asking"
 )
 """The rights that an ACL user needs."""
-
-_SENTINEL_SECONDS: Final = 0.5
-"""The timeout of a reply of one sentinel."""
 
 _REPLY_SECONDS: Final = 10.0
 """The timeout of all replies to one pipeline."""
@@ -203,16 +201,16 @@ class Primaries:
         raise failure
 
     async def _ask_sentinels(self) -> Address:
-        """The primary, from the first sentinel that knows it."""
-        servers = self._target.servers
-        login = _credentials(self._target.sentinel_user, self._target.sentinel_password)
-        options = {**self._options, **login, "socket_timeout": _SENTINEL_SECONDS}
-        async with Sentinel(servers.addresses, sentinel_kwargs=options) as sentinel:  # type: ignore[no-untyped-call]  # redis-py has no types here
-            try:
-                return Tcp(*await sentinel.discover_master(servers.master))
-            except RedisError as error:
-                fault = Fault("sentinel", await _login_problem(sentinel))
-                raise StoreError(f"Redis at {servers.addresses[0]}: {fault}") from error
+        """The primary, as the service asks for it."""
+        # Not by redis-py's Sentinel: it asks for all primaries, a right that an ACL user may lack, and passes over one
+        # that is taken for dead, though it goes on counting.
+        sentinels = Sentinels(self._target)
+        try:
+            return await sentinels.primary()
+        except Fault as fault:
+            raise StoreError(f"Redis at {self._target.servers.addresses[0]}: {fault}") from fault
+        finally:
+            sentinels.close()
 
 
 class CounterBatch(NamedTuple):
@@ -359,18 +357,6 @@ async def _log_in(connection: AbstractConnection) -> None:
 
 def _credentials(user: str, password: str) -> dict[str, Any]:
     return {"username": user or None, "password": password or None}
-
-
-async def _login_problem(sentinel: Sentinel) -> str:
-    """Why a sentinel rejects the connection, which `discover_master` does not say; empty if none does."""
-    for client in sentinel.sentinels:
-        try:
-            await client.sentinel_masters()
-        except RedisError as error:
-            fault = _fault_of(error)
-            if fault.cause in {"noauth", "wrongpass", "tls"}:
-                return str(fault)
-    return ""
 
 
 def _node(host: str | bytes | None, port: int, asked: Address) -> Address:
