@@ -452,6 +452,17 @@ def test_a_server_that_is_not_there_is_named(url: str, kind: str) -> None:
     run(story())
 
 
+def test_a_user_without_a_password_does_not_log_in(redis: Redis) -> None:
+    environ = {"REDIS_AUTH": "ada:", "CACHE_KEY_PREFIX": "login:"}
+
+    async def story() -> None:
+        await charge_all(SHOP, redis.socket, [Charge("shop", descriptor("user=ada"))], **environ)
+        async with aclosing(counters_at(redis.socket, SHOP, **environ)) as counters:
+            assert await found(counters) == ["user=ada"]
+
+    run(story())
+
+
 @pytest.mark.slow
 def test_a_sentinel_s_password_that_is_wrong_is_told(tmp_path: Path) -> None:
     with start_sentinels(tmp_path, replicas=0, password="hunter2") as watched:

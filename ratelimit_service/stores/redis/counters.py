@@ -92,6 +92,8 @@ class Primaries:
             "driver_info": None,  # needs the right to CLIENT SETINFO
             "redis_connect_func": _log_in,
         }
+        if target.password:  # redis-py would send AUTH for a user alone
+            self._options |= {"username": target.user or None, "password": target.password}
         if target.certificates is not None:
             self._options |= {
                 "ssl": True,
@@ -158,7 +160,6 @@ class Primaries:
             client = self._clients[address] = Redis(
                 **endpoint,
                 **self._options,
-                **_credentials(self._target.user, self._target.password),
                 db=self._target.servers.database,
             )
         return client
@@ -353,10 +354,6 @@ async def _log_in(connection: AbstractConnection) -> None:
     await connection.send_command("CLIENT", "SETNAME", NAME)
     with suppress(ResponseError):
         await connection.read_response()
-
-
-def _credentials(user: str, password: str) -> dict[str, Any]:
-    return {"username": user or None, "password": password or None}
 
 
 def _node(host: str | bytes | None, port: int, asked: Address) -> Address:
