@@ -463,6 +463,16 @@ def test_a_user_without_a_password_does_not_log_in(redis: Redis) -> None:
     run(story())
 
 
+@pytest.mark.parametrize("auth", ["ada:hunter2", "hunter2"])
+def test_a_password_that_is_wrong_is_told(redis: Redis, auth: str) -> None:
+    async def story() -> None:
+        async with aclosing(counters_at(redis.socket, SHOP, REDIS_AUTH=auth)) as counters:
+            with pytest.raises(StoreError, match=r"user or password is wrong: check REDIS_AUTH$"):
+                await found(counters)
+
+    run(story())
+
+
 @pytest.mark.slow
 def test_a_sentinel_s_password_that_is_wrong_is_told(tmp_path: Path) -> None:
     with start_sentinels(tmp_path, replicas=0, password="hunter2") as watched:

@@ -376,7 +376,10 @@ def _fault_of(error: RedisError | TimeoutError) -> Fault:
     if isinstance(error, ResponseError) or error.status_code is not None:
         # redis-py takes the code off the text of an error for which it has a class.
         return fault_of_reply(ResponseError(f"{error.status_code or ''} {error}".strip()))
-    return fault_of_exception(error.__cause__ or error.__context__ or ConnectionResetError())
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, RedisError):  # an error reply to AUTH, which a pipeline raises as a ConnectionError
+        return _fault_of(cause)
+    return fault_of_exception(cause or ConnectionResetError())
 
 
 def _unseen(keys: Sequence[bytes], seen: set[int]) -> Iterator[bytes]:
