@@ -1,9 +1,11 @@
 """Counters in a real Redis, found, read and reset from outside the service."""
 
 import random
+import socket
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ from tests.ports import free_port
 from tests.redis import Redis, start_redis
 from tests.stores.charging import Charge, charge_all, descriptor
 from tests.stores.redis_groups import Move, Nodes, ask, secure, start_cluster, start_fourth, start_sentinels
-from tests.stores.redis_stores import charge, hit_of, opened, until
+from tests.stores.redis_stores import NOISE, charge, hit_of, opened, until
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
@@ -461,6 +463,23 @@ def test_a_user_without_a_password_does_not_log_in(redis: Redis) -> None:
             assert await found(counters) == ["user=ada"]
 
     run(story())
+
+
+def test_nodes_that_hang_do_not_hold_up_the_search_for_slots() -> None:
+    """As those do that are stopped: connections are accepted, and nothing is answered."""
+    with ExitStack() as stack:
+        hanging = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in hanging]
+        environ = {"REDIS_TYPE": "cluster", "REDIS_TIMEOUT": "100ms"}
+
+        async def story() -> None:
+            async with aclosing(counters_at(",".join(addresses), SHOP, **environ)) as counters:
+                began = monotonic()
+                with pytest.raises(StoreError, match="no answer in time"):
+                    await found(counters)
+                assert monotonic() - began < NOISE
+
+        run(story())
 
 
 @pytest.mark.parametrize("auth", ["ada:hunter2", "hunter2"])

@@ -1,7 +1,8 @@
 """Counters in Redis, found, read and reset from outside the service, by redis-py. Reading charges and writes nothing.
 
-The counters of a descriptor are read by their keys. Those of a rule or a domain are found by SCAN on every primary. A
-key that SCAN returns twice, because a hash table grows or a slot moves meanwhile, is used once.
+The primaries are found as the service finds them. The counters of a descriptor are read by their keys. Those of a rule
+or a domain are found by SCAN on every primary. A key that SCAN returns twice, because a hash table grows or a slot
+moves meanwhile, is used once.
 
 Each node of a Cluster has a client of its own, because redis-py's `RedisCluster` cannot do three things, as of 8.1: log
 in as an ACL user without the right to `COMMAND`, follow ASK to a node that has no slots yet (redis-py issue 4015), and
@@ -45,11 +46,11 @@ from ratelimit_service.stores.redis.keys import (
     resets_key,
     slot_of,
 )
-from ratelimit_service.stores.redis.link import MOST_SECONDS, NAME
+from ratelimit_service.stores.redis.link import MOST_SECONDS, NAME, Command
 from ratelimit_service.stores.redis.target import Target, is_clustered, is_per_second, main_target, per_second_target
-from ratelimit_service.stores.redis.topology import Sentinels
+from ratelimit_service.stores.redis.topology import Sentinels, SlotMap, node_address, read_slot_map
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
-from ratelimit_service.system.address import Address, Tcp, Unix
+from ratelimit_service.system.address import Address, Unix
 from ratelimit_service.system.clock import DAY, SECOND
 from ratelimit_service.telemetry.tally import Tally
 
@@ -70,10 +71,6 @@ _MOST_BYTES: Final = 8 << 20
 
 _NO_KEY: Final = -2
 """PTTL's reply for a key that does not exist."""
-
-Command = Sequence[str | bytes | int]
-SlotMap = Sequence[tuple[int, int, Address]]
-"""First slot, last slot, and the primary that has them."""
 
 
 class Primaries:
@@ -142,7 +139,7 @@ class Primaries:
                     for command, reply in zip(commands, await self._send(address, commands), strict=True)
                 ]
         except (RedisError, TimeoutError) as error:
-            raise _store_error(address, error) from error
+            raise _store_error(address, _fault_of(error)) from error
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -177,7 +174,7 @@ class Primaries:
                 return None
             if not isinstance(error, AskError):  # the base class of MovedError
                 raise error
-            asked = _node(error.host, error.port, asked)
+            asked = node_address(error.host, error.port, asked)
             # ASK, other than MOVED, holds for one command, and the node takes that only after ASKING.
             asking: list[Command] = [] if isinstance(error, MovedError) else [("ASKING",)]
             *_, reply = await self._send(asked, [*asking, command])
@@ -187,18 +184,14 @@ class Primaries:
         raise error
 
     async def _read_slots(self) -> SlotMap:
-        """CLUSTER SLOTS of the first configured node that replies."""
+        """The map of the first configured node that replies with one."""
         addresses = self._target.servers.addresses
         failure = StoreError("the cluster has no node")
         for address in random.sample(addresses, len(addresses)):
             try:
-                [reply] = await self.execute(address, [("CLUSTER SLOTS",)])
-            except StoreError as error:
-                failure = error
-                continue
-            if reply:
-                return sorted((first, last, _node(host, port, address)) for first, last, (host, port, *_), *_ in reply)
-            failure = StoreError(f"Redis at {address}: {Fault('clusterdown')}")
+                return sorted(await read_slot_map(self._target.at(address)))
+            except Fault as fault:
+                failure = _store_error(address, fault)
         raise failure
 
     async def _ask_sentinels(self) -> Address:
@@ -209,7 +202,7 @@ class Primaries:
         try:
             return await sentinels.primary()
         except Fault as fault:
-            raise StoreError(f"Redis at {self._target.servers.addresses[0]}: {fault}") from fault
+            raise _store_error(self._target.servers.addresses[0], fault) from fault
         finally:
             sentinels.close()
 
@@ -356,15 +349,7 @@ async def _log_in(connection: AbstractConnection) -> None:
         await connection.read_response()
 
 
-def _node(host: str | bytes | None, port: int, asked: Address) -> Address:
-    """A node of a Cluster. Without a host it has that of the node that was asked, as redirections to `:6379` do."""
-    assert isinstance(asked, Tcp), "a cluster has no unix sockets"
-    name = host.decode() if isinstance(host, bytes) else host
-    return Tcp(asked.host if name in {None, "", "?"} else name, port)
-
-
-def _store_error(address: Address, error: RedisError | TimeoutError) -> StoreError:
-    fault = _fault_of(error)
+def _store_error(address: Address, fault: Fault) -> StoreError:
     if fault.cause == "noperm":
         return StoreError(f"Redis at {address}: the ACL user must be allowed: {ALLOWED} ({fault.detail})")
     return StoreError(f"Redis at {address}: {fault}")

@@ -29,7 +29,7 @@ from ratelimit_service.stores.redis.lane import COMMAND, MOST_WAITING, Lane, Lan
 from ratelimit_service.stores.redis.link import Link, noop
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.stores.redis.script import MOST_IN_PART, Group, Part, Script, ScriptCall, cut
-from ratelimit_service.stores.redis.target import Target
+from ratelimit_service.stores.redis.target import Login, Target
 from ratelimit_service.stores.store import LostServer
 from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import SECOND
@@ -412,13 +412,20 @@ class Cluster:
 
     async def _read_map(self) -> SlotMap:
         """The map of any node: over a lane's connection if one is healthy, else over a new connection. Raises Fault."""
-        nodes = list(self._nodes.items())
+        nodes, configured = list(self._nodes.items()), list(self._target.servers.addresses)
         random.shuffle(nodes)
+        random.shuffle(configured)
         for address, lane in nodes:
             if lane.healthy:
                 with suppress(Fault):
                     return _slot_map(await _within(_MAP_SECONDS, lane.execute("CLUSTER", "SLOTS")), address)
-        return await read_slot_map(self._target, [address for address, _ in nodes])
+        fault = Fault("unreachable")
+        for address in dict.fromkeys((*(address for address, _ in nodes), *configured)):
+            try:
+                return await read_slot_map(self._target.at(address))
+            except Fault as error:
+                fault = error
+        raise fault
 
     async def _use_map(self, slots: SlotMap) -> None:
         """Send hits by this map from now on."""
@@ -495,51 +502,43 @@ class Opener:
         return Hit(self._rule, "probe", 1, tally=Tally(), quota=False)
 
 
-async def read_slot_map(target: Target, known: Sequence[Address] = ()) -> SlotMap:
-    """The map of the first node that replies; the known ones are asked first. Raises Fault."""
-    fault = Fault("unreachable")
-    configured = list(target.servers.addresses)
-    random.shuffle(configured)
-    for address in dict.fromkeys((*known, *configured)):
-        try:
-            link = await Link.open(target.at(address))
-            try:
-                return _slot_map(await _within(_MAP_SECONDS, link.execute("CLUSTER", "SLOTS")), address)
-            finally:
-                link.abort()
-        except Fault as error:
-            fault = error
-    raise fault
+async def read_slot_map(login: Login) -> SlotMap:
+    """The map of that node, over a new connection. Raises Fault."""
+    link = await Link.open(login)
+    try:
+        return _slot_map(await _within(_MAP_SECONDS, link.execute("CLUSTER", "SLOTS")), login.address)
+    finally:
+        link.abort()
 
 
 def _slot_map(reply: Any, asked: Address) -> SlotMap:
     """The reply of the node `asked` as a map. Raises Fault when it knows of no slot."""
-    found = [(first, last, _node_address(node, asked)) for first, last, node, *_ in reply]
+    found = [
+        (first, last, node_address(host.decode() if host else "", port, asked))
+        for first, last, (host, port, *_), *_ in reply
+    ]
     if not found:
         raise Fault("clusterdown")
     return found
 
 
-def _node_address(node: Sequence[Any], asked: Address) -> Address:
-    """A node that does not know its own name has the name under which it was asked."""
-    return Tcp(_host(node[0].decode() if node[0] else "", asked), int(node[1]))
-
-
 def read_redirection(error: str, asked: Address) -> tuple[int, Tcp]:
-    """The slot that a MOVED or ASK is about, and the node that it names; ValueError when it cannot be read.
-
-    Without a host (`cluster-preferred-endpoint-type unknown-endpoint`) it is the host of the node `asked`.
-    """
+    """The slot that a MOVED or ASK is about, and the node that it names; ValueError when it cannot be read."""
     _, slot, where = error.split(" ")
     host, _, port = where.rpartition(":")
-    return int(slot), Tcp(_host(host, asked), int(port))
+    return int(slot), node_address(host, int(port), asked)
 
 
-def _host(named: str, asked: Address) -> str:
-    if named and named != "?":
-        return named
+def node_address(host: str, port: int, asked: Address) -> Tcp:
+    """The address of a node as the node `asked` names it.
+
+    Without a host (`cluster-preferred-endpoint-type unknown-endpoint`, or a node that does not know its own name) it is
+    the host of the node `asked`.
+    """
+    if host and host != "?":
+        return Tcp(host, port)
     assert isinstance(asked, Tcp), "a cluster has no unix sockets"
-    return asked.host
+    return Tcp(asked.host, port)
 
 
 async def _within(seconds: float, reply: Awaitable[Any]) -> Any:
