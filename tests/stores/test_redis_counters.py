@@ -326,6 +326,19 @@ def test_upstreams_counters_are_found_read_and_reset(redis: Redis) -> None:
     run(story())
 
 
+def test_upstreams_names_need_the_time_of_redis_once(redis: Redis) -> None:
+    of = book("domain: up\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 9}}]")
+
+    async def story() -> None:
+        redis.cli("CONFIG", "RESETSTAT")
+        async with aclosing(counters_at(redis.socket, of, KEY_FORMAT="envoyproxy")) as counters:
+            await counters.of_descriptor("up", descriptor("user=ada"), of.rules)
+
+        assert "cmdstat_time:calls=1," in redis.cli("INFO", "commandstats")
+
+    run(story())
+
+
 def test_on_a_cluster_every_node_is_looked_at(nodes: Nodes) -> None:
     environ = {"REDIS_TYPE": "cluster", "CACHE_KEY_PREFIX": "all:"}
     users = [f"user=u{number}" for number in range(30)] + ["user={tag}"]

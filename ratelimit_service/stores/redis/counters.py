@@ -13,7 +13,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
@@ -49,7 +48,7 @@ from ratelimit_service.stores.redis.keys import (
 from ratelimit_service.stores.redis.link import MOST_SECONDS, NAME, Command
 from ratelimit_service.stores.redis.target import Target, is_clustered, is_per_second, main_target, per_second_target
 from ratelimit_service.stores.redis.topology import Sentinels, SlotMap, node_address, read_slot_map
-from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
+from ratelimit_service.stores.redis.upstream import is_upstreams, upstream_key
 from ratelimit_service.system.address import Address, Unix
 from ratelimit_service.system.clock import DAY, SECOND
 from ratelimit_service.telemetry.tally import Tally
@@ -243,14 +242,17 @@ class Counters:
         With `overriding` also those of limits that may be sent with a request.
         """
         batches: dict[tuple[Primaries, Address], dict[bytes, Counter]] = {}
+        moments: dict[Primaries, int] = {}
         words = " ".join(f"{key}={value}" for key, value in entries)
         for rule in (*rules, *(self._overriding(domain, entries) if overriding else ())):
             redis = self._redis_of(rule)
             hit = Hit(rule, counter_key(rule, entries), 0, tally=Tally(), quota=False)
             name, end = self._key_of(hit), 0
             if self._upstream and is_upstreams(rule):
-                now = await self._now(redis, await redis.primary_of(b""))
-                name = UpstreamScript(self._prefix, 0, partial(int, now)).key(hit)
+                if redis not in moments:
+                    moments[redis] = await self._now(redis, await redis.primary_of(b""))
+                now = moments[redis]
+                name = upstream_key(self._prefix, hit, now)
                 end = now - now % hit.limit.window + hit.limit.window
             key = name.encode()
             present = None if rule.override else rule

@@ -35,13 +35,16 @@ class UpstreamScript:
 
     def key(self, hit: Hit) -> str:
         """The name of its counter now."""
-        return self._name(hit, self._clock())
+        return upstream_key(self._prefix, hit, self._clock())
 
     def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
         """A run for each hit."""
         now = self._clock()
         hits = [hit for some in requests for hit in some]
-        keys = [self._name(hit, now) for hit in hits] if names is None else [name for some in names for name in some]
+        if names is None:
+            keys = [upstream_key(self._prefix, hit, now) for hit in hits]
+        else:
+            keys = [name for some in names for name in some]
         arguments: list[int] = []
         runs: list[Run] = []
         for hit, key in zip(hits, keys, strict=True):
@@ -62,8 +65,10 @@ class UpstreamScript:
             _, hit.decision = fixed_window.hit((end, before) if before > 0 else None, limit, hit.cost, now)
         return [hit for (hit,) in runs if not hit.decision.allowed or hit.cost < 0]
 
-    def _name(self, hit: Hit, now: int) -> str:
-        return f"{self._prefix}{_stem(hit.rule, hit.key)}{(now - now % hit.limit.window) // SECOND}"
+
+def upstream_key(prefix: str, hit: Hit, now: int) -> str:
+    """The name of its counter at that moment."""
+    return f"{prefix}{_stem(hit.rule, hit.key)}{(now - now % hit.limit.window) // SECOND}"
 
 
 def _moment_of(key: str, limit: Limit, now: int) -> int:
