@@ -45,6 +45,7 @@ from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.denied import DeniedCache
 from ratelimit_service.stores.redis.faults import UNSERVED, Fault, Outage, code_of, fault_of_reply
 from ratelimit_service.stores.redis.link import Link, noop
+from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.requests import CLOSE, PendingRequests
 from ratelimit_service.stores.redis.script import MOST_IN_PART, MOST_IN_PIPELINE, Group, Part, ScriptCall
 from ratelimit_service.stores.store import LostServer
@@ -78,8 +79,7 @@ class LaneContext(NamedTuple):
     pending: PendingRequests
     denied: DeniedCache | None
     checks: Checks
-    policy: str
-    """For the log: what is answered meanwhile."""
+    policy: Policy
 
 
 class Lane:
@@ -104,7 +104,7 @@ class Lane:
         self._redirect = redirect
         self._on_lost = on_lost
         self._breaker = Breaker(monotonic())
-        self._outage = Outage(name, context.policy)
+        self._outage = Outage(name, context.policy.name)
         self._connector = Connector(open_link, self._breaker.backoff, self._on_link, self._on_attempt_failed)
         self._fault = Fault("unreachable")
         """Why hits are answered by policy while there is no connection."""

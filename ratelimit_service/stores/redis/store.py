@@ -59,7 +59,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
     pending = PendingRequests(policy, settings.store_deadline)
     cache_bytes = max(settings.refused_max_counters * ENTRY_BYTES, settings.local_cache_size_in_bytes)
     denied = DeniedCache(cache_bytes, windows=settings.local_cache_size_in_bytes > 0) if cache_bytes else None
-    context = LaneContext(pending, denied, Checks(), settings.on_store_failure)
+    context = LaneContext(pending, denied, Checks(), policy)
     prefix, jitter = settings.cache_key_prefix, settings.expiration_jitter_max_seconds
     main, per_second = main_target(settings), per_second_target(settings)
     name = cluster_key if is_clustered(main, per_second) else plain_key
@@ -67,7 +67,6 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
     with_upstream = settings.key_format is KeyFormat.ENVOYPROXY
     return RedisStore(
         context,
-        policy,
         script,
         open_topology(main, script, context, resets_key(prefix)),
         per_second=open_topology(per_second, script, context, resets_key(prefix)) if per_second else None,
@@ -88,7 +87,6 @@ class RedisStore:
     def __init__(
         self,
         context: LaneContext,
-        policy: Policy,
         script: Script,
         main: Topology,
         *,
@@ -99,7 +97,7 @@ class RedisStore:
         self._queue_of = context.pending.by_timeout.get  # no call of ours for a timeout that was seen before
         self._denied = context.denied
         self._checks = context.checks
-        self._policy = policy
+        self._policy = context.policy
         self._script = script
         self._main = main
         self._per_second = per_second
