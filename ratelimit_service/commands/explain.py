@@ -37,7 +37,7 @@ from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
-from ratelimit_service.stores.redis.counters_decode import Content
+from ratelimit_service.stores.redis.counters_decode import Content, Counter, decode
 from ratelimit_service.system.clock import SECOND, duration_in_words
 
 UNKNOWN, FAILED = 1, 3
@@ -130,16 +130,17 @@ async def _add_states(
                 [batch] = await counters.of_descriptor(explained.domain, entries, [rule], overriding=False)
                 # The counter of a limit that came with a request has no rule in the book; here the rule is known.
                 batch = batch._replace(counters=[counter._replace(rule=rule) for counter in batch.counters])
-                [(_, content)] = await counters.read(batch)
-                found["descriptors"][index]["rules"][number]["state"] = _state(rule, content)
+                [(counter, content)] = await counters.read(batch)
+                found["descriptors"][index]["rules"][number]["state"] = _state(rule, counter, content)
         except StoreError as error:
             return {"name": "redis", "problem": str(error)}
     return {"name": "redis", "problem": ""}
 
 
-def _state(rule: Rule, content: Content | None) -> dict[str, Any]:
+def _state(rule: Rule, counter: Counter, content: Content | None) -> dict[str, Any]:
     if content is None:
-        content = Content(0, rule.room - rule.limit.exceed if rule.limit else None, 0, 0, None)
+        # The algorithm says what an untouched counter allows: a bucket of 0 requests nothing, whatever its burst.
+        content = decode(counter, None, 0, 0)._replace(used=0, reset_after=0)
     return counter_state(
         rule, content.remaining, content.reset_after, used=content.used, retry_after=content.retry_after
     )

@@ -91,11 +91,6 @@ class Rule:
         set_once(self, "key_suffix", "" if limit is None else _key_suffix_of(self.algorithm.name, limit))
 
     @property
-    def room(self) -> int:
-        """The cost that an untouched counter has room for."""
-        return self.scale.room
-
-    @property
     def path(self) -> Path:
         """The rule's name in metrics and on pages: the domain, each level, and of several limits the window."""
         return (self.domain, *(level.name for level in self.levels), *self.path_suffix)

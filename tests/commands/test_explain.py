@@ -190,6 +190,31 @@ def test_with_a_redis_each_counter_is_shown_as_it_is_now_and_nothing_is_charged(
     assert 0 < seen["reset_after"] <= 31_536_000
 
 
+@pytest.mark.parametrize(
+    ("options", "remaining", "retry_after"),
+    [
+        ("requests_per_unit: 10", 10, 0),
+        ("requests_per_unit: 10, exceed: 2", 10, 0),
+        ("requests_per_unit: 0", 0, None),
+        ("requests_per_unit: 0, exceed: 2", 0, 0),  # the two may be charged, above the limit
+        ("requests_per_unit: 0, algorithm: token_bucket, exceed: 2", 0, None),  # a bucket that gets no tokens
+        ("requests_per_unit: 0, algorithm: leaky_bucket, burst: 5", 0, None),
+    ],
+)
+def test_an_untouched_counter_that_never_has_room_has_no_retry_after(
+    tmp_path: Path, redis: Redis, options: str, remaining: int, retry_after: int | None
+) -> None:
+    rules = tmp_path / "untouched.yaml"
+    rules.write_text(f"domain: shop\ndescriptors: [{{key: user, rate_limit: {{unit: year, {options}}}}}]\n")
+    environ = {"REDIS_URL": str(redis.socket), "CACHE_KEY_PREFIX": "untouched:", "RULES_PATH": str(rules)}
+
+    result = CliRunner().invoke(main, ["explain", "shop", "user=ada", "--json"], env=environ)
+
+    state = json.loads(result.stdout)["descriptors"][0]["rules"][0]["state"]
+    assert (state["used"], state["remaining"], state["reset_after"]) == (0, remaining, 0)
+    assert state["retry_after"] == retry_after
+
+
 def test_a_redis_that_cannot_be_asked_leaves_the_explanation(tmp_path: Path) -> None:
     rules = tmp_path / "plans.yaml"
     rules.write_text(PLANS)
