@@ -105,8 +105,6 @@ class RuleBook:
         self.together = frozenset(together)
         nodes = (node for root in domains.values() for node in _nodes(root))
         self.rules = tuple(rule for node in nodes if node.rule is not None for rule in (node.rule, *node.rule.beside))
-        self.joint = bool(self.together) or any(rule.together or rule.beside for rule in self.rules)
-        """Whether any hits may be charged together, or any descriptor has several limits."""
 
     def match(self, domain: str, entries: Entries) -> Rule | None:
         """The rule that applies to these entries, or None when nothing limits them."""
