@@ -7,6 +7,7 @@ which the last entry reaches.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Place, Rule
@@ -147,13 +148,22 @@ class RuleBook:
         It is in the same bundle as the overridden rule. So its counter is in the same Redis, and it is the same counter
         if algorithm and window are the same.
         """
-        rule = self.match(domain, entries)
-        if rule is not None:
-            return Rule.overriding(
-                domain, limit, near, tally=tally, together=rule.together, path_suffix=rule.path_suffix
-            )
-        together = REQUEST if domain in self.together else ALONE
-        return Rule.overriding(domain, limit, near, tally=tally, together=together)
+        overridden = self.match(domain, entries)
+        if overridden is not None:
+            together, path_suffix = overridden.together, overridden.path_suffix
+        else:
+            together, path_suffix = REQUEST if domain in self.together else ALONE, ()
+        return Rule(
+            domain,
+            (),
+            limit,
+            open_algorithm("fixed_window"),
+            near=near,
+            tally=tally,
+            together=together,
+            path_suffix=path_suffix,
+            override=True,
+        )
 
 
 def free_books(books: list[RuleBook]) -> None:

@@ -4,9 +4,9 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from ratelimit_service.algorithms import Algorithm, open_algorithm
+from ratelimit_service.algorithms import Algorithm
 from ratelimit_service.model import Limit
 from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
 
@@ -94,16 +94,6 @@ class Rule:
     def path(self) -> Path:
         """The rule's name in metrics and on pages: the domain, each level, and of several limits the window."""
         return (self.domain, *(level.name for level in self.levels), *self.path_suffix)
-
-    @classmethod
-    def overriding(
-        cls, domain: str, limit: Limit, near: int, *, tally: Tally, together: int, path_suffix: Path = ()
-    ) -> Self:
-        """The rule of a limit that came with the request; see `RuleBook.overriding`."""
-        fixed = open_algorithm("fixed_window")
-        return cls(
-            domain, (), limit, fixed, near=near, tally=tally, together=together, path_suffix=path_suffix, override=True
-        )
 
     def __repr__(self) -> str:
         return f"<Rule {'.'.join(self.path)} at {self.place}>"
