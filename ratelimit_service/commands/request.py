@@ -9,7 +9,7 @@ import click
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
 from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit, Unit
-from ratelimit_service.rules.options import read_window, window_problem
+from ratelimit_service.rules.options import read_window
 from ratelimit_service.rules.rule import Entries
 
 
@@ -82,8 +82,8 @@ class _LimitType(click.ParamType[Limit]):
         if not requests.isdecimal() or int(requests) > MAX_REQUESTS or window is None:
             units = ", ".join(unit.name.lower() for unit in Unit)
             self.fail(f"{value!r} is not a limit such as 10/minute or '10/5 minutes'; units are {units}", param, ctx)
-        if window.times is not None and (problem := window_problem(window.unit, window.times)):
-            self.fail(f"{value!r}: a window of {unit.strip()} {problem}", param, ctx)
+        if window.problem:
+            self.fail(f"{value!r}: a window of {unit.strip()} {window.problem}", param, ctx)
         return Limit(int(requests), window.unit, window.microseconds)
 
 

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import Node, RuleBook
-from ratelimit_service.rules.options import Window
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
 from ratelimit_service.rules.rule import Place, Rule, units_in_words
 from ratelimit_service.system.clock import DAY
@@ -111,12 +110,12 @@ class Calendars:
         self._found: dict[str, dict[int, Positioned]] = {}
         """Their positions, by message and line."""
 
-    def add(self, limit: Limit, unit: Window, at: Positioned) -> None:
-        """Add the limit of a fixed window that is aligned to the clock; `unit` is the value of its key unit."""
-        times = limit.window // unit.unit.window
-        words = units_in_words(unit.unit.name, times) if times > 1 else f"a {unit.unit.name.lower()}"
+    def add(self, limit: Limit, unit: Unit, at: Positioned) -> None:
+        """Add the limit of a fixed window that is aligned to the clock; `unit` is the one that the file names."""
+        times = limit.window // unit.window
+        words = units_in_words(unit.name, times) if times > 1 else f"a {unit.name.lower()}"
         days = limit.window // DAY
-        match unit.unit:
+        match unit:
             case Unit.WEEK:
                 really = (
                     f"{words} {'begin' if times > 1 else 'begins'} on a Thursday at 00:00 UTC, as 1970-01-01 was one"

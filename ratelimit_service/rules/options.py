@@ -40,6 +40,15 @@ class Window(NamedTuple):
         """The length."""
         return self.unit.window * (1 if self.times is None else self.times)
 
+    @property
+    def problem(self) -> str:
+        """Why a window cannot have this length; empty when it can."""
+        if self.microseconds < 1:
+            return "is no length of time"
+        if self.microseconds > LONGEST_WINDOW:
+            return f"is longer than {LONGEST_WINDOW // Unit.YEAR.window} years"
+        return ""
+
 
 class Excess(NamedTuple):
     """The amount by which a limit may be exceeded: a number, or a percentage of the limit."""
@@ -105,8 +114,8 @@ def _read_unit(node: YamlNode, key: str, report: Report) -> Window | None:
         else:
             report.add(node, f"{key} {quoted(text)} is not one of {', '.join(UNITS)}{_hint(text, UNITS)}")
         return None
-    if window.times is not None and (problem := window_problem(window.unit, window.times)):
-        report.add(node, f"{key} {quoted(text)} {problem}")
+    if window.problem:
+        report.add(node, f"{key} {quoted(text)} {window.problem}")
         return None
     return window
 
@@ -117,13 +126,6 @@ def read_window(text: str) -> Window | None:
         return Window(unit, None)
     match = _WINDOW.fullmatch(text)
     return None if match is None else Window(UNITS[match[2].lower()], int(match[1]))
-
-
-def window_problem(unit: Unit, times: int) -> str:
-    """Why a window cannot have this length; empty when it can."""
-    if times < 1:
-        return "is no length of time"
-    return f"is longer than {LONGEST_WINDOW // Unit.YEAR.window} years" if times * unit.window > LONGEST_WINDOW else ""
 
 
 def _hint(text: str, known: Iterable[str]) -> str:

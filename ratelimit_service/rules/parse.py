@@ -27,7 +27,6 @@ from ratelimit_service.rules.options import (
     missing,
     read_options,
     rule_fields,
-    window_problem,
 )
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold, window_in_words
@@ -229,7 +228,7 @@ class _Parser:
         options = read_options(block, MapType.RATE_LIMIT, self._report)
         algorithm, limit = read_limit(block, at, options, self._defaults, self._report)
         if limit is not None and algorithm.name == "fixed_window" and not limit.first_request:
-            self._calendars.add(limit, options["unit"], block.fields["unit"].value)
+            self._calendars.add(limit, options["unit"].unit, block.fields["unit"].value)
         replaces = self._read_replaces(options.get("replaces", []), options.get("name", ""))
         path_suffix: Path = ()
         if before is not None:
@@ -309,7 +308,7 @@ def read_limit(
     known_name = "algorithm" in options or not given(block, "algorithm")
     if known_name:
         _check_used(block, name, report)
-    window = _read_window(block, options, at, report)
+    window = _window_length(block, options, at, report)
     requests: int | None = options.get("requests_per_unit")
     if missing(block, "requests_per_unit", MapType.RATE_LIMIT):
         report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
@@ -350,24 +349,23 @@ def _check_used(block: YamlMap, algorithm: str, report: Report) -> None:
             report.add(block.fields[key].key, f"{key} has no meaning for {algorithm}, only for {able}")
 
 
-def _read_window(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> int | None:
+def _window_length(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> int | None:
+    """The length of the window that `unit` and `unit_multiplier` give; None if malformed, which is reported."""
     window: Window | None = options.get("unit")
     multiplier: int | None = options.get("unit_multiplier")
     if missing(block, "unit", MapType.RATE_LIMIT):
         report.add(at, "rate_limit has no unit; write one, such as unit: minute, or unlimited: true")
     if window is None:
         return None
-    times = 1 if window.times is None else window.times
     if multiplier is not None:
         field = block.fields["unit_multiplier"]
         if window.times is not None:
             text = getattr(block.fields["unit"].value, "text", "")
             report.add(field.key, f"unit_multiplier contradicts unit {quoted(text)}: take one of the numbers away")
             return None
-        times = multiplier
-        if problem := window_problem(window.unit, times):
-            report.add(
-                field.value, f"unit_multiplier {times}: a window of so many {window.unit.name.lower()}s {problem}"
-            )
+        window = Window(window.unit, multiplier)
+        if window.problem:
+            so_many = f"a window of so many {window.unit.name.lower()}s"
+            report.add(field.value, f"unit_multiplier {multiplier}: {so_many} {window.problem}")
             return None
-    return times * window.unit.window
+    return window.microseconds
