@@ -9,8 +9,8 @@ import click
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
 from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit, Unit
-from ratelimit_service.rules.options import read_window
 from ratelimit_service.rules.rule import Entries
+from ratelimit_service.rules.window import read_window
 
 
 class Entry(NamedTuple):

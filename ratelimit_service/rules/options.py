@@ -14,11 +14,10 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import NAMES
-from ratelimit_service.model import LONGEST_WINDOW, MAX_REQUESTS, Unit
+from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.rules.document import Scalar, YamlList, YamlMap, YamlNode, kind_of, printed
 from ratelimit_service.rules.report import Report, nearest, quoted
-
-UNITS = {unit.name.lower(): unit for unit in sorted(Unit, key=lambda unit: unit.window)}
+from ratelimit_service.rules.window import UNITS, Window, read_window
 
 
 class ValueType(NamedTuple):
@@ -26,28 +25,6 @@ class ValueType(NamedTuple):
 
     read: Callable[[YamlNode, str, Report], Any]
     schema: Mapping[str, Any]
-
-
-class Window(NamedTuple):
-    """The length of a window as it is written."""
-
-    unit: Unit
-    times: int | None
-    """The number before the unit; None when there is no number, which means one."""
-
-    @property
-    def microseconds(self) -> int:
-        """The length."""
-        return self.unit.window * (1 if self.times is None else self.times)
-
-    @property
-    def problem(self) -> str:
-        """Why a window cannot have this length; empty when it can."""
-        if self.microseconds < 1:
-            return "is no length of time"
-        if self.microseconds > LONGEST_WINDOW:
-            return f"is longer than {LONGEST_WINDOW // Unit.YEAR.window} years"
-        return ""
 
 
 class Excess(NamedTuple):
@@ -120,14 +97,6 @@ def _read_unit(node: YamlNode, key: str, report: Report) -> Window | None:
     return window
 
 
-def read_window(text: str) -> Window | None:
-    """The window of a text such as `minute` or `5 minutes`; None for any other text."""
-    if unit := UNITS.get(text.lower()):
-        return Window(unit, None)
-    match = _WINDOW.fullmatch(text)
-    return None if match is None else Window(UNITS[match[2].lower()], int(match[1]))
-
-
 def _hint(text: str, known: Iterable[str]) -> str:
     near = nearest(text, known)
     return f"; did you mean {near}?" if near else ""
@@ -184,7 +153,6 @@ def _any_case(word: str) -> str:
 
 
 _PERCENT = re.compile(r"([0-9]{1,4}) *%")
-_WINDOW = re.compile(rf"([0-9]{{1,10}}) *({'|'.join(UNITS)})s?", re.IGNORECASE)
 _UNIT_PATTERN = "|".join(map(_any_case, UNITS))
 
 

@@ -21,7 +21,6 @@ from ratelimit_service.rules.options import (
     LIMITING,
     Excess,
     MapType,
-    Window,
     given,
     limit_fields,
     missing,
@@ -30,6 +29,7 @@ from ratelimit_service.rules.options import (
 )
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold, window_in_words
+from ratelimit_service.rules.window import Window
 from ratelimit_service.telemetry.tally import ByteBudget, Path, Tallies, Tally
 
 

@@ -1,0 +1,43 @@
+"""The length of a window as it is written, in a rules file or on the command line: `minute`, `5 minutes`.
+
+Apart from the other options, because a command that reads a limit from its arguments needs no YAML.
+"""
+
+import re
+from typing import NamedTuple
+
+from ratelimit_service.model import LONGEST_WINDOW, Unit
+
+UNITS = {unit.name.lower(): unit for unit in sorted(Unit, key=lambda unit: unit.window)}
+
+_WINDOW = re.compile(rf"([0-9]{{1,10}}) *({'|'.join(UNITS)})s?", re.IGNORECASE)
+
+
+class Window(NamedTuple):
+    """The length of a window: a unit, and how many of them."""
+
+    unit: Unit
+    times: int | None
+    """The number before the unit; None when there is no number, which means one."""
+
+    @property
+    def microseconds(self) -> int:
+        """The length."""
+        return self.unit.window * (1 if self.times is None else self.times)
+
+    @property
+    def problem(self) -> str:
+        """Why a window cannot have this length; empty when it can."""
+        if self.microseconds < 1:
+            return "is no length of time"
+        if self.microseconds > LONGEST_WINDOW:
+            return f"is longer than {LONGEST_WINDOW // Unit.YEAR.window} years"
+        return ""
+
+
+def read_window(text: str) -> Window | None:
+    """The window of a text such as `minute` or `5 minutes`; None for any other text."""
+    if unit := UNITS.get(text.lower()):
+        return Window(unit, None)
+    match = _WINDOW.fullmatch(text)
+    return None if match is None else Window(UNITS[match[2].lower()], int(match[1]))
