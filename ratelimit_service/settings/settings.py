@@ -326,14 +326,14 @@ class Settings(BaseSettings):
     @property
     def redis(self) -> RedisSettings:
         """The Redis of all counters."""
-        return self._redis("redis")
+        return self._redis_settings("redis")
 
     @property
-    def redis_per_second(self) -> RedisSettings | None:
+    def second_redis(self) -> RedisSettings | None:
         """The second Redis, for counters with a window of one second; None when there is none."""
-        return self._redis("redis_persecond") if self.redis_persecond else None
+        return self._redis_settings("redis_persecond") if self.redis_persecond else None
 
-    def _redis(self, prefix: str) -> RedisSettings:
+    def _redis_settings(self, prefix: str) -> RedisSettings:
         return RedisSettings(*(getattr(self, f"{prefix}_{name}") for name in RedisSettings._fields))
 
     @classmethod

@@ -136,7 +136,7 @@ def main_target(settings: Settings) -> Target:
 
 def per_second_target(settings: Settings) -> Target | None:
     """The Redis of the counters whose window is a second, if it is another one."""
-    redis = settings.redis_per_second
+    redis = settings.second_redis
     return None if redis is None else _target(redis, settings)
 
 
