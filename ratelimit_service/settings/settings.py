@@ -139,7 +139,7 @@ class Settings(BaseSettings):
     grpc_keepalive_time: Annotated[int, reads(duration("1s"))] = _listening(
         "2h", "A gRPC connection that is silent for this time gets a keepalive PING.", NEW
     )
-    grpc_keepalive_timeout: Annotated[int, reads(duration("1ms"))] = _listening(
+    grpc_keepalive_timeout: Timeout = _listening(
         "20s", "Maximum time to answer that PING; then the connection is closed.", NEW
     )
     grpc_max_connection_idle: Duration = _listening(
@@ -148,7 +148,7 @@ class Settings(BaseSettings):
     grpc_max_connections: Count = _listening(
         "10000", "Maximum number of open gRPC connections; 0: no maximum. `http2` only.", NEW
     )
-    grpc_max_concurrent_streams: Annotated[int, reads(integer(1, 2**31 - 1))] = _listening(
+    grpc_max_concurrent_streams: Positive = _listening(
         "1000", "Maximum number of concurrent calls on one gRPC connection.", NEW
     )
     grpc_max_connection_memory: Bytes = _listening(
