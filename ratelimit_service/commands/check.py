@@ -81,14 +81,10 @@ def _load(paths: Sequence[Path], merge_domains: bool) -> tuple[RuleBook | None, 
     errors: list[Problem] = []
     for path in paths:
         try:
-            found = read_sources(path)
+            # A file that two arguments name is read once.
+            sources |= {source.path: source for source in read_sources(path)}
         except RulesError as error:
             errors += error.problems
-            continue
-        if not found:
-            errors.append(Problem(str(path), 0, 0, "has no *.yaml or *.yml file"))
-        # A file that two arguments name is read once.
-        sources |= {source.path: source for source in found}
     try:
         book = parse(list(sources.values()), merge_domains=merge_domains)
     except RulesError as error:

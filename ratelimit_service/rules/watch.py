@@ -150,8 +150,6 @@ class Watcher:
         self._seen = found
         if isinstance(found, tuple):
             self._reject(found)
-        elif not found:
-            self._reject((Problem(str(self.path), 0, 0, "has no *.yaml or *.yml file"),))
         else:
             in_thread = partial(asyncio.get_running_loop().run_in_executor, self._disk)
             try:
@@ -206,11 +204,15 @@ def read_sources(path: Path) -> list[Source]:
     """Every `*.yaml` and `*.yml` file below a folder, sorted by path; or the one file that `path` is.
 
     Files and folders whose names begin with a dot are ignored: Kubernetes has each ConfigMap twice, once below
-    `..data`. Raises RulesError with everything that cannot be read, and with folders that have such a name.
+    `..data`. Raises RulesError if there is no such file, and with everything that cannot be read, also folders that
+    have such a name.
     """
     problems: list[Problem] = []
     sources: list[Source] = []
-    for file in _rules_files(path, problems) if path.is_dir() else [path]:
+    files = _rules_files(path, problems) if path.is_dir() else [path]
+    if not files and not problems:
+        problems.append(Problem(str(path), 0, 0, "has no *.yaml or *.yml file"))
+    for file in files:
         try:
             text = read_file(file, MAX_BYTES + 1)
         except OSError as error:

@@ -108,6 +108,17 @@ def test_rules_that_are_not_there_are_one_line_that_says_how_to_name_them(tmp_pa
     assert beside.stderr.splitlines()[-1] == f"ratelimit: {line}, such as --rules config"
 
 
+@pytest.mark.parametrize("arguments", [["check"], ["explain", *HERE], ["counters", *HERE]], ids=lambda words: words[0])
+def test_a_folder_without_rules_is_told_by_every_command(tmp_path: Path, redis: Redis, arguments: list[str]) -> None:
+    (tmp_path / "there").mkdir()
+    environ = {"RULES_PATH": "there", "REDIS_URL": str(redis.socket)}
+
+    result = run(tmp_path, environ, *arguments)
+
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.endswith("there: has no *.yaml or *.yml file\n")
+
+
 def test_paths_and_rules_at_once_are_bad_usage(tmp_path: Path) -> None:
     result = run(tmp_path, {}, "check", "a.yaml", "--rules", "b")
 
