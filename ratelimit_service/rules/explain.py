@@ -18,6 +18,7 @@ from ratelimit_service.rules.rule import (
     Rule,
     counter_key,
     counting_in_words,
+    entries_in_words,
     limit_in_words,
     metric_path,
     override_path,
@@ -295,22 +296,17 @@ def _hints(walk: Sequence[Node], entries: Entries) -> Iterator[str]:
     other = in_another_order(walk[0], entries, _MAX_TRIED)
     if other is not None:
         order, rule = other
-        applies = f"In the order {_joined(order)} the rule at {rule.place} applies"
+        applies = f"In the order {entries_in_words(order)} the rule at {rule.place} applies"
         yield f"{applies}: entries are met in the order of the file."
     if matched == len(entries):
         if below := _rules_below(last):
             more = ", ".join(f"{path} ({rule.place})" for path, rule in below)
-            yield f"There are rules with more entries: after {_joined(entries)} come {more}."
+            yield f"There are rules with more entries: after {entries_in_words(entries)} come {more}."
     elif last.rule is not None:
-        alone = f"it applies to {_joined(entries[:matched])} alone, in a descriptor of its own"
+        alone = f"it applies to {entries_in_words(entries[:matched])} alone, in a descriptor of its own"
         yield f"The rule at {last.rule.place} ends with entry {matched}: {alone}."
     if matched < len(entries) and other is None:
         yield from _names_hint(last, *entries[matched])
-
-
-def _joined(entries: Entries) -> str:
-    """`plan=free user=ada`."""
-    return " ".join(f"{key}={value}" for key, value in entries)
 
 
 def in_another_order(root: Node, entries: Entries, max_tried: int) -> tuple[Entries, Rule] | None:

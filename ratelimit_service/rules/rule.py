@@ -221,6 +221,11 @@ def units_in_words(unit: str, times: int) -> str:
     return unit.lower() if times == 1 else f"{times} {unit.lower()}s"
 
 
+def entries_in_words(entries: Entries) -> str:
+    """`plan=free user=ada`, as on the command line."""
+    return " ".join(f"{key}={value}" for key, value in entries)
+
+
 def plural(number: int, noun: str) -> str:
     """`1 rule`, or `2,000 rules`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
