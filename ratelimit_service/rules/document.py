@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ratelimit_service.rules.report import Report, quoted
+from ratelimit_service.rules.report import Report, quoted, shortened
 
 try:
     from yaml._yaml import CParser as EventParser
@@ -107,7 +107,7 @@ def kind_of(node: YamlNode) -> str:
         case Scalar(value=bool()):
             return f"the boolean {node.text}"
         case Scalar(value=int() | float()):
-            return f"the number {quoted(node.text)[1:-1]}"
+            return f"the number {shortened(node.text)}"
         case _:
             return f"the text {quoted(node.text)}"
 
@@ -346,7 +346,7 @@ def _empty(event: Any) -> bool:
 
 
 def _short(tag: str) -> str:
-    return quoted("!!" + tag.removeprefix(_TAGS) if tag.startswith(_TAGS) else tag)[1:-1]
+    return shortened("!!" + tag.removeprefix(_TAGS) if tag.startswith(_TAGS) else tag)
 
 
 def _at(event: Any) -> Position:

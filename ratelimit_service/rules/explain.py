@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.book import Node, RuleBook
-from ratelimit_service.rules.report import nearest, quoted
+from ratelimit_service.rules.report import nearest, quoted, shortened
 from ratelimit_service.rules.rule import (
     Entries,
     Place,
@@ -384,4 +384,4 @@ def why_unlimited(book: RuleBook, domain: str, entries: Entries) -> str:
 
 def quoted_entries(entries: Entries) -> str:
     """`user="ada" path="/cart"`: shortened, and without control characters."""
-    return " ".join(f"{quoted(key)[1:-1]}={quoted(value)}" for key, value in entries)
+    return " ".join(f"{shortened(key)}={quoted(value)}" for key, value in entries)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ratelimit_service.algorithms import NAMES
 from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.rules.document import Scalar, YamlList, YamlMap, YamlNode, kind_of, printed
-from ratelimit_service.rules.report import Report, nearest, quoted
+from ratelimit_service.rules.report import Report, nearest, quoted, shortened
 from ratelimit_service.rules.window import UNITS, Window, read_window
 
 
@@ -42,7 +42,7 @@ def _read_text(node: YamlNode, key: str, report: Report) -> str | None:
     if not isinstance(node, Scalar):
         report.add(node, f"{key} must be text, not {kind_of(node)}")
     elif isinstance(node.value, float) or (isinstance(node.value, int) and not -(2**63) <= node.value < 2**63):
-        report.add(node, f"{key} must be text, and {quoted(node.text)[1:-1]} is a number; write it in quotes")
+        report.add(node, f"{key} must be text, and {shortened(node.text)} is a number; write it in quotes")
     else:
         return node.text
     return None

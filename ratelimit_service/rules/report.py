@@ -78,9 +78,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def quoted(text: str) -> str:
     """The text for a message: in quotes, on one line, shortened."""
+    return f'"{shortened(text)}"'
+
+
+def shortened(text: str) -> str:
+    """The text for a message, on one line, without quotes."""
     if len(text) > _MAX_QUOTE_LENGTH:
         text = text[: _MAX_QUOTE_LENGTH - 1] + "…"
-    return f'"{printable(text)}"'
+    return printable(text)
 
 
 def printable(text: str) -> str:
