@@ -1,10 +1,10 @@
 """Warnings: what is allowed in a rules file, but probably not intended.
 
-Three sources. Fixed windows of weeks, months and years do not follow the calendar. Values in a notation that rules do
-not have (networks, lists, regular expressions, other globs) are compared as text, so almost certainly nothing matches
-them; a missed one is better than a warning about a good value: paths with dots and queries, e-mail addresses, user
-agents, JSON, versions and route templates are legitimate. And the tree shows descriptors that no request reaches or
-that have no effect, and very large logs.
+Four sources. Fixed windows of weeks, months and years do not follow the calendar. A `*` in a key fits other keys too.
+Values in a notation that rules do not have (networks, lists, regular expressions, other globs) are compared as text, so
+almost certainly nothing matches them; a missed one is better than a warning about a good value: paths with dots and
+queries, e-mail addresses, user agents, JSON, versions and route templates are legitimate. And the compiled rules show
+descriptors that no request reaches or that have no effect, and very large logs.
 """
 
 import re

@@ -1,4 +1,6 @@
-"""The keys of a rules file, each declared once: the parser, its hints, the JSON Schema and docs use this.
+"""The keys of a rules file, each declared once, for the parser, its hints and the JSON Schema.
+
+A test checks that docs/rules.md and config/every-option.yaml have each of them.
 
 To add an option: an entry in `OPTIONS`, which names the field that it sets, and that field in `rule.Rule`, or in
 `model.Limit` when it changes how a limit counts. What needs more than its own value is read in `parse.py`.

@@ -4,7 +4,7 @@ A field is a variable of the environment: `grpc_port` is GRPC_PORT. Defaults are
 them, and go through the same readers. Times are microseconds. A field that holds a secret must be a `SecretStr`.
 Nothing is read at import. `load_settings` alone knows where values come from.
 
-The order matters: a validator sees the fields before its own, and docs/settings.md has the order of this file.
+The order matters: a validator sees the fields before its own, and each section of docs/settings.md has this order.
 """
 
 from collections.abc import Iterator
