@@ -125,7 +125,7 @@ def _explain(book: RuleBook, root: Node, domain: str, descriptor: Descriptor) ->
 
     rule = walk[-1].rule
     if rule is None:
-        outcome = "No limit: the descriptor that the last entry met has no rate_limit."
+        outcome = "No limit: the descriptor that the last entry matched has no rate_limit."
         return DescriptorExplanation(entries, tuple(steps), outcome, hints=tuple(_hints(walk, entries)))
     matched = tuple(
         _matched_rule(each, counter_key(each, entries), metric_path(each, entries)) for each in (rule, *rule.beside)
@@ -165,7 +165,7 @@ def _after_replacing(explanation: DescriptorExplanation, replacing: Sequence[Rul
     gone = [each for each in matched if each.replaced_by]
     if not gone:
         return explanation
-    by = f"replaced by the one at {gone[0].replaced_by[0].place}, which the request meets too"
+    by = f"replaced by the one at {gone[0].replaced_by[0].place}, which the request matches too"
     if len(gone) < len(matched):
         outcome = f"{explanation.outcome} But {quoted(gone[0].rule.name)} is {by}."
     else:
@@ -297,7 +297,7 @@ def _hints(walk: Sequence[Node], entries: Entries) -> Iterator[str]:
     if other is not None:
         order, rule = other
         applies = f"In the order {entries_in_words(order)} the rule at {rule.place} applies"
-        yield f"{applies}: entries are met in the order of the file."
+        yield f"{applies}: entries are matched in the order of the file."
     if matched == len(entries):
         if below := _rules_below(last):
             more = ", ".join(f"{path} ({rule.place})" for path, rule in below)

@@ -129,7 +129,7 @@ def test_a_request_has_several_descriptors_of_which_one_may_replace_another(tmp_
 
     assert lines[1:3] == ["", "descriptor 1: user=ada"]
     assert (
-        f"No limit: the rule at {rules}:4:5 fits, and is replaced by the one at {rules}:6:5, which the request meets "
+        f"No limit: the rule at {rules}:4:5 fits, and is replaced by the one at {rules}:6:5, which the request matches "
         in ("\n".join(lines))
     )
     assert f"  replaced by the rule at {rules}:6:5" in lines

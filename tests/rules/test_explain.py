@@ -114,7 +114,7 @@ def test_of_several_limits_each_has_its_counter_and_metric() -> None:
     [
         ([("other", "x")], "No limit: no descriptor fits entry 1 of 1."),
         ([("user", "anna"), ("a", "b")], "No limit: no descriptor fits entry 2 of 2."),
-        ([("user", "root")], "No limit: the descriptor that the last entry met has no rate_limit."),
+        ([("user", "root")], "No limit: the descriptor that the last entry matched has no rate_limit."),
     ],
 )
 def test_what_is_not_limited_says_why(entries: list[tuple[str, str]], outcome: str) -> None:
@@ -160,7 +160,10 @@ PLANS = """
     [
         (
             [("user", "ada"), ("plan", "free")],
-            "In the order plan=free user=ada the rule at 1.yaml:8:9 applies: entries are met in the order of the file.",
+            (
+                "In the order plan=free user=ada the rule at 1.yaml:8:9 applies: "
+                "entries are matched in the order of the file."
+            ),
         ),
         (
             [("login", "ada"), ("path", "/x")],
@@ -194,14 +197,14 @@ def test_a_rule_that_another_one_of_the_request_replaces_says_so() -> None:
 
     found = explained(rules, base, vip)
 
-    replaced = "and is replaced by the one at 1.yaml:14:16, which the request meets too."
+    replaced = "and is replaced by the one at 1.yaml:14:16, which the request matches too."
     assert [explanation.outcome for explanation in found.descriptors] == [
         f"No limit: the rule at 1.yaml:8:9 fits, {replaced}",
         "The rule at 1.yaml:14:16 applies: 50 requests per minute.",
     ]
     assert [(index, matched.rule.replaces) for index, _, matched in charged_rules(found)] == [(1, frozenset({"base"}))]
     assert of_one(rules, base).outcome == "The rule at 1.yaml:8:9 applies: 10 requests per day."
-    assert "which the request meets too" in explained(rules, base, (("free", "x"),)).descriptors[0].outcome
+    assert "which the request matches too" in explained(rules, base, (("free", "x"),)).descriptors[0].outcome
 
 
 def test_of_a_list_only_the_replaced_limit_does_not_apply() -> None:
@@ -216,7 +219,7 @@ def test_of_a_list_only_the_replaced_limit_does_not_apply() -> None:
     found = explained(rules, (("a", "x"),), (("b", "x"),))
 
     assert found.descriptors[0].outcome.endswith(
-        'But "daily" is replaced by the one at 1.yaml:6:14, which the request meets too.'
+        'But "daily" is replaced by the one at 1.yaml:6:14, which the request matches too.'
     )
     assert [matched.counter for _, _, matched in charged_rules(found)] == [
         "shop|a=x|fixed_window/3600000000",
