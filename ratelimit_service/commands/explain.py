@@ -269,7 +269,7 @@ def _render_rule(rule: Json, problem: str) -> Iterator[str]:
     if rule["replaced_by"]:
         yield f"  replaced by the rule at {', '.join(rule['replaced_by'])}"
     if rule["shadow_mode"]:
-        yield "  shadow_mode: counted, never refused"
+        yield "  shadow_mode: counted, denies nothing"
     if rule["quota_mode"]:
         yield "  quota_mode: refused when all quotas of a request are used up"
 

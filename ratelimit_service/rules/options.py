@@ -290,7 +290,7 @@ OPTIONS = (
         "charge",
         (MapType.FILE, MapType.DESCRIPTOR),
         choice(("each", "together")),
-        "together: a request that is denied by one of these limits is charged to none of them. each: every limit is "
+        "together: if one of these limits denies its hit, the request is charged to none of them. each: every limit is "
         "charged by itself, as in Envoy. At the top of the file it applies to all its descriptors.",
     ),
     Option(
@@ -362,7 +362,7 @@ OPTIONS = (
         "count_refused",
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
         FLAG,
-        "Charge denied requests too. Without it true for fixed_window, as in Envoy, and false for other algorithms.",
+        "Charge denied hits too. Without it true for fixed_window, as in Envoy, and false for other algorithms.",
     ),
     Option(
         "exceed",
@@ -420,7 +420,7 @@ OPTIONS = (
         "quota_mode",
         (MapType.DESCRIPTOR,),
         FLAG,
-        "The limit is a quota: a request is denied when all its quotas are used up.",
+        "The limit is a quota: a request is refused when all its quotas are used up.",
         False,
         rule_field="quota",
     ),

@@ -52,7 +52,7 @@ _REASONS: Final[Mapping[str, Iterable[str]]] = {
         *_names("MEMCACHE_", "HOST_PORT SRV SRV_REFRESH MAX_IDLE_CONNS TLS"),
         *_names("MEMCACHE_TLS_", "CLIENT_CERT CLIENT_KEY CACERT SKIP_HOSTNAME_VERIFICATION"),
     ],
-    "a rule says it: count_refused: false, and then no refused hit is counted at all": [
+    "a rule says it: count_refused: false, and then no denied hit is counted at all": [
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"
     ],
     "rules are read from files, not from a control plane": [

@@ -51,7 +51,7 @@ The rule at {tmp_path}/shop.yaml:7:5 applies: 10 requests per minute.
   counter  shop|path~path_/files/*|fixed_window/60000000
   metrics  shop.path_/files/*
   name     files
-  shadow_mode: counted, never refused
+  shadow_mode: counted, denies nothing
 """
     )
 
