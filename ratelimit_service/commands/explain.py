@@ -60,7 +60,7 @@ Examples:
 @env_file_option
 @merge_option
 @click.option("--at", metavar="HOST:PORT", help="Debug port of a service, which explains by its rules and counters.")
-@click.option("--json", "json_wanted", is_flag=True, help="Print the explanation as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
 def command(
     *,
     domain: str,
@@ -70,7 +70,7 @@ def command(
     env_file: Path | None,
     merge_domains: bool,
     at: str | None,
-    json_wanted: bool,
+    as_json: bool,
 ) -> None:
     """Show which rules a request matches, and why.
 
@@ -88,7 +88,7 @@ def command(
         found = _explain_here(domain, asked, rules, env_file, merge_domains)
     else:
         found = _explain_at_or_exit(at, domain, asked)
-    if json_wanted:
+    if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
         click.echo("\n".join(_render(found)))
