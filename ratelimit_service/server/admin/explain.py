@@ -24,7 +24,6 @@ from ratelimit_service.rules.explain import (
     explain,
     explanation_as_json,
 )
-from ratelimit_service.server.admin.json_api import HttpResponse, printable
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Store
 from ratelimit_service.telemetry.tally import Tally
@@ -118,7 +117,7 @@ def _explained(book: RuleBook, request: Request) -> tuple[RequestExplanation, di
 
 
 def _text(found: dict[str, Any]) -> bytes:
-    return printable(json.dumps(found, ensure_ascii=False)).encode()
+    return json.dumps(found, ensure_ascii=False).encode()
 
 
 def _look_of(matched: MatchedRule) -> Hit:
@@ -145,8 +144,3 @@ async def _asked(store: Store, hits: Sequence[Hit]) -> str:
 def _state(hit: Hit) -> dict[str, Any]:
     decision = hit.decision
     return counter_state(hit.rule, hit.remaining, decision.reset_after)
-
-
-def explained_response(response: bytes) -> HttpResponse:
-    """The response for JsonApi."""
-    return 200, {}, response.decode()

@@ -120,7 +120,7 @@ class JsonApi:
 
 def refusal(status: int, message: str) -> web.Response:
     """A response of one line that says why."""
-    return web.Response(status=status, text=f"{printable(message)}\n")
+    return web.Response(status=status, text=f"{escape_control(message)}\n")
 
 
 def request_bytes(body: bytes, most_objects: int = 1301) -> bytes:
@@ -145,7 +145,7 @@ def request_bytes(body: bytes, most_objects: int = 1301) -> bytes:
     return encoded + EXPLAIN
 
 
-def printable(text: str) -> str:
+def escape_control(text: str) -> str:
     """Escape control characters as JSON does; in JSON they only occur within strings."""
     return CONTROL.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
@@ -195,7 +195,7 @@ def http_response(response: bytes) -> HttpResponse:
     }
     if policies:
         headers["X-RateLimit-By-Policy"] = ", ".join(policies)
-    return status, headers, printable(json.dumps(fields, separators=(",", ":"), ensure_ascii=False))
+    return status, headers, escape_control(json.dumps(fields, separators=(",", ":"), ensure_ascii=False))
 
 
 def _retry_after(message: RateLimitResponse) -> Mapping[str, str]:
@@ -204,6 +204,11 @@ def _retry_after(message: RateLimitResponse) -> Mapping[str, str]:
     if not all(status.HasField("duration_until_reset") for status in refused):
         return {}
     return {"Retry-After": str(max(status.duration_until_reset.seconds for status in refused))}
+
+
+def explained_response(response: bytes) -> HttpResponse:
+    """Convert an explanation to HTTP."""
+    return 200, {}, escape_control(response.decode())
 
 
 def _plain(value: Any) -> Any:

@@ -27,8 +27,7 @@ from ratelimit_service.server.admin.connection import (
     with_target,
 )
 from ratelimit_service.server.admin.cross_site import refuse_cross_site, refuse_foreign_hosts
-from ratelimit_service.server.admin.explain import explained_response
-from ratelimit_service.server.admin.json_api import BytesMethod, JsonApi, http_response
+from ratelimit_service.server.admin.json_api import BytesMethod, JsonApi, explained_response, http_response
 from ratelimit_service.server.admin.shared_response import SharedResponse
 from ratelimit_service.server.admin.status import Listening, StatusPage
 from ratelimit_service.server.admin.upstream_pages import rules_text, stats_text
