@@ -100,7 +100,7 @@ class Supervisor:
         await self._dispatcher.listen(addresses)
 
     async def serve(self) -> None:
-        """Start all workers, then accept connections. StartError when a worker cannot start; then none runs."""
+        """Start all workers, then accept connections. StartError when one cannot start; `abort` ends the others."""
         self._watchdog = asyncio.create_task(Watchdog(self._slots, self._dispatcher).run())
         for slot in self._slots:
             task = asyncio.create_task(self._keep_running(slot))
