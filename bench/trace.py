@@ -94,7 +94,7 @@ async def trace(environ: dict[str, str], *, first: bool) -> Recorder:
     engine = Engine(load_settings(environ)[0])
     engine.publish(book(RULES))
     await engine.listen([Tcp("127.0.0.1", 0)])
-    await engine.serve()
+    await engine.begin()
     (address,) = engine.addresses
     assert isinstance(address, Tcp)
     tries, clients = [], [Client(address.port)]

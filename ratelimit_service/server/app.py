@@ -51,7 +51,7 @@ class App:
         try:
             await self._engine.listen(grpc_addresses(self._settings))
             self.http = await self._admin.start(self.addresses)
-            await self._engine.serve()
+            await self._engine.begin()
         except StartError:
             await self._engine.abort()
             await self._admin.stop()

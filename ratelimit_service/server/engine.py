@@ -62,8 +62,8 @@ class Engine:
         methods, streams = self.health.methods(), [*self.health.streams(), *reflection()]
         self.addresses = await self.transport.start([self.method, *methods], streams, addresses)
 
-    async def serve(self) -> None:
-        """Start the housekeeping of store, methods and health."""
+    async def begin(self) -> None:
+        """Finish the start after `listen`: begin the housekeeping of store, methods and health."""
         self._sweeping = asyncio.create_task(self._sweep())
 
     def metrics(self) -> Sequence[Metric]:

@@ -96,11 +96,14 @@ class Supervisor:
         return ServiceState(self._sums, self.method, watcher, self, self._sums.metrics, self)
 
     async def listen(self, addresses: Sequence[Address]) -> None:
-        """Listen; connections wait in the kernel until `serve`. StartError when an address cannot be had."""
+        """Listen; connections wait in the kernel until `begin`. StartError when an address cannot be had."""
         await self._dispatcher.listen(addresses)
 
-    async def serve(self) -> None:
-        """Start all workers, then accept connections. StartError when one cannot start; `abort` ends the others."""
+    async def begin(self) -> None:
+        """Finish the start after `listen`: start all workers, then accept connections.
+
+        StartError when a worker cannot start; `abort` ends the others.
+        """
         self._watchdog = asyncio.create_task(Watchdog(self._slots, self._dispatcher).run())
         for slot in self._slots:
             task = asyncio.create_task(self._keep_running(slot))

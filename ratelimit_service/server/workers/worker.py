@@ -91,7 +91,7 @@ class Worker:
     async def start(self) -> None:
         """Get ready to answer; there are no rules yet."""
         await self._engine.listen([])
-        await self._engine.serve()
+        await self._engine.begin()
 
     async def serve(self) -> None:
         """Answer until the parent sends `stop`, or is gone."""
