@@ -31,7 +31,10 @@ class Stat(NamedTuple):
 
 
 STATS: Final = (
-    Stat("total_hits", "Total cost of all hits on the rule."),
+    Stat(
+        "total_hits",
+        "Cost of hits on the rule, without refunds, replaced hits and hits that the failure policy answered.",
+    ),
     Stat("over_limit", "Cost above the limit, including what shadow mode let pass."),
     Stat("over_limit_with_local_cache", "The part of over_limit that was denied locally, without asking the store."),
     Stat("near_limit", "Cost above NEAR_LIMIT_RATIO of the limit and within the limit."),
