@@ -36,8 +36,7 @@ class App:
             self._publish,
             poll_seconds=settings.rules_poll_interval / SECOND,
         )
-        state = self._engine.state(self._watcher)
-        self._admin = AdminServer(state, settings, method=self._engine.method, explainer=self._engine.explainer)
+        self._admin = AdminServer(self._engine.state(self._watcher), settings, self._engine.explainer)
         self._watching: asyncio.Task[None] | None = None
 
     @property

@@ -24,7 +24,7 @@ from ratelimit_service.server.series import (
     sum_domains,
     sum_tallies,
 )
-from ratelimit_service.server.state import MethodState, ServiceState, Workers
+from ratelimit_service.server.state import MeasuredMethod, ServiceState, Workers
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.metric import (
     Metric,
@@ -262,6 +262,6 @@ def _counters(name: str, text: str, samples: Iterable[Sample]) -> Iterator[Metri
     return in_blocks(Metric(name, MetricType.COUNTER, text, []), samples)
 
 
-def method_name(method: MethodState) -> str:
+def method_name(method: MeasuredMethod) -> str:
     """`ShouldRateLimit`, without its service."""
     return method.path.rpartition("/")[2]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from ratelimit_service.api.method import Method
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.stores.store import StoreStatus
@@ -47,12 +48,8 @@ class Counted(Protocol):
         """Where the counters are."""
 
 
-class MethodState(Protocol):
-    """A gRPC method and its calls."""
-
-    @property
-    def path(self) -> str:
-        """As in the `:path` header."""
+class MeasuredMethod(Method, Protocol):
+    """A gRPC method that counts and measures its calls."""
 
     @property
     def calls(self) -> int:
@@ -128,7 +125,7 @@ class ServiceState(NamedTuple):
     """The service."""
 
     counted: Counted
-    method: MethodState
+    method: MeasuredMethod
     """ShouldRateLimit."""
     watcher: Watcher
     health: HealthState

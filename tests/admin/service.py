@@ -65,8 +65,7 @@ class Service:
         self.server = AdminServer(
             ServiceState(self.limiter, self.method, self.watcher, self.health, self.store.metrics),
             self.settings,
-            method=self.method,
-            explainer=self.explainer,
+            self.explainer,
         )
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:

@@ -75,16 +75,9 @@ class _Port(NamedTuple):
 
 
 class AdminServer:
-    """The HTTP server. Its pages only read the service's state; `/json` calls the method, `/explain` the explainer."""
+    """The HTTP server. Its pages only read the service's state; `/json` calls its method, `/explain` the explainer."""
 
-    def __init__(
-        self,
-        state: ServiceState,
-        settings: Settings,
-        *,
-        method: BytesMethod,
-        explainer: BytesMethod,
-    ) -> None:
+    def __init__(self, state: ServiceState, settings: Settings, explainer: BytesMethod) -> None:
         self._state = state
         self._settings = settings
         self._warnings = ThrottledLog(log, steady_clock)
@@ -95,7 +88,7 @@ class AdminServer:
         # JSON objects of the largest request: itself, its descriptors, each perhaps with two more objects, and entries.
         objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
         json_api = partial(JsonApi, most_bytes=settings.http_max_body_size, most_objects=objects)
-        self._json = json_api(method, http_response)
+        self._json = json_api(state.method, http_response)
         self._explain = json_api(explainer, explained_response)
         self._page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
         self._servers: list[asyncio.Server] = []

@@ -51,7 +51,7 @@ class Supervisor:
         self._slots = [WorkerSlot(number) for number in range(1, count + 1)]
         self._dispatcher = Dispatcher(self._slots)
         self._sums = MergedCounts(settings, self._slots)
-        self.method = _Method(self._sums, self._dispatcher)
+        self._method = _Method(self._sums, self._dispatcher)
         self.explainer = _Explainer(self._dispatcher)
         self.deaths = 0
         """Workers that ended unexpectedly."""
@@ -93,7 +93,7 @@ class Supervisor:
 
     def state(self, watcher: Watcher) -> ServiceState:
         """The service as metrics and pages read it."""
-        return ServiceState(self._sums, self.method, watcher, self, self._sums.metrics, self)
+        return ServiceState(self._sums, self._method, watcher, self, self._sums.metrics, self)
 
     async def listen(self, addresses: Sequence[Address]) -> None:
         """Listen; connections wait in the kernel until `begin`. StartError when an address cannot be had."""
