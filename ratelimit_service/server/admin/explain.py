@@ -9,11 +9,12 @@ import json
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ratelimit_service.api.method import Reply
 from ratelimit_service.api.request import decode
 from ratelimit_service.errors import RpcError, Status, StoreError
+from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Request
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import (
@@ -37,22 +38,10 @@ _MOST_WAITING: Final = 8
 """Requests in the queue of the thread."""
 
 
-class BookAndStore(Protocol):
-    """The parts of a limiter that an explanation reads."""
-
-    @property
-    def book(self) -> RuleBook | None:
-        """The rules in force."""
-
-    @property
-    def store(self) -> Store:
-        """Where the counters are."""
-
-
 class Explainer:
     """Explains requests with the rules and the counters of a limiter."""
 
-    def __init__(self, limiter: BookAndStore) -> None:
+    def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
         self._thread = ThreadPoolExecutor(1, "explain")
         self._waiting: set[asyncio.Task[None]] = set()
