@@ -29,7 +29,7 @@ from ratelimit_service.telemetry.logs import start_logging
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 20.0
-"""How long a stop may take after its grace and its drain; workers that do not end are killed within this time."""
+"""How long a stop may take beyond DRAIN_SECONDS and DRAIN_TIMEOUT; workers that do not end are killed within it."""
 
 _CALL = """
   {ratelimit} call {grpc} shop login=ada

@@ -49,7 +49,7 @@ class Engine:
         self.transport = open_transport(settings)
         self.addresses: Sequence[Address] = ()
         """Where it listens, with the ports it got."""
-        self._grace_seconds = settings.drain_timeout / SECOND
+        self._drain_timeout_seconds = settings.drain_timeout / SECOND
         self._sweeping: asyncio.Task[None] | None = None
 
     def state(self, watcher: Watcher) -> ServiceState:
@@ -84,7 +84,7 @@ class Engine:
         """Accept no more calls, and finish those in flight."""
         self.health.finish()
         self.addresses = ()  # the transport removes the sockets' files first: the next instance may listen there
-        await self.transport.stop(self._grace_seconds)
+        await self.transport.stop(self._drain_timeout_seconds)
 
     async def close(self) -> None:
         """Release what the store holds, when no more calls come."""

@@ -27,11 +27,11 @@ a start of a third of a second and 50 MB for an interpreter. Sockets are passed 
 message: no setting, and no secret, stands on a command line or in a worker's environment.
 
 **Ends.** Signals go to the parent: workers have a session of their own, and ignore those that come all the same (a
-service manager may send SIGTERM to every process). On SIGTERM, health says NOT_SERVING in all; after the grace, no more
-connections are accepted, all workers drain and exit. A worker that dies is logged in one line and replaced, after a
-backoff that doubles while new ones die soon; if all its clients have gone to the others by then, these send some of
-them back by GOAWAY. One that sends nothing and uses no CPU for half a minute is killed. A worker whose parent is gone
-reads the end of its channel, drains and ends.
+service manager may send SIGTERM to every process). On SIGTERM, health says NOT_SERVING in all; after DRAIN_SECONDS, no
+more connections are accepted, all workers finish their calls, for DRAIN_TIMEOUT at most, and exit. A worker that dies
+is logged in one line and replaced, after a backoff that doubles while new ones die soon; if all its clients have gone
+to the others by then, these send some of them back by GOAWAY. One that sends nothing and uses no CPU for half a minute
+is killed. A worker whose parent is gone reads the end of its channel, finishes its calls and ends.
 
 The states of a worker are in `slot`.
 """

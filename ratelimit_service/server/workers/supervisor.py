@@ -41,7 +41,7 @@ _MOST_DEATHS: Final = 100
 """How many deaths are remembered, for the page."""
 
 _STOP_SECONDS: Final = 10.0
-"""A worker cuts its calls off when the drain is over; one that has not ended this much later is killed."""
+"""A worker cuts its calls off after DRAIN_TIMEOUT; one that has not ended this much later is killed."""
 
 
 class Supervisor:
@@ -64,7 +64,7 @@ class Supervisor:
             "grpc_max_connections": -(-settings.grpc_max_connections // count),
         }
         self._settings = settings_as_json(settings.model_copy(update=shares))
-        self._drain_seconds = settings.drain_timeout / SECOND
+        self._drain_timeout_seconds = settings.drain_timeout / SECOND
         self._sources: Sequence[Source] = ()
         self._started = False
         self._stopping = asyncio.Event()
@@ -144,7 +144,7 @@ class Supervisor:
             else:
                 slot.kill()  # it has no connections yet
         if self._running:
-            _, late = await asyncio.wait(self._running, timeout=self._drain_seconds + _STOP_SECONDS)
+            _, late = await asyncio.wait(self._running, timeout=self._drain_timeout_seconds + _STOP_SECONDS)
             if late:
                 log.error("%d workers do not end: they are killed", len(late))
                 self._kill()
