@@ -2,10 +2,11 @@
 
 ::
 
-    parent: Supervisor ──listens, accepts; HTTP; watches the rules; adds up what the workers count
-      ├── worker 1: Worker ──an Engine: transport, methods, limiter, store
-      ├── worker 2
-      └── …
+    parent: App ──watches the rules; HTTP
+      └── Supervisor ──listens for gRPC, accepts; starts workers; adds up what they count
+            ├── worker 1: Worker ──an Engine: transport, methods, limiter, store
+            ├── worker 2
+            └── …
 
 **Connections.** Envoy opens few and keeps them, so a kernel that spreads them by chance leaves workers idle. The parent
 accepts, and hands each connection to the worker that has the fewest (`dispatch`). It waits in the worker's `Handoff`
