@@ -2,12 +2,12 @@
 
 A slot outlives its processes: worker 2 is replaced by worker 2. Its states are::
 
-    state      what it means                                    new connections   reports, rules
-    ABSENT     no process yet, or a pause before the next one   no                no
-    STARTING   a process runs, and has no rules yet             no                rules
-    READY      it answers                                       yes               yes
-    SLOW       it let a connection wait: the others come first  no                yes
-    SILENT     it has sent no message for 5 s                   no                no
+    state      what it means                                         new connections   reports, rules
+    ABSENT     no process yet, or a pause before the next one        no                no
+    STARTING   a process runs, and has no rules yet                  no                rules
+    READY      it answers                                            yes               yes
+    SLOW       it let a connection wait, and has sent nothing since  no                yes
+    SILENT     it has sent no message for 5 s                        no                no
 
 and what each event does to them, where `-` is nothing::
 
