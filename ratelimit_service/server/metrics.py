@@ -78,8 +78,8 @@ class Metrics:
         self,
         state: ServiceState,
         *,
-        http: Callable[[], Iterable[Metric]] = tuple,
-        extra_labels: Iterable[tuple[str, str]] = (),
+        http: Callable[[], Iterable[Metric]],
+        extra_labels: Iterable[tuple[str, str]],
     ) -> None:
         self._state = state
         self._http = http

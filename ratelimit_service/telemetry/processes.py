@@ -40,7 +40,7 @@ class ProcessMetrics:
         if self._worker_pids is None:
             return {}
         sums = dict.fromkeys(_ADDED, 0.0)
-        for pid in tuple(self._worker_pids()):
+        for pid in self._worker_pids():
             for metric in ProcessCollector(pid=_constant(pid), registry=None).collect():
                 for sample in metric.samples:
                     if sample.name in _ADDED:

@@ -12,7 +12,7 @@ from ratelimit_service.rules.rule import Rule, counting_in_words, window_in_word
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState, Workers
-from ratelimit_service.system.clock import MINUTE, SECOND, Clock, system_clock
+from ratelimit_service.system.clock import MINUTE, SECOND, system_clock
 from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_ANSWERS, DomainTallies, Tallies
 
 _MOST_PROBLEMS: Final = 100
@@ -102,11 +102,10 @@ class Listening(NamedTuple):
 class StatusPage:
     """The text of `/status`; times in it are seconds since the epoch."""
 
-    def __init__(self, state: ServiceState, clock: Clock = system_clock) -> None:
+    def __init__(self, state: ServiceState) -> None:
         self.listening: Sequence[Listening] = ()
         self._state = state
-        self._clock = clock
-        self._started = clock()
+        self._started = system_clock()
 
     def text(self) -> Iterator[str]:
         """One JSON object, in blocks; the rules come last."""
@@ -122,15 +121,15 @@ class StatusPage:
 
     def _service(self) -> dict[str, Any]:
         counted, method, watcher, health, _, workers = self._state
-        store = counted.store
+        store, now = counted.store, system_clock()
         return {
             "version": __version__,
             "python": platform.python_version(),
-            "now": self._clock() / SECOND,
+            "now": now / SECOND,
             "started": self._started / SECOND,
             "serving": health.serving,
             "draining": health.draining_since is not None,
-            "troubles": [trouble._asdict() for trouble in troubles(self._state, self._clock())],
+            "troubles": [trouble._asdict() for trouble in troubles(self._state, now)],
             "listening": [listening._asdict() for listening in self.listening],
             "store": {
                 "name": store.name,
