@@ -46,7 +46,7 @@ class Limiter:
         self.unknown_domains = Tallies(OTHER, most_values)
         """Requests for domains without rules, counted in `total_hits`."""
         self.unmatched = Tallies(OTHER, most_values)
-        """Descriptors that no rule fits, by domain and keys, counted in `total_hits`."""
+        """Descriptors that match no rule, by domain and keys, counted in `total_hits`."""
         self.waits = Latency()
         """Time that requests waited for a store that does not answer at once."""
         self._charge = store.charge

@@ -125,7 +125,7 @@ def test_a_service_that_drains_is_a_banner(tmp_path: Path) -> None:
     assert "Meanwhile health says NOT_SERVING" in text
 
 
-def test_descriptors_that_no_rule_fits_are_shown_by_their_keys(tmp_path: Path) -> None:
+def test_descriptors_that_match_no_rule_are_shown_by_their_keys(tmp_path: Path) -> None:
     with start_service(tmp_path / "service", RULES) as service:
         for key in ("login", "login", "path"):
             ask(service.http_port, "/json", method="POST", body=body(key))
@@ -133,5 +133,5 @@ def test_descriptors_that_no_rule_fits_are_shown_by_their_keys(tmp_path: Path) -
         unmatched = status(service)["unmatched"]
 
     assert [(one["path"], one["total"]) for one in unmatched] == [(["shop", "login"], 2), (["shop", "path"], 1)]
-    assert "Descriptors that no rule fits by their keys; they are not limited" in text
+    assert "Descriptors that match no rule by their keys; they are not limited" in text
     assert "shop › login 2" in text

@@ -164,7 +164,7 @@ class AdminServer:
                         "POST",
                         "/explain",
                         self._explain.handle,
-                        "which rules a RateLimitRequest meets, and why",
+                        "which rules a RateLimitRequest matches, and why",
                     ),
                 ],
                 [refuse_foreign_hosts(settings.debug_allowed_hosts), same_site],
