@@ -22,6 +22,8 @@ from ratelimit_service.server.admin.connection import HttpConnections
 from ratelimit_service.server.metrics import Metrics
 from ratelimit_service.server.series import plain, upstream_text
 from ratelimit_service.server.state import ServiceState
+from ratelimit_service.settings import load_settings
+from ratelimit_service.stores import open_store
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.logs import ThrottledLog
@@ -478,6 +480,7 @@ def test_workers_are_told_and_their_processes_are_summed_with_their_parent() -> 
 def test_the_documentation_has_every_metric_and_no_other(tmp_path: Path) -> None:
     own = issue(authority(tmp_path), "server", "DNS:localhost")
     of_tls = Certificates(Tls(str(own.cert), str(own.key))).metrics()
+    of_redis = open_store(load_settings({"BACKEND_TYPE": "redis", "REDIS_URL": "127.0.0.1:6379"})[0]).metrics()
     parts = Parts(workers=Crew())
     documented = set(
         re.findall(r"^\| `([a-z_0-9]+)`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.MULTILINE)
@@ -485,4 +488,4 @@ def test_the_documentation_has_every_metric_and_no_other(tmp_path: Path) -> None
 
     exported = set(re.findall(r"^# TYPE ([a-z_0-9]+) ", parts.text(), re.MULTILINE))
 
-    assert documented == exported | {metric.name for metric in of_tls}
+    assert documented == exported | {metric.name for metric in (*of_tls, *of_redis)}
