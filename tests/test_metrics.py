@@ -65,17 +65,15 @@ RULES = """
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-class Known:
-    """Connections of which a transport tells."""
-
-    def metrics(self) -> Sequence[Metric]:
-        counts = Counts()
-        counts.ended["enhance_your_calm"] += 2
-        return (*counts.metrics(connections=3, streams=7, memory=50, received=100, sent=200), of_lag(Latency()))
+def transport_metrics() -> Sequence[Metric]:
+    """The metrics of a transport that has ended two connections and has three."""
+    counts = Counts()
+    counts.ended["enhance_your_calm"] += 2
+    return (*counts.metrics(connections=3, streams=7, memory=50, received=100, sent=200), of_lag(Latency()))
 
 
-class Place(NamedTuple):
-    """A worker at work: this process."""
+class RunningWorker(NamedTuple):
+    """A worker whose process is this one."""
 
     number: int
     connections: int
@@ -83,15 +81,15 @@ class Place(NamedTuple):
     ready: bool = True
 
 
-class Crew:
-    """Several of them."""
+class TwoWorkers:
+    """Two workers, after seven that died."""
 
-    alive = (Place(1, 4), Place(2, 0))
+    alive = (RunningWorker(1, 4), RunningWorker(2, 0))
     deaths = 7
     last_deaths = ()
 
     async def refresh(self) -> None:
-        """Nothing is left to gather."""
+        """They have counted nothing."""
 
 
 class Parts:
@@ -103,7 +101,7 @@ class Parts:
         *,
         most_values: int = 1000,
         labels: tuple[tuple[str, str], ...] = (),
-        workers: Crew | None = None,
+        workers: TwoWorkers | None = None,
     ) -> None:
         self.limiter = Limiter(MemoryStore(1000, Clock()), most_values=most_values)
         self.limiter.book = book(rules, most_values=most_values)
@@ -111,7 +109,7 @@ class Parts:
         self.watcher = Watcher(Path("rules"), lambda *_: book(), lambda _: None)
         self.health = Health()
         self.metrics = Metrics(
-            ServiceState(self.limiter, self.method, self.watcher, self.health, Known().metrics, workers),
+            ServiceState(self.limiter, self.method, self.watcher, self.health, transport_metrics, workers),
             extra_labels=labels,
             http=HttpConnections(500, ThrottledLog(logging.getLogger("tests"), Clock())).metrics,
         )
@@ -466,7 +464,7 @@ def test_connections_are_told_where_the_transport_knows_them() -> None:
 
 
 def test_workers_are_told_and_their_processes_are_summed_with_their_parent() -> None:
-    one, three = Parts().series(), Parts(workers=Crew()).series()
+    one, three = Parts().series(), Parts(workers=TwoWorkers()).series()
 
     assert three["ratelimit_worker_connections", labelled(worker="1")] == 4
     assert three["ratelimit_worker_connections", labelled(worker="2")] == 0
@@ -481,7 +479,7 @@ def test_the_documentation_has_every_metric_and_no_other(tmp_path: Path) -> None
     own = issue(authority(tmp_path), "server", "DNS:localhost")
     of_tls = Certificates(Tls(str(own.cert), str(own.key))).metrics()
     of_redis = open_store(load_settings({"BACKEND_TYPE": "redis", "REDIS_URL": "127.0.0.1:6379"})[0]).metrics()
-    parts = Parts(workers=Crew())
+    parts = Parts(workers=TwoWorkers())
     documented = set(
         re.findall(r"^\| `([a-z_0-9]+)`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.MULTILINE)
     )

@@ -152,30 +152,30 @@ def test_every_number_of_a_tally_is_taken_and_added() -> None:
 
 
 def test_the_store_is_as_the_worker_sees_it_that_sees_least_of_it() -> None:
-    posts = [WorkerSlot(number) for number in (1, 2, 3)]
-    store = MergedStoreStatus("redis", posts)
+    slots = [WorkerSlot(number) for number in (1, 2, 3)]
+    store = MergedStoreStatus("redis", slots)
     seen = [(store.healthy, store.counters)]
-    for post, counters in zip(posts, (7, 9, 1000), strict=True):
-        post.healthy, post.counters = True, counters
-    posts[0].state = posts[1].state = SlotState.READY
+    for slot, counters in zip(slots, (7, 9, 1000), strict=True):
+        slot.healthy, slot.counters = True, counters
+    slots[0].state = slots[1].state = SlotState.READY
     seen.append((store.healthy, store.counters))
-    posts[1].healthy = False
+    slots[1].healthy = False
     seen.append((store.healthy, store.counters))
 
     assert seen == [(False, 0), (True, 9), (False, 9)]
 
 
 def test_a_server_that_several_workers_have_lost_is_one_since_the_first_of_them() -> None:
-    posts = [WorkerSlot(number) for number in (1, 2, 3)]
-    store = MergedStoreStatus("redis", posts)
+    slots = [WorkerSlot(number) for number in (1, 2, 3)]
+    store = MergedStoreStatus("redis", slots)
     first = LostServer("redis:6379", "reset", "connection lost", 100.0, "open")
     other = LostServer("redis:6380", "refused", "connection refused", 300.0, "open")
-    posts[0].lost = [LostServer("redis:6379", "refused", "connection refused", 200.0, "open"), other]
-    posts[1].lost = [first]
-    posts[2].lost = [LostServer("redis:6381", "refused", "connection refused", 50.0, "open")]
+    slots[0].lost = [LostServer("redis:6379", "refused", "connection refused", 200.0, "open"), other]
+    slots[1].lost = [first]
+    slots[2].lost = [LostServer("redis:6381", "refused", "connection refused", 50.0, "open")]
 
     assert store.lost == ()
-    posts[0].state = posts[1].state = SlotState.READY
+    slots[0].state = slots[1].state = SlotState.READY
     assert list(store.lost) == [first, other]
 
 
