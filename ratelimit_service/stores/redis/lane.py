@@ -115,8 +115,8 @@ class Lane:
         """In flight, the oldest first."""
         self._script_calls: dict[ScriptCall, Pipeline] = {}
         """In flight, and the pipeline that each is in."""
-        self._loading: dict[ScriptCall, str] = {}
-        """Script calls with the text of the script, by which Redis learns it again, and its SHA-1."""
+        self._loading: set[ScriptCall] = set()
+        """Script calls with the text of the script, by which Redis learns it again."""
         self._heartbeat_sent = 0.0
         self._counters = 0
         self._polled = 0.0
@@ -191,7 +191,7 @@ class Lane:
         later. False: there is no time for it.
         """
         if len(call.parts) > 1:
-            return all(self.resend(ScriptCall(call.group, [part]), asking=False) for part in call.parts)
+            return all(self.resend(ScriptCall([part]), asking=False) for part in call.parts)
         (part,) = call.parts
         pause = part.request.granted / _MOVING
         if monotonic() + pause >= part.request.deadline:
@@ -302,7 +302,7 @@ class Lane:
         for rest in rests:
             self.put_all(rest)
         if groups:
-            self._send_calls(link, list(map(ScriptCall, groups.keys(), groups.values())))
+            self._send_calls(link, list(map(ScriptCall, groups.values())))
 
     def _send_calls(
         self, link: Link, calls: Sequence[ScriptCall], pipeline: "Pipeline | None" = None, *, with_text: bool = False
@@ -332,7 +332,7 @@ class Lane:
         if pipeline is None:
             return
         if self._loading:
-            self._loading.pop(call, None)
+            self._loading.discard(call)
         if isinstance(reply, hiredis.ReplyError):
             self._on_error(pipeline, call, reply)
             return
@@ -373,10 +373,9 @@ class Lane:
         match code_of(error):
             case "NOSCRIPT" if self._link is not None:
                 # One call brings the text; the others go by name behind it, since a connection keeps their order.
-                sha = call.script.sha
-                known = sha in self._loading.values()
+                known = any(each.script is call.script for each in self._loading)
                 if not known:
-                    self._loading[call] = sha
+                    self._loading.add(call)
                 self._send_calls(self._link, (call,), pipeline, with_text=not known)
                 return True
             case "MOVED" | "ASK":

@@ -98,14 +98,13 @@ class Part:
 
 
 class ScriptCall:
-    """One EVALSHA command, and the parts of requests in it."""
+    """One EVALSHA command, and the parts of requests in it, all of one group."""
 
-    __slots__ = ("asking", "asking_error", "command", "group", "parts", "runs", "script", "sent", "tries")
+    __slots__ = ("asking", "asking_error", "command", "parts", "runs", "script", "sent", "tries")
 
-    def __init__(self, group: Group, parts: Sequence[Part]) -> None:
-        self.group = group
-        self.script = script = group.script
+    def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
+        self.script = script = parts[0].group.script
         names = None if parts[0].names is None else [part.names or () for part in parts]
         keys, arguments, self.runs = script.encode(list(map(_hits, parts)), names)
         self.command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
@@ -130,7 +129,7 @@ class ScriptCall:
             return self
         if not parts:
             return None
-        call = ScriptCall(self.group, parts)
+        call = ScriptCall(parts)
         call.tries, call.asking = self.tries, self.asking
         return call
 

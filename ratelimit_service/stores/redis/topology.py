@@ -490,7 +490,7 @@ class Opener:
         """Charge the counter of that name. Raises Fault, also when it takes longer than `PROBE_SECONDS`."""
         hits = (self._probe(),)
         group = Group(self._script)
-        call = ScriptCall(group, [Part(PendingRequest(hits, noop, 0.0, 0.0), hits, group, [key])])
+        call = ScriptCall([Part(PendingRequest(hits, noop, 0.0, 0.0), hits, group, [key])])
         try:
             await _within(PROBE_SECONDS, link.execute(*call.command))
         except Fault as fault:
