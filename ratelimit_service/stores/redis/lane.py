@@ -601,8 +601,7 @@ class Connector:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _connect(self, pause: float) -> None:
-        link: Link | None = None
-        while link is None:
+        while True:
             await asyncio.sleep(pause)
             try:
                 link = await self._open_link()
@@ -613,10 +612,12 @@ class Connector:
                     self._unexpected = True
                     log.exception("looking for Redis")
                 self._on_failed(Fault("error"))
-            pause = 0.0 if link is not None else self._backoff.next()
-        self._task = None
-        self._unexpected = False
-        self._on_link(link)
+            else:
+                self._task = None
+                self._unexpected = False
+                self._on_link(link)
+                return
+            pause = self._backoff.next()
 
 
 _POLL_SECONDS: Final = 5.0
