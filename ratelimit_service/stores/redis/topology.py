@@ -471,8 +471,9 @@ class Opener:
         self._target = target
         self._script = script
         self._checks = checks
-        self._rule = Rule("", (), Limit(2**31, Unit.SECOND, SECOND), open_algorithm("fixed_window"))
-        self.probe_key = script.key(self._probe())
+        rule = Rule("", (), Limit(2**31, Unit.SECOND, SECOND), open_algorithm("fixed_window"))
+        self._probe = Hit(rule, "probe", 1, tally=Tally(), quota=False)
+        self.probe_key = script.key(self._probe)
 
     async def open(self, address: Address, probe_key: str | None) -> Link:
         """A link to that server, tried out on the counter of that name; with None it is not tried out. Raises Fault."""
@@ -488,7 +489,7 @@ class Opener:
 
     async def _try_out(self, link: Link, key: str) -> None:
         """Charge the counter of that name. Raises Fault, also when it takes longer than `PROBE_SECONDS`."""
-        hits = (self._probe(),)
+        hits = (self._probe,)
         group = Group(self._script)
         call = ScriptCall([Part(PendingRequest(hits, noop, 0.0, 0.0), hits, group, [key])])
         try:
@@ -497,9 +498,6 @@ class Opener:
             if not isinstance(fault.__cause__, hiredis.ReplyError) or code_of(fault.__cause__) != "NOSCRIPT":
                 raise
             await _within(PROBE_SECONDS, link.execute(*call.with_text()))
-
-    def _probe(self) -> Hit:
-        return Hit(self._rule, "probe", 1, tally=Tally(), quota=False)
 
 
 async def read_slot_map(login: Login) -> SlotMap:
