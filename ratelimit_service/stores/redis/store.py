@@ -133,7 +133,7 @@ class RedisStore:
         return [lost for topology in self._topologies for lost in topology.lost]
 
     def metrics(self) -> Sequence[Metric]:
-        """As StoreStatus says."""
+        """As Store says."""
         return self._pending.metrics()
 
     @property
