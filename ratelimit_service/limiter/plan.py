@@ -12,7 +12,16 @@ from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import why_unlimited
-from ratelimit_service.rules.rule import REQUEST, Entries, Rule, counter_key, near_threshold, override_path, tally_of
+from ratelimit_service.rules.rule import (
+    REQUEST,
+    Entries,
+    Rule,
+    counted_entries,
+    counter_key,
+    near_threshold,
+    override_path,
+    tally_of,
+)
 from ratelimit_service.stores.hit import NO_LIMIT, Hit, in_bundles
 from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Tallies, Tally
 
@@ -165,6 +174,7 @@ def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook) -> 
 
 
 def _hit(rule: Rule, entries: Entries, cost: int, *, quota: bool, together: int = 0) -> Hit:
+    entries = counted_entries(rule, entries)
     tally = tally_of(rule, entries)
     if rule.limit is not None:
         return Hit(rule, counter_key(rule, entries), cost, tally=tally, quota=quota, together=together)

@@ -5,7 +5,7 @@ then the wildcards in the order of the file, then the key alone. There is no bac
 which the last entry reaches.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Limit
@@ -91,25 +91,31 @@ class Node:
         return self.children.get(key) if found is None else found
 
 
-class RuleBook:
-    """All domains, each with its tree of nodes.
+class Domain(Node):
+    """The root of a domain's tree, with the options of the domain."""
 
-    In the domains of `together`, a limit that comes with a request joins the request's bundle. `warnings` are those
-    about the text of the files; `lint` adds those about the tree.
-    """
+    __slots__ = ("together",)
 
     def __init__(
-        self, domains: Mapping[str, Node], together: Collection[str] = (), warnings: Sequence[LintWarning] = ()
+        self, children: Mapping[str, Node], place: Place | None = None, *, together: Sequence[Place] = ()
     ) -> None:
+        super().__init__(children, place=place)
+        self.together = together
+        """The places of `charge: together`. If any, a limit that comes with a request joins the request's bundle."""
+
+
+class RuleBook:
+    """All domains. `warnings` are those about the text of the files; `lint` adds those about the tree."""
+
+    def __init__(self, domains: Mapping[str, Domain], warnings: Sequence[LintWarning] = ()) -> None:
         self.domains = domains
         self.warnings = warnings
-        self.together = frozenset(together)
         nodes = (node for root in domains.values() for node in _nodes(root))
         self.rules = tuple(rule for node in nodes if node.rule is not None for rule in (node.rule, *node.rule.beside))
 
     def match(self, domain: str, entries: Entries) -> Rule | None:
         """The rule that applies to these entries, or None when nothing limits them."""
-        node = self.domains.get(domain)
+        node: Node | None = self.domains.get(domain)
         if node is None:
             return None
         for key, value in entries:
@@ -128,7 +134,7 @@ class RuleBook:
 
     def walk(self, domain: str, entries: Entries) -> Sequence[Node]:
         """The domain's node and the nodes that the entries match, up to the first entry that matches none."""
-        nodes = [self.domains[domain]]
+        nodes: list[Node] = [self.domains[domain]]
         for key, value in entries:
             node = nodes[-1].child(key, value)
             if node is None:
@@ -152,7 +158,8 @@ class RuleBook:
         if overridden is not None:
             together, path_suffix = overridden.together, overridden.path_suffix
         else:
-            together, path_suffix = REQUEST if domain in self.together else ALONE, ()
+            found = self.domains.get(domain)
+            together, path_suffix = REQUEST if found is not None and found.together else ALONE, ()
         return Rule(
             domain,
             (),

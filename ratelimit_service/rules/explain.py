@@ -16,6 +16,7 @@ from ratelimit_service.rules.rule import (
     Entries,
     Place,
     Rule,
+    counted_entries,
     counter_key,
     counting_in_words,
     entries_in_words,
@@ -127,8 +128,9 @@ def _explain(book: RuleBook, root: Node, domain: str, descriptor: Descriptor) ->
     if rule is None:
         outcome = "No limit: the descriptor that the last entry matched has no rate_limit."
         return DescriptorExplanation(entries, tuple(steps), outcome, hints=tuple(_hints(walk, entries)))
+    counted = counted_entries(rule, entries)
     matched = tuple(
-        _matched_rule(each, counter_key(each, entries), metric_path(each, entries)) for each in (rule, *rule.beside)
+        _matched_rule(each, counter_key(each, counted), metric_path(each, counted)) for each in (rule, *rule.beside)
     )
     if len(matched) == 1:
         outcome = f"The rule at {rule.place} applies: {matched[0].limit}."

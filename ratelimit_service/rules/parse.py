@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
-from ratelimit_service.rules.book import Node, RuleBook
+from ratelimit_service.rules.book import Domain, Node, RuleBook
 from ratelimit_service.rules.document import Position, Scalar, Source, YamlMap, free_nodes, kind_of, read_document
 from ratelimit_service.rules.lint import Calendars, lint_key, lint_value
 from ratelimit_service.rules.options import (
@@ -63,11 +63,7 @@ def parse(
             warnings += report.warnings
         if problems:
             raise RulesError(problems)
-        return RuleBook(
-            {name: Node(domain.children, place=domain.place) for name, domain in domains.items()},
-            [name for name, domain in domains.items() if domain.together],
-            warnings,
-        )
+        return RuleBook({name: found.domain() for name, found in domains.items()}, warnings)
 
 
 @contextmanager
@@ -101,10 +97,14 @@ _TOGETHER = {
 
 
 class _Domain(NamedTuple):
+    """What is read of a domain so far."""
+
     place: Place
     children: dict[str, Node]
     together: list[Place]
-    """The places of `charge: together` in its files."""
+
+    def domain(self) -> Domain:
+        return Domain(self.children, self.place, together=self.together)
 
 
 class _Parser:

@@ -1,7 +1,7 @@
 """A rule: one limit of the rules file, with everything about it that is known when the file is read. Hot path."""
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -37,6 +37,8 @@ class Level(NamedTuple):
     """With `share_threshold`, the pattern of the value: all values that match it share one counter."""
     by_value: bool = False
     """In metrics this level has the request's value, not the rule's."""
+    counted_as: Callable[[str], str] | None = None
+    """The value of a request as it is counted, and as pages, logs and metrics show it; None: as it is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +79,8 @@ class Rule:
     """The suffix of these keys."""
     has_shared_level: bool = field(init=False)
     """Whether all values share one counter at some level."""
+    changes_values: bool = field(init=False)
+    """Whether some level counts a value as another one."""
 
     def __post_init__(self) -> None:
         limit = self.limit
@@ -87,6 +91,7 @@ class Rule:
         else:
             set_once(self, "scale", Scale(0, 0, 0))
         set_once(self, "has_shared_level", any(level.shared is not None for level in self.levels))
+        set_once(self, "changes_values", any(level.counted_as is not None for level in self.levels))
         set_once(self, "key_prefix", _escaped(self.domain))
         set_once(self, "key_suffix", "" if limit is None else _key_suffix_of(self.algorithm.name, limit))
 
@@ -97,6 +102,18 @@ class Rule:
 
     def __repr__(self) -> str:
         return f"<Rule {'.'.join(self.path)} at {self.place}>"
+
+
+def counted_entries(rule: Rule, entries: Entries) -> Entries:
+    """The entries of a request as the rule counts them: `tally_of`, `metric_path` and `counter_key` take these."""
+    if not rule.changes_values:
+        return entries
+    return tuple(
+        [
+            entry if level.counted_as is None else (entry[0], level.counted_as(entry[1]))
+            for level, entry in zip(rule.levels, entries, strict=True)
+        ]
+    )
 
 
 def tally_of(rule: Rule, entries: Entries) -> Tally:
