@@ -20,7 +20,7 @@ from tests.loops import run
 from tests.transports.certificates import Issued, authority, issue
 from tests.transports.h2_client import h2_ask
 from tests.transports.http2.talk import HELLO
-from tests.transports.http2.test_handshakes import LATER, warnings
+from tests.transports.http2.test_tls_handshakes import LATER, warnings
 from tests.transports.methods import WAIT_SECONDS, Echo, Talk
 from tests.transports.servers import OpenTransport, ask, connect, failure, serving, talk, trusting
 
