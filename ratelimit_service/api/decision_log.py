@@ -66,7 +66,7 @@ def _decision(hit: Hit) -> str:
     decision = hit.decision
     parts = [
         "OVER_LIMIT" if hit.over else "OK",
-        f"{hit.remaining} of {limit.requests} per {window_in_words(limit)} left",
+        "always denied" if rule.deny else f"{hit.remaining} of {limit.requests} per {window_in_words(limit)} left",
     ]
     if not decision.allowed:
         if rule.shadow:

@@ -14,7 +14,7 @@ from ratelimit_service.api.request import decode
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Descriptor, Limit, Request
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.hit import NO_LIMIT, Hit
+from ratelimit_service.stores.hit import NO_LIMIT, ZERO_LIMIT, Hit
 from ratelimit_service.system.clock import SECOND
 
 # Tags of RateLimitResponse: field number, then wire type 0 (varint) or 2 (length and bytes).
@@ -95,11 +95,12 @@ class ResponseEncoder:
             if hit is None:
                 parts.append(_NO_RULE)
                 continue
-            limit = hit.limit
-            if limit is NO_LIMIT:
-                parts.append(_UNLIMITED)
+            rule = hit.rule
+            limit = rule.limit
+            if limit is None:
+                parts.append(self._denied(hit) if rule.deny else _UNLIMITED)
                 continue
-            rule, decision = hit.rule, hit.decision
+            decision = hit.decision
             start = starts.get(rule) or self._start(rule, limit)
             remaining = decision.remaining
             if limit.exceed:
@@ -126,11 +127,20 @@ class ResponseEncoder:
             parts.append(encode_explanation(verdict.hits, verdict.unmatched))
         return b"".join(parts)
 
+    def _denied(self, hit: Hit) -> bytes:
+        """The status of a hit on a rule that denies always."""
+        rule, decision = hit.rule, hit.decision
+        start = self._starts.get(rule) or self._start(rule, hit.limit)
+        status = start[decision.allowed or rule.shadow]
+        if decision.retry_after > 0:
+            status += _reset(-(-decision.retry_after // SECOND))
+        return _field(_STATUS, status)
+
     def _start(self, rule: Rule, limit: Limit) -> tuple[bytes, bytes]:
         """The begin of every status of the rule: when it is over its limit, and when it is not."""
         if len(self._starts) >= _MOST_RULES:  # each limit sent with a request is a rule of its own
             self._starts.clear()
-        body = b"\x10" + varint(limit.unit)
+        body = b"" if limit is ZERO_LIMIT else b"\x10" + varint(limit.unit)
         if limit.requests:
             body = b"\x08" + varint(limit.requests) + body
         if rule.name:

@@ -168,6 +168,8 @@ def describe(
     unit = RateLimitResponse.RateLimit.Unit.Name(limit.unit)
     window = units_in_words(unit, limit.unit_multiplier.value if limit.HasField("unit_multiplier") else 1)
     text = f"{code}, limit {limit.requests_per_unit} per {window}{name}, {status.limit_remaining} left"
+    if limit.unit == RateLimitResponse.RateLimit.UNKNOWN and not limit.requests_per_unit:
+        text = f"{code}, always denied{name}"
     if status.HasField("duration_until_reset"):
         when = "come back in" if status.code == RateLimitResponse.OVER_LIMIT else "reset in"
         text += f", {when} {status.duration_until_reset.seconds} s"

@@ -18,7 +18,7 @@ from ratelimit_service.commands.sources import env_file_option, read_book, read_
 from ratelimit_service.errors import SettingsError, StoreError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.report import printable
-from ratelimit_service.rules.rule import Entries, Place, Rule, limit_in_words, plural
+from ratelimit_service.rules.rule import Entries, Place, Rule, limit_in_words, plural, rule_in_words
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores.redis.counters import CounterBatch, Counters
@@ -218,7 +218,7 @@ def _named(book: RuleBook, domain: str, name: str) -> list[Rule]:
         raise click.UsageError(f"domain {domain} has no rule {name!r}" + (f"; did you mean {near[0]}?" if near else ""))
     limiting = [rule for rule in found if rule.limit is not None]
     if not limiting:
-        raise click.UsageError(f"rule {name} is unlimited: it has no counters")
+        raise click.UsageError(f"rule {name} is {rule_in_words(found[0])}: it has no counters")
     return limiting
 
 

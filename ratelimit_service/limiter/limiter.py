@@ -1,6 +1,7 @@
 """The limiter: plans what a request charges, has the store decide the hits, sums the decisions up. Hot path."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import chain
 from time import perf_counter_ns
 from typing import TypeVar
 
@@ -130,7 +131,7 @@ class Limiter:
             verdict.hits = [
                 tightest_of((hit, *hit.beside)) if hit is not None and hit.beside else hit for hit in plan.hits
             ]
-        denied = by_policy = False
+        denied, by_policy = plan.denied, False
         for hit in plan.charged:
             rule, decision = hit.rule, hit.decision
             if hit.by_policy is not None:
@@ -151,7 +152,7 @@ class Limiter:
         if refused and self._shadow_mode:
             self.totals.global_shadow_mode += 1
             verdict.allowed = True
-        plan.domain.add(_outcome(plan.charged, verdict, refused=refused, by_policy=by_policy), 1)
+        plan.domain.add(_outcome(plan, refused=refused, by_policy=by_policy), 1)
         return verdict
 
     def _count_failed(self, plan: Plan) -> None:
@@ -168,12 +169,13 @@ def _count_by_policy(hit: Hit, answered: ByPolicy) -> None:
         hit.tally.count_by_policy(hit.cost, answered.policy, "allowed" if hit.decision.allowed else "refused")
 
 
-def _outcome(hits: Sequence[Hit], verdict: Verdict, *, refused: bool, by_policy: bool) -> str:
+def _outcome(plan: Plan, *, refused: bool, by_policy: bool) -> str:
     """The counter of DomainTally that the request adds to. `refused`: it is, or would be without SHADOW_MODE."""
     if by_policy:
         return "by_policy"
-    if not verdict.allowed:
+    if not plan.verdict.allowed:
         return "refused"
     # A quota that is used up while another one is not makes no shadow: nothing would refuse the request.
-    shadow = refused or any(hit.rule.shadow and not hit.decision.allowed for hit in hits)
+    hits = chain(plan.charged, plan.hits)
+    shadow = refused or any(hit is not None and hit.rule.shadow and not hit.decision.allowed for hit in hits)
     return "shadow" if shadow else "allowed"

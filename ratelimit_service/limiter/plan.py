@@ -4,12 +4,12 @@ A plan depends only on the request and the book, so it is cached: one plan serve
 reload.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter.verdict import Verdict
-from ratelimit_service.model import MAX_REQUESTS, Decision, Descriptor, Request
+from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import why_unlimited
 from ratelimit_service.rules.rule import (
@@ -27,6 +27,14 @@ from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Tallie
 
 UNLIMITED: Final = Decision(True, MAX_REQUESTS, 0, 0, 0)
 
+
+def denial(cost: int, retry_after: int = NEVER) -> Decision:
+    """The decision on a hit that is denied without a counter, for so many microseconds; a refund is allowed."""
+    if cost < 0:
+        return Decision(True, 0, 0, 0, 0)
+    return Decision(False, 0, cost, max(0, retry_after), retry_after)
+
+
 TallyIncrement = tuple[Tally | DomainTally, str, int]
 """A tally, the name of one of its counters, and how much to add to it; added without asking the store."""
 
@@ -37,7 +45,7 @@ _FIRST_BUNDLE_OF_LIST: Final = 2
 class Plan:
     """The hits of a request, and the verdict that they add up to when the store has decided them."""
 
-    __slots__ = ("charged", "domain", "edition", "hits", "increments", "joint", "verdict")
+    __slots__ = ("charged", "denied", "domain", "edition", "hits", "increments", "joint", "verdict")
 
     def __init__(
         self,
@@ -56,11 +64,17 @@ class Plan:
         charged: list[Hit] = []
         self.joint = False
         """Some hits are charged together, or some descriptor has several limits."""
+        self.denied = False
+        """Some hit without a counter is denied."""
         for hit in hits:
-            if hit is not None and hit.key:
-                charged.append(hit)
-                if hit.together or hit.beside:
-                    self.joint = True
+            if hit is None:
+                continue
+            if not hit.key:
+                self.denied = self.denied or not hit.decision.allowed
+                continue
+            charged.append(hit)
+            if hit.together or hit.beside:
+                self.joint = True
         self.charged = tuple(in_bundles(charged) if self.joint else charged)
         """What the store decides: all hits that have a counter, with those beside them."""
         self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
@@ -77,7 +91,7 @@ class Plan:
         plan.edition = self.edition
         plan.domain = self.domain
         plan.increments = self.increments
-        plan.joint = False
+        plan.joint = plan.denied = False
         plan.charged = charged = tuple(map(Hit.again, self.charged))
         plan.hits = charged
         plan.verdict = verdict = Verdict.__new__(Verdict)
@@ -121,7 +135,7 @@ class Planner:
             unmatched = _unmatched(request, nothing, book) if request.explain else None
             return Plan(nothing, tally, increments, edition, unmatched)
         hits: list[Hit | None] = []
-        unlimited = False
+        without_limit = False
         count, most_hits = 0, self._most_hits
         replaced: frozenset[str] = frozenset()
         for descriptor in request.descriptors:
@@ -138,7 +152,7 @@ class Planner:
                 raise RpcError(Status.INVALID_ARGUMENT, f"the request meets more limits than it may, {most}")
             hit = _hit(rule, descriptor.entries, descriptor.cost, quota=rule.quota or self._quota_mode)
             if rule.limit is None:
-                unlimited = True
+                without_limit = True
             if rule.replaces:
                 replaced |= rule.replaces
             if rule.together or rule.beside:
@@ -148,8 +162,8 @@ class Planner:
             hits.append(hit)
         if replaced:
             hits = [_unless_replaced(hit, replaced, increments) for hit in hits]
-        if unlimited:
-            increments += [(hit.tally, "unlimited", abs(hit.cost)) for hit in hits if hit is not None and not hit.key]
+        if without_limit:
+            increments += _without_limit(hits)
         unmatched = _unmatched(request, hits, book) if request.explain else None
         # As upstream: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
         idle_quota = self._quota_mode and None in hits
@@ -179,7 +193,7 @@ def _hit(rule: Rule, entries: Entries, cost: int, *, quota: bool, together: int 
     if rule.limit is not None:
         return Hit(rule, counter_key(rule, entries), cost, tally=tally, quota=quota, together=together)
     hit = Hit(rule, "", cost, tally=tally, quota=quota)
-    hit.decision = UNLIMITED
+    hit.decision = denial(cost) if rule.deny else UNLIMITED
     return hit
 
 
@@ -195,6 +209,31 @@ def _join(hit: Hit, entries: Entries, index: int) -> None:
     elif rule.together and rule.beside:
         hit.together = _FIRST_BUNDLE_OF_LIST + index
     hit.beside = [_hit(beside, entries, hit.cost, quota=hit.quota, together=hit.together) for beside in rule.beside]
+
+
+def _without_limit(hits: Sequence[Hit | None]) -> Iterator[TallyIncrement]:
+    """Counts the hits that have no counter. If one is denied, all others of its bundle are only looked at."""
+    denied = False
+    for hit in hits:
+        if hit is None or hit.key:
+            continue
+        tally, cost = hit.tally, hit.cost
+        if not hit.rule.deny:
+            yield tally, "unlimited", abs(cost)
+        elif cost < 0:
+            yield tally, "total_negative_hits", -cost
+        else:
+            denied = denied or hit.together == _BUNDLE_OF_REQUEST
+            for number in ("total_hits", "over_limit", *(("shadow_mode",) if hit.rule.shadow else ())):
+                yield tally, number, cost
+    if denied:
+        for hit in hits:
+            if hit is not None and hit.key and hit.together == _BUNDLE_OF_REQUEST:
+                for each in (hit, *hit.beside):
+                    if each.cost > 0:
+                        yield each.tally, "total_hits", each.cost
+                        yield each.tally, "spared", each.cost
+                    each.cost, each.together, each.spared = 0, 0, True
 
 
 def _unless_replaced(hit: Hit | None, replaced: frozenset[str], increments: list[TallyIncrement]) -> Hit | None:

@@ -20,9 +20,9 @@ from ratelimit_service.rules.rule import (
     counter_key,
     counting_in_words,
     entries_in_words,
-    limit_in_words,
     metric_path,
     override_path,
+    rule_in_words,
 )
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Path, Tally
@@ -63,7 +63,7 @@ class MatchedRule(NamedTuple):
     limit: str
     """In words."""
     counter: str
-    """The counter's key; empty for an unlimited rule, which has no counter."""
+    """The counter's key; empty for a rule without a limit, which has no counter."""
     metric: Path
     replaced_by: tuple[Rule, ...] = ()
     """The rules of the request that replace it; if any, it does not apply."""
@@ -155,7 +155,7 @@ def _explain_override(book: RuleBook, domain: str, entries: Entries, limit: Limi
 
 def _matched_rule(rule: Rule, counter: str, metric: Path) -> MatchedRule:
     counting = counting_in_words(rule)
-    limit = limit_in_words(rule.limit) + (f" ({', '.join(counting)})" if counting else "")
+    limit = rule_in_words(rule) + (f" ({', '.join(counting)})" if counting else "")
     return MatchedRule(rule, limit, "" if rule.limit is None else counter, metric)
 
 
@@ -253,6 +253,7 @@ def _described_rule(matched: MatchedRule) -> dict[str, Any]:
         "name": rule.name or None,
         "replaces": sorted(rule.replaces),
         "replaced_by": [_placed(other.place) for other in matched.replaced_by],
+        "deny": rule.deny,
         "shadow_mode": rule.shadow,
         "quota_mode": rule.quota,
         "override": rule.override,
@@ -268,7 +269,7 @@ def counter_state(
 ) -> dict[str, Any]:
     """The `state` of a rule in the JSON: what its counter contains now. Without `retry_after` that is not known."""
     limit = rule.limit
-    assert limit is not None, "an unlimited rule has no counter"
+    assert limit is not None, "a rule without a limit has no counter"
     wait = None if retry_after is None or retry_after < 0 else retry_after / SECOND
     return {
         "used": used,

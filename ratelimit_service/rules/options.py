@@ -312,7 +312,7 @@ OPTIONS = (
         UNIT,
         'The length of the window, such as minute or "5 minutes". A month is 30 days and a year 365; fixed windows are '
         "counted from 1970-01-01 in UTC, so that days begin at midnight and weeks on Thursday. Required unless "
-        "unlimited.",
+        "unlimited, allow or deny.",
     ),
     Option(
         "unit_multiplier",
@@ -324,7 +324,7 @@ OPTIONS = (
         "requests_per_unit",
         (MapType.RATE_LIMIT,),
         COUNT,
-        "The number of requests allowed in one window; 0 denies all. Required unless unlimited.",
+        "The number of requests allowed in one window; 0 denies all. Required unless unlimited, allow or deny.",
     ),
     Option(
         "algorithm",
@@ -385,6 +385,22 @@ OPTIONS = (
         FLAG,
         "No limit: requests are allowed, and counted in the metrics.",
         False,
+    ),
+    Option(
+        "allow",
+        (MapType.RATE_LIMIT,),
+        FLAG,
+        "The same as unlimited: requests are allowed, and counted in the metrics. It says nothing about the other "
+        "descriptors of a request.",
+        False,
+    ),
+    Option(
+        "deny",
+        (MapType.RATE_LIMIT,),
+        FLAG,
+        "Requests are always denied, and counted in the metrics, without a counter and without a time to come back.",
+        False,
+        rule_field="deny",
     ),
     Option(
         "name",
@@ -461,8 +477,13 @@ _LIMIT_FIELDS = tuple((option.key, option.limit_field) for option in OPTIONS if 
 
 BY_MAP = {where: {option.key: option for option in OPTIONS if where in option.maps} for where in MapType}
 
-LIMITING = tuple(key for key in BY_MAP[MapType.RATE_LIMIT] if key not in ("unlimited", "name", "replaces"))
-"""The keys that say how much is allowed; an unlimited rule has none of them."""
+WITHOUT_LIMIT = ("unlimited", "allow", "deny")
+"""The keys that take the place of a limit."""
+
+LIMITING = tuple(
+    key for key in BY_MAP[MapType.RATE_LIMIT] if key not in WITHOUT_LIMIT and key not in ("name", "replaces")
+)
+"""The keys that say how much is allowed; a rule without a limit has none of them."""
 
 
 _REQUIRED = {where: [option for option in options.values() if option.missing] for where, options in BY_MAP.items()}
@@ -536,7 +557,7 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema of a rules file, made from the table of options and the conditions between options."""
     definitions = {where.name.lower(): _object(where) for where in MapType if where is not MapType.FILE}
     definitions["rate_limit"] |= {
-        "if": {"properties": {"unlimited": {"const": True}}, "required": ["unlimited"]},
+        "if": {"anyOf": [{"properties": {key: {"const": True}}, "required": [key]} for key in WITHOUT_LIMIT]},
         "then": {"properties": {key: {"type": "null"} for key in LIMITING}},
         "else": {"required": ["unit", "requests_per_unit"]},
     }

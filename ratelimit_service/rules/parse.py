@@ -19,6 +19,7 @@ from ratelimit_service.rules.lint import Calendars, lint_key, lint_value
 from ratelimit_service.rules.options import (
     BY_MAP,
     LIMITING,
+    WITHOUT_LIMIT,
     Excess,
     MapType,
     given,
@@ -232,9 +233,9 @@ class _Parser:
         replaces = self._read_replaces(options.get("replaces", []), options.get("name", ""))
         path_suffix: Path = ()
         if before is not None:
-            if options.get("unlimited"):
-                self._report.add(block.fields["unlimited"].key, "unlimited has no meaning among several limits")
-            elif limit is not None:
+            for key in filter(options.get, WITHOUT_LIMIT):
+                self._report.add(block.fields[key].key, f"{key} has no meaning among several limits")
+            if limit is not None:
                 path_suffix = self._suffix_in_list(at, algorithm, limit, before)
 
         if values.get("detailed_metric"):
@@ -296,12 +297,13 @@ _LARGEST_FIRST = sorted(((unit.window, unit) for unit in Unit), reverse=True)
 def read_limit(
     block: YamlMap, at: Positioned, options: Mapping[str, Any], defaults: Mapping[str, Any], report: Report
 ) -> tuple[Algorithm, Limit | None]:
-    """The algorithm and the limit of a `rate_limit` block; None if unlimited, or malformed, which is reported."""
-    unlimited = bool(options.get("unlimited"))
-    if unlimited:
-        for key in LIMITING:
-            if given(block, key):
-                report.add(block.fields[key].key, f"{key} contradicts unlimited: take one of them away")
+    """The algorithm and the limit of a `rate_limit` block; None if there is none, or it is malformed and reported."""
+    if without := list(filter(options.get, WITHOUT_LIMIT)):
+        first, *others = without
+        for key in (*others, *(key for key in LIMITING if given(block, key))):
+            verb = "means the same as" if key == "allow" else "contradicts"
+            report.add(block.fields[key].key, f"{key} {verb} {first}: take one of them away")
+    if without or any(key not in options and given(block, key) for key in WITHOUT_LIMIT):
         return open_algorithm("fixed_window"), None
 
     name: str = options.get("algorithm") or defaults.get("algorithm") or "fixed_window"

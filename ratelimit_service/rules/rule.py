@@ -43,7 +43,7 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """One limit. A rule without a limit (`limit` is None) is unlimited."""
+    """One limit. A rule without a limit (`limit` is None) has no counters: it denies always (`deny`), or never."""
 
     domain: str
     levels: tuple[Level, ...]
@@ -51,6 +51,8 @@ class Rule:
     algorithm: Algorithm
     name: str = ""
     replaces: frozenset[str] = frozenset()
+    deny: bool = False
+    """It denies always, and has no limit."""
     shadow: bool = False
     quota: bool = False
     detailed: bool = False
@@ -226,6 +228,11 @@ def limit_in_words(limit: Limit | None) -> str:
     if limit.requests == 0:
         return f"no requests at all (0 per {window_in_words(limit)})"
     return f"{plural(limit.requests, 'request')} per {window_in_words(limit)}"
+
+
+def rule_in_words(rule: Rule) -> str:
+    """The limit of a rule in words, or `always denied`."""
+    return "always denied" if rule.deny else limit_in_words(rule.limit)
 
 
 def window_in_words(limit: Limit) -> str:

@@ -93,6 +93,7 @@ def _add(tally: Tally | DomainTally, names: Sequence[str], numbers: Sequence[int
 
 
 _LIMITED = frozenset({"total_hits", "over_limit", "near_limit", "within_limit"})
+_DENIED = frozenset({"total_hits", "over_limit"})
 
 TallySums = dict[str, tuple[tuple[int, ...], frozenset[str]]]
 """For the text of each path: the sum of its tallies, and the names of the numbers that are shown while they are 0."""
@@ -168,7 +169,7 @@ def tallies_of(rule: Rule) -> Iterable[tuple[Path, Tally]]:
 def _shown(rule: Rule) -> frozenset[str]:
     """The names of the rule's numbers that are shown while they are 0."""
     # Prometheus's rate() does not see the first hit of a counter that appears with that hit.
-    shown = _LIMITED if rule.limit is not None else frozenset({"unlimited"})
+    shown = _LIMITED if rule.limit is not None else _DENIED if rule.deny else frozenset({"unlimited"})
     if rule.shadow:
         shown |= {"shadow_mode"}
     if rule.limit is not None and rule.limit.exceed:

@@ -13,6 +13,9 @@ from ratelimit_service.telemetry.tally import Tally
 NO_LIMIT: Final = Limit(MAX_REQUESTS, Unit.SECOND, SECOND)
 """The limit of a hit on an unlimited rule."""
 
+ZERO_LIMIT: Final = Limit(0, Unit.SECOND, SECOND)
+"""The limit of a hit on a rule that denies always."""
+
 
 class Hit:
     """A charge against one counter. The store that decides it writes `decision`."""
@@ -35,10 +38,10 @@ class Hit:
 
     def __init__(self, rule: Rule, key: str, cost: int, *, tally: Tally, quota: bool, together: int = 0) -> None:
         self.rule = rule
-        self.limit = NO_LIMIT if rule.limit is None else rule.limit
-        """The rule's limit; `NO_LIMIT` when the rule is unlimited, and nothing is charged."""
+        self.limit = rule.limit or (ZERO_LIMIT if rule.deny else NO_LIMIT)
+        """The rule's limit; `NO_LIMIT` or `ZERO_LIMIT` when it has none, and nothing is charged."""
         self.key = key
-        """The counter's name; empty for an unlimited rule, which has no counter."""
+        """The counter's name; empty for a rule without a limit, which has no counter: then the plan decides the hit."""
         self.cost = cost
         self.tally = tally
         self.quota = quota
@@ -63,7 +66,7 @@ class Hit:
         hit.quota = self.quota
         hit.together = self.together
         hit.beside = [each.again() for each in self.beside] if self.beside else ()
-        hit.spared = False
+        hit.spared = self.spared
         hit.by_policy = None
         return hit
 

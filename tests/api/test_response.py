@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
 from ratelimit_service.api.response import HeaderNames, ResponseEncoder, dynamic_metadata, varint
-from ratelimit_service.limiter.plan import UNLIMITED
+from ratelimit_service.limiter.plan import UNLIMITED, denial
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.rule import Rule
@@ -46,6 +46,13 @@ hits = st.one_of(
     st.none(),
     st.builds(lambda: hit(rule(None), UNLIMITED)),
     st.builds(
+        lambda name, shadow, quota, wait: hit(rule(None, name, deny=True, shadow=shadow), denial(1, wait), quota=quota),
+        st.text(max_size=200),
+        st.booleans(),
+        st.booleans(),
+        st.just(NEVER) | waits,
+    ),
+    st.builds(
         lambda limit, name, shadow, decision, quota: hit(rule(limit, name, shadow=shadow), decision, quota=quota),
         limits,
         st.text(max_size=200),
@@ -72,6 +79,13 @@ def expected(verdict: Verdict, headers: HeaderNames | None) -> RateLimitResponse
         if found is None:
             continue
         limit = found.rule.limit
+        if found.rule.deny:
+            status.code = RateLimitResponse.OVER_LIMIT if found.over else RateLimitResponse.OK
+            status.current_limit.name = found.rule.name
+            status.current_limit.SetInParent()
+            if found.decision.retry_after != NEVER:
+                status.duration_until_reset.seconds = -(-found.decision.retry_after // 1_000_000)
+            continue
         if limit is None:
             status.limit_remaining = MAX_REQUESTS
             continue
@@ -91,9 +105,8 @@ def expected(verdict: Verdict, headers: HeaderNames | None) -> RateLimitResponse
             status.ClearField("duration_until_reset")
     tightest = verdict.tightest()
     if headers is not None and tightest is not None:
-        assert tightest.rule.limit is not None
         for name, value in (
-            (headers.limit, tightest.rule.limit.requests),
+            (headers.limit, 0 if tightest.rule.limit is None else tightest.rule.limit.requests),
             (headers.remaining, tightest.decision.remaining),
             (headers.reset, -(-tightest.decision.reset_after // 1_000_000)),
         ):

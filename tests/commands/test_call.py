@@ -21,6 +21,7 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 5, name: per-user}
   - key: free
     rate_limit: {unlimited: true}
+  - {key: closed, rate_limit: {deny: true, name: closed}}
   - key: often
     rate_limit: {unit: year, unit_multiplier: 5, requests_per_unit: 3}
 """
@@ -60,6 +61,17 @@ def test_a_refused_request_has_exit_code_1_and_says_when_to_come_back(service: S
         "OVER_LIMIT",
         "  user=bob: OVER_LIMIT, limit 5 per year (per-user), 0 left, come back in … s",
         "    rule shop.user, rules.yaml:5:5",
+    ]
+    assert result.exit_code == 1
+
+
+def test_a_request_that_is_always_denied_is_told_so(service: Service) -> None:
+    result = call(service, "closed=x")
+
+    assert lines(result) == [
+        "OVER_LIMIT",
+        "  closed=x: OVER_LIMIT, always denied (closed)",
+        "    rule shop.closed, rules.yaml:8:19",
     ]
     assert result.exit_code == 1
 

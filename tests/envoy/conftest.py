@@ -24,6 +24,7 @@ descriptors:
   - {key: tokens, rate_limit: {unit: year, requests_per_unit: 10}}
   - {key: tenant, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: vip, rate_limit: {unlimited: true}}
+  - {key: denied, rate_limit: {deny: true}}
   - {key: guest, rate_limit: {unit: year, requests_per_unit: 1, name: guests}}
   - {key: member, rate_limit: {unit: year, requests_per_unit: 3, replaces: [{name: guests}]}}
   - key: small
@@ -73,6 +74,7 @@ def envoy(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         route("/page", by(("user", "x-user"), ("page", "x-page"))),
         route("/both", by(("user", "x-user")), by(("user", "x-user"), ("page", "x-page"))),
         route("/closed", by(("closed", "=always"))),
+        route("/denied", by(("denied", "=always")), by(("user", "x-user"))),
         route("/trial", by(("trial", "x-user"))),
         route("/file", by(("file", "x-file"))),
         # Costs stand in the filter's part of a route: Envoy passes over those of the route's own rate_limits.

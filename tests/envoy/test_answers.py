@@ -34,6 +34,16 @@ def test_a_refusal_says_that_it_is_one(envoy: Envoy) -> None:
     assert refused.headers["x-envoy-ratelimited"] == "true"
 
 
+def test_what_is_denied_always_has_a_limit_of_0_and_no_time_to_come_back(envoy: Envoy) -> None:
+    """Beside a limit that has room; in the service's headers and in those that Envoy makes itself."""
+    refused = envoy.get("/denied", x_user="denied")
+
+    assert refused.status == 429
+    assert "retry-after" not in refused.headers
+    assert (refused.headers["ratelimit-limit"], refused.headers["ratelimit-remaining"]) == ("0", "0")
+    assert (refused.headers["x-ratelimit-limit"], refused.headers["x-ratelimit-remaining"]) == ("0, 3;w=31536000", "0")
+
+
 def test_the_service_s_headers_are_on_the_response(envoy: Envoy) -> None:
     """Passed or refused; the reset is at the end of the year."""
     replies = [envoy.get("/user", x_user="header") for _ in range(4)]

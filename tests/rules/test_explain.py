@@ -60,6 +60,8 @@ def test_the_rule_comes_with_its_place_limit_counter_and_metric() -> None:
     ("limit", "words"),
     [
         ("{unlimited: true}", "unlimited"),
+        ("{allow: true}", "unlimited"),
+        ("{deny: true}", "always denied"),
         ("{unit: day, requests_per_unit: 0}", "no requests at all (0 per day)"),
         ("{unit: second, requests_per_unit: 1}", "1 request per second"),
         ("{unit: year, requests_per_unit: 1_000_000}", "1,000,000 requests per year"),

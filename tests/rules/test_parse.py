@@ -188,6 +188,13 @@ def test_a_malformed_descriptor_is_refused_at_its_place(text: str, expected: str
         ("{unlimited: true, requests_per_unit: 0}", [
             "1.yaml:4:33: requests_per_unit contradicts unlimited: take one of them away",
         ]),
+        ("{deny: true, unit: day, burst: 2}", [
+            "1.yaml:4:28: unit contradicts deny: take one of them away",
+            "1.yaml:4:39: burst contradicts deny: take one of them away",
+        ]),
+        ("{deny: true, allow: true}", ["1.yaml:4:16: deny contradicts allow: take one of them away"]),
+        ("{allow: true, unlimited: true}", ["1.yaml:4:16: allow means the same as unlimited: take one of them away"]),
+        ("{deny: forever}", ['1.yaml:4:22: deny must be true or false, not the text "forever"']),
         ("{unlimited: true, replaces: [{name: ''}]}", ["1.yaml:4:51: name must not be empty"]),
         ("{unlimited: true, replaces: [{}]}", ["1.yaml:4:44: an entry of replaces must have the name of a limit"]),
         ("{unlimited: true, name: own, replaces: [{name: own}]}", [
@@ -527,6 +534,7 @@ def test_limits_are_charged_as_the_descriptor_says_else_as_the_file_does(
         ("rate_limits: [*day]\n  rate_limit: *day", (
             "5:3: rate_limits contradicts rate_limit: put that limit into the list")),
         ("rate_limits: [{unlimited: true}]", "5:18: unlimited has no meaning among several limits"),
+        ("rate_limits: [*day, {deny: true}]", "5:24: deny has no meaning among several limits"),
         ("rate_limits:\n  - *day\n  - {unit: 24 hours, requests_per_unit: 9}", (
             "7:5: a fixed_window per day is given twice in rate_limits, first at 1.yaml:3:26")),
         ("rate_limits:\n  - *day\n  - {unit: second}", (

@@ -52,8 +52,10 @@ def test_the_schema_has_every_way_to_write_a_window(unit: str) -> None:
 
 
 def test_what_contradicts_unlimited_does_so_in_the_schema() -> None:
-    then = json_schema()["$defs"]["rate_limit"]["then"]
+    rate_limit = json_schema()["$defs"]["rate_limit"]
+    then = rate_limit["then"]
 
+    assert [branch["required"] for branch in rate_limit["if"]["anyOf"]] == [["unlimited"], ["allow"], ["deny"]]
     assert then["properties"] == {
         key: {"type": "null"}
         for key in (

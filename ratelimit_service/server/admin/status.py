@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service import __version__
-from ratelimit_service.rules.rule import Rule, counting_in_words, window_in_words
+from ratelimit_service.rules.rule import Rule, counting_in_words, rule_in_words, window_in_words
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState, Workers
@@ -184,7 +184,7 @@ def described_rule(rule: Rule) -> dict[str, Any]:
 
 def _limit(rule: Rule) -> str:
     limit = rule.limit
-    return "unlimited" if limit is None else f"{limit.requests:,} per {window_in_words(limit)}"
+    return rule_in_words(rule) if limit is None else f"{limit.requests:,} per {window_in_words(limit)}"
 
 
 def _options(rule: Rule) -> list[str]:

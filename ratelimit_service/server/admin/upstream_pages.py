@@ -22,9 +22,8 @@ def _rule_line(rule: Rule) -> str:
     unit, requests = ("UNKNOWN", 0) if limit is None else (limit.unit.name, limit.requests)
     # What upstream does not have comes last, and only where a rule uses it.
     times = 1 if limit is None else limit.window // limit.unit.window
-    ours = "".join(
-        f", {text}" for text in ([f"unit_multiplier: {times}"] if times > 1 else []) + counting_in_words(rule)
-    )
+    options = [f"unit_multiplier: {times}"] if times > 1 else ["deny: true"] if rule.deny else []
+    ours = "".join(f", {text}" for text in options + counting_in_words(rule))
     return (
         f"{'.'.join(map(plain, rule.path))}: unit={unit} requests_per_unit={requests},"
         f" shadow_mode: {str(rule.shadow).lower()}, quota_mode: {str(rule.quota).lower()}{ours}\n"

@@ -1,0 +1,298 @@
+"""Rules that deny always, and rules that never do: what is answered, charged and counted."""
+
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.api.response import HeaderNames, ResponseEncoder
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.plan import denial
+from ratelimit_service.limiter.verdict import Verdict
+from ratelimit_service.model import NEVER, Decision, Descriptor, Request
+from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.system.clock import SECOND
+from tests.books import book
+from tests.clocks import Clock
+from tests.verdicts import check
+
+RULES = """
+    domain: shop
+    descriptors:
+      - key: user
+        rate_limit: {unit: minute, requests_per_unit: 10, name: user}
+      - key: user
+        value: mallory
+        rate_limit: {deny: true, name: banned}
+      - key: user
+        value: staff
+        rate_limit: {allow: true}
+      - key: ip
+        rate_limit: {unit: minute, requests_per_unit: 5, name: ip}
+      - key: watched
+        shadow_mode: true
+        rate_limit: {deny: true}
+        metadata: {seen: watched}
+      - key: quota
+        quota_mode: true
+        rate_limit: {unit: minute, requests_per_unit: 1}
+      - key: no_quota
+        quota_mode: true
+        rate_limit: {deny: true}
+      - key: maintenance
+        rate_limit: {deny: true, replaces: [{name: user}]}
+      - key: pardon
+        rate_limit: {unit: minute, requests_per_unit: 5, replaces: [{name: banned}]}
+      - key: exempt
+        rate_limit: {allow: true, replaces: [{name: banned}, {name: user}, {name: ip}]}
+    """
+
+TOGETHER = """
+    domain: shop
+    charge: together
+    descriptors:
+      - key: user
+        rate_limit: {deny: true, name: banned}
+      - key: ip
+        rate_limit: {unit: minute, requests_per_unit: 5}
+      - key: list
+        rate_limits:
+          - {unit: second, requests_per_unit: 5}
+          - {unit: minute, requests_per_unit: 9}
+      - key: each
+        charge: each
+        rate_limit: {unit: minute, requests_per_unit: 5}
+      - key: watched
+        shadow_mode: true
+        rate_limit: {deny: true}
+      - key: quota
+        quota_mode: true
+        rate_limit: {deny: true}
+      - key: pardon
+        rate_limit: {unit: minute, requests_per_unit: 5, replaces: [{name: banned}]}
+    """
+
+
+class Shop:
+    """A limiter, and what it answers."""
+
+    def __init__(self, rules: str = RULES, **options: Any) -> None:
+        self.store = MemoryStore(1000, Clock())
+        self.limiter = Limiter(self.store, **options)
+        self.limiter.book = book(rules)
+
+    def ask(self, *entries: str, cost: int = 1) -> Verdict:
+        """One descriptor for each entry."""
+        asked = [
+            Descriptor(((key, value or "x"),), cost) for key, _, value in (each.partition("=") for each in entries)
+        ]
+        return check(self.limiter, Request("shop", asked))
+
+    def counts(self, key: str) -> dict[str, int]:
+        """What the rules of a descriptor have counted, without zeros."""
+        assert self.limiter.book is not None
+        (tally,) = [rule.tally for rule in self.limiter.book.rules if rule.path[1:] == (key,)]
+        return {name: number for name in tally.__slots__ if (number := getattr(tally, name))}
+
+
+def summary(verdict: Verdict) -> list[tuple[bool, int] | None]:
+    """Of each descriptor: is it over, and what remains."""
+    return [None if hit is None else (hit.over, hit.decision.remaining) for hit in verdict.hits]
+
+
+def test_a_deny_rule_denies_without_a_counter() -> None:
+    tested = Shop()
+
+    verdict = tested.ask("user=mallory", cost=3)
+
+    assert not verdict.allowed
+    assert [hit and hit.decision for hit in verdict.hits] == [Decision(False, 0, 3, 0, NEVER)]
+    assert tested.store.counters == 0
+    assert tested.counts("user_mallory") == {"total_hits": 3, "over_limit": 3}
+
+
+def test_an_allow_rule_allows_without_a_counter() -> None:
+    tested = Shop()
+
+    verdict = tested.ask("user=staff")
+
+    assert (verdict.allowed, summary(verdict)) == (True, [(False, 4294967295)])
+    assert tested.store.counters == 0
+    assert tested.counts("user_staff") == {"unlimited": 1}
+
+
+def test_an_allow_rule_decides_for_its_own_descriptor_alone() -> None:
+    tested = Shop()
+
+    verdict = tested.ask("user=staff", "ip", cost=6)
+
+    assert (verdict.allowed, summary(verdict)) == (False, [(False, 4294967295), (True, 0)])
+
+
+def test_an_allow_rule_that_replaces_the_others_exempts_the_whole_request() -> None:
+    assert Shop().ask("user=mallory", "ip", "exempt", cost=6).allowed
+
+
+def test_a_look_at_a_deny_rule_is_denied_and_counts_nothing() -> None:
+    tested = Shop()
+
+    verdict = tested.ask("user=mallory", cost=0)
+
+    assert (verdict.allowed, summary(verdict)) == (False, [(True, 0)])
+    assert tested.counts("user_mallory") == {}
+
+
+def test_a_refund_to_a_deny_rule_is_allowed_and_gives_nothing_back() -> None:
+    tested = Shop()
+
+    verdict = tested.ask("user=mallory", cost=-2)
+
+    assert (verdict.allowed, summary(verdict)) == (True, [(False, 0)])
+    assert tested.counts("user_mallory") == {"total_negative_hits": 2}
+
+
+def test_the_other_descriptors_of_a_denied_request_are_charged_as_in_envoy() -> None:
+    tested = Shop()
+
+    verdict = tested.ask("ip", "user=mallory")
+
+    assert (verdict.allowed, summary(verdict)) == (False, [(False, 4), (True, 0)])
+    assert tested.counts("ip") == {"total_hits": 1, "within_limit": 1}
+
+
+def test_a_deny_rule_in_shadow_mode_refuses_nothing_and_counts_what_it_would_have() -> None:
+    tested = Shop()
+
+    verdict = tested.ask("watched", "ip")
+
+    assert (verdict.allowed, summary(verdict)) == (True, [(False, 0), (False, 4)])
+    assert tested.counts("watched") == {"total_hits": 1, "over_limit": 1, "shadow_mode": 1}
+    assert tested.limiter.domains.of("shop").shadow == 1
+
+
+def test_a_deny_rule_in_quota_mode_is_a_quota_that_is_used_up() -> None:
+    tested = Shop()
+
+    assert tested.ask("quota", "no_quota").allowed
+    assert not tested.ask("no_quota").allowed
+    assert not tested.ask("quota", "no_quota").allowed  # now both are used up
+
+
+def test_in_global_shadow_mode_a_deny_rule_is_reported_and_refuses_nothing() -> None:
+    tested = Shop(shadow_mode=True)
+
+    verdict = tested.ask("user=mallory")
+
+    assert (verdict.allowed, summary(verdict)) == (True, [(True, 0)])
+    assert tested.limiter.totals.global_shadow_mode == 1
+
+
+def test_a_deny_rule_replaces_and_is_replaced() -> None:
+    tested = Shop()
+
+    replaces = tested.ask("user=ada", "maintenance")
+    replaced = tested.ask("user=mallory", "pardon")
+
+    assert (replaces.allowed, summary(replaces)) == (False, [None, (True, 0)])
+    assert (replaced.allowed, summary(replaced)) == (True, [None, (False, 4)])
+    assert tested.counts("user_mallory") == {"replaced": 1}
+
+
+def test_a_denied_request_is_counted_as_refused() -> None:
+    tested = Shop()
+
+    tested.ask("user=mallory")
+
+    assert tested.limiter.domains.of("shop").refused == 1
+
+
+def test_a_deny_rule_is_the_tightest() -> None:
+    verdict = Shop().ask("user=mallory", "ip")
+
+    assert verdict.tightest() is verdict.hits[0]
+
+
+def test_together_a_deny_rule_spares_all_others() -> None:
+    tested = Shop(TOGETHER)
+
+    verdicts = [tested.ask("user", "ip", "list", "each", cost=2) for _ in range(2)]
+
+    assert [summary(verdict) for verdict in verdicts] == [
+        [(True, 0), (False, 5), (False, 5), (False, 3)],
+        [(True, 0), (False, 5), (False, 5), (False, 1)],
+    ]
+    assert [hit and hit.spared for hit in verdicts[0].hits] == [False, True, True, False]
+    assert not verdicts[0].allowed
+    assert tested.counts("ip") == {"total_hits": 4, "spared": 4}
+    assert tested.store.counters == 1
+
+
+@pytest.mark.parametrize("other", ["watched", "quota"])
+def test_together_a_deny_rule_that_refuses_nothing_by_itself_spares_nothing(other: str) -> None:
+    assert summary(Shop(TOGETHER).ask(other, "ip"))[1] == (False, 4)
+
+
+def test_together_a_deny_rule_that_is_replaced_spares_nothing() -> None:
+    assert summary(Shop(TOGETHER).ask("user", "ip", "pardon")) == [None, (False, 4), (False, 4)]
+
+
+def test_together_a_refund_to_a_deny_rule_spares_nothing() -> None:
+    tested = Shop(TOGETHER)
+    tested.ask("ip", cost=3)
+
+    assert summary(tested.ask("user", "ip", cost=-2)) == [(False, 0), (False, 4)]
+
+
+def answer(rules: str, *entries: str, encoder: ResponseEncoder) -> RateLimitResponse:
+    """The response to a request that comes for the third time, so that its plan is cached."""
+    tested = Shop(rules)
+    method = ShouldRateLimit(tested.limiter, encoder)
+    request = RateLimitRequest(domain="shop")
+    for key, _, value in (each.partition("=") for each in entries):
+        request.descriptors.add().entries.add(key=key, value=value or "x")
+    replies: list[Any] = []
+    for _ in range(3):
+        method.call(request.SerializeToString(), replies.append)
+    return RateLimitResponse.FromString(replies[-1])
+
+
+def test_the_status_of_a_deny_rule_has_a_limit_of_0_and_no_time_to_come_back() -> None:
+    encoder = ResponseEncoder(headers=HeaderNames("Limit", "Remaining", "Reset"))
+
+    response = answer(RULES, "user=mallory", "ip", encoder=encoder)
+
+    denied = RateLimitResponse.DescriptorStatus(
+        code=RateLimitResponse.OVER_LIMIT, current_limit=RateLimitResponse.RateLimit(name="banned")
+    )
+    assert response.overall_code == RateLimitResponse.OVER_LIMIT
+    assert response.statuses[0] == denied
+    assert [(header.key, header.value) for header in response.response_headers_to_add] == [
+        ("Limit", "0"),
+        ("Remaining", "0"),
+        ("Reset", "0"),
+    ]
+
+
+def test_a_shadow_deny_rule_is_ok_and_sends_its_metadata() -> None:
+    response = answer(RULES, "watched", encoder=ResponseEncoder(dynamic_metadata=True))
+
+    assert response.overall_code == RateLimitResponse.OK
+    assert response.statuses[0].code == RateLimitResponse.OK
+    assert not response.statuses[0].HasField("duration_until_reset")
+    assert MessageToDict(response.dynamic_metadata)["metadata"] == {"seen": "watched"}
+
+
+def test_a_denial_may_have_a_time_to_come_back() -> None:
+    tested = Shop()
+    verdict = tested.ask("user=mallory")
+    (hit,) = verdict.hits
+    assert hit is not None
+    hit.decision = denial(1, 90 * SECOND - 1)
+
+    encoder = ResponseEncoder(headers=HeaderNames("Limit", "Remaining", "Reset"))
+    response = RateLimitResponse.FromString(encoder.encode(verdict, b""))
+
+    assert response.statuses[0].duration_until_reset.seconds == 90
+    assert response.response_headers_to_add[2].value == "90"
