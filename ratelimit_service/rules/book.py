@@ -6,9 +6,11 @@ which the last entry reaches.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Limit
+from ratelimit_service.rules.data_files import DataFile
 from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Place, Rule
 from ratelimit_service.telemetry.tally import Tally
@@ -107,9 +109,16 @@ class Domain(Node):
 class RuleBook:
     """All domains. `warnings` are those about the text of the files; `lint` adds those about the tree."""
 
-    def __init__(self, domains: Mapping[str, Domain], warnings: Sequence[LintWarning] = ()) -> None:
+    def __init__(
+        self,
+        domains: Mapping[str, Domain],
+        warnings: Sequence[LintWarning] = (),
+        data: Mapping[str, DataFile] = MappingProxyType({}),
+    ) -> None:
         self.domains = domains
         self.warnings = warnings
+        self.data = data
+        """The data files that the rules name, by path."""
         nodes = (node for root in domains.values() for node in _nodes(root))
         self.rules = tuple(rule for node in nodes if node.rule is not None for rule in (node.rule, *node.rule.beside))
 
@@ -181,7 +190,8 @@ def free_books(books: list[RuleBook]) -> None:
     while books:
         book = books.pop()
         nodes = [node for root in book.domains.values() for node in _nodes(root)]
-        pieces: list[object] = [*book.rules, *reversed(nodes)]  # from the end, so that a node goes before what it holds
+        # From the end, so that a node goes before what it holds.
+        pieces: list[object] = [*book.data.values(), *book.rules, *reversed(nodes)]
         del book, nodes
         while pieces:
             pieces.pop()

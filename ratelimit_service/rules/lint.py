@@ -23,6 +23,7 @@ KINDS: Final = (
     "any-key",
     "calendar",
     "cidr",
+    "duplicate",
     "glob",
     "large-log",
     "list",

@@ -14,6 +14,8 @@ from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
 from ratelimit_service.rules.book import Domain, Node, RuleBook
+from ratelimit_service.rules.data_files import DataFiles, ReadData
+from ratelimit_service.rules.data_reads import read_data_file
 from ratelimit_service.rules.document import Position, Scalar, Source, YamlMap, free_nodes, kind_of, read_document
 from ratelimit_service.rules.lint import Calendars, lint_key, lint_value
 from ratelimit_service.rules.options import (
@@ -41,30 +43,34 @@ def parse(
     near_ratio: float = 0.8,
     most_values: int = 1000,
     previous: RuleBook | None = None,
+    read_data: ReadData = read_data_file,
 ) -> RuleBook:
-    """The rulebook of these files; without files, a book without domains.
+    """The rulebook of these files, and of the data files that they name; without files, a book without domains.
 
     With `merge_domains`, several files may have the same domain. Above `near_ratio` of a limit, a hit counts as near
     the limit. A rule whose metrics have values of requests in their names has series for at most `most_values` values.
-    A rule takes over the tallies of the rule of `previous` that has the same path. Raises RulesError with every problem
-    of every file.
+    A rule takes over the tallies of the rule of `previous` that has the same path, and the book the data files that are
+    the same. Raises RulesError with every problem of every file.
     """
     old = {rule.path: rule for rule in previous.rules} if previous is not None else {}
     domains: dict[str, _Domain] = {}
     problems: list[Problem] = []
     warnings: list[LintWarning] = []
     budget = ByteBudget()
+    data = DataFiles(read_data, {} if previous is None else previous.data)
     with _without_garbage_collector():
         for source in sources:
             report = Report(source.path)
-            parser = _Parser(report, near_ratio, most_values, old, budget)
+            parser = _Parser(report, near_ratio, most_values, old, budget, data)
             with suppress(RulesError):  # stops the file; the report has the problems
                 parser.read_file(source, domains, merge_domains)
             problems += report.problems
             warnings += report.warnings
+        problems += data.problems
         if problems:
             raise RulesError(problems)
-        return RuleBook({name: found.domain() for name, found in domains.items()}, warnings)
+        roots = {name: found.domain() for name, found in domains.items()}
+        return RuleBook(roots, [*warnings, *data.warnings], data.files)
 
 
 @contextmanager
@@ -112,12 +118,19 @@ class _Parser:
     """Reads the rules of one file."""
 
     def __init__(
-        self, report: Report, near_ratio: float, most_values: int, old: Mapping[Path, Rule], budget: ByteBudget
+        self,
+        report: Report,
+        near_ratio: float,
+        most_values: int,
+        old: Mapping[Path, Rule],
+        budget: ByteBudget,
+        data: DataFiles,
     ) -> None:
         self._report = report
         self._near_ratio = near_ratio
         self._most_values = most_values
         self._budget = budget
+        self._data = data
         self._old = old
         self._domain = ""
         self._charge: str | None = None

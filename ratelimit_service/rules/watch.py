@@ -2,7 +2,8 @@
 
 The files are read whole once a second and compared by content, so every kind of change is noticed: written in place,
 renamed into place, added, removed, or a ConfigMap whose symlink is swapped. Change notification (inotify) would miss
-some of these, and save nothing that can be measured.
+some of these, and save nothing that can be measured. Data files may be large: those that the last load asked for are
+polled with the rules, and read again when their `stat` has changed.
 
 A load is all or nothing. It runs in a thread; the loop only publishes the finished book. A read of the files that
 hangs, as on a network file system whose server is gone, counts as a failed load, and delays neither start nor stop.
@@ -11,13 +12,15 @@ hangs, as on a network file system whose server is gone, counts as a failed load
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.book import RuleBook, free_books
+from ratelimit_service.rules.data_files import ReadData
+from ratelimit_service.rules.data_reads import DataRead, DataReads, reread
 from ratelimit_service.rules.document import MAX_BYTES, Source
 from ratelimit_service.rules.lint import lint
 from ratelimit_service.rules.rule import plural
@@ -27,9 +30,19 @@ from ratelimit_service.system.disk import read_file
 
 log = logging.getLogger(__name__)
 
-Parse = Callable[[Sequence[Source], RuleBook | None], RuleBook]
-ReadResult = list[Source] | tuple[Problem, ...]
-"""What a read found: the files, or why they cannot be read."""
+Parse = Callable[[Sequence[Source], RuleBook | None, ReadData], RuleBook]
+"""Makes a book of the files, the book before, and a reader of data files."""
+
+
+class FoundFiles(NamedTuple):
+    """What a read found: the rules files, and the data files that the last load asked for."""
+
+    sources: list[Source]
+    data: Mapping[str, DataRead]
+
+
+ReadResult = FoundFiles | tuple[Problem, ...]
+"""The files, or why the rules files cannot be read."""
 
 READ_TIMEOUT_SECONDS: Final = 10.0
 """Timeout of a read. A folder of rules takes milliseconds; on a network file system, perhaps a second."""
@@ -80,6 +93,9 @@ class Watcher:
         self._read_timeout_seconds = read_timeout_seconds
         self._clock = clock
         self._seen: ReadResult | None = None
+        self._data: Mapping[str, DataRead] = {}
+        """The data files that the last load asked for, as they were read last."""
+        self._now_reading = str(path)
         self._reload_requested = asyncio.Event()
         self._disk = DaemonExecutor()
         self._reading: asyncio.Future[ReadResult] | None = None
@@ -124,16 +140,34 @@ class Watcher:
         """Read the files; None if that takes too long."""
         if self._reading is not None and not self._reading.done():
             self._disk = DaemonExecutor()  # the path may lead to another file system now
-        read = self._reading = asyncio.get_running_loop().run_in_executor(self._disk, _read, self.path, required)
+        read = self._reading = asyncio.get_running_loop().run_in_executor(self._disk, self._read_files, required)
         await asyncio.wait([read], timeout=self._read_timeout_seconds)
         if read.done():
             self._reading = None
-            return read.result()
+            found = read.result()
+            if isinstance(found, FoundFiles):
+                self._data = found.data
+            return found
         self._seen = None  # the next successful read is loaded, so that log and gauge show the recovery
         seconds = self._read_timeout_seconds
         problem = f"cannot be read: its file system has not answered for {seconds:g} s; SIGHUP tries again at once"
-        self._reject((Problem(str(self.path), 0, 0, problem),))
+        self._reject((Problem(self._now_reading, 0, 0, problem),))
         return None
+
+    def _read_files(self, required: bool) -> ReadResult:
+        """Read the files; in a thread."""
+        self._now_reading = str(self.path)
+        if required:
+            ensure_exists(self.path)
+        try:
+            sources = read_sources(self.path)
+        except RulesError as error:
+            return error.problems
+        data = {}
+        for path, before in self._data.items():
+            self._now_reading = path
+            data[path] = reread(path, before)
+        return FoundFiles(sources, data)
 
     async def _wait_until_unchanged(self, found: ReadResult) -> ReadResult | None:
         for _ in range(_MAX_READS):
@@ -148,18 +182,22 @@ class Watcher:
         if found is None:
             return
         self._seen = found
-        if isinstance(found, tuple):
+        if not isinstance(found, FoundFiles):
             self._reject(found)
+            return
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, self._disk)
+        data = DataReads(found.data, self._read_timeout_seconds)
+        try:
+            book = await in_thread(self._parse, found.sources, self.book, data.read)
+        except RulesError as error:
+            self._reject(error.problems)
         else:
-            in_thread = partial(asyncio.get_running_loop().run_in_executor, self._disk)
-            try:
-                book = await in_thread(self._parse, found, self.book)
-            except RulesError as error:
-                self._reject(error.problems)
-            else:
-                old = [] if self.book is None else [self.book]
-                self._accept(book, found, len(await in_thread(lint, book)))
-                await in_thread(free_books, old)
+            old = [] if self.book is None else [self.book]
+            self._accept(book, found.sources, len(await in_thread(lint, book)))
+            await in_thread(free_books, old)
+        finally:
+            self._data = data.asked
+            self._seen = FoundFiles(found.sources, data.asked)
 
     def _accept(self, book: RuleBook, sources: Sequence[Source], warnings: int) -> None:
         self.book = book
@@ -170,11 +208,12 @@ class Watcher:
         self.last_success = self._clock()
         self._publish(book)
         log.info(
-            "rules loaded from %s: %s in %s, %s%s",
+            "rules loaded from %s: %s in %s, %s%s%s",
             self.path,
             plural(len(book.rules), "rule"),
             plural(len(book.domains), "domain"),
             plural(len(sources), "file"),
+            f", {plural(len(book.data), 'data file')}" if book.data else "",
             f", {plural(warnings, 'warning')}: see `ratelimit check`" if warnings else "",
         )
 
@@ -189,15 +228,6 @@ class Watcher:
             lines.append(f"and {len(problems) - _MAX_LOGGED} more")
         kept = "the old rules stay" if self.book is not None else "there are none yet, calls are refused"
         log.error("rules not loaded, %s:\n  %s", kept, "\n  ".join(lines))
-
-
-def _read(path: Path, required: bool) -> ReadResult:
-    if required:
-        ensure_exists(path)
-    try:
-        return read_sources(path)
-    except RulesError as error:
-        return error.problems
 
 
 def read_sources(path: Path) -> list[Source]:

@@ -83,7 +83,7 @@ class App:
     def _publish(self, book: RuleBook) -> None:
         self._engine.publish(book)
         if isinstance(self._engine, Supervisor):
-            self._engine.send_rules(self._watcher.sources)
+            self._engine.send_rules(self._watcher.sources, list(book.data.values()))
 
 
 def grpc_addresses(settings: Settings) -> list[Address]:

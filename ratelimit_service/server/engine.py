@@ -11,6 +11,7 @@ from ratelimit_service.api.request import RequestLimits
 from ratelimit_service.api.response import HeaderNames, ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.watch import Watcher
@@ -121,7 +122,9 @@ def _spare_old_objects() -> None:
     gc.set_threshold(700, 10, 10_000)
 
 
-def parse_rules(settings: Settings, sources: Sequence[Source], previous: RuleBook | None) -> RuleBook:
+def parse_rules(
+    settings: Settings, sources: Sequence[Source], previous: RuleBook | None, read_data: ReadData
+) -> RuleBook:
     """The book of these files; RulesError when they are wrong."""
     return parse(
         sources,
@@ -129,6 +132,7 @@ def parse_rules(settings: Settings, sources: Sequence[Source], previous: RuleBoo
         near_ratio=settings.near_limit_ratio,
         most_values=settings.metrics_max_values,
         previous=previous,
+        read_data=read_data,
     )
 
 

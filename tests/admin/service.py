@@ -14,6 +14,7 @@ from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.watch import Watcher
@@ -128,8 +129,8 @@ def ask(
         connection.close()
 
 
-def _parse(sources: Sequence[Source], previous: RuleBook | None) -> RuleBook:
-    return parse(sources, previous=previous)
+def _parse(sources: Sequence[Source], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
+    return parse(sources, previous=previous, read_data=read_data)
 
 
 @contextmanager

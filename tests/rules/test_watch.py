@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.watch import Watcher
@@ -32,8 +33,8 @@ class Watched:
         self.watcher = Watcher(folder, self._parse, self.books.put_nowait, poll_seconds=0.01)
 
     @staticmethod
-    def _parse(sources: Sequence[Source], previous: RuleBook | None) -> RuleBook:
-        return parse(sources, previous=previous)
+    def _parse(sources: Sequence[Source], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
+        return parse(sources, previous=previous, read_data=read_data)
 
     def write(self, text: str, name: str = "shop.yaml") -> None:
         (self.folder / name).write_text(text)

@@ -20,7 +20,8 @@ then counts from 0 again, and the parent adds, in tallies like those of a single
 back, and a worker that is killed loses only what it has counted since its last report, one second's worth at most.
 
 **Rules** are read and parsed by the parent, which has the pages and the log lines. Workers get the text of the files
-that made the last good book, and parse it again. One that is replaced while wrong rules lie on disk gets good ones.
+that made the last good book, also of data files, and parse it again. One that is replaced while wrong rules lie on disk
+gets good ones.
 
 **Processes** are started anew (fork and exec), not forked: a fork copies whatever locks the threads of rules, pages and
 resolver hold, and the event loop; it would share a parsed book, but reference counts soon copy its pages. The price is

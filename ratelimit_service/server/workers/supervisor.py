@@ -14,6 +14,7 @@ from ratelimit_service.api.method import Reply
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.data_files import DataFile
 from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.state import Death, ServiceState
@@ -39,6 +40,9 @@ _LONGEST_BACKOFF: Final = 30.0
 
 _MOST_DEATHS: Final = 100
 """How many deaths are remembered, for the page."""
+
+_PIECE: Final = 64 * 1024
+"""Bytes of a data file in one message: a worker reads it between two calls."""
 
 _STOP_SECONDS: Final = 10.0
 """A worker cuts its calls off after DRAIN_TIMEOUT; one that has not ended this much later is killed."""
@@ -66,6 +70,7 @@ class Supervisor:
         self._settings = settings_as_json(settings.model_copy(update=shares))
         self._drain_timeout_seconds = settings.drain_timeout / SECOND
         self._sources: Sequence[Source] = ()
+        self._data: Sequence[DataFile] = ()
         self._started = False
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
@@ -121,9 +126,10 @@ class Supervisor:
         """Add up by these rules from now on."""
         self._sums.publish(book)
 
-    def send_rules(self, sources: Sequence[Source]) -> None:
-        """Send all workers the rules in these files."""
+    def send_rules(self, sources: Sequence[Source], data: Sequence[DataFile]) -> None:
+        """Send all workers the rules in these files, and the data files that they name."""
         self._sources = sources
+        self._data = data
         for slot in self._slots:
             if not slot.silent:
                 self._send_rules(slot)
@@ -237,6 +243,11 @@ class Supervisor:
             slot.send("stop")
 
     def _send_rules(self, slot: WorkerSlot) -> None:
+        for file in self._data:
+            for start in range(0, len(file.text), _PIECE):
+                slot.send("data", file.path, text_of(file.text[start : start + _PIECE]))
+            if not file.text:
+                slot.send("data", file.path, "")
         slot.send("rules", [(source.path, text_of(source.text)) for source in self._sources])
 
     def _on_message(self, slot: WorkerSlot, message: Message) -> None:

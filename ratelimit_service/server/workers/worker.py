@@ -5,9 +5,9 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import uvloop
 
@@ -60,6 +60,17 @@ async def _work(end: socket.socket, handoff: socket.socket) -> int:
     return 0
 
 
+class _Rules(NamedTuple):
+    """The files of a book, as the parent has read them."""
+
+    sources: Sequence[Source]
+    data: Mapping[str, bytearray]
+
+    def read_data(self, path: str) -> bytes:
+        """The data file at this path; the parent has sent every one that the rules name."""
+        return bytes(self.data[path])
+
+
 class Worker:
     """The worker, from its start to its end."""
 
@@ -74,7 +85,7 @@ class Worker:
         assert isinstance(self._engine.transport, Http2Transport), "settings with another transport are refused"
         self._transport = self._engine.transport
         self._reporter = Reporter(self._engine)
-        self._sources: asyncio.Queue[Sequence[Source]] = asyncio.Queue()
+        self._rules: asyncio.Queue[_Rules] = asyncio.Queue()
         """Rules that are not loaded yet."""
         self._report_due = asyncio.Event()
         self._report_number = 0
@@ -118,10 +129,14 @@ class Worker:
         await self._channel.close()
 
     async def _read_messages(self) -> None:
+        data: dict[str, bytearray] = {}
         async for message in self._channel.messages():
             match message:
+                case ["data", path, piece]:  # of the rules that come next
+                    data.setdefault(path, bytearray()).extend(bytes_of(piece))
                 case ["rules", sources]:
-                    self._sources.put_nowait([Source(path, bytes_of(text)) for path, text in sources])
+                    self._rules.put_nowait(_Rules([Source(path, bytes_of(text)) for path, text in sources], data))
+                    data = {}
                 case ["call", number, body, timeout]:
                     self._engine.method.call(bytes_of(body), partial(self._reply, number), timeout)
                 case ["explain", number, body, _]:
@@ -151,14 +166,15 @@ class Worker:
         book: RuleBook | None = None
         ready = False
         while True:
-            sources = await self._sources.get()
-            while not self._sources.empty():
-                sources = self._sources.get_nowait()
-            if sources:
+            rules = await self._rules.get()
+            while not self._rules.empty():
+                rules = self._rules.get_nowait()
+            if rules.sources:
                 old = [] if book is None else [book]
-                book = await asyncio.to_thread(parse_rules, self._settings, sources, book)
+                book = await asyncio.to_thread(parse_rules, self._settings, rules.sources, book, rules.read_data)
                 self._engine.publish(book)
                 await asyncio.to_thread(free_books, old)
+            del rules  # or the bytes would stay until the next ones come
             if not ready:
                 ready = True
                 self._channel.send("ready")
