@@ -1,0 +1,201 @@
+"""`ratelimit rules test`: what requests get from the rules, checked against a table of cases."""
+
+import json
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import click
+
+from ratelimit_service.api.response import HeaderNames, ResponseEncoder
+from ratelimit_service.commands.cases import Case, read_cases
+from ratelimit_service.commands.run_cases import Mismatch, run_case
+from ratelimit_service.commands.sources import (
+    env_file_option,
+    merge_option,
+    read_book,
+    read_settings,
+    rules_flags,
+    rules_option,
+)
+from ratelimit_service.commands.terminal import GREEN, RED
+from ratelimit_service.errors import Problem, RulesError, StartError
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.rule import plural
+from ratelimit_service.rules.watch import read_sources
+from ratelimit_service.settings import Settings
+
+FAILED, BROKEN = 1, 2
+"""Exit codes: a case failed; the rules or a file of cases cannot be read."""
+
+
+@click.group(short_help="Test rules.")
+def command() -> None:
+    """Test rules."""
+
+
+class _Result(NamedTuple):
+    case: Case
+    mismatches: Sequence[Mismatch]
+
+
+@command.command(
+    "test",
+    epilog="""\b
+Examples:
+  ratelimit rules test config-tests --rules config
+  ratelimit rules test shop.yaml --rules config/shop.yaml --junit report.xml
+
+\b
+A file has cases, each with a request as for `ratelimit call`, and what it must get:
+  domain: shop
+  cases:
+    - request: login=ada
+      limit: 5 per minute
+      steps:
+        - {times: 5, answer: allowed}
+        - {answer: refused, until_reset: 60s}
+        - {after: 60s, answer: allowed}""",
+)
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@rules_option
+@env_file_option
+@merge_option
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@click.option(
+    "--junit",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the results to this file, as JUnit XML.",
+)
+def test(
+    *,
+    paths: Sequence[Path],
+    rules: Path | None,
+    env_file: Path | None,
+    merge_domains: bool,
+    as_json: bool,
+    junit: Path | None,
+) -> None:
+    """Test what requests get from the rules, by the cases of YAML files.
+
+    A FILE may be a folder: then all *.yaml and *.yml files in it. Each case begins with untouched counters in memory,
+    and its time passes only where it says `after`. The rules are those that serve would load, or those of --rules;
+    SHADOW_MODE and QUOTA_MODE have no effect. docs/testing.md describes the files.
+
+    Exits with 0 when all cases pass, 1 when one fails, 2 when the rules or a FILE are wrong.
+    """
+    settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file)
+    try:
+        cases = _read(paths)
+        book = read_book(settings)
+    except (RulesError, StartError) as error:
+        _exit_broken(error, as_json)
+    encoder = _encoder(settings)
+    results = [_Result(case, run_case(case, book, encoder)) for case in cases]
+    if as_json:
+        click.echo(json.dumps(_as_json(results), indent=2, ensure_ascii=False))
+    else:
+        for line in _lines(results, book, settings.rules_path):
+            click.echo(line)
+    if junit is not None:
+        try:
+            ET.ElementTree(_as_junit(results)).write(junit, encoding="utf-8", xml_declaration=True)
+        except OSError as error:
+            raise click.UsageError(f"{junit} cannot be written: {error.strerror}") from error
+    if any(result.mismatches for result in results):
+        sys.exit(FAILED)
+
+
+def _read(paths: Sequence[Path]) -> list[Case]:
+    problems: list[Problem] = []
+    cases: list[Case] = []
+    for path in paths:
+        try:
+            for source in read_sources(path):
+                cases += read_cases(source)
+        except RulesError as error:
+            problems += error.problems
+    if problems:
+        raise RulesError(problems)
+    return cases
+
+
+def _encoder(settings: Settings) -> ResponseEncoder:
+    names = HeaderNames(settings.limit_limit_header, settings.limit_remaining_header, settings.limit_reset_header)
+    return ResponseEncoder(headers=names if settings.limit_response_headers_enabled else None, dynamic_metadata=True)
+
+
+def _exit_broken(error: RulesError | StartError, as_json: bool) -> NoReturn:
+    problems = error.problems if isinstance(error, RulesError) else [Problem("", 0, 0, str(error))]
+    if as_json:
+        click.echo(json.dumps({"errors": [problem._asdict() for problem in problems]}, indent=2, ensure_ascii=False))
+    else:
+        click.echo(error if isinstance(error, RulesError) else f"ratelimit: {error}", err=True)
+    sys.exit(BROKEN)
+
+
+def _lines(results: Sequence[_Result], book: RuleBook, rules: Path) -> Iterator[str]:
+    for result in results:
+        verdict = RED("FAIL") if result.mismatches else GREEN("ok  ")
+        yield f"{verdict} {_place(result.case)}  {printable(result.case.name)}"
+        for mismatch in result.mismatches:
+            what, expected, got, *by = _diff(result.case, mismatch)
+            yield from (f"       {line}" for line in (what, RED(expected), GREEN(got), *by))
+    failed = sum(bool(result.mismatches) for result in results)
+    counts = f"{plural(len(results) - failed, 'case')} passed, {failed:,} failed"
+    yield f"{(RED if failed else GREEN)(counts)} ({plural(len(book.rules), 'rule')} of {rules})"
+
+
+def _diff(case: Case, mismatch: Mismatch) -> Iterator[str]:
+    where = "" if mismatch.line == case.line else f" in the step at {case.path}:{mismatch.line}"
+    yield printable(f"{mismatch.what}{where}")
+    yield printable(f"- expected {mismatch.expected}")
+    yield printable(f"+ got      {mismatch.got}")
+    if mismatch.rule:
+        yield printable(f"  ({mismatch.rule})")
+
+
+def _place(case: Case) -> str:
+    return f"{case.path}:{case.line}:{case.column}"
+
+
+def _as_json(results: Sequence[_Result]) -> dict[str, Any]:
+    failed = sum(bool(result.mismatches) for result in results)
+    return {
+        "passed": len(results) - failed,
+        "failed": failed,
+        "cases": [
+            {
+                "file": case.path,
+                "line": case.line,
+                "column": case.column,
+                "name": case.name,
+                "passed": not mismatches,
+                "mismatches": [mismatch._asdict() for mismatch in mismatches],
+            }
+            for case, mismatches in results
+        ],
+    }
+
+
+def _as_junit(results: Sequence[_Result]) -> ET.Element:
+    """The results as JUnit's XML, which CI systems read: a suite for each file."""
+    root = ET.Element("testsuites")
+    for path, group in groupby(results, key=lambda result: result.case.path):
+        some = list(group)
+        failed = sum(bool(result.mismatches) for result in some)
+        suite = ET.SubElement(root, "testsuite", name=path, tests=f"{len(some)}", failures=f"{failed}")
+        for case, mismatches in some:
+            found = ET.SubElement(
+                suite, "testcase", name=printable(case.name), classname=path, file=path, line=f"{case.line}"
+            )
+            if mismatches:
+                first = mismatches[0]
+                message = printable(f"{first.what}: expected {first.expected}, got {first.got}")
+                failure = ET.SubElement(found, "failure", message=message)
+                failure.text = "\n".join(line for each in mismatches for line in _diff(case, each))
+    return root

@@ -1,0 +1,175 @@
+"""Runs the cases of `ratelimit rules test` by the service's own limiter, with counters in memory and a set clock."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.json_format import MessageToDict
+
+from ratelimit_service.api.explanation import EXPLAIN, decode_explanation
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
+from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explanation
+from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.api.request import decode
+from ratelimit_service.api.response import ResponseEncoder
+from ratelimit_service.commands.cases import Case, Expected, Step
+from ratelimit_service.commands.request import as_message
+from ratelimit_service.errors import RpcError
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.expected import limits_in_words
+from ratelimit_service.rules.rule import Rule, entries_in_words
+from ratelimit_service.stores.memory import MemoryStore
+
+_MOST_COUNTERS: Final = 100_000
+
+
+class Mismatch(NamedTuple):
+    """Something that a request did not get."""
+
+    line: int
+    """Of the step in the file."""
+    what: str
+    """What was expected of which descriptor: `limit`, `rule of user=ada`."""
+    expected: str
+    got: str
+    rule: str
+    """The rule that applied to the descriptor, with its place; empty when what differs is not of one."""
+
+
+def run_case(case: Case, book: RuleBook, encoder: ResponseEncoder) -> list[Mismatch]:
+    """What the first step that fails did not get; empty when the case passes."""
+    world = _World(case.at, book, encoder)
+    return next((found for step in case.steps if (found := world.run(step))), [])
+
+
+class _Answer(NamedTuple):
+    """What a request got."""
+
+    message: RateLimitResponse
+    explanation: Explanation
+    rules: Sequence[Sequence[Rule]]
+    """The rules that apply to each descriptor."""
+
+
+class _World:
+    """A service with untouched counters, whose time passes only between steps."""
+
+    def __init__(self, at: int, book: RuleBook, encoder: ResponseEncoder) -> None:
+        self._now = at
+        self._limiter = Limiter(MemoryStore(_MOST_COUNTERS, self._clock))
+        self._limiter.book = book
+        self._method = ShouldRateLimit(self._limiter, encoder)
+
+    def _clock(self) -> int:
+        return self._now
+
+    def run(self, step: Step) -> list[Mismatch]:
+        """What the step did not get."""
+        self._now += step.after
+        body = as_message(step.domain, step.descriptors).SerializeToString() + EXPLAIN
+        try:
+            rules = self._rules(body)
+            for number in range(1, step.times):
+                if found := list(_answer_differs(step, self._send(body, rules), number)):
+                    return found
+            answer = self._send(body, rules)
+        except RpcError as error:
+            return [Mismatch(step.line, "answer", "a response", f"{error.status.name}: {error.message}", "")]
+        return [*_answer_differs(step, answer, step.times), *_differs(step, answer)]
+
+    def _rules(self, body: bytes) -> Sequence[Sequence[Rule]]:
+        hits = self._limiter.plan(decode(body)).verdict.hits
+        return [[] if hit is None else [hit.rule, *(beside.rule for beside in hit.beside)] for hit in hits]
+
+    def _send(self, body: bytes, rules: Sequence[Sequence[Rule]]) -> _Answer:
+        replies: list[bytes | RpcError] = []
+        self._method.call(body, replies.append)
+        [reply] = replies
+        if isinstance(reply, RpcError):
+            raise reply
+        return _Answer(RateLimitResponse.FromString(reply), decode_explanation(reply), rules)
+
+
+_ANSWERS: Final = {RateLimitResponse.OK: "allowed", RateLimitResponse.OVER_LIMIT: "refused"}
+
+
+def _answer_differs(step: Step, answer: _Answer, number: int) -> Iterator[Mismatch]:
+    expected, got = step.expected.answer, _ANSWERS[answer.message.overall_code]
+    if expected is not None and expected != got:
+        what = "answer" if step.times == 1 else f"answer to request {number:,} of {step.times:,}"
+        yield Mismatch(step.line, what, expected, got, "; ".join(_places(answer)))
+
+
+_OK: Final = RateLimitResponse.OK
+
+
+def _differs(step: Step, answer: _Answer) -> Iterator[Mismatch]:
+    """How the last response differs from what is expected, except for the answer itself."""
+    expected, message = step.expected, answer.message
+    places = _places(answer)
+    for index, status in enumerate(message.statuses):
+        of = f" of {entries_in_words(step.descriptors[index].entries)}" if len(message.statuses) > 1 else ""
+        for what, want, agrees, got in _of_descriptor(expected, index, answer, status):
+            if not agrees:
+                yield Mismatch(step.line, f"{what}{of}", want, got, places[index])
+    headers = {header.key.lower(): header.value for header in message.response_headers_to_add}
+    for name, value in (expected.headers or {}).items():
+        if headers.get(name) != value:
+            yield Mismatch(step.line, f"header {name}", _or_none(value), _or_none(headers.get(name)), "")
+    metadata = _metadata(message)
+    for name, value in (expected.metadata or {}).items():
+        if metadata.get(name) != value:
+            yield Mismatch(step.line, f"metadata {name}", f"{value}", _or_none(metadata.get(name)), "")
+
+
+def _of_descriptor(
+    expected: Expected, index: int, answer: _Answer, status: RateLimitResponse.DescriptorStatus
+) -> Iterator[tuple[str, str, bool, str]]:
+    """Of each expectation: what, the value expected, whether the descriptor got it, and what it got."""
+    rules = answer.rules[index]
+    if expected.limit is not None and (limit := expected.limit[index]) is not None:
+        yield "limit", limit.text, limit.fits(rules), limits_in_words(rules)
+    if expected.rule is not None and (rule := expected.rule[index]) is not None:
+        names = {name for each in rules for name in _names(each)}
+        yield "rule", rule, rule in names, _path(rules[0]) if rules else "none"
+    if expected.denied is not None and (denied := expected.denied[index]) is not None:
+        got = status.code != _OK
+        yield "denied", _flag(denied), denied is got, _flag(got)
+    if expected.remaining is not None and (remaining := expected.remaining[index]) is not None:
+        yield "remaining", f"{remaining}", remaining == status.limit_remaining, f"{status.limit_remaining}"
+    if expected.until_reset is not None and (until := expected.until_reset[index]) is not None:
+        seconds = status.duration_until_reset.seconds
+        yield "until_reset", f"{until}s", until == seconds, f"{seconds}s"
+
+
+def _names(rule: Rule) -> Iterator[str]:
+    """What a case may call the rule: its path with the domain or without, or its name."""
+    yield _path(rule)
+    yield ".".join(rule.path[1:])
+    if rule.path_suffix:
+        yield ".".join(rule.path[: -len(rule.path_suffix)])
+        yield ".".join(rule.path[1 : -len(rule.path_suffix)])
+    if rule.name:
+        yield rule.name
+
+
+def _path(rule: Rule) -> str:
+    return ".".join(rule.path)
+
+
+def _places(answer: _Answer) -> Sequence[str]:
+    """For each descriptor its rule with the place, or why it has none."""
+    return [each.unmatched or f"{each.rule}, {each.place}".strip(", ") for each in answer.explanation.descriptors]
+
+
+def _metadata(message: RateLimitResponse) -> Mapping[str, Any]:
+    found = MessageToDict(message.dynamic_metadata).get("metadata", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _or_none(value: object) -> str:
+    return "none" if value is None else f"{value}"

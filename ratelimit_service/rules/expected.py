@@ -1,0 +1,135 @@
+"""What a descriptor is expected to be limited to, as the files of `ratelimit rules test` say it.
+
+In words, `5 per minute`, or of a list of limits `10 per second, 1000 per day`; `none`, `unlimited`, `denied`; or as a
+map of the options that a rule must have, as in `rate_limit`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from ratelimit_service.model import MAX_REQUESTS, Limit
+from ratelimit_service.rules.document import YamlMap, YamlNode
+from ratelimit_service.rules.options import BY_MAP, NAME, Excess, MapType, read_options
+from ratelimit_service.rules.report import Report, quoted
+from ratelimit_service.rules.rule import Rule, counting_in_words, limit_in_words
+from ratelimit_service.rules.window import Window, read_window
+
+
+class ExpectedLimit(NamedTuple):
+    """The limits of a descriptor: none, unlimited, or these."""
+
+    text: str
+    """As the file says it."""
+    counts: Sequence[tuple[int, int]] | None = None
+    """The requests and the windows of the limits, in any order."""
+    options: Mapping[str, Any] | None = None
+    """The options of the only limit."""
+
+    def fits(self, rules: Sequence[Rule]) -> bool:
+        """Whether these are the rules of the descriptor; no rules: nothing limits it."""
+        if self.options is not None:
+            return len(rules) == 1 and all(_agrees(rules[0], *each) for each in self.options.items())
+        if self.counts is not None:
+            limits = [rule.limit for rule in rules]
+            return sorted(self.counts) == sorted((limit.requests, limit.window) for limit in limits if limit)
+        return self.text == _kind(rules)
+
+
+def limits_in_words(rules: Sequence[Rule]) -> str:
+    """What limits a descriptor, as an explanation says it: `none`, or `5 requests per minute (token bucket)`."""
+    if not rules:
+        return _NONE
+    texts = []
+    for rule in rules:
+        counting = ", ".join(counting_in_words(rule))
+        texts.append(limit_in_words(rule.limit) + (f" ({counting})" if counting else ""))
+    return ", ".join(texts)
+
+
+def read_limits(node: YamlNode, key: str, report: Report) -> ExpectedLimit | None:
+    """The limits that a file expects."""
+    if isinstance(node, YamlMap):
+        return _read_options(node, key, report)
+    text = NAME.read(node, key, report)
+    if text is None:
+        return None
+    if text in _KINDS:
+        return ExpectedLimit(text)
+    counts = []
+    for part in _COMMA.split(text):
+        match = _LIMIT.fullmatch(part.strip())
+        window = read_window(match[2]) if match else None
+        if (
+            match is None
+            or window is None
+            or window.problem
+            or (requests := int(match[1].replace(",", ""))) > MAX_REQUESTS
+        ):
+            what = f"no limit such as 5 per minute or 100 per 5 minutes, and not one of {', '.join(_KINDS)}"
+            report.add(node, f"{key} {quoted(part.strip())} is {what}")
+            return None
+        counts.append((requests, window.microseconds))
+    return ExpectedLimit(text, counts)
+
+
+def _read_options(node: YamlMap, key: str, report: Report) -> ExpectedLimit:
+    options = read_options(node, MapType.RATE_LIMIT, report)
+    for name in options.keys() & _NOT_COMPARED:
+        report.add(node.fields[name].key, f"{key} cannot be compared by {name}")
+    multiplier = options.pop("unit_multiplier", None)
+    window: Window | None = options.get("unit")
+    if window is not None:
+        options["unit"] = Window(window.unit, multiplier or window.times).microseconds
+    elif multiplier is not None:
+        report.add(node.fields["unit_multiplier"].key, f"{key} has a unit_multiplier without a unit")
+    text = ", ".join(f"{name}: {getattr(field.value, 'text', '…')}" for name, field in node.fields.items())
+    return ExpectedLimit(text, options=options)
+
+
+_NONE: Final = "none"
+_KINDS: Final = (_NONE, "unlimited", "denied")
+_COMMA: Final = re.compile(r",(?!(?<=[0-9],)[0-9]{3})")
+"""Between two limits, and not the one of `1,000`."""
+_LIMIT: Final = re.compile(r"([0-9]{1,10}(?:[_,][0-9]{3}){0,3}) *(?:requests? *)?(?:per|/) *(\S.*)")
+_NOT_COMPARED: Final = frozenset({"replaces"})
+
+
+def _kind(rules: Sequence[Rule]) -> str:
+    if not rules:
+        return _NONE
+    return "" if rules[0].limit is not None else "unlimited"
+
+
+def _agrees(rule: Rule, key: str, value: Any) -> bool:
+    """Whether the rule is as if its option `key` had this value."""
+    option = BY_MAP[MapType.RATE_LIMIT][key]
+    limit = rule.limit
+    if option.rule_field:
+        return bool(getattr(rule, option.rule_field) == value)
+    if key == "unlimited":
+        return (limit is None) is value
+    return limit is not None and _limit_agrees(rule, limit, key, value)
+
+
+def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
+    found: object
+    match key:
+        case "unit":
+            found = limit.window
+        case "requests_per_unit":
+            found = limit.requests
+        case "algorithm":
+            found = rule.algorithm.name
+        case "burst":
+            found = limit.burst or limit.requests
+        case "anchor":
+            found = "first_request" if limit.first_request else "calendar"
+        case "count_refused":
+            found = limit.count_refused
+        case "exceed":
+            excess: Excess = value
+            found, value = limit.exceed, excess.of(limit.requests)
+        case _:
+            found = getattr(limit, BY_MAP[MapType.RATE_LIMIT][key].limit_field)
+    return bool(found == value)
