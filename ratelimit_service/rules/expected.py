@@ -12,7 +12,7 @@ from ratelimit_service.model import MAX_REQUESTS, Limit
 from ratelimit_service.rules.document import YamlMap, YamlNode
 from ratelimit_service.rules.options import BY_MAP, NAME, Excess, MapType, read_options
 from ratelimit_service.rules.report import Report, quoted
-from ratelimit_service.rules.rule import Rule, counting_in_words, limit_in_words
+from ratelimit_service.rules.rule import Rule, counting_in_words, rule_in_words
 from ratelimit_service.rules.window import Window, read_window
 
 
@@ -43,7 +43,7 @@ def limits_in_words(rules: Sequence[Rule]) -> str:
     texts = []
     for rule in rules:
         counting = ", ".join(counting_in_words(rule))
-        texts.append(limit_in_words(rule.limit) + (f" ({counting})" if counting else ""))
+        texts.append(rule_in_words(rule) + (f" ({counting})" if counting else ""))
     return ", ".join(texts)
 
 
@@ -98,7 +98,9 @@ _NOT_COMPARED: Final = frozenset({"replaces"})
 def _kind(rules: Sequence[Rule]) -> str:
     if not rules:
         return _NONE
-    return "" if rules[0].limit is not None else "unlimited"
+    if rules[0].limit is not None:
+        return ""
+    return "denied" if rules[0].deny else "unlimited"
 
 
 def _agrees(rule: Rule, key: str, value: Any) -> bool:
@@ -107,8 +109,8 @@ def _agrees(rule: Rule, key: str, value: Any) -> bool:
     limit = rule.limit
     if option.rule_field:
         return bool(getattr(rule, option.rule_field) == value)
-    if key == "unlimited":
-        return (limit is None) is value
+    if key in {"unlimited", "allow"}:
+        return (limit is None and not rule.deny) is value
     return limit is not None and _limit_agrees(rule, limit, key, value)
 
 

@@ -29,6 +29,8 @@ descriptors:
           - {unit: day, requests_per_unit: 1000, name: daily}
   - key: office
     rate_limit: {unlimited: true}
+  - key: blocked
+    rate_limit: {deny: true}
   - key: vip
     rate_limit: {unit: day, requests_per_unit: 9, replaces: [{name: users}]}
 """
@@ -73,6 +75,9 @@ def test_the_examples_pass_their_tests() -> None:
         "request: plan=free user=ada\nlimit: 10 requests per second,1,000 requests per day",
         "request: office=x\nlimit: unlimited",
         "request: office=x\nlimit: {unlimited: true}",
+        "request: office=x\nlimit: {allow: true, deny: false}",
+        "request: blocked=x\nlimit: denied\nanswer: refused",
+        "request: blocked=x\nlimit: {deny: true, unlimited: false}",
         "request: other=x\nlimit: none",
         "request: user=ada + vip=ada\nlimit: [none, 9 per day]",
         "request: user=ada + other=x\nlimit: [~, none]",
@@ -104,7 +109,7 @@ def test_a_case_passes_that_says_what_the_rules_do(tmp_path: Path, text: str) ->
     result = run(tmp_path, case(text))
 
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[-1] == f"1 case passed, 0 failed (6 rules of {tmp_path}/rules)"
+    assert result.stdout.splitlines()[-1] == f"1 case passed, 0 failed (7 rules of {tmp_path}/rules)"
 
 
 @pytest.mark.parametrize(
@@ -115,6 +120,9 @@ def test_a_case_passes_that_says_what_the_rules_do(tmp_path: Path, text: str) ->
         ("request: user=ada\nlimit: none", "limit", "none", "5 requests per minute"),
         ("request: user=ada\nlimit: unlimited", "limit", "unlimited", "5 requests per minute"),
         ("request: office=x\nlimit: none", "limit", "none", "unlimited"),
+        ("request: office=x\nlimit: denied", "limit", "denied", "unlimited"),
+        ("request: blocked=x\nlimit: unlimited", "limit", "unlimited", "always denied"),
+        ("request: blocked=x\nlimit: {allow: true}", "limit", "allow: true", "always denied"),
         ("request: office=x\nlimit: 5 per day", "limit", "5 per day", "unlimited"),
         ("request: office=x\nlimit: {unit: day}", "limit", "unit: day", "unlimited"),
         ("request: other=x\nlimit: 5 per day", "limit", "5 per day", "none"),
