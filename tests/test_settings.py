@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ratelimit_service.errors import SettingsError
 from ratelimit_service.settings import FLAGS, SETTINGS, Settings, load_settings
-from ratelimit_service.settings.fields import Backend, LogFormat, LogLevel
+from ratelimit_service.settings.fields import Backend, LogFormat, LogLevel, Section
 from ratelimit_service.settings.go_syntax import (
     read_address,
     read_bool,
@@ -535,6 +535,54 @@ def test_secrets_are_never_shown() -> None:
 
     assert len(warnings) == 2
     assert "hunter2" not in repr(settings) + str(settings) + "".join(warnings)
+
+
+GOOD_KEY = "0123456789abcdef0123456789abcdef"
+
+
+def test_the_key_of_digests_is_never_shown(tmp_path: Path) -> None:
+    """Neither when it is good nor when it is wrong, wherever it comes from."""
+    file = tmp_path / "key"
+    file.write_text("hunter2\n")
+    short = "has fewer than 32 characters; `openssl rand -hex 32` makes a good one"
+
+    assert problems_of({"HASH_KEY": "hunter2"}) == (f"HASH_KEY: {short}",)
+    assert problems_of({"HASH_KEY_FILE": str(file)}) == (f"HASH_KEY_FILE: {short}",)
+    assert GOOD_KEY not in repr(load_settings({"HASH_KEY": GOOD_KEY})[0])
+
+
+def test_the_key_of_digests_may_stand_in_a_file(tmp_path: Path) -> None:
+    """White space around it is not part of it."""
+    file = tmp_path / "key"
+    file.write_text(f" {GOOD_KEY}\n")
+
+    assert load_settings({"HASH_KEY_FILE": str(file)})[0].hash_key.get_secret_value() == GOOD_KEY
+    assert load_settings({"HASH_KEY": GOOD_KEY, "HASH_KEY_FILE": ""})[0].hash_key.get_secret_value() == GOOD_KEY
+    assert load_settings({"HASH_KEY_FILE": str(file)}, section=Section.RULES)[0].hash_key.get_secret_value() == GOOD_KEY
+
+
+def test_a_file_of_the_key_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    """The start ends: without the key rules would be refused later."""
+    file = tmp_path / "key"
+    (tmp_path / "folder").mkdir()
+    missing = tmp_path / "missing"
+
+    assert problems_of({"HASH_KEY_FILE": str(missing)}) == (
+        f'HASH_KEY_FILE: "{missing}" cannot be read: No such file or directory',
+    )
+    (problem,) = problems_of({"HASH_KEY_FILE": str(tmp_path / "folder")})
+    assert "it is a folder" in problem
+    for content, wrong in (
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"\xff" * 32, "cannot be read: it is not UTF-8"),
+        (b"k" * 4097, "is larger than 4096 bytes"),
+    ):
+        file.write_bytes(content)
+        assert problems_of({"HASH_KEY_FILE": str(file)}) == (f'HASH_KEY_FILE: "{file}" {wrong}',)
+    assert problems_of({"HASH_KEY_FILE": str(file), "HASH_KEY": GOOD_KEY}) == (
+        "HASH_KEY_FILE: contradicts HASH_KEY: take one of them away",
+    )
 
 
 # Go's syntax

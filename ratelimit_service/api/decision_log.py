@@ -1,6 +1,7 @@
 """The debug log of decisions: one line for each descriptor, with the rule, the decision, and what is left.
 
-Text from clients is shortened and escaped. Headers of calls are not logged: they do not come here.
+Text from clients is shortened and escaped, and digests stand in place of secret values. Headers of calls are not
+logged: they do not come here.
 """
 
 import logging
@@ -36,7 +37,7 @@ def with_decisions_logged(encode: Encode, limiter: Limiter) -> Encode:
     return encode_and_log
 
 
-def log_failure(body: bytes, error: RpcError) -> None:
+def log_failure(body: bytes, error: RpcError, limiter: Limiter) -> None:
     """Log a request that ends with an error."""
     if not log.isEnabledFor(logging.DEBUG):
         return
@@ -45,14 +46,15 @@ def log_failure(body: bytes, error: RpcError) -> None:
     except RpcError:
         request_text = f"{len(body)} bytes"
     else:
-        descriptors = " + ".join(quoted_entries(descriptor.entries) for descriptor in request.descriptors)
+        shown = [limiter.shown(request.domain, descriptor.entries) for descriptor in request.descriptors]
+        descriptors = " + ".join(map(quoted_entries, shown))
         request_text = f"{quoted(request.domain)} {descriptors}"
     log.debug("no decision: %s: %s, %s", request_text, error.status.name, error.message)
 
 
 def _decisions(verdict: Verdict, request: Request, limiter: Limiter) -> Iterator[str]:
     for descriptor, hit in zip(request.descriptors, verdict.hits, strict=True):
-        request_text = f"{quoted(request.domain)} {quoted_entries(descriptor.entries)}"
+        request_text = f"{quoted(request.domain)} {quoted_entries(limiter.shown(request.domain, descriptor.entries))}"
         if hit is not None:
             yield f"{request_text}: {_decision(hit)}"
         elif limiter.book is not None:

@@ -124,7 +124,7 @@ class ShouldRateLimit:
     def _finish(self, body: bytes, reply: Reply, started: int, verdict: Verdict | RpcError) -> None:
         try:
             if isinstance(verdict, RpcError):
-                log_failure(body, verdict)
+                log_failure(body, verdict, self._limiter)
                 response: bytes | RpcError = verdict
             else:
                 response = self._encode(verdict, body)

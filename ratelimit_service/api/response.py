@@ -4,7 +4,7 @@ Protobuf's format is written by hand, and what is the same in all responses is e
 time of the generated class. A property test compares the result with that class.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.struct_pb2 import Struct
@@ -13,7 +13,7 @@ from ratelimit_service.api.explanation import encode_explanation
 from ratelimit_service.api.request import decode
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Descriptor, Limit, Request
-from ratelimit_service.rules.rule import Rule
+from ratelimit_service.rules.rule import Entries, Rule
 from ratelimit_service.stores.hit import NO_LIMIT, ZERO_LIMIT, Hit
 from ratelimit_service.system.clock import SECOND
 
@@ -79,11 +79,25 @@ class HeaderNames(NamedTuple):
     reset: str
 
 
-class ResponseEncoder:
-    """Encodes verdicts; `headers` adds response headers, `dynamic_metadata` adds metadata for Envoy's filters."""
+Shown = Callable[[str, Entries], Entries]
+"""The entries of a request for a domain as they may be shown."""
 
-    def __init__(self, *, headers: HeaderNames | None = None, dynamic_metadata: bool = False) -> None:
+
+class ResponseEncoder:
+    """Encodes verdicts; `headers` adds response headers, `dynamic_metadata` adds metadata for Envoy's filters.
+
+    The metadata have the entries of the request as `shown` returns them.
+    """
+
+    def __init__(
+        self,
+        *,
+        headers: HeaderNames | None = None,
+        dynamic_metadata: bool = False,
+        shown: Shown = lambda _, entries: entries,
+    ) -> None:
         self._headers = headers
+        self._shown = shown
         self._dynamic_metadata = dynamic_metadata
         self._starts: dict[Rule, tuple[bytes, bytes]] = {}
 
@@ -120,9 +134,8 @@ class ResponseEncoder:
             if hit is not None:
                 parts += _response_headers(self._headers, hit)
         if self._dynamic_metadata:
-            parts.append(
-                _field(_DYNAMIC_METADATA, dynamic_metadata(verdict, decode(body)).SerializeToString(deterministic=True))
-            )
+            metadata = dynamic_metadata(verdict, decode(body), self._shown)
+            parts.append(_field(_DYNAMIC_METADATA, metadata.SerializeToString(deterministic=True)))
         if verdict.unmatched is not None:
             parts.append(encode_explanation(verdict.hits, verdict.unmatched))
         return b"".join(parts)
@@ -164,11 +177,13 @@ def _response_headers(names: HeaderNames, hit: Hit) -> Iterable[bytes]:
         yield _field(_RESPONSE_HEADER, header)
 
 
-def dynamic_metadata(verdict: Verdict, request: Request) -> Struct:
+def dynamic_metadata(verdict: Verdict, request: Request, shown: Shown) -> Struct:
     """The request, and the `metadata` of the rules that were not over their limit."""
     described: dict[str, Any] = {
         "domain": request.domain,
-        "descriptors": [_describe(descriptor) for descriptor in request.descriptors],
+        "descriptors": [
+            _describe(descriptor, shown(request.domain, descriptor.entries)) for descriptor in request.descriptors
+        ],
     }
     if request.hits_addend:
         described["hitsAddend"] = request.hits_addend
@@ -183,8 +198,8 @@ def dynamic_metadata(verdict: Verdict, request: Request) -> Struct:
     return message
 
 
-def _describe(descriptor: Descriptor) -> dict[str, Any]:
-    described: dict[str, Any] = {"entries": [f"{key}={value}" for key, value in descriptor.entries]}
+def _describe(descriptor: Descriptor, shown: Entries) -> dict[str, Any]:
+    described: dict[str, Any] = {"entries": [f"{key}={value}" for key, value in shown]}
     limit = descriptor.override
     if limit is not None:
         requests = f"requests_per_unit:{limit.requests} " if limit.requests else ""

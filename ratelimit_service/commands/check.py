@@ -15,6 +15,7 @@ from ratelimit_service.rules.lint import KINDS, lint
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.rule import plural
+from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.watch import ensure_exists, read_sources
 from ratelimit_service.settings import Section
 
@@ -60,7 +61,8 @@ def command(
         ensure_exists(settings.rules_path)
     elif rules is not None:
         raise click.UsageError("--rules says where rules are when no PATH does: leave one of them out")
-    book, errors = _load(paths or [settings.rules_path], settings.merge_domain_config)
+    hash_value = HashValue(settings.hash_key.get_secret_value())
+    book, errors = _load(paths or [settings.rules_path], settings.merge_domain_config, hash_value)
     warnings = [] if book is None else [warning for warning in lint(book) if warning.kind not in ignored]
     if as_json:
         click.echo(json.dumps(_findings(book, errors, warnings), indent=2, ensure_ascii=False))
@@ -76,7 +78,7 @@ def command(
         sys.exit(1)
 
 
-def _load(paths: Sequence[Path], merge_domains: bool) -> tuple[RuleBook | None, list[Problem]]:
+def _load(paths: Sequence[Path], merge_domains: bool, hash_value: HashValue) -> tuple[RuleBook | None, list[Problem]]:
     sources: dict[str, Source] = {}
     errors: list[Problem] = []
     for path in paths:
@@ -86,7 +88,7 @@ def _load(paths: Sequence[Path], merge_domains: bool) -> tuple[RuleBook | None, 
         except RulesError as error:
             errors += error.problems
     try:
-        book = parse(list(sources.values()), merge_domains=merge_domains)
+        book = parse(list(sources.values()), merge_domains=merge_domains, hash_value=hash_value)
     except RulesError as error:
         return None, errors + list(error.problems)
     return (None if errors else book), errors

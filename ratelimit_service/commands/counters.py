@@ -53,7 +53,8 @@ class Selection:
 
     def __str__(self) -> str:
         if self.entries:
-            return f"{_entries_in_words(self.entries)} in domain {printable(self.domain)}"
+            shown = self.book.shown(self.domain, self.entries)
+            return f"{_entries_in_words(shown)} in domain {printable(self.domain)}"
         if self.rules:
             return ", ".join(printable(".".join(rule.path)) for rule in self.rules)
         return f"domain {printable(self.domain)}"
@@ -205,7 +206,8 @@ def _select(
     limiting = [rule for rule in matched if rule.limit is not None and (not names or rule in named)]
     if names and not limiting:
         called = " ".join(names)
-        raise click.UsageError(f"{called} does not limit {_entries_in_words(entries)}; `ratelimit explain` tells why")
+        shown = _entries_in_words(book.shown(domain, entries))
+        raise click.UsageError(f"{called} does not limit {shown}; `ratelimit explain` tells why")
     return Selection(settings, book, domain, entries, limiting, bool(names))
 
 

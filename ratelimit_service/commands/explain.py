@@ -113,12 +113,16 @@ def _explain_here(
     explained = explain(book, Request(domain, asked))
     found = explanation_as_json(explained)
     if settings.backend_type is Backend.REDIS:
-        found["store"] = uvloop.run(_add_states(settings, book, explained, found))
+        found["store"] = uvloop.run(_add_states(settings, book, asked, explained, found))
     return found
 
 
 async def _add_states(
-    settings: Settings, book: RuleBook, explained: RequestExplanation, found: dict[str, Any]
+    settings: Settings,
+    book: RuleBook,
+    asked: Sequence[Descriptor],
+    explained: RequestExplanation,
+    found: dict[str, Any],
 ) -> dict[str, str]:
     """Add to each rule the state of its counter; returns the store's name, and why it is unavailable, if it is."""
     from ratelimit_service.stores.redis.counters import Counters
@@ -126,7 +130,7 @@ async def _add_states(
     async with aclosing(Counters(settings, book)) as counters:
         try:
             for index, number, matched in charged_rules(explained):
-                rule, entries = matched.rule, explained.descriptors[index].entries
+                rule, entries = matched.rule, asked[index].entries
                 [batch] = await counters.of_descriptor(explained.domain, entries, [rule], overriding=False)
                 # The counter of a limit that came with a request has no rule in the book; here the rule is known.
                 batch = batch._replace(counters=[counter._replace(rule=rule) for counter in batch.counters])

@@ -8,8 +8,10 @@ import click
 
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.watch import ensure_exists, read_sources
 from ratelimit_service.settings import Section, Settings, default_env_file, load_settings
+from ratelimit_service.settings.fields import Backend
 
 env_file_option = click.option(
     "--env-file",
@@ -43,6 +45,12 @@ def rules_flags(rules: Path | None, *, merge_domains: bool) -> dict[str, object]
 
 
 def read_book(settings: Settings) -> RuleBook:
-    """The rules that a service with these settings would load; StartError if they do not exist."""
+    """The rules that a service with these settings would load, for a command; StartError if they do not exist.
+
+    A digest in place of a secret value stands for that value.
+    """
     ensure_exists(settings.rules_path)
-    return parse(read_sources(settings.rules_path), merge_domains=settings.merge_domain_config)
+    key = settings.hash_key.get_secret_value()
+    hash_value = HashValue(key, keep_digests=True) if key or settings.backend_type is Backend.MEMORY else None
+    sources = read_sources(settings.rules_path)
+    return parse(sources, merge_domains=settings.merge_domain_config, hash_value=hash_value)

@@ -10,6 +10,7 @@ from ratelimit_service.limiter.plan import Plan, Planner
 from ratelimit_service.limiter.verdict import Verdict, tightest_of
 from ratelimit_service.model import ByPolicy, Cancel, Request
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.rule import Entries
 from ratelimit_service.stores.hit import Hit, spare
 from ratelimit_service.stores.store import Store
 from ratelimit_service.telemetry.latency import Latency
@@ -80,6 +81,12 @@ class Limiter:
         if self._book is None:
             raise RpcError(Status.UNAVAILABLE, "no rate limit configuration loaded")
         return self._planner.plan(request, self._book, self.edition)
+
+    def shown(self, domain: str, entries: Entries) -> Entries:
+        """The entries as logs and responses may show them; while there are no rules, none of the values."""
+        if self._book is None:
+            return tuple([(key, "...") for key, _ in entries])
+        return self._book.shown(domain, entries)
 
     def count_unplanned(self) -> None:
         """Count a request that ends with an error before it has a plan."""

@@ -176,7 +176,8 @@ class Planner:
             return book.match(domain, descriptor.entries)
         entries = descriptor.entries
         near = near_threshold(limit.requests, self._near_ratio)
-        return book.overriding(domain, entries, limit, near, self._overrides.of(override_path(domain, entries)))
+        tally = self._overrides.of(override_path(domain, book.shown(domain, entries)))
+        return book.overriding(domain, entries, limit, near, tally)
 
 
 def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook) -> Sequence[str]:

@@ -13,6 +13,7 @@ from ratelimit_service.model import Limit
 from ratelimit_service.rules.data_files import DataFile
 from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Place, Rule
+from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.telemetry.tally import Tally
 
 
@@ -84,10 +85,10 @@ class Node:
         self.key_only = key_only
         """Whether its descriptor has a key, but no value."""
 
-    def child(self, key: str, value: str) -> "Node | None":
-        """The child that an entry matches, as in `RuleBook.match`."""
+    def child(self, key: str, value: str, secrets: Secrets) -> "Node | None":
+        """The child that an entry matches, as in `RuleBook.match`. A secret value's own child has its digest's name."""
         composite = f"{key}_{value}"
-        found = self.children.get(composite)
+        found = self.children.get(secrets.exact_name(key, value) if secrets.keys else composite)
         if found is None and self.wildcards is not None:
             found = self.wildcards.find(composite)
         return self.children.get(key) if found is None else found
@@ -96,12 +97,18 @@ class Node:
 class Domain(Node):
     """The root of a domain's tree, with the options of the domain."""
 
-    __slots__ = ("together",)
+    __slots__ = ("secrets", "together")
 
     def __init__(
-        self, children: Mapping[str, Node], place: Place | None = None, *, together: Sequence[Place] = ()
+        self,
+        children: Mapping[str, Node],
+        place: Place | None = None,
+        *,
+        together: Sequence[Place] = (),
+        secrets: Secrets = NO_SECRETS,
     ) -> None:
         super().__init__(children, place=place)
+        self.secrets = secrets
         self.together = together
         """The places of `charge: together`. If any, a limit that comes with a request joins the request's bundle."""
 
@@ -119,14 +126,21 @@ class RuleBook:
         self.warnings = warnings
         self.data = data
         """The data files that the rules name, by path."""
+        found = [root.secrets for root in domains.values() if root.secrets.keys]
+        keys = {key for secrets in found for key in secrets.keys}
+        self._all_secrets = Secrets(found[0].hash_value, keys) if found else NO_SECRETS
         nodes = (node for root in domains.values() for node in _nodes(root))
         self.rules = tuple(rule for node in nodes if node.rule is not None for rule in (node.rule, *node.rule.beside))
 
     def match(self, domain: str, entries: Entries) -> Rule | None:
         """The rule that applies to these entries, or None when nothing limits them."""
-        node: Node | None = self.domains.get(domain)
-        if node is None:
+        root = self.domains.get(domain)
+        if root is None:
             return None
+        if root.secrets.keys:
+            nodes = self.walk(domain, entries)
+            return nodes[-1].rule if len(nodes) > len(entries) else None
+        node: Node = root
         for key, value in entries:
             composite = f"{key}_{value}"
             children = node.children
@@ -143,13 +157,22 @@ class RuleBook:
 
     def walk(self, domain: str, entries: Entries) -> Sequence[Node]:
         """The domain's node and the nodes that the entries match, up to the first entry that matches none."""
-        nodes: list[Node] = [self.domains[domain]]
+        root = self.domains[domain]
+        nodes: list[Node] = [root]
         for key, value in entries:
-            node = nodes[-1].child(key, value)
+            node = nodes[-1].child(key, value, root.secrets)
             if node is None:
                 break
             nodes.append(node)
         return nodes
+
+    def shown(self, domain: str, entries: Entries) -> Entries:
+        """The entries as pages, logs and responses may show them: with digests in place of secret values.
+
+        In a domain without rules, values of keys that are secret in any other domain are secret too.
+        """
+        root = self.domains.get(domain)
+        return (self._all_secrets if root is None else root.secrets).hide(entries)
 
     def exempts(self, domain: str, entries: Entries) -> bool:
         """Whether the entries match a descriptor that has neither a limit nor descriptors below it."""
@@ -164,10 +187,10 @@ class RuleBook:
         if algorithm and window are the same.
         """
         overridden = self.match(domain, entries)
+        found = self.domains.get(domain)
         if overridden is not None:
             together, path_suffix = overridden.together, overridden.path_suffix
         else:
-            found = self.domains.get(domain)
             together, path_suffix = REQUEST if found is not None and found.together else ALONE, ()
         return Rule(
             domain,
@@ -179,6 +202,7 @@ class RuleBook:
             together=together,
             path_suffix=path_suffix,
             override=True,
+            secrets=NO_SECRETS if found is None else found.secrets,
         )
 
 

@@ -1,7 +1,7 @@
 """Why a request matches the rules that it matches, or none: the walk through the book, step by step.
 
 `why_unlimited` is cheap, because it runs where calls are answered: for the debug log, and for callers that ask.
-`explain` looks further: for `ratelimit explain` and the console.
+`explain` looks further: for `ratelimit explain` and the console. Both show digests in place of secret values.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.model import Descriptor, Limit, Request
-from ratelimit_service.rules.book import Node, RuleBook
+from ratelimit_service.rules.book import Domain, Node, RuleBook
 from ratelimit_service.rules.report import nearest, quoted, shortened
 from ratelimit_service.rules.rule import (
     Entries,
@@ -24,6 +24,7 @@ from ratelimit_service.rules.rule import (
     override_path,
     rule_in_words,
 )
+from ratelimit_service.rules.secret import Secrets
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Path, Tally
 
@@ -73,6 +74,7 @@ class DescriptorExplanation(NamedTuple):
     """The walk of one descriptor through the book, and its result."""
 
     entries: Entries
+    """As they are shown."""
     steps: tuple[Step, ...]
     outcome: str
     """One sentence."""
@@ -110,24 +112,24 @@ def _unknown(domain: str, known: Sequence[str]) -> str:
     return f"No limit: there is no domain {quoted(domain)}{hint}"
 
 
-def _explain(book: RuleBook, root: Node, domain: str, descriptor: Descriptor) -> DescriptorExplanation:
-    entries = descriptor.entries
+def _explain(book: RuleBook, root: Domain, domain: str, descriptor: Descriptor) -> DescriptorExplanation:
+    entries, shown = descriptor.entries, book.shown(domain, descriptor.entries)
     if descriptor.override is not None:
         return _explain_override(book, domain, entries, descriptor.override)
     steps: list[Step] = []
-    walk = [root]
+    walk: list[Node] = [root]
     for key, value in entries:
-        found, step = _step(walk[-1], key, value)
+        found, step = _step(walk[-1], key, value, root.secrets)
         steps.append(step)
         if found is None:
             outcome = f"No limit: no descriptor fits entry {len(steps)} of {len(entries)}."
-            return DescriptorExplanation(entries, tuple(steps), outcome, hints=tuple(_hints(walk, entries)))
+            return DescriptorExplanation(shown, tuple(steps), outcome, hints=tuple(_hints(root, walk, entries)))
         walk.append(found)
 
     rule = walk[-1].rule
     if rule is None:
         outcome = "No limit: the descriptor that the last entry matched has no rate_limit."
-        return DescriptorExplanation(entries, tuple(steps), outcome, hints=tuple(_hints(walk, entries)))
+        return DescriptorExplanation(shown, tuple(steps), outcome, hints=tuple(_hints(root, walk, entries)))
     counted = counted_entries(rule, entries)
     matched = tuple(
         _matched_rule(each, counter_key(each, counted), metric_path(each, counted)) for each in (rule, *rule.beside)
@@ -136,21 +138,23 @@ def _explain(book: RuleBook, root: Node, domain: str, descriptor: Descriptor) ->
         outcome = f"The rule at {rule.place} applies: {matched[0].limit}."
     else:
         outcome = f"The {len(matched)} limits at {rule.place} apply: {'; '.join(each.limit for each in matched)}."
-    return DescriptorExplanation(entries, tuple(steps), outcome, matched)
+    return DescriptorExplanation(shown, tuple(steps), outcome, matched)
 
 
 def _explain_override(book: RuleBook, domain: str, entries: Entries, limit: Limit) -> DescriptorExplanation:
     """The explanation of a limit that came with the descriptor; then the tree is not walked."""
     rule = book.overriding(domain, entries, limit, 0, Tally())
-    matched = _matched_rule(rule, counter_key(rule, entries), override_path(domain, entries))
+    shown = book.shown(domain, entries)
+    matched = _matched_rule(rule, counter_key(rule, counted_entries(rule, entries)), override_path(domain, shown))
     replaced = book.match(domain, entries)
     outcome = f"The limit that came with the request applies: {matched.limit}."
     hints: tuple[str, ...] = ()
     if replaced is not None:
         outcome = outcome.replace(" applies", f" applies in place of the rule at {replaced.place}")
-        if any(counter_key(each, entries) == matched.counter for each in (replaced, *replaced.beside)):
+        charged = (counter_key(each, counted_entries(each, entries)) for each in (replaced, *replaced.beside))
+        if matched.counter in charged:
             hints = ("Both count in fixed windows of the same length, so they share the counter.",)
-    return DescriptorExplanation(entries, (), outcome, (matched,), hints)
+    return DescriptorExplanation(shown, (), outcome, (matched,), hints)
 
 
 def _matched_rule(rule: Rule, counter: str, metric: Path) -> MatchedRule:
@@ -175,13 +179,14 @@ def _after_replacing(explanation: DescriptorExplanation, replacing: Sequence[Rul
     return explanation._replace(matched=matched, outcome=outcome)
 
 
-def _step(node: Node, key: str, value: str) -> tuple[Node | None, Step]:
+def _step(node: Node, key: str, value: str, secrets: Secrets) -> tuple[Node | None, Step]:
     text = f"{key}_{value}"
-    exact = node.children.get(text)
+    exact = node.children.get(secrets.exact_name(key, value))
     wild = node.wildcards.find(text) if node.wildcards is not None and exact is None else None
     key_only = node.children.get(key)
     found = exact or wild or key_only
-    candidates = [_candidate(text, "exact", exact, found, fits=exact is not None)]
+    [(_, shown)] = secrets.hide(((key, value),))
+    candidates = [_candidate(f"{key}_{shown}", "exact", exact, found, fits=exact is not None)]
     hidden = 0
     passed = exact is not None
     for name, child in node.children.items() if node.wildcards is not None else ():
@@ -193,7 +198,7 @@ def _step(node: Node, key: str, value: str) -> tuple[Node | None, Step]:
         candidates.append(_candidate(name, "wildcard", child, wild, fits=passed or child is wild))
         passed = passed or child is wild
     candidates.append(_candidate(key, "key", key_only, found, fits=key_only is not None))
-    return found, Step(key, value, tuple(candidates), hidden)
+    return found, Step(key, shown, tuple(candidates), hidden)
 
 
 def _candidate(name: str, kind: str, child: Node | None, found: Node | None, *, fits: bool) -> Candidate:
@@ -293,10 +298,11 @@ _MAX_TRIED = 1000
 _MAX_NAMED = 5
 
 
-def _hints(walk: Sequence[Node], entries: Entries) -> Iterator[str]:
+def _hints(root: Domain, walk: Sequence[Node], entries: Entries) -> Iterator[str]:
     """What the author probably meant. `walk` is the domain's node and those that the first entries matched."""
     last, matched = walk[-1], len(walk) - 1
-    other = in_another_order(walk[0], entries, _MAX_TRIED)
+    other = in_another_order(root, entries, _MAX_TRIED)
+    entries = root.secrets.hide(entries)
     if other is not None:
         order, rule = other
         applies = f"In the order {entries_in_words(order)} the rule at {rule.place} applies"
@@ -312,17 +318,17 @@ def _hints(walk: Sequence[Node], entries: Entries) -> Iterator[str]:
         yield from _names_hint(last, *entries[matched])
 
 
-def in_another_order(root: Node, entries: Entries, max_tried: int) -> tuple[Entries, Rule] | None:
-    """The entries in an order that ends at a rule, or None; at most `max_tried` entries are tried."""
+def in_another_order(root: Domain, entries: Entries, max_tried: int) -> tuple[Entries, Rule] | None:
+    """The entries, as they are shown, in an order that ends at a rule, or None; at most `max_tried` are tried."""
     tried = 0
     waiting: list[tuple[Node, Entries, Entries]] = [(root, (), entries)]
     while waiting and tried < max_tried:
         node, before, left = waiting.pop()
         if not left and node.rule is not None:
-            return before, node.rule
+            return root.secrets.hide(before), node.rule
         for index, (key, value) in enumerate(left):
             tried += 1
-            if (child := node.child(key, value)) is not None:
+            if (child := node.child(key, value, root.secrets)) is not None:
                 waiting.append((child, (*before, left[index]), (*left[:index], *left[index + 1 :])))
     return None
 
@@ -366,16 +372,17 @@ def why_unlimited(book: RuleBook, domain: str, entries: Entries) -> str:
     if domain not in book.domains:
         return f"domain {quoted(domain)} has no rules"
     nodes = book.walk(domain, entries)
+    shown = book.shown(domain, entries)
     last, count = nodes[-1], len(nodes) - 1
     here = f"the descriptor at {last.place}" if count else f"domain {quoted(domain)}"
     if count == len(entries) and last.rule is not None:
         return f"another limit of the request replaces the rule at {last.rule.place}"
     if count < len(entries):
-        entry = quoted_entries(entries[count : count + 1])
+        entry = quoted_entries(shown[count : count + 1])
         why = f"entry {count + 1} of {len(entries)}, {entry}, fits nothing below {here}"
     else:
         why = f"{here} has no limit"
-    other = in_another_order(nodes[0], entries, _MAX_TRIED_IN_A_CALL)
+    other = in_another_order(book.domains[domain], entries, _MAX_TRIED_IN_A_CALL)
     if other is not None:
         order, rule = other
         return f"{why}; in the order {quoted_entries(order)} the rule at {rule.place} applies"
@@ -386,5 +393,5 @@ def why_unlimited(book: RuleBook, domain: str, entries: Entries) -> str:
 
 
 def quoted_entries(entries: Entries) -> str:
-    """`user="ada" path="/cart"`: shortened, and without control characters."""
+    """`user="ada" path="/cart"` of entries as they are shown: shortened, and without control characters."""
     return " ".join(f"{shortened(key)}={quoted(value)}" for key, value in entries)

@@ -25,6 +25,7 @@ KINDS: Final = (
     "cidr",
     "duplicate",
     "glob",
+    "hash-key",
     "large-log",
     "list",
     "no-effect",
@@ -154,6 +155,12 @@ def lint_key(key: str, value: str) -> Finding | None:
     return Finding(
         "any-key", f'the * of key {quoted(key)} {fits}, before any key alone does; if that is meant, add value: "*"'
     )
+
+
+def without_hash_key(*, digest: bool) -> Finding:
+    """The warning about `hash_values` where the operator has set no key; `digest`: the value in the file is one."""
+    wrong = "no value has this digest" if digest else "digests are made with a random key, and change with each start"
+    return Finding("hash-key", f"HASH_KEY is not set, so {wrong}; with counters in Redis these rules are refused")
 
 
 def lint_value(key: str, value: str) -> Finding | None:

@@ -274,6 +274,14 @@ OPTIONS = (
         "",
     ),
     Option(
+        "hash_values",
+        (MapType.DESCRIPTOR,),
+        FLAG,
+        "The values of this key are secrets, such as API keys, in the whole domain: counters, logs, metrics, pages and "
+        "responses have a digest in place of each, made with the setting HASH_KEY. In value a digest may stand too.",
+        False,
+    ),
+    Option(
         "rate_limit",
         (MapType.DESCRIPTOR,),
         map_of("rate_limit"),

@@ -17,7 +17,7 @@ from ratelimit_service.rules.book import Domain, Node, RuleBook
 from ratelimit_service.rules.data_files import DataFiles, ReadData
 from ratelimit_service.rules.data_reads import read_data_file
 from ratelimit_service.rules.document import Position, Scalar, Source, YamlMap, free_nodes, kind_of, read_document
-from ratelimit_service.rules.lint import Calendars, lint_key, lint_value
+from ratelimit_service.rules.lint import Calendars, lint_key, lint_value, without_hash_key
 from ratelimit_service.rules.options import (
     BY_MAP,
     LIMITING,
@@ -32,16 +32,18 @@ from ratelimit_service.rules.options import (
 )
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold, window_in_words
+from ratelimit_service.rules.secret import DIGEST, HashValue, Secrets
 from ratelimit_service.rules.window import Window
 from ratelimit_service.telemetry.tally import ByteBudget, Path, Tallies, Tally
 
 
-def parse(
+def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload and a worker have besides
     sources: Sequence[Source],
     *,
     merge_domains: bool = False,
     near_ratio: float = 0.8,
     most_values: int = 1000,
+    hash_value: HashValue | None = None,
     previous: RuleBook | None = None,
     read_data: ReadData = read_data_file,
 ) -> RuleBook:
@@ -49,24 +51,26 @@ def parse(
 
     With `merge_domains`, several files may have the same domain. Above `near_ratio` of a limit, a hit counts as near
     the limit. A rule whose metrics have values of requests in their names has series for at most `most_values` values.
-    A rule takes over the tallies of the rule of `previous` that has the same path, and the book the data files that are
-    the same. Raises RulesError with every problem of every file.
+    `hash_value` makes the digests of secret values; without it `hash_values` is an error. A rule takes over the tallies
+    of the rule of `previous` that has the same path, and the book the data files that are the same. Raises RulesError
+    with every problem of every file.
     """
     old = {rule.path: rule for rule in previous.rules} if previous is not None else {}
     domains: dict[str, _Domain] = {}
     problems: list[Problem] = []
     warnings: list[LintWarning] = []
-    budget = ByteBudget()
     data = DataFiles(read_data, {} if previous is None else previous.data)
+    load = _Load(near_ratio, most_values, hash_value, old, ByteBudget(), data)
     with _without_garbage_collector():
         for source in sources:
             report = Report(source.path)
-            parser = _Parser(report, near_ratio, most_values, old, budget, data)
+            parser = _Parser(report, load)
             with suppress(RulesError):  # stops the file; the report has the problems
                 parser.read_file(source, domains, merge_domains)
             problems += report.problems
             warnings += report.warnings
         problems += data.problems
+        problems += [problem for found in domains.values() for problem in found.plain_secrets()]
         if problems:
             raise RulesError(problems)
         roots = {name: found.domain() for name, found in domains.items()}
@@ -109,30 +113,41 @@ class _Domain(NamedTuple):
     place: Place
     children: dict[str, Node]
     together: list[Place]
+    secrets: Secrets
+    values: dict[str, Place]
+    """By key, the first descriptor with a value of its own and without `hash_values`."""
 
     def domain(self) -> Domain:
-        return Domain(self.children, self.place, together=self.together)
+        return Domain(self.children, self.place, together=self.together, secrets=self.secrets)
+
+    def plain_secrets(self) -> Iterator[Problem]:
+        """Values that the rules would show, of keys whose values are secret."""
+        for key in self.values.keys() & self.secrets.keys:
+            message = f"the values of {quoted(key)} are secret in this domain; write hash_values: true here too"
+            yield Problem(*self.values[key], message)
+
+
+class _Load(NamedTuple):
+    """What all files of one load share."""
+
+    near_ratio: float
+    most_values: int
+    hash_value: HashValue | None
+    old: Mapping[Path, Rule]
+    budget: ByteBudget
+    data: DataFiles
 
 
 class _Parser:
     """Reads the rules of one file."""
 
-    def __init__(
-        self,
-        report: Report,
-        near_ratio: float,
-        most_values: int,
-        old: Mapping[Path, Rule],
-        budget: ByteBudget,
-        data: DataFiles,
-    ) -> None:
+    def __init__(self, report: Report, load: _Load) -> None:
         self._report = report
-        self._near_ratio = near_ratio
-        self._most_values = most_values
-        self._budget = budget
-        self._data = data
-        self._old = old
+        self._load = load
         self._domain = ""
+        # Without a key there is an error, and no book.
+        self._secrets = Secrets(load.hash_value or HashValue(""), set())
+        self._values: dict[str, Place] = {}
         self._charge: str | None = None
         self._defaults: Mapping[str, Any] = {}
         self._calendars = Calendars()
@@ -158,7 +173,8 @@ class _Parser:
         if "domain" in values:
             self._domain = values["domain"]
             at = root.fields["domain"].value
-            first = domains.setdefault(self._domain, _Domain(self._place_of(at), children, []))
+            first = domains.setdefault(self._domain, _Domain(self._place_of(at), children, [], self._secrets, {}))
+            self._secrets, self._values = first.secrets, first.values
             if values.get("charge") == "together":
                 first.together.append(self._place_of(at))
             if first.children is children or merge_domains:
@@ -175,11 +191,16 @@ class _Parser:
             values = read_options(item, MapType.DESCRIPTOR, self._report)
             key: str = values.get("key", "")
             value: str = values.get("value", "")
+            secret = given(item, "hash_values") and values.get("hash_values", True)
+            if secret:
+                value = self._read_secret(item, key, value)
+            elif value and "*" not in value:
+                self._values.setdefault(key, self._place_of(item.fields["value"].value))
             name = f"{key}_{value}" if value else key
             at = item.fields["key"].key if "key" in item.fields else item
             if finding := lint_key(key, value):
                 self._report.warn(item.fields["key"].value, *finding)
-            if finding := lint_value(key, value):
+            if not secret and (finding := lint_value(key, value)):
                 self._report.warn(item.fields["value"].value, *finding)
             if key and name in children:
                 first = children[name].place
@@ -201,6 +222,20 @@ class _Parser:
             if rule is not None:
                 self._check_suffixes(rule, below)
             children.setdefault(name, Node(below, rule, self._place_of(at), key_only=not value))
+
+    def _read_secret(self, item: YamlMap, key: str, value: str) -> str:
+        """Make the values of the key secret; returns the descriptor's value as the book has it."""
+        at = item.fields["hash_values"].key
+        if "*" in key:
+            self._report.add(at, f"hash_values needs a key without a *, and this is {quoted(key)}")
+        elif self._load.hash_value is None:
+            self._report.add(at, "hash_values needs a key that all instances share: set HASH_KEY or HASH_KEY_FILE")
+        elif not self._load.hash_value.key_given:
+            self._report.warn(at, *without_hash_key(digest=DIGEST.fullmatch(value) is not None))
+        self._secrets.keys.add(key)
+        if not value or "*" in value or DIGEST.fullmatch(value):
+            return value
+        return self._secrets.hash_value(value)
 
     def _read_rule(self, item: YamlMap, values: Mapping[str, Any], levels: tuple[Level, ...]) -> Rule | None:
         """The rule of a descriptor. If it has a list of limits: the first one, with the others in `beside`."""
@@ -254,15 +289,15 @@ class _Parser:
         if values.get("detailed_metric"):
             levels = tuple(level if level.shared is not None else level._replace(by_value=True) for level in levels)
         path = (self._domain, *(level.name for level in levels), *path_suffix)
-        old = self._old.get(path)
+        old = self._load.old.get(path)
         tallies: Tallies | None = None
         if any(level.by_value for level in levels):
             tallies = old.tallies if old is not None else None
             if tallies is None:
                 rest = (self._domain, *("other" if level.by_value else level.name for level in levels), *path_suffix)
-                tallies = Tallies(rest, self._most_values, self._budget)
+                tallies = Tallies(rest, self._load.most_values, self._load.budget)
             else:
-                tallies.use_budget(self._budget)
+                tallies.use_budget(self._load.budget)
         return Rule(
             self._domain,
             levels,
@@ -270,11 +305,12 @@ class _Parser:
             algorithm,
             replaces=replaces,
             place=self._place_of(at),
-            near=0 if limit is None else near_threshold(limit.burst or limit.requests, self._near_ratio),
+            near=0 if limit is None else near_threshold(limit.burst or limit.requests, self._load.near_ratio),
             together=_TOGETHER[values.get("charge") or self._charge, before is not None],
             path_suffix=path_suffix,
             tally=Tally() if old is None else old.tally,
             tallies=tallies,
+            secrets=self._secrets,
             **rule_fields(self._defaults, values, options),
         )
 

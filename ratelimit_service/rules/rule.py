@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm
 from ratelimit_service.model import Limit
+from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
 
 Entries = tuple[tuple[str, str], ...]
@@ -38,7 +39,8 @@ class Level(NamedTuple):
     by_value: bool = False
     """In metrics this level has the request's value, not the rule's."""
     counted_as: Callable[[str], str] | None = None
-    """The value of a request as it is counted, and as pages, logs and metrics show it; None: as it is."""
+    """The value of a request as it is counted, and as pages, logs and metrics show it; None: as it is. Of a secret
+    value a digest is made afterwards (`Rule.secrets`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +76,8 @@ class Rule:
     """The tallies by value, for a rule whose metrics have values of requests in their names."""
     override: bool = False
     """The limit came with the request."""
+    secrets: Secrets = NO_SECRETS
+    """Of the domain."""
     scale: Scale = field(init=False)
     key_prefix: str = field(init=False)
     """The prefix of the keys of the rule's counters."""
@@ -108,14 +112,14 @@ class Rule:
 
 def counted_entries(rule: Rule, entries: Entries) -> Entries:
     """The entries of a request as the rule counts them: `tally_of`, `metric_path` and `counter_key` take these."""
-    if not rule.changes_values:
-        return entries
-    return tuple(
-        [
-            entry if level.counted_as is None else (entry[0], level.counted_as(entry[1]))
-            for level, entry in zip(rule.levels, entries, strict=True)
-        ]
-    )
+    if rule.changes_values:
+        entries = tuple(
+            [
+                entry if level.counted_as is None else (entry[0], level.counted_as(entry[1]))
+                for level, entry in zip(rule.levels, entries, strict=True)
+            ]
+        )
+    return rule.secrets.hide(entries) if rule.secrets.keys else entries
 
 
 def tally_of(rule: Rule, entries: Entries) -> Tally:
@@ -139,7 +143,7 @@ def metric_path(rule: Rule, entries: Entries) -> Path:
 
 
 def override_path(domain: str, entries: Entries) -> Path:
-    """The name in metrics of a hit of a limit that came with the request."""
+    """The name in metrics of a hit of a limit that came with the request; `entries` as they are shown."""
     return (domain, *(f"{key}_{value}" if value else key for key, value in entries))
 
 

@@ -7,13 +7,12 @@ process, or a `Supervisor` whose workers have one each.
 import asyncio
 import logging
 from collections.abc import Sequence
-from functools import partial
 
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.admin.server import Addresses, AdminServer
-from ratelimit_service.server.engine import Engine, parse_rules
+from ratelimit_service.server.engine import Engine, rules_parser
 from ratelimit_service.server.workers.supervisor import Supervisor
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp, Unix
@@ -32,7 +31,7 @@ class App:
         self._engine: Engine | Supervisor = Engine(settings) if workers == 1 else Supervisor(settings, workers)
         self._watcher = Watcher(
             settings.rules_path,
-            partial(parse_rules, settings),
+            rules_parser(settings),
             self._publish,
             poll_seconds=settings.rules_poll_interval / SECOND,
         )

@@ -14,10 +14,12 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.rules.secret import HashValue
+from ratelimit_service.rules.watch import Parse, Watcher
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
+from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores import open_store
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import SECOND
@@ -45,7 +47,7 @@ class Engine:
             most_values=settings.metrics_max_values,
             most_hits=settings.request_max_hits,
         )
-        self.method = ShouldRateLimit(self.limiter, _encoder(settings), _request_limits(settings))
+        self.method = ShouldRateLimit(self.limiter, _encoder(settings, self.limiter), _request_limits(settings))
         self.explainer = Explainer(self.limiter)
         self.transport = open_transport(settings)
         self.addresses: Sequence[Address] = ()
@@ -122,18 +124,24 @@ def _spare_old_objects() -> None:
     gc.set_threshold(700, 10, 10_000)
 
 
-def parse_rules(
-    settings: Settings, sources: Sequence[Source], previous: RuleBook | None, read_data: ReadData
-) -> RuleBook:
-    """The book of these files; RulesError when they are wrong."""
-    return parse(
-        sources,
-        merge_domains=settings.merge_domain_config,
-        near_ratio=settings.near_limit_ratio,
-        most_values=settings.metrics_max_values,
-        previous=previous,
-        read_data=read_data,
-    )
+def rules_parser(settings: Settings) -> Parse:
+    """The function that makes the book of rules files; it raises RulesError when they are wrong."""
+    key = settings.hash_key.get_secret_value()
+    # Without a key, processes that share counters in Redis would not agree on their names.
+    hash_value = HashValue(key) if key or settings.backend_type is Backend.MEMORY else None
+
+    def parse_rules(sources: Sequence[Source], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
+        return parse(
+            sources,
+            merge_domains=settings.merge_domain_config,
+            near_ratio=settings.near_limit_ratio,
+            most_values=settings.metrics_max_values,
+            hash_value=hash_value,
+            previous=previous,
+            read_data=read_data,
+        )
+
+    return parse_rules
 
 
 def _request_limits(settings: Settings) -> RequestLimits:
@@ -142,9 +150,10 @@ def _request_limits(settings: Settings) -> RequestLimits:
     )
 
 
-def _encoder(settings: Settings) -> ResponseEncoder:
+def _encoder(settings: Settings, limiter: Limiter) -> ResponseEncoder:
     names = HeaderNames(settings.limit_limit_header, settings.limit_remaining_header, settings.limit_reset_header)
     return ResponseEncoder(
         headers=names if settings.limit_response_headers_enabled else None,
         dynamic_metadata=settings.response_dynamic_metadata,
+        shown=limiter.shown,
     )

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from dotenv.parser import Original, parse_stream
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from ratelimit_service.errors import SettingsError
 from ratelimit_service.settings import go_syntax
@@ -101,6 +101,10 @@ _BY_VARIABLE: Final = {setting.variable: setting for setting in SETTINGS}
 _KNOWN: Final = frozenset(_BY_VARIABLE) | frozenset(ALWAYS_ON) | frozenset(UNUSED)
 
 
+_MOST_KEY_BYTES: Final = 4096
+"""Of HASH_KEY_FILE. A good key has some dozens."""
+
+
 class Given(NamedTuple):
     """The text of a variable, and where the operator set it, for messages."""
 
@@ -131,13 +135,17 @@ def load_settings(
     if section is not None:
         given = {name: text for name, text in given.items() if _is_in_section(name, section)}
 
+    _read_hash_key(given, problems)
+
     settings = None
     try:
         settings = Settings.model_validate({name.lower(): given[name].text for name in _BY_VARIABLE if name in given})
     except ValidationError as error:
         for detail in error.errors():
-            name = str(detail["loc"][0]).upper()
-            problems.append(_problem(given[name], str(detail.get("ctx", {}).get("error", detail["msg"]))))
+            field = str(detail["loc"][0])
+            wrong = str(detail.get("ctx", {}).get("error", detail["msg"]))
+            secret = Settings.model_fields[field].annotation is SecretStr and not field.endswith("url")
+            problems.append(_problem(given[field.upper()], wrong, secret=secret))
     for name in ALWAYS_ON:
         try:
             go_syntax.read_bool(given[name].text if name in given else "true")
@@ -152,8 +160,30 @@ def _is_in_section(name: str, section: Section) -> bool:
     return name in _BY_VARIABLE and _BY_VARIABLE[name].section is section
 
 
-def _problem(given: Given, wrong: str) -> str:
-    return f"{given.label}: {json.dumps(masked(given.text))} {wrong}"
+def _problem(given: Given, wrong: str, *, secret: bool = False) -> str:
+    return f"{given.label}: {wrong}" if secret else f"{given.label}: {json.dumps(masked(given.text))} {wrong}"
+
+
+def _read_hash_key(given: dict[str, Given], problems: list[str]) -> None:
+    """Put the content of HASH_KEY_FILE, without white space around it, in place of HASH_KEY."""
+    path = given.get("HASH_KEY_FILE")
+    if path is None or not path.text:
+        return
+    if "HASH_KEY" in given and given["HASH_KEY"].text:
+        problems.append(f"{path.label}: contradicts {given['HASH_KEY'].label}: take one of them away")
+        return
+    try:
+        text = read_file(path.text, _MOST_KEY_BYTES + 1).decode().strip()
+    except OSError as error:
+        problems.append(_problem(path, f"cannot be read: {error.strerror}"))
+    except UnicodeDecodeError:
+        problems.append(_problem(path, "cannot be read: it is not UTF-8"))
+    else:
+        given["HASH_KEY"] = Given(text, path.label)
+        if not text:
+            problems.append(_problem(path, "is empty"))
+        elif len(text) > _MOST_KEY_BYTES:
+            problems.append(_problem(path, f"is larger than {_MOST_KEY_BYTES} bytes"))
 
 
 def _is_known(name: str) -> bool:

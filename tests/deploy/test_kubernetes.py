@@ -44,8 +44,8 @@ def container() -> Any:
 
 
 def environ() -> dict[str, str]:
-    """Its environment."""
-    return {variable["name"]: variable["value"] for variable in container()["env"]}
+    """Its environment, without what comes from Secrets."""
+    return {variable["name"]: variable["value"] for variable in container()["env"] if "value" in variable}
 
 
 def settings() -> Settings:

@@ -5,13 +5,14 @@ from pathlib import Path
 from ratelimit_service.rules.lint import KINDS, lint
 from ratelimit_service.rules.options import OPTIONS
 from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.watch import read_sources
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_examples_load_without_a_warning() -> None:
-    rules = parse(read_sources(ROOT / "config"))
+    rules = parse(read_sources(ROOT / "config"), hash_value=HashValue("of-32-characters-at-least-for-it"))
 
     assert set(rules.domains) >= {"shop", "every-option"}
     assert lint(rules) == []

@@ -8,7 +8,7 @@ import pytest
 
 from ratelimit_service.rules.data_reads import read_data_file
 from ratelimit_service.rules.document import Source
-from ratelimit_service.server.engine import parse_rules
+from ratelimit_service.server.engine import rules_parser
 from ratelimit_service.server.series import NUMBERS, add_tally, take_tally
 from ratelimit_service.server.workers.channel import Handoff, received, settings_as_json
 from ratelimit_service.server.workers.report import MergedCounts, MergedStoreStatus
@@ -186,7 +186,8 @@ def test_counts_from_before_a_reload_go_where_one_process_would_have_them() -> N
     settings, _ = load_settings({})
     tallies = {}
     for detailed in (b"", b"detailed_metric: true,"):
-        book = parse_rules(settings, [Source("shop.yaml", rules.replace(b"DETAILED", detailed))], None, read_data_file)
+        sources = [Source("shop.yaml", rules.replace(b"DETAILED", detailed))]
+        book = rules_parser(settings)(sources, None, read_data_file)
         sums = MergedCounts(settings, [])
         sums.publish(book)
         for value_path in ((), ("shop", "user_ada")):

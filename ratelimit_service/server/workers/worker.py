@@ -14,7 +14,7 @@ import uvloop
 from ratelimit_service.errors import RpcError, StartError
 from ratelimit_service.rules.book import RuleBook, free_books
 from ratelimit_service.rules.document import Source
-from ratelimit_service.server.engine import SWITCH_SECONDS, Engine, parse_rules
+from ratelimit_service.server.engine import SWITCH_SECONDS, Engine, rules_parser
 from ratelimit_service.server.workers.channel import Channel, bytes_of, received, text_of
 from ratelimit_service.server.workers.report import Reporter
 from ratelimit_service.settings import Settings
@@ -78,10 +78,10 @@ class Worker:
         start_logging(settings.log_level, settings.log_format, worker=number)
         self.failed = False
         """It stops because of an error of its own."""
-        self._settings = settings
         self._channel = channel
         self._handoff = handoff
         self._engine = Engine(settings)
+        self._parse = rules_parser(settings)
         assert isinstance(self._engine.transport, Http2Transport), "settings with another transport are refused"
         self._transport = self._engine.transport
         self._reporter = Reporter(self._engine)
@@ -171,7 +171,7 @@ class Worker:
                 rules = self._rules.get_nowait()
             if rules.sources:
                 old = [] if book is None else [book]
-                book = await asyncio.to_thread(parse_rules, self._settings, rules.sources, book, rules.read_data)
+                book = await asyncio.to_thread(self._parse, rules.sources, book, rules.read_data)
                 self._engine.publish(book)
                 await asyncio.to_thread(free_books, old)
             del rules  # or the bytes would stay until the next ones come

@@ -26,7 +26,7 @@ from ratelimit_service.algorithms.sliding_log import LONGEST
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.rule import Entries, Rule, counter_key
+from ratelimit_service.rules.rule import Entries, Rule, counted_entries, counter_key
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import KeyFormat, RedisType
 from ratelimit_service.stores.hit import Hit
@@ -243,10 +243,11 @@ class Counters:
         """
         batches: dict[tuple[Primaries, Address], dict[bytes, Counter]] = {}
         moments: dict[Primaries, int] = {}
-        words = " ".join(f"{key}={value}" for key, value in entries)
         for rule in (*rules, *(self._overriding(domain, entries) if overriding else ())):
             redis = self._redis_of(rule)
-            hit = Hit(rule, counter_key(rule, entries), 0, tally=Tally(), quota=False)
+            counted = counted_entries(rule, entries)
+            words = " ".join(f"{key}={value}" for key, value in counted)
+            hit = Hit(rule, counter_key(rule, counted), 0, tally=Tally(), quota=False)
             name, end = self._key_of(hit), 0
             if self._upstream and is_upstreams(rule):
                 if redis not in moments:

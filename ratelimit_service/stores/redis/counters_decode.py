@@ -11,7 +11,7 @@ cost 0 whose new state is thrown away.
 
 import re
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from itertools import product
 from struct import Struct, error
@@ -165,7 +165,7 @@ class UpstreamKeyParser:
         """By length and text of the literal start, as `Wildcards` keeps patterns."""
         for name, root in book.domains.items():
             if name == domain or name.startswith(f"{domain}_") or domain.startswith(f"{name}_"):
-                for rule, levels in _walk(root, ()):
+                for rule, levels in _walk(root, (), root.secrets.keys):
                     if is_charged(rule) and rule.limit is not None:
                         self._add(rule, rule.limit, levels)
 
@@ -210,13 +210,15 @@ _Texts = tuple[str, ...]
 """The literal texts of one level of a rule, between which any text may stand."""
 
 
-def _walk(node: Node, above: tuple[_Texts, ...]) -> Iterator[tuple[Rule, tuple[_Texts, ...]]]:
-    """All rules below the node, each with the levels that lead to it."""
+def _walk(node: Node, above: tuple[_Texts, ...], keys: Collection[str]) -> Iterator[tuple[Rule, tuple[_Texts, ...]]]:
+    """All rules below the node, each with the levels that lead to it; values of these keys are secret."""
     for name, child in node.children.items():
         shared = _shared_at(child, len(above))
         if shared is not None:
             key = name if name == shared else name[: -len(shared) - 1]
             texts = (*key.split("*")[:-1], f"{key.split('*')[-1]}_{shared}")
+        elif "*" in name and (secret := next((key for key in keys if name.startswith(f"{key}_")), None)):
+            texts = (f"{secret}_", "")
         elif child.key_only and "*" not in name:
             texts = (f"{name}_", "")
         else:
@@ -225,7 +227,7 @@ def _walk(node: Node, above: tuple[_Texts, ...]) -> Iterator[tuple[Rule, tuple[_
         if child.rule is not None:
             for rule in (child.rule, *child.rule.beside):
                 yield rule, levels
-        yield from _walk(child, levels)
+        yield from _walk(child, levels, keys)
 
 
 def _shared_at(node: Node, level: int) -> str | None:
