@@ -1,0 +1,48 @@
+"""`ratelimit hash` prints the digests of values that it reads from standard input."""
+
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from ratelimit_service.cli import main
+from tests.rules.test_secret import DIGEST_OF_SECRET, HASH, KEY, SECRET
+
+
+def run(given: str, *arguments: str, key: str | None = KEY) -> Result:
+    return CliRunner().invoke(main, ["hash", *arguments], given, env={"HASH_KEY": key})
+
+
+def test_each_line_is_a_value() -> None:
+    result = run(f"{SECRET}\n\ngrün and blue ")
+
+    assert result.stdout.splitlines() == [DIGEST_OF_SECRET, HASH(""), HASH("grün and blue ")]
+    assert result.stderr == ""
+
+
+def test_nothing_in_is_nothing_out() -> None:
+    assert run("").output == ""
+
+
+def test_without_a_key_it_says_which_setting_is_missing() -> None:
+    result = run(SECRET, key=None)
+
+    assert result.exit_code == 2
+    assert result.output == "ratelimit: HASH_KEY: is not set: set it, or HASH_KEY_FILE, as for the service\n"
+
+
+def test_what_is_not_utf_8_is_no_value() -> None:
+    result = CliRunner().invoke(main, ["hash"], b"good\r\n\xff\n", env={"HASH_KEY": KEY})
+
+    assert result.exit_code == 1
+    assert result.stdout == f"{HASH('good')}\n"
+    assert result.stderr == "Error: line 2 is not UTF-8, and values of requests always are\n"
+
+
+def test_a_value_is_no_argument() -> None:
+    assert run("", SECRET).exit_code == 2
+
+
+def test_the_key_may_stand_in_a_file_of_settings(tmp_path: Path) -> None:
+    (tmp_path / "env").write_text(f"HASH_KEY={KEY}\n")
+
+    assert run(SECRET, "--env-file", str(tmp_path / "env"), key=None).output == f"{DIGEST_OF_SECRET}\n"
