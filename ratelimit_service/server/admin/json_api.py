@@ -37,8 +37,8 @@ _LONGEST_MESSAGE = 1000
 
 _HTTP_STATUS: Final = {Status.INVALID_ARGUMENT: 400, Status.UNAVAILABLE: 503, Status.DEADLINE_EXCEEDED: 503}
 
-_QUOTED: Final = re.compile(r" which is .* at ")
-"""The part of json_format's messages that quotes the body, perhaps a secret value."""
+_QUOTED: Final = re.compile(r" which is .*(?= at )|(?<=to parse )[\[{].*(?= field: unhashable)")
+"""The parts of json_format's messages that quote objects and lists of the body, perhaps with a secret value."""
 
 _T = TypeVar("_T")
 
@@ -144,7 +144,7 @@ def request_bytes(body: bytes, most_objects: int = 1301) -> bytes:
     try:
         message = json_format.ParseDict(found, RateLimitRequest())
     except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
-        raise _invalid(_QUOTED.sub(" at ", " ".join(str(error).split()))) from error
+        raise _invalid(_QUOTED.sub("", " ".join(str(error).split()))) from error
     encoded: bytes = message.SerializeToString()
     return encoded + EXPLAIN
 

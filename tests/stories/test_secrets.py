@@ -1,0 +1,277 @@
+"""With `hash_values` a secret value is found nowhere: not in Redis, not in what the service says, in no encoding.
+
+The same story without the option shows that each place would have it, so that it is looked for where it could be.
+"""
+
+import base64
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import grpc
+import pytest
+from redis import Redis as Client
+
+from ratelimit_service.api.explanation import EXPLAIN
+from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.rules.secret import HashValue
+from tests import peers
+from tests.processes import ROOT, Process, Service, ask, start_service
+from tests.redis import Redis, start_redis
+
+KEY: Final = "0123456789abcdef0123456789abcdef"
+HASH: Final = HashValue(KEY)
+
+MARK: Final = "Zq7XkVw9TbN2"
+"""In all secret values, and nowhere else; its letters and digits are never escaped."""
+
+PLAIN, EXACT, PATTERN = f'sk|{MARK}=%"é', f"paid_{MARK}", f"test_{MARK}"
+LONG: Final = MARK * 60
+"""Longer than a key of Redis may be."""
+
+LIMIT: Final = "rate_limit: {unit: year, requests_per_unit: 2}"
+RULES: Final = f"""\
+domain: shop
+descriptors:
+  - {{key: api_key, HASHED detailed_metric: true, {LIMIT}, descriptors: [{{key: path, {LIMIT}}}]}}
+  - {{key: api_key, value: test_*, HASHED value_to_metric: true, {LIMIT}, metadata: {{of: test}}}}
+  - {{key: api_key, value: {EXACT}, HASHED {LIMIT}, descriptors: [{{key: path, {LIMIT}}}]}}
+  - {{key: user, descriptors: [{{key: api_key, {LIMIT}}}]}}
+  - key: user
+    value: list
+    descriptors:
+      - {{key: api_key, rate_limits: [{{unit: day, requests_per_unit: 9}}, {{unit: year, requests_per_unit: 9}}]}}
+"""
+
+ENVIRON: Final[Mapping[str, str]] = {
+    "LOG_LEVEL": "debug",
+    "HASH_KEY": KEY,
+    "RESPONSE_DYNAMIC_METADATA": "true",
+    "LIMIT_RESPONSE_HEADERS_ENABLED": "true",
+    "REQUEST_MAX_DESCRIPTORS": "5",
+    "REQUEST_MAX_VALUE_LENGTH": "2000",
+    "STORE_DEADLINE": "30s",
+    "EXPIRATION_JITTER_MAX_SECONDS": "0",
+}
+
+
+def request(*descriptors: Sequence[tuple[str, str]], domain: str = "shop", limit: int | None = None) -> bytes:
+    message = RateLimitRequest(domain=domain)
+    for entries in descriptors:
+        descriptor = message.descriptors.add()
+        if limit is not None:
+            descriptor.limit.unit = limit  # type: ignore[assignment] # any number may be sent
+            descriptor.limit.requests_per_unit = 3
+        for key, value in entries:
+            descriptor.entries.append(RateLimitDescriptor.Entry(key=key, value=value))
+    return message.SerializeToString()
+
+
+REQUESTS: Final = [
+    *[request([("api_key", value)]) for value in (PLAIN, EXACT, PATTERN, LONG) for _ in range(3)],
+    *[request([("api_key", value)]) + EXPLAIN for value in (PLAIN, EXACT, PATTERN)],
+    request([("api_key", PLAIN), ("path", "/")]),
+    request([("user", "ada"), ("api_key", PLAIN)], [("user", "list"), ("api_key", EXACT)]),
+    # nothing matches these
+    *[
+        request(*descriptors, domain=domain) + more
+        for domain in ("shop", "other")
+        for more in (b"", EXPLAIN)
+        for descriptors in (
+            [[("api_key", PLAIN), ("verb", "GET")]],
+            [[("path", "/"), ("api_key", PLAIN)], [("api_key", EXACT), ("user", "ada")]],
+            [[("verb", "GET"), ("api_key", PATTERN)]],
+        )
+    ],
+    # limits that come with requests: in place of a rule, and of none; and one that is wrong
+    *[request([("api_key", value)], limit=6) for value in (PLAIN, EXACT, PATTERN, LONG)],
+    request([("verb", "GET"), ("api_key", PLAIN)], limit=3),
+    request([("api_key", PLAIN)], limit=77),
+    # too large, and no requests at all
+    request(*[[("api_key", PLAIN)]] * 6),
+    request([("api_key", MARK * 200)]),
+    request([("api_key", PLAIN)])[:-3],
+    request([("api_key", PLAIN)], domain=""),
+]
+
+BODIES: Final = [
+    {"domain": "none", "descriptors": [{"entries": [{"key": "api_key", "value": PLAIN}]}]},
+    {"domain": "shop", "descriptors": [{"entries": [{"key": "api_key", "value": PLAIN}]}]},
+    {"domain": "shop", "descriptors": [{"entries": {"key": "api_key", "value": PLAIN}}]},
+    {"domain": "shop", "descriptors": [{"entries": [{"key": "api_key", "value": [PLAIN]}]}]},
+    {"domain": "shop", "descriptors": {"entries": [{"key": "api_key", "value": PLAIN}]}},
+    {"domain": "shop", "descriptors": [{"entries": [["api_key", PLAIN]]}]},
+    {"domain": "shop", "descriptors": [[{"key": "api_key", "value": PLAIN}]]},
+    {"domain": "shop", "descriptors": [[["api_key", PLAIN]]]},
+    {"domain": "shop", "descriptors": PLAIN},
+]
+
+
+def forms_of(mark: str) -> Iterator[str]:
+    """The mark as it may be found, in lower case."""
+    plain = mark.encode()
+    yield mark
+    yield plain.hex()
+    yield "".join(f"%{byte:02x}" for byte in plain)
+    yield ", ".join(map(str, plain))
+    for before in range(3):  # the letters that do not depend on what is before and behind
+        yield base64.b64encode(b"\0" * before + plain)[4:-4].decode()
+        yield base64.urlsafe_b64encode(b"\0" * before + plain)[4:-4].decode()
+
+
+FORMS: Final = re.compile("|".join(re.escape(form.lower()) for form in forms_of(MARK)))
+
+
+def test_each_form_of_a_value_is_found() -> None:
+    for before in ("", "a", "ab"):
+        value = f"{before}{PLAIN}".encode()
+        for text in (value.hex().upper(), base64.b64encode(value).decode(), str(list(value)), json.dumps(PLAIN)):
+            assert FORMS.search(text.lower()), text
+    assert FORMS.search(HASH(PLAIN)) is None
+
+
+Found = dict[str, str]
+"""Everything that was said and kept, by where."""
+
+
+def call_all(service: Service, found: Found) -> None:
+    """The requests by gRPC, by POST /json and /explain, and such that are no HTTP."""
+    answers: list[object] = []
+    with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel:
+        method = channel.unary_unary(ShouldRateLimit.path, request_serializer=None, response_deserializer=None)
+        for body in REQUESTS:
+            try:
+                response = method(body, timeout=60)
+            except grpc.RpcError as error:
+                answers += [error.code(), error.details(), error.trailing_metadata()]
+            else:
+                answers += [response, RateLimitResponse.FromString(response)]
+    found["gRPC"] = "\n".join(map(str, answers))
+    for name, port in (("/json", service.http_port), ("/explain", service.debug_port)):
+        found[name] = "\n".join(str(ask(port, name, method="POST", body=json.dumps(body))) for body in BODIES)
+    beyond = f"POST /json HTTP/1.1\r\nHost: here\r\nContent-Length: 1\r\n\r\n{{{PLAIN}\r\n{PLAIN}: {PLAIN}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", service.http_port), timeout=60) as connection:
+        connection.sendall(beyond.encode())
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(4096):
+            pass
+
+
+def pages(service: Service, found: Found) -> None:
+    for path in ("/", "/metrics", "/rlconfig", "/stats", "/status", "/nothing"):
+        found[path] = str(ask(service.debug_port, path))
+    found["/metrics"] += service.metrics()
+
+
+def commands(service: Service, environ: Mapping[str, str], found: Found) -> None:
+    """What `explain` and `counters` print; the value is an argument, or else its digest."""
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "ratelimit_service", *arguments]
+        settings = {**environ, "PYTHONPATH": str(ROOT), "RULES_PATH": str(service.rules)}
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+    asked = (f"api_key={PLAIN}", f"api_key={EXACT}", "+", "path=/", f"api_key={PATTERN}")
+    found["explain"] = run("explain", "shop", *asked) + run("explain", "shop", *asked, "--json")
+    found["explain"] += run("explain", "shop", f"api_key={PLAIN}", "--limit", "3/year")
+    found["explain --at"] = run("explain", "shop", *asked, "--at", f"127.0.0.1:{service.debug_port}")
+    found["check"] = run("check")
+    if "REDIS_URL" not in environ:
+        return
+    found["counters"] = run("counters", "shop") + run("counters", "shop", "--json")
+    for value in (PLAIN, EXACT, PATTERN, "none"):
+        found["counters"] += run("counters", "shop", f"api_key={value}")
+    found["counters"] += run("counters", "shop", f"api_key={PLAIN}", "--rule", "nothing")
+    found["counters"] += run("counters", "shop", f"api_key={PLAIN}", "--rule", "shop.user.api_key")
+    by_value, by_digest = (run("counters", "shop", f"api_key={value}") for value in (EXACT, HASH(EXACT)))
+    found["by value"], found["by digest"] = by_value, by_digest
+    found["counters"] += run("counters", "shop", f"api_key={PATTERN}", "--reset", "--yes")
+
+
+def kept(redis: Redis) -> str:
+    """Every key and its value."""
+    with Client(port=redis.port) as client:
+        return "\n".join(f"{key} {client.dump(key)!r}" for key in client.scan_iter())
+
+
+@contextmanager
+def monitored(redis: Redis, folder: Path, found: Found) -> Iterator[None]:
+    """All commands that Redis gets meanwhile."""
+    folder.mkdir()
+    monitor = Process([str(peers.redis_cli()), "-p", str(redis.port), "monitor"], folder, {})
+    with monitor:
+        monitor.wait_until(lambda: "OK" in monitor.log, "the monitor listens")
+        yield
+        redis.cli("PING", "the end")
+        monitor.wait_until(lambda: "the end" in monitor.log, "the monitor has all commands")
+        found["MONITOR"] = monitor.log
+
+
+def story(folder: Path, rules: str, store: str) -> Found:
+    """Everything that is said and kept while a service with these rules answers."""
+    found: Found = {}
+    folder.mkdir()
+    with ExitStack() as stack:
+        environ = dict(ENVIRON)
+        redis = None
+        if store == "grpcio":
+            environ["TRANSPORT"] = "grpcio"
+        elif store != "memory":
+            redis = stack.enter_context(start_redis(folder / "redis"))
+            environ |= {"REDIS_URL": f"127.0.0.1:{redis.port}", "ON_STORE_FAILURE": "local"}
+            environ |= {"WORKERS": "2"} if store == "workers" else {}
+            environ |= {"KEY_FORMAT": "envoyproxy"} if store == "envoyproxy" else {}
+            stack.enter_context(monitored(redis, folder / "monitor", found))
+        service = stack.enter_context(start_service(folder / "service", rules, environ))
+        call_all(service, found)
+        pages(service, found)
+        commands(service, environ, found)
+        if redis is not None:
+            found["Redis"] = kept(redis)
+        service.write_rules(f"{rules}  - {{key: api_key, value: {EXACT}, hash_values: true, {LIMIT}, unit: x}}\n")
+        service.wait_until(lambda: "rules not loaded" in service.log, "refuses the rules")
+        afterwards: Found = {}
+        pages(service, afterwards)
+        found["bad rules"] = str(afterwards)
+        service.stop()
+        found["log"] = service.log
+    return found
+
+
+ALWAYS: Final = {"gRPC", "/json", "/explain", "/metrics", "/rlconfig", "/stats", "/status", "explain", "explain --at"}
+ALWAYS_FOUND: Final = ALWAYS | {"bad rules", "log"}
+FOUND_WITH_REDIS: Final = ALWAYS_FOUND | {"MONITOR", "Redis", "counters", "by value"}
+
+
+def places(found: Found) -> set[str]:
+    return {place for place, text in found.items() if FORMS.search(text.lower())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["memory", "grpcio", "redis", "envoyproxy", "workers"])
+def test_a_secret_value_is_found_nowhere(tmp_path: Path, store: str) -> None:
+    found = story(tmp_path / "story", RULES.replace("HASHED", "hash_values: true,"), store)
+
+    assert places(found) == set()
+    digest = re.compile(r"h-[0-9a-f]{32}")
+    assert {place for place in ALWAYS_FOUND if digest.search(found[place])} == ALWAYS_FOUND
+    if "Redis" in found:
+        assert found["by digest"] == found["by value"] != ""
+        assert HASH(PLAIN) in found["Redis"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["memory", "redis"])
+def test_without_the_option_it_would_be_found_everywhere(tmp_path: Path, store: str) -> None:
+    found = story(tmp_path / "story", RULES.replace("HASHED", ""), store)
+
+    assert places(found) - {"by digest"} == (ALWAYS_FOUND if store == "memory" else FOUND_WITH_REDIS)
