@@ -17,7 +17,7 @@ from ratelimit_service.settings import Section
 Examples:
   ratelimit hash                                (asks for a value, and does not show it)
   ratelimit hash < keys.txt > digests.txt
-  ratelimit counters shop api_key=$(ratelimit hash)"""
+  printf %s "$API_KEY" | ratelimit hash"""
 )
 @env_file_option
 def command(*, env_file: Path | None) -> None:

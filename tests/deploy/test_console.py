@@ -133,7 +133,9 @@ def shell(folder: Path) -> Iterator[Shell]:
             "RULES_PATH": "config",
             "REDIS_URL": str(redis.socket),
             "STORE_DEADLINE": "20s",  # for a busy machine
+            "HASH_KEY": "0123456789abcdef0123456789abcdef",
         }
+        (folder / "keys.txt").write_text("secret\n")
         with start_service(folder, folder / "config", environ) as service:
             path = f"{folder / 'bin'}:{peers.curl().parent}:/usr/bin:/bin"
             yield Shell(folder, service, {**environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "200"})

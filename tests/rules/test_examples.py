@@ -5,14 +5,13 @@ from pathlib import Path
 from ratelimit_service.rules.lint import KINDS, lint
 from ratelimit_service.rules.options import OPTIONS
 from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.watch import read_sources
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_examples_load_without_a_warning() -> None:
-    rules = parse(read_sources(ROOT / "config"), hash_value=HashValue("of-32-characters-at-least-for-it"))
+    rules = parse(read_sources(ROOT / "config"))
 
     assert set(rules.domains) >= {"shop", "every-option"}
     assert lint(rules) == []
