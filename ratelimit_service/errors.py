@@ -5,6 +5,7 @@
     RateLimitError
     ├── SettingsError     a setting is unknown or malformed; `ratelimit` exits 2
     ├── RulesError        the rules files are wrong; carries every problem with its place
+    ├── ComparisonError   two books of rules are too different to compare; `ratelimit diff` exits 2
     ├── StartError        something outside is missing: a certificate, a folder; exits 1
     │   └── ListenError   an address cannot be had
     ├── StoreError        the counters cannot be reached; answered by policy
@@ -52,6 +53,10 @@ class RulesError(RateLimitError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = tuple(problems)
+
+
+class ComparisonError(RateLimitError):
+    """Two books of rules are so different that comparing them would take too long."""
 
 
 class StartError(RateLimitError):

@@ -46,7 +46,7 @@ class Expected(NamedTuple):
         return any(value is not None for value in self)
 
 
-class Step(NamedTuple):
+class CaseStep(NamedTuple):
     """A request of a case: after how long, how often, and what it must get."""
 
     line: int
@@ -67,7 +67,7 @@ class Case(NamedTuple):
     name: str
     at: int
     """The simulated time of its begin, in microseconds since 1970."""
-    steps: Sequence[Step]
+    steps: Sequence[CaseStep]
 
 
 def read_cases(source: Source) -> list[Case]:
@@ -121,7 +121,7 @@ def _read_case(item: YamlMap, domain: str | None, report: Report) -> Case:
     return Case(report.path, item.line, item.column, name or "without a name", values.get("at", _BEGIN), read)
 
 
-def _read_step(at: YamlMap, values: Mapping[str, Any], fields: Mapping[str, Field], report: Report) -> Step:
+def _read_step(at: YamlMap, values: Mapping[str, Any], fields: Mapping[str, Field], report: Report) -> CaseStep:
     """The step that has these values: its own, and those of its case that it does not say otherwise."""
     if values["domain"] is None and "domain" not in fields:
         report.add(at, "there is no domain; write one here, in the case, or at the top of the file")
@@ -138,7 +138,7 @@ def _read_step(at: YamlMap, values: Mapping[str, Any], fields: Mapping[str, Fiel
             message = f"{key} must have a value for each descriptor: the request has {has}, and this {len(values[key])}"
             report.add(fields[key].value, message)
     expected = Expected(*(values.get(key) for key in Expected._fields))
-    return Step(at.line, values["domain"] or "", asked, values.get("after", 0), values.get("times", 1), expected)
+    return CaseStep(at.line, values["domain"] or "", asked, values.get("after", 0), values.get("times", 1), expected)
 
 
 def _read_request(node: YamlNode, key: str, report: Report) -> list[Entries] | None:

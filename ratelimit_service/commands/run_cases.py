@@ -11,7 +11,7 @@ from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explana
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.request import decode
 from ratelimit_service.api.response import ResponseEncoder
-from ratelimit_service.commands.cases import Case, Expected, Step
+from ratelimit_service.commands.cases import Case, CaseStep, Expected
 from ratelimit_service.commands.request import as_message
 from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
@@ -63,7 +63,7 @@ class _World:
     def _clock(self) -> int:
         return self._now
 
-    def run(self, step: Step) -> list[Mismatch]:
+    def run(self, step: CaseStep) -> list[Mismatch]:
         """What the step did not get."""
         self._now += step.after
         body = as_message(step.domain, step.descriptors).SerializeToString() + EXPLAIN
@@ -93,7 +93,7 @@ class _World:
 _ANSWERS: Final = {RateLimitResponse.OK: "allowed", RateLimitResponse.OVER_LIMIT: "refused"}
 
 
-def _answer_differs(step: Step, answer: _Answer, number: int) -> Iterator[Mismatch]:
+def _answer_differs(step: CaseStep, answer: _Answer, number: int) -> Iterator[Mismatch]:
     expected, got = step.expected.answer, _ANSWERS[answer.message.overall_code]
     if expected is not None and expected != got:
         what = "answer" if step.times == 1 else f"answer to request {number:,} of {step.times:,}"
@@ -103,7 +103,7 @@ def _answer_differs(step: Step, answer: _Answer, number: int) -> Iterator[Mismat
 _OK: Final = RateLimitResponse.OK
 
 
-def _differs(step: Step, answer: _Answer) -> Iterator[Mismatch]:
+def _differs(step: CaseStep, answer: _Answer) -> Iterator[Mismatch]:
     """How the last response differs from what is expected, except for the answer itself."""
     expected, message = step.expected, answer.message
     places = _places(answer)

@@ -66,7 +66,7 @@ def _fits(text: str, start: int, end: int, middles: list[str]) -> bool:
 class Node:
     """A node of the tree of descriptors: its children, and the rule of requests whose last entry ends here."""
 
-    __slots__ = ("children", "key_only", "place", "rule", "wildcards")
+    __slots__ = ("children", "key", "key_only", "place", "rule", "wildcards")
 
     def __init__(
         self,
@@ -74,6 +74,7 @@ class Node:
         rule: Rule | None = None,
         place: Place | None = None,
         *,
+        key: str = "",
         key_only: bool = False,
     ) -> None:
         self.children = children
@@ -82,6 +83,8 @@ class Node:
         self.wildcards = Wildcards(patterns) if patterns else None
         self.rule = rule
         self.place = place
+        self.key = key
+        """Of its descriptor; empty for a domain."""
         self.key_only = key_only
         """Whether its descriptor has a key, but no value."""
 

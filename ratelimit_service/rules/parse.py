@@ -221,7 +221,7 @@ class _Parser:
             self._add_descriptors(values.get("descriptors", []), levels, below)
             if rule is not None:
                 self._check_suffixes(rule, below)
-            children.setdefault(name, Node(below, rule, self._place_of(at), key_only=not value))
+            children.setdefault(name, Node(below, rule, self._place_of(at), key=key, key_only=not value))
 
     def _read_secret(self, item: YamlMap, key: str, value: str) -> str:
         """Make the values of the key secret; returns the descriptor's value as the book has it."""

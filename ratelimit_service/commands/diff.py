@@ -1,0 +1,156 @@
+"""`ratelimit diff`: which descriptors get another limit from new rules than from old ones."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import click
+
+from ratelimit_service.commands.sources import env_file_option, merge_option, read_settings, rules_flags
+from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
+from ratelimit_service.errors import ComparisonError, Problem, RulesError
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.diff import AFRESH, KEPT, RuleChange, diff, limits_in_words
+from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.rule import Rule, entries_in_words, plural
+from ratelimit_service.rules.secret import HashValue
+from ratelimit_service.rules.watch import read_sources
+from ratelimit_service.settings import Section, Settings
+
+DIFFERENT, BROKEN = 1, 2
+"""Exit codes. 0: every request gets the same limit from both; 2: one of them cannot be read or compared."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  ratelimit diff /etc/ratelimit config
+  ratelimit diff old.yaml new.yaml --json
+
+\b
+The rules of a branch against those of another:
+  git worktree add ../main main && ratelimit diff ../main/config config"""
+)
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@env_file_option
+@merge_option
+@click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
+def command(*, old: Path, new: Path, env_file: Path | None, merge_domains: bool, as_json: bool) -> None:
+    """Show which descriptors get another limit from the rules in NEW than from those in OLD.
+
+    OLD and NEW are folders or files. The rules are compared, not their text: order, layout and places do not count,
+    unless they change which limit a request gets. For each change the command shows such a request, both limits with
+    their places, and whether the counters are kept or start afresh.
+
+    Exits with 0 when every request gets the same limit, 1 when one gets another, 2 when OLD or NEW cannot be read.
+    """
+    settings, _ = read_settings(rules_flags(None, merge_domains=merge_domains), env_file, Section.RULES)
+    try:
+        books = _read(old, new, settings)
+        changes = diff(*books)
+    except RulesError as error:
+        _exit_broken(error.problems, as_json)
+    except ComparisonError as error:
+        _exit_broken([Problem(str(new), 0, 0, str(error))], as_json)
+    if as_json:
+        click.echo(json.dumps(_as_json(changes, books), indent=2, ensure_ascii=False))
+    else:
+        for line in _lines(changes, books):
+            click.echo(line)
+    if changes:
+        sys.exit(DIFFERENT)
+
+
+def _read(old: Path, new: Path, settings: Settings) -> tuple[RuleBook, RuleBook]:
+    hash_value = HashValue(settings.hash_key.get_secret_value(), keep_digests=True)
+    books: list[RuleBook] = []
+    problems: list[Problem] = []
+    for path in (old, new):
+        try:
+            books.append(parse(read_sources(path), merge_domains=settings.merge_domain_config, hash_value=hash_value))
+        except RulesError as error:
+            problems += error.problems
+    if problems:
+        raise RulesError(problems)
+    return books[0], books[1]
+
+
+def _exit_broken(problems: Sequence[Problem], as_json: bool) -> NoReturn:
+    if as_json:
+        click.echo(json.dumps({"errors": [problem._asdict() for problem in problems]}, indent=2, ensure_ascii=False))
+    else:
+        click.echo("\n".join(map(str, problems)), err=True)
+    sys.exit(BROKEN)
+
+
+_MARKS: Final = {"added": ("+", GREEN), "removed": ("-", RED), "changed": ("~", YELLOW)}
+_COUNTERS: Final = {KEPT: "counters are kept", AFRESH: "counters start afresh"}
+
+
+def _lines(changes: Sequence[RuleChange], books: Sequence[RuleBook]) -> Iterator[str]:
+    for change in changes:
+        mark, style = _MARKS[change.kind]
+        differences = "; ".join(
+            f"{'' if what == 'limit' else f'{what}: '}{old} → {new}" for what, old, new in change.differences
+        )
+        yield style(printable(f"{mark} {_name(change)}: {differences}"))
+        if change.names:
+            yield printable(f"    {'; '.join(_details(change))}")
+    old, new = [plural(len(book.rules), "rule") for book in books]
+    yield f"{_summary(changes)} ({old} → {new})"
+
+
+def _details(change: RuleChange) -> Iterator[str]:
+    old, new = change.old, change.new
+    yield " → ".join(str(rule.place) for rule in (old, new) if rule is not None)
+    if old is not None and new is not None and old.path != new.path:
+        yield f"{'.'.join(old.path)} before, {'.'.join(new.path)} now"
+    if change.counters:
+        yield _COUNTERS[change.counters]
+    yield f"such as {entries_in_words(change.entries)}"
+
+
+def _summary(changes: Sequence[RuleChange]) -> str:
+    if not changes:
+        return "no descriptor gets another limit"
+    numbers = Counter(change.kind for change in changes)
+    kinds = ", ".join(f"{numbers[kind]:,} {kind}" for kind in _MARKS if numbers[kind])
+    return f"{plural(len(changes), 'descriptor')} with another limit: {kinds}"
+
+
+def _name(change: RuleChange) -> str:
+    return ".".join((change.domain, *change.names))
+
+
+def _as_json(changes: Sequence[RuleChange], books: Sequence[RuleBook]) -> dict[str, Any]:
+    numbers = Counter(change.kind for change in changes)
+    return {
+        "same": not changes,
+        **{kind: numbers[kind] for kind in _MARKS},
+        "rules": [len(book.rules) for book in books],
+        "changes": [
+            {
+                "kind": change.kind,
+                "domain": change.domain,
+                "descriptors": list(change.names),
+                "request": [{"key": key, "value": value} for key, value in change.entries],
+                "old": _described(change.old),
+                "new": _described(change.new),
+                "differences": [difference._asdict() for difference in change.differences],
+                "counters": change.counters or None,
+            }
+            for change in changes
+        ],
+    }
+
+
+def _described(rule: Rule | None) -> dict[str, Any] | None:
+    if rule is None:
+        return None
+    place = None if rule.place is None else str(rule.place)
+    return {"rule": ".".join(rule.path), "place": place, "limit": limits_in_words(rule)}

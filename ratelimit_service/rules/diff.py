@@ -1,0 +1,202 @@
+"""Which descriptors get another limit from one book than from another, whatever the text of the files.
+
+Both trees are walked together. At each pair of nodes, the entries of `witnesses` lead to all pairs of nodes below that
+any entry leads to; the limits of a pair are compared. So a rule that was moved to another line or file is no
+difference, and a descriptor that was removed is one only if requests get another limit from what matches them now.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from ratelimit_service.errors import ComparisonError
+from ratelimit_service.rules.book import Domain, Node, RuleBook
+from ratelimit_service.rules.options import OPTIONS
+from ratelimit_service.rules.rule import (
+    ALONE,
+    LIST,
+    REQUEST,
+    Entries,
+    Rule,
+    counted_entries,
+    counter_key,
+    counting_in_words,
+    rule_in_words,
+)
+from ratelimit_service.rules.witness import ChildNodes, witnesses
+
+MAX_PAIRS: Final = 1_000_000
+"""Pairs of descriptors that are compared, about 10 µs each."""
+
+KEPT, AFRESH = "kept", "afresh"
+"""What becomes of the counts when the new rules take over."""
+
+
+class Difference(NamedTuple):
+    """What of a limit differs."""
+
+    what: str
+    old: str
+    new: str
+
+
+class RuleChange(NamedTuple):
+    """Requests that get another limit."""
+
+    domain: str
+    names: Sequence[str]
+    """The names of the descriptors, of all levels; empty: an option of the domain."""
+    entries: Entries
+    """Of such a request."""
+    old: Rule | None
+    new: Rule | None
+    differences: Sequence[Difference]
+    counters: str = ""
+    """`kept`, or `afresh` when counts start again from nothing; empty when one of the rules has no counter."""
+
+    @property
+    def kind(self) -> str:
+        """`added`, `removed` or `changed`: the limit of these requests."""
+        if self.names and self.old is None:
+            return "added"
+        return "removed" if self.names and self.new is None else "changed"
+
+
+def diff(old: RuleBook, new: RuleBook) -> list[RuleChange]:
+    """All changes, in the order of the old book, then of the new one. Raises ComparisonError if there are too many."""
+    return [
+        change
+        for domain in dict.fromkeys([*old.domains, *new.domains])
+        for change in _Domains(domain, old.domains.get(domain), new.domains.get(domain)).changes()
+    ]
+
+
+def limits_in_words(rule: Rule | None) -> str:
+    """`5 requests per minute (token bucket)`, of several limits with `and` between them; or `no limit`."""
+    if rule is None:
+        return "no limit"
+    texts = []
+    for each in (rule, *rule.beside):
+        counting = ", ".join(counting_in_words(each))
+        texts.append(rule_in_words(each) + (f" ({counting})" if counting else ""))
+    return " and ".join(texts)
+
+
+class _Domains:
+    """A domain of the old and of the new book; one of them may not have it."""
+
+    def __init__(self, name: str, old: Domain | None, new: Domain | None) -> None:
+        self._name = name
+        self._old = old
+        self._new = new
+        self._seen: set[tuple[int, int]] = set()
+
+    def changes(self) -> Iterator[RuleChange]:
+        """The changes of the domain."""
+        if self._old is not None and self._new is not None:
+            differences = [
+                Difference(what, value(self._old), value(self._new))
+                for what, value in _OF_DOMAIN.items()
+                if value(self._old) != value(self._new)
+            ]
+            if differences:
+                yield RuleChange(self._name, (), (), None, None, differences)
+        yield from self._below(_children_of(self._old, self._old), _children_of(self._new, self._new), (), ())
+
+    def _below(
+        self, old: ChildNodes | None, new: ChildNodes | None, names: tuple[str, ...], entries: Entries
+    ) -> Iterator[RuleChange]:
+        for name, key, value in witnesses(old, new):
+            old_child = None if old is None else old.child(key, value)
+            new_child = None if new is None else new.child(key, value)
+            pair = (id(old_child), id(new_child))
+            if pair in self._seen or (old_child is None and new_child is None):
+                continue
+            self._seen.add(pair)
+            if len(self._seen) > MAX_PAIRS:
+                raise ComparisonError(
+                    f"domain {self._name} has more than {MAX_PAIRS:,} pairs of descriptors to compare"
+                )
+            path, walked = (*names, name), (*entries, (key, value))
+            change = compared(self._name, path, walked, _rule(old_child), _rule(new_child))
+            if change is not None:
+                yield change
+            yield from self._below(_children_of(self._old, old_child), _children_of(self._new, new_child), path, walked)
+
+
+def _children_of(root: Domain | None, node: Node | None) -> ChildNodes | None:
+    return None if root is None or node is None else ChildNodes(root, node)
+
+
+def _rule(node: Node | None) -> Rule | None:
+    return None if node is None else node.rule
+
+
+def compared(
+    domain: str, names: Sequence[str], entries: Entries, old: Rule | None, new: Rule | None
+) -> RuleChange | None:
+    """How the limits of these requests differ, or None if they do not."""
+    if old is None or new is None:
+        if old is new:
+            return None
+        return RuleChange(
+            domain, names, entries, old, new, [Difference("limit", limits_in_words(old), limits_in_words(new))]
+        )
+    differences = list(_differences(old, new))
+    old_keys, new_keys = _counters(old, entries), _counters(new, entries)
+    counters = ""
+    if old_keys and new_keys:
+        counters = KEPT if set(new_keys) <= set(old_keys) else AFRESH
+        if counters == AFRESH and not differences:
+            differences.append(Difference("counter", " and ".join(old_keys), " and ".join(new_keys)))
+    return RuleChange(domain, names, entries, old, new, differences, counters) if differences else None
+
+
+def _differences(old: Rule, new: Rule) -> Iterator[Difference]:
+    olds, news = (old, *old.beside), (new, *new.beside)
+    words = limits_in_words(old), limits_in_words(new)
+    if words[0] != words[1] or [each.limit for each in olds] != [each.limit for each in news]:
+        yield Difference("limit", *words)
+    for what, field in _FIELDS.items():
+        before, after = _values(olds, field), _values(news, field)
+        if before != after and (what not in _IN_WORDS or words[0] == words[1]):
+            yield Difference(what, before, after)
+
+
+_FIELDS: Final[Mapping[str, str]] = {
+    **{option.key: option.rule_field for option in OPTIONS if option.rule_field and option.key != "detailed_metric"},
+    "replaces": "replaces",
+    "charge": "together",
+}
+"""The options that make a difference to requests, besides the limit itself; the field of Rule by the option."""
+
+_IN_WORDS: Final = frozenset({"deny", "charge", "on_store_failure"})
+"""Those that the limit in words contains."""
+
+_CHARGED: Final = {ALONE: "each", LIST: "together in the list", REQUEST: "together"}
+
+_OF_DOMAIN: Final[Mapping[str, Callable[[Domain], str]]] = {
+    "charge of limits that come with requests": lambda domain: "together" if domain.together else "each",
+}
+"""The options of a domain that do not show in its rules."""
+
+
+def _values(rules: Sequence[Rule], field: str) -> str:
+    return " and ".join(dict.fromkeys(_value(getattr(rule, field)) for rule in rules))
+
+
+def _value(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return _CHARGED[value]
+        case frozenset():
+            return ", ".join(sorted(value)) or "nothing"
+        case None | "":
+            return "none"
+    return f"{value}"
+
+
+def _counters(rule: Rule, entries: Entries) -> list[str]:
+    counted = counted_entries(rule, entries)
+    return [counter_key(each, counted) for each in (rule, *rule.beside) if each.limit is not None]

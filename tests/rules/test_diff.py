@@ -1,0 +1,267 @@
+"""The difference of two books is which requests get another limit, and nothing else."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_service.errors import ComparisonError
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.diff import RuleChange, compared, diff
+from ratelimit_service.rules.document import Source
+from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.secret import HashValue
+from tests.books import book
+
+KEYS = st.sampled_from(["a", "b", "c_d"])
+VALUES = st.text("xy*", max_size=3)
+LIMITS = st.sampled_from([None, 1, 2])
+
+
+def descriptors(below: st.SearchStrategy[list[dict[str, Any]]]) -> st.SearchStrategy[list[dict[str, Any]]]:
+    one = st.fixed_dictionaries({"key": KEYS, "value": VALUES, "limit": LIMITS, "descriptors": below})
+    return st.lists(one, max_size=4).map(distinct)
+
+
+def distinct(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list({f"{item['key']}_{item['value']}".rstrip("_"): item for item in items}.values())
+
+
+TREES = descriptors(descriptors(st.just([])))
+REQUESTS = st.lists(st.tuples(KEYS, st.text("xyz", max_size=3)), min_size=1, max_size=2).map(tuple)
+
+
+def made(tree: Sequence[Mapping[str, Any]], path: str = "d.yaml", before: int = 0) -> RuleBook:
+    text = json.dumps({"domain": "d", "descriptors": [yaml(item) for item in tree]})
+    return parse([Source(path, b"\n" * before + text.encode())])
+
+
+def yaml(item: Mapping[str, Any]) -> dict[str, Any]:
+    limit = item["limit"] and {"unit": "day", "requests_per_unit": item["limit"]}
+    below = [yaml(child) for child in item["descriptors"]]
+    return {"key": item["key"], "value": item["value"], "rate_limit": limit, "descriptors": below}
+
+
+@given(TREES)
+def test_a_book_does_not_differ_from_itself_in_another_place(tree: list[dict[str, Any]]) -> None:
+    assert diff(made(tree), made(tree, "moved.yaml", 7)) == []
+
+
+@given(TREES, TREES)
+def test_the_request_of_each_change_gets_these_rules(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
+    old_book, new_book = made(old), made(new)
+
+    for change in diff(old_book, new_book):
+        assert old_book.match("d", change.entries) is change.old
+        assert new_book.match("d", change.entries) is change.new
+        assert change.differences
+
+
+@given(TREES, TREES, st.lists(REQUESTS, max_size=30))
+def test_every_request_with_another_limit_is_of_a_change(
+    old: list[dict[str, Any]], new: list[dict[str, Any]], asked: list[tuple[tuple[str, str], ...]]
+) -> None:
+    old_book, new_book = made(old), made(new)
+    found = {(change.old, change.new) for change in diff(old_book, new_book)}
+
+    for entries in asked:
+        rules = old_book.match("d", entries), new_book.match("d", entries)
+        if compared("d", (), entries, *rules) is not None:
+            assert rules in found
+
+
+@given(TREES, TREES)
+def test_the_other_way_round_it_finds_the_same(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
+    old_book, new_book = made(old), made(new)
+
+    there = {(change.old, change.new) for change in diff(old_book, new_book)}
+    back = {(change.new, change.old) for change in diff(new_book, old_book)}
+
+    assert there == back
+
+
+def files(*descriptors: str, head: str = "domain: d") -> RuleBook:
+    """A domain with these descriptors."""
+    return book("\n".join([head, "descriptors:", *(f"- {{{descriptor}}}" for descriptor in descriptors)]) + "\n")
+
+
+def shown(change: RuleChange) -> str:
+    """The change in a line."""
+    mark = {"added": "+", "removed": "-", "changed": "~"}[change.kind]
+    differences = "; ".join(f"{what} {old} → {new}" for what, old, new in change.differences)
+    return f"{mark} {'.'.join(change.names)}: {differences}{f' ({change.counters})' if change.counters else ''}"
+
+
+ONE = "rate_limit: {unit: day, requests_per_unit: 1}"
+TWO = "rate_limit: {unit: day, requests_per_unit: 2}"
+HOUR = "rate_limit: {unit: hour, requests_per_unit: 1}"
+A1, A2 = f"key: a, {ONE}", f"key: a, {TWO}"
+X1, X2 = f"key: a, value: x*, {ONE}", f"key: a, value: x*, {TWO}"
+Y2 = f"key: a, value: y*, {TWO}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ([A1, f"key: b, {TWO}"], [f"key: b, {TWO}", A1]),
+        ([X1, A2], [A2, X1]),
+        ([X1, Y2], [Y2, X1]),
+        ([f"key: a, value: x, {ONE}", A1], [A1]),
+        ([X1, A1], [f"key: a, value: '*', {ONE}"]),
+        ([f"key: a, value: '*', {ONE}", f"key: a, value: x*, {TWO}"], [A1]),
+        ([f"key: a, {HOUR}"], ["key: a, rate_limit: {unit: 60 minutes, requests_per_unit: 1}"]),
+        (["key: a, rate_limit: {unit: hour, requests_per_unit: 1, exceed: 10%}"], [f"key: a, {HOUR}"]),
+        (["key: a, rate_limit: {unlimited: true}"], ["key: a, rate_limit: {allow: true}"]),
+        (["key: a"], []),
+        (["key: a, descriptors: [{key: b}]"], ["key: c"]),
+        ([f"key: a, detailed_metric: true, {ONE}"], [f"key: a, value_to_metric: true, {ONE}"]),
+    ],
+)  # fmt: skip
+def test_what_gives_every_request_the_same_limit_is_no_difference(old: list[str], new: list[str]) -> None:
+    assert diff(files(*old), files(*new)) == []
+    assert diff(files(*new), files(*old)) == []
+
+
+DAY_1, DAY_2 = "1 request per day", "2 requests per day"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ([], [A1], [f"+ a: limit no limit → {DAY_1}"]),
+        ([A1], [], [f"- a: limit {DAY_1} → no limit"]),
+        ([A1], [A2], [f"~ a: limit {DAY_1} → {DAY_2} (kept)"]),
+        ([A1], [f"key: a, {HOUR}"], [f"~ a: limit {DAY_1} → 1 request per hour (afresh)"]),
+        ([f"key: a, value: x, {ONE}", A2], [A2], [f"~ a_x: limit {DAY_1} → {DAY_2} (kept)"]),
+        ([A2], [X1, A2], [f"~ a_x*: limit {DAY_2} → {DAY_1} (kept)"]),
+        ([A1, "key: a, value: x"], [A1], [f"+ a_x: limit no limit → {DAY_1}"]),
+        (
+            [X1, f"key: a, value: '*y', {TWO}"],
+            [f"key: a, value: '*y', {TWO}", X1],
+            [f"~ a_x* and a_*y: limit {DAY_1} → {DAY_2} (kept)"],
+        ),
+        (
+            [X1],
+            [f"key: a, value: '*y', {TWO}"],
+            [
+                f"- a_x*: limit {DAY_1} → no limit",
+                f"+ a_*y: limit no limit → {DAY_2}",
+                f"~ a_x* and a_*y: limit {DAY_1} → {DAY_2} (kept)",
+            ],
+        ),
+        (
+            [f"key: p, value: x, descriptors: [{{key: a, {ONE}}}]", f"key: p, descriptors: [{{key: a, {TWO}}}]"],
+            [f"key: p, descriptors: [{{key: a, {TWO}}}]"],
+            [f"~ p_x.a: limit {DAY_1} → {DAY_2} (kept)"],
+        ),
+        (
+            [f"key: p, {ONE}, descriptors: [{{key: a, {ONE}}}, {{key: b, {TWO}}}]"],
+            [],
+            [f"- p: limit {DAY_1} → no limit", f"- p.a: limit {DAY_1} → no limit", f"- p.b: limit {DAY_2} → no limit"],
+        ),
+        (
+            [f"key: a, value: x*, share_threshold: true, {ONE}"],
+            [X1],
+            ["~ a_x*: counter d|a~a_x*|fixed_window/86400000000 → d|a=xother|fixed_window/86400000000 (afresh)"],
+        ),
+        ([A1], [f"key: a, shadow_mode: true, {ONE}"], ["~ a: shadow_mode false → true (kept)"]),
+        ([A1], [f"key: a, quota_mode: true, {ONE}"], ["~ a: quota_mode false → true (kept)"]),
+        ([f"key: a, metadata: {{n: 1}}, {ONE}"], [A1], ["~ a: metadata {'n': 1} → none (kept)"]),
+        (
+            ["key: a, rate_limit: {unit: day, requests_per_unit: 1, name: n}"],
+            ["key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: y}, {name: x}]}"],
+            ["~ a: name n → none; replaces nothing → x, y (kept)"],
+        ),
+        (
+            [A1],
+            ["key: a, rate_limit: {unit: day, requests_per_unit: 1, on_store_failure: open}"],
+            [f"~ a: limit {DAY_1} → {DAY_1} (open without Redis) (kept)"],
+        ),
+        (
+            [A1],
+            ["key: a, rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket, burst: 3}"],
+            [f"~ a: limit {DAY_1} → {DAY_1} (token bucket, burst 3) (afresh)"],
+        ),
+        (
+            [A1],
+            [f"key: a, rate_limits: [{ONE[12:]}, {HOUR[12:]}]"],
+            [f"~ a: limit {DAY_1} → {DAY_1} and 1 request per hour (afresh)"],
+        ),
+        (
+            [A1],
+            [f"key: a, charge: together, {ONE}"],
+            [f"~ a: limit {DAY_1} → {DAY_1} (charged together) (kept)"],
+        ),
+        (
+            [f"key: a, rate_limits: [{ONE[12:]}, {HOUR[12:]}]"],
+            [f"key: a, charge: each, rate_limits: [{ONE[12:]}, {HOUR[12:]}]"],
+            ["~ a: charge together in the list → each (kept)"],
+        ),
+        ([A1], ["key: a, rate_limit: {deny: true}"], [f"~ a: limit {DAY_1} → always denied"]),
+        (["key: a, rate_limit: {unlimited: true}"], [A1], [f"~ a: limit unlimited → {DAY_1}"]),
+    ],
+)  # fmt: skip
+def test_each_request_with_another_limit_is_a_change(old: list[str], new: list[str], expected: list[str]) -> None:
+    assert [shown(change) for change in diff(files(*old), files(*new))] == expected
+
+
+def test_a_change_has_a_request_that_shows_it() -> None:
+    plain = f"key: client_ip, {TWO}"
+
+    [change] = diff(files(f"key: client_ip, value: 10.*, {ONE}", plain), files(plain))
+
+    assert change.entries == (("client_ip", "10.other"),)
+
+
+def test_a_domain_may_come_or_go() -> None:
+    shop, mail = files(A1), files(A1, head="domain: mail")
+
+    changes = diff(shop, mail)
+
+    assert [(change.domain, change.kind) for change in changes] == [("d", "removed"), ("mail", "added")]
+
+
+def test_an_option_of_the_domain_is_a_change_of_the_domain() -> None:
+    plain, together = "key: a, charge: each, " + ONE, "domain: d\ncharge: together"
+
+    [change] = diff(files(plain), files(plain, head=together))
+
+    assert (change.kind, change.names) == ("changed", ())
+    assert change.differences == [("charge of limits that come with requests", "each", "together")]
+
+
+def test_digests_and_values_of_secrets_are_compared_as_what_they_stand_for() -> None:
+    hash_value = HashValue("key", keep_digests=True)
+    text = "domain: d\ndescriptors: [{{key: a, value: {0}, hash_values: true, {1}}}]\n"
+    plain, digest, other = (
+        book(text.format(value, limit), hash_value=hash_value)
+        for value, limit in (("secret", ONE), (hash_value("secret"), ONE), ("secret", TWO))
+    )
+
+    assert diff(plain, digest) == []
+    [change] = diff(plain, other)
+    assert "secret" not in f"{change.entries}{change.names}"
+
+
+def test_ten_thousand_rules_differ_in_one() -> None:
+    many = [f"key: k, value: v{number}/*, {ONE}" for number in range(10_000)]
+
+    changes = diff(files(*many), files(*many[:5000], f"key: k, value: v5000/*, {TWO}", *many[5001:]))
+
+    assert [shown(change) for change in changes] == [f"~ k_v5000/*: limit {DAY_1} → {DAY_2} (kept)"]
+
+
+def test_wildcards_in_the_opposite_order_have_no_changes_where_none_overlap() -> None:
+    many = [f"key: k, value: v{number}/*, {ONE}" for number in range(3000)]
+
+    assert diff(files(*many), files(*reversed(many))) == []
+
+
+def test_too_many_overlaps_are_an_error_and_no_wait() -> None:
+    many = [f"key: k, value: '*{number}', {ONE}" for number in range(320)]
+
+    with pytest.raises(ComparisonError, match="more than 100,000 pairs of wildcards at one level"):
+        diff(files(*many), files(*reversed(many)))
