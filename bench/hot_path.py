@@ -31,9 +31,12 @@ from tests.books import book
 ROUNDS = 7
 
 
-def rules(algorithm: str = "fixed_window", others: int = 0) -> RuleBook:
-    """Limits for each value of key0 … key3, also with further entries; and as many rules in other domains."""
-    limit = f"rate_limit: {{unit: minute, requests_per_unit: 1000, algorithm: {algorithm}}}"
+def rules(algorithm: str = "fixed_window", others: int = 0, *, top: str = "", requests: int = 1000) -> RuleBook:
+    """Limits for each value of key0 … key3, also with further entries; and as many rules in other domains.
+
+    `top` stands at the top of the file.
+    """
+    limit = f"rate_limit: {{unit: minute, requests_per_unit: {requests}, algorithm: {algorithm}}}"
     keys = "".join(
         f"- key: key{number}\n  {limit}\n  descriptors: [{{key: path, descriptors: [{{key: method, {limit}}}]}}]\n"
         for number in range(4)
@@ -43,7 +46,7 @@ def rules(algorithm: str = "fixed_window", others: int = 0) -> RuleBook:
         + "".join(f"- {{key: user, value: u{number}, {limit}}}\n" for number in range(100))
         for domain in range(others // 100)
     )
-    return book(f"domain: bench\ndescriptors:\n{keys}", *more)
+    return book(f"domain: bench\n{top}\ndescriptors:\n{keys}", *more)
 
 
 def requests(keys: int, descriptors: int = 1, entries: int = 1) -> list[bytes]:
@@ -108,6 +111,26 @@ def algorithms_nanoseconds(bodies: list[bytes], calls: int) -> dict[str, float]:
     return best
 
 
+HEADERS = {
+    "no headers": "",
+    "`ratelimit`": "headers: [ratelimit]",
+    "`x_ratelimit`": "headers: [x_ratelimit]",
+    "`ietf`": "headers: [ietf]",
+    "all headers, `Retry-After`, body, `rule_metadata`": "headers: [ratelimit, x_ratelimit, ietf]\n"
+    "retry_after: true\nretry_after_jitter: 10%\nproblem_body: true\nrule_metadata: true",
+}
+
+
+def headers_nanoseconds(bodies: list[bytes], calls: int, requests: int) -> dict[str, float]:
+    """Of a whole call with each kind of response headers, in turns; with 1 request a minute, of refusals."""
+    tested = {name: asking(method(rules(top=top, requests=requests))[0]) for name, top in HEADERS.items()}
+    best = dict.fromkeys(HEADERS, float("inf"))
+    for _ in range(ROUNDS):
+        for name, ask in tested.items():
+            best[name] = min(best[name], nanoseconds(ask, bodies, calls, 1))
+    return best
+
+
 def new_nanoseconds(rulebook: RuleBook, calls: int) -> float:
     """Of a call whose bytes were not seen before."""
     tested, _ = method(rulebook)
@@ -160,6 +183,10 @@ def main() -> None:
     show("10,000 rules more", call_nanoseconds(rules(others=10_000), bodies, calls))
     for name, cost in algorithms_nanoseconds(bodies, calls).items():
         show(f"`{name}`", cost)
+    for name, cost in headers_nanoseconds(bodies, calls, 100_000_000).items():
+        show(f"allowed, {name}", cost)
+    for name, cost in headers_nanoseconds(bodies, calls, 1).items():
+        show(f"refused, {name}", cost)
 
 
 if __name__ == "__main__":

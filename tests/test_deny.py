@@ -7,11 +7,12 @@ from google.protobuf.json_format import MessageToDict
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.ratelimit import ShouldRateLimit
-from ratelimit_service.api.response import HeaderNames, ResponseEncoder
+from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.plan import denial
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import NEVER, Decision, Descriptor, Request
+from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.system.clock import SECOND
 from tests.books import book
@@ -259,9 +260,9 @@ def answer(rules: str, *entries: str, encoder: ResponseEncoder) -> RateLimitResp
 
 
 def test_the_status_of_a_deny_rule_has_a_limit_of_0_and_no_time_to_come_back() -> None:
-    encoder = ResponseEncoder(headers=HeaderNames("Limit", "Remaining", "Reset"))
+    with_headers = RULES.replace("domain: shop", "domain: shop\n    headers: [ratelimit]")
 
-    response = answer(RULES, "user=mallory", "ip", encoder=encoder)
+    response = answer(with_headers, "user=mallory", "ip", encoder=ResponseEncoder())
 
     denied = RateLimitResponse.DescriptorStatus(
         code=RateLimitResponse.OVER_LIMIT, current_limit=RateLimitResponse.RateLimit(name="banned")
@@ -269,9 +270,9 @@ def test_the_status_of_a_deny_rule_has_a_limit_of_0_and_no_time_to_come_back() -
     assert response.overall_code == RateLimitResponse.OVER_LIMIT
     assert response.statuses[0] == denied
     assert [(header.key, header.value) for header in response.response_headers_to_add] == [
-        ("Limit", "0"),
-        ("Remaining", "0"),
-        ("Reset", "0"),
+        ("RateLimit-Limit", "0"),
+        ("RateLimit-Remaining", "0"),
+        ("RateLimit-Reset", "0"),
     ]
 
 
@@ -291,8 +292,8 @@ def test_a_denial_may_have_a_time_to_come_back() -> None:
     assert hit is not None
     hit.decision = denial(1, 90 * SECOND - 1)
 
-    encoder = ResponseEncoder(headers=HeaderNames("Limit", "Remaining", "Reset"))
-    response = RateLimitResponse.FromString(encoder.encode(verdict, b""))
+    verdict.response = ResponseOptions(("ratelimit",), retry_after=True)
+    response = RateLimitResponse.FromString(ResponseEncoder().encode(verdict, b""))
 
     assert response.statuses[0].duration_until_reset.seconds == 90
-    assert response.response_headers_to_add[2].value == "90"
+    assert [header.value for header in response.response_headers_to_add] == ["0", "0", "90", "90"]

@@ -286,6 +286,12 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         ("NEAR_LIMIT_RATIO", "nan", "is not a number from 0 to 1"),
         ("DRAIN_SECONDS", "5s", "is not a number of seconds from 0 to 3600"),
         ("LIMIT_LIMIT_HEADER", "Rate Limit", "is not a header name such as RateLimit-Limit"),
+        ("RESPONSE_HEADERS", "ietf,rfc", "is not a list of ratelimit, x_ratelimit, ietf"),
+        ("RESPONSE_HEADERS", "ietf,", "is not a list of ratelimit, x_ratelimit, ietf"),
+        ("RESPONSE_RETRY_AFTER_JITTER", "101%", "is not a share up to 100% or a time up to 24h such as 10% or 5s"),
+        ("RESPONSE_RETRY_AFTER_JITTER", "25h", "is not a share up to 100% or a time up to 24h such as 10% or 5s"),
+        ("RESPONSE_RETRY_AFTER_JITTER", "-1s", "is not a share up to 100% or a time up to 24h such as 10% or 5s"),
+        ("RESPONSE_RETRY_AFTER_JITTER", "10", "is not a duration such as 10s, 1m30s or 150us"),
         ("PROMETHEUS_ADDR", "9090", "is not an address to listen on such as :9090, 127.0.0.1:9090 or [::1]:9090"),
         ("PROMETHEUS_PATH", "metrics", "is not a path such as /metrics"),
         ("EXTRA_TAGS", "zone", "is not a map such as key:value,key2:value2"),
@@ -315,6 +321,28 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 def test_a_wrong_value_is_named_with_what_was_expected(variable: str, text: str, wrong: str) -> None:
     """The variable, the value, and what it is not."""
     assert problems_of({variable: text}) == (f'{variable}: "{text}" {wrong}',)
+
+
+@pytest.mark.parametrize(
+    ("variable", "name", "headers"),
+    [
+        ("LIMIT_LIMIT_HEADER", "X-RateLimit-Limit", "x_ratelimit"),
+        ("LIMIT_REMAINING_HEADER", "x-ratelimit-remaining", "x_ratelimit"),
+        ("LIMIT_RESET_HEADER", "RateLimit", "ietf"),
+    ],
+)
+def test_two_sets_of_headers_must_not_have_one_name(variable: str, name: str, headers: str) -> None:
+    """A client would see two values; without the other set the name is good."""
+    wrong = f"has {headers}, which sends {name} too: {variable} must be another name"
+
+    assert problems_of({variable: name, "RESPONSE_HEADERS": f"{headers},ratelimit"}) == (
+        f'RESPONSE_HEADERS: "{headers},ratelimit" {wrong}',
+    )
+    assert problems_of({variable: name, "RESPONSE_HEADERS": headers, "LIMIT_RESPONSE_HEADERS_ENABLED": "1"}) == (
+        f'RESPONSE_HEADERS: "{headers}" {wrong}',
+    )
+    load_settings({variable: name, "RESPONSE_HEADERS": headers})
+    load_settings({variable: name, "RESPONSE_HEADERS": "ratelimit"})
 
 
 def test_a_client_name_needs_a_ca_to_be_asked_of_anybody() -> None:

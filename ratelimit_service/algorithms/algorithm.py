@@ -30,6 +30,9 @@ A state of integers only needs no `load` and no `save`. A limit comes as a table
 booleans as 1 and 0. Functions that the twins share are at the head of `stores/redis/batch.lua`, such as `muldiv`,
 which is exact beyond 2^53.
 
+An algorithm whose room returns bit by bit, at times that follow from the reset, has `room_after(limit, reset_after)`:
+the microseconds until the next bit of room. Elsewhere room returns at the reset at the latest.
+
 An algorithm that does not support every limit has `problem(limit)`: why not, or None. The parser calls it.
 """
 

@@ -8,8 +8,8 @@ State: as for token_bucket: the moment when the bucket is empty. Hot path.
 
 from typing import Final
 
-from ratelimit_service.algorithms.token_bucket import STATE, hit, problem
+from ratelimit_service.algorithms.token_bucket import STATE, hit, problem, room_after
 
-__all__ = ["STATE", "hit", "name", "problem"]
+__all__ = ["STATE", "hit", "name", "problem", "room_after"]
 
 name: Final = "leaky_bucket"

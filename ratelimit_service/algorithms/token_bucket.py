@@ -29,6 +29,16 @@ def problem(limit: Limit) -> str | None:
     return None
 
 
+def room_after(limit: Limit, reset_after: int) -> int:
+    """Microseconds until the next token, in a bucket that is full after `reset_after`; rounded up."""
+    rate, window = limit.requests, limit.window
+    if not rate or reset_after <= 0:
+        return reset_after
+    # The reset is rounded up to a microsecond, so up to rate - 1 of its L-ths are none of the tokens' time.
+    missing = -(-(reset_after * rate - rate + 1) // window)
+    return reset_after - (missing - 1) * window // rate
+
+
 def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes | None, Decision]:
     """Take `cost` tokens."""
     rate = limit.requests

@@ -16,13 +16,14 @@ def requests_explanation(request: bytes) -> bool:
     return EXPLAIN in request and Explain.FromString(request).explain
 
 
-def encode_explanation(hits: Sequence[Hit | None], unmatched: Sequence[str]) -> bytes:
-    """The reasons as bytes to append to those of a RateLimitResponse."""
+def encode_explanation(hits: Sequence[Hit | None], unmatched: Sequence[str], retry_after: int) -> bytes:
+    """The reasons as bytes to append to those of a RateLimitResponse; `retry_after` in seconds, 0 if there is none."""
     explanation = Explanation(
         descriptors=[
             Explanation.Descriptor(unmatched=why) if hit is None else _of(hit)
             for hit, why in zip(hits, unmatched, strict=True)
-        ]
+        ],
+        retry_after=retry_after,
     )
     encoded: bytes = Explained(explanation=explanation).SerializeToString()
     return encoded

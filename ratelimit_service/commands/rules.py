@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import click
 
-from ratelimit_service.api.response import HeaderNames, ResponseEncoder
+from ratelimit_service.api.headers import HeaderNames
+from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.commands.cases import Case, read_cases
 from ratelimit_service.commands.run_cases import Mismatch, run_case
 from ratelimit_service.commands.sources import (
@@ -126,7 +127,7 @@ def _read(paths: Sequence[Path]) -> list[Case]:
 
 def _encoder(settings: Settings) -> ResponseEncoder:
     names = HeaderNames(settings.limit_limit_header, settings.limit_remaining_header, settings.limit_reset_header)
-    return ResponseEncoder(headers=names if settings.limit_response_headers_enabled else None, dynamic_metadata=True)
+    return ResponseEncoder(names, dynamic_metadata=True, draw=lambda: 0)
 
 
 def _exit_broken(error: RulesError | StartError, as_json: bool) -> NoReturn:

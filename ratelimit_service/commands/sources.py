@@ -8,6 +8,7 @@ import click
 
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.watch import ensure_exists, read_sources
 from ratelimit_service.settings import Section, Settings, default_env_file, load_settings
@@ -53,4 +54,9 @@ def read_book(settings: Settings) -> RuleBook:
     key = settings.hash_key.get_secret_value()
     hash_value = HashValue(key, keep_digests=True) if key or settings.backend_type is Backend.MEMORY else None
     sources = read_sources(settings.rules_path)
-    return parse(sources, merge_domains=settings.merge_domain_config, hash_value=hash_value)
+    return parse(
+        sources,
+        merge_domains=settings.merge_domain_config,
+        hash_value=hash_value,
+        response=response_options(settings),
+    )

@@ -12,6 +12,7 @@ from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import why_unlimited
+from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import (
     REQUEST,
     Entries,
@@ -47,7 +48,7 @@ class Plan:
 
     __slots__ = ("charged", "denied", "domain", "edition", "hits", "increments", "joint", "verdict")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one for each of its parts
         self,
         hits: Sequence[Hit | None],
         domain: DomainTally,
@@ -55,6 +56,8 @@ class Plan:
         edition: object,
         unmatched: Sequence[str] | None = None,
         idle_quota: bool = False,
+        *,
+        response: ResponseOptions | None = None,
     ) -> None:
         self.edition = edition
         """Of the book that made it."""
@@ -79,14 +82,24 @@ class Plan:
         """What the store decides: all hits that have a counter, with those beside them."""
         self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
         """One for each descriptor, or None where nothing limits it."""
-        self.verdict = Verdict(True, self.hits, unmatched, idle_quota)
+        self.verdict = verdict = Verdict(True, self.hits, unmatched, idle_quota, response)
+        if self.joint and response is not None:
+            verdict.limits = [each for hit in hits if hit is not None for each in (hit, *hit.beside)]
 
     def again(self) -> "Plan":
         """A copy with its own hits, since requests that wait for the store must not share them."""
         if self.hits is not self.charged:
             hits = [hit.again() if hit is not None and hit.key else hit for hit in self.hits]
             verdict = self.verdict
-            return Plan(hits, self.domain, self.increments, self.edition, verdict.unmatched, verdict.idle_quota)
+            return Plan(
+                hits,
+                self.domain,
+                self.increments,
+                self.edition,
+                verdict.unmatched,
+                verdict.idle_quota,
+                response=verdict.response,
+            )
         plan = Plan.__new__(Plan)
         plan.edition = self.edition
         plan.domain = self.domain
@@ -96,7 +109,8 @@ class Plan:
         plan.hits = charged
         plan.verdict = verdict = Verdict.__new__(Verdict)
         verdict.allowed = True
-        verdict.hits = charged
+        verdict.hits = verdict.limits = charged
+        verdict.response = self.verdict.response
         verdict.unmatched = self.verdict.unmatched
         verdict.idle_quota = False
         return plan
@@ -167,7 +181,7 @@ class Planner:
         unmatched = _unmatched(request, hits, book) if request.explain else None
         # As upstream: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
         idle_quota = self._quota_mode and None in hits
-        return Plan(hits, tally, increments, edition, unmatched, idle_quota)
+        return Plan(hits, tally, increments, edition, unmatched, idle_quota, response=book.domains[domain].response)
 
     def _rule(self, book: RuleBook, domain: str, descriptor: Descriptor) -> Rule | None:
         """The limit that came with the descriptor, or else that of the book."""

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from ratelimit_service.model import NEVER
+from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.stores.hit import NO_LIMIT, Hit
 
 
 class Verdict:
     """The answer for a request."""
 
-    __slots__ = ("allowed", "hits", "idle_quota", "unmatched")
+    __slots__ = ("allowed", "hits", "idle_quota", "limits", "response", "unmatched")
 
     def __init__(
         self,
@@ -17,10 +18,15 @@ class Verdict:
         hits: Sequence[Hit | None],
         unmatched: Sequence[str] | None = None,
         idle_quota: bool = False,
+        response: ResponseOptions | None = None,
     ) -> None:
         self.allowed = allowed
         self.hits = hits
         """One for each descriptor, in order; None where no rule applied."""
+        self.limits = hits
+        """The same, and with `response` the hits of a descriptor's further limits behind its first."""
+        self.response = response
+        """What the response has beside the decision; None: nothing."""
         self.unmatched = unmatched
         """For each descriptor why no rule applied, in words, where the caller asks for it."""
         self.idle_quota = idle_quota
@@ -39,12 +45,35 @@ class Verdict:
                 return False
         return not quotas or exhausted < quotas or self.idle_quota
 
-    def tightest(self) -> Hit | None:
+    def retry_after(self) -> int:
+        """Microseconds until a refused request would be allowed if no other came; NEVER if waiting does not help."""
+        longest = 0
+        quotas: list[int] = []
+        idle = self.idle_quota
+        for hit in self.hits:
+            if hit is None or hit.limit is NO_LIMIT:
+                continue
+            if hit.quota:
+                if hit.over:
+                    quotas.append(hit.decision.retry_after)
+                else:
+                    idle = True
+            elif hit.over:
+                wait = hit.decision.retry_after
+                if wait == NEVER:
+                    return NEVER
+                longest = max(longest, wait)
+        if quotas and not idle:  # it passes when the first of them has room again
+            wait = min((wait for wait in quotas if wait != NEVER), default=NEVER)
+            return NEVER if wait == NEVER else max(longest, wait)
+        return longest
+
+    def tightest(self, *, with_shadow: bool = True) -> Hit | None:
         """The hit whose limit the response reports: the last one refused, else the first with the least left."""
         chosen: Hit | None = None
         refused = False
         for hit in self.hits:
-            if hit is None or hit.limit is NO_LIMIT:
+            if hit is None or hit.limit is NO_LIMIT or (hit.rule.shadow and not with_shadow):
                 continue
             if hit.over and not hit.quota:
                 chosen, refused = hit, True
@@ -56,6 +85,11 @@ class Verdict:
 def tightest_of(hits: Sequence[Hit]) -> Hit:
     """Of the limits of one descriptor: the denied one with the longest wait, else the first with the least left."""
     return min(hits, key=_left)
+
+
+def tightest_first(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits by how tight they are, as `tightest_of` has it."""
+    return sorted(hits, key=_left)
 
 
 def _left(hit: Hit) -> int:

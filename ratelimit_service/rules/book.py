@@ -12,6 +12,7 @@ from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.data_files import DataFile
 from ratelimit_service.rules.report import LintWarning
+from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Place, Rule
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.telemetry.tally import Tally
@@ -100,17 +101,20 @@ class Node:
 class Domain(Node):
     """The root of a domain's tree, with the options of the domain."""
 
-    __slots__ = ("secrets", "together")
+    __slots__ = ("response", "secrets", "together")
 
     def __init__(
         self,
         children: Mapping[str, Node],
         place: Place | None = None,
         *,
+        response: ResponseOptions | None = None,
         together: Sequence[Place] = (),
         secrets: Secrets = NO_SECRETS,
     ) -> None:
         super().__init__(children, place=place)
+        self.response = response
+        """What responses have beside the decision; None: nothing."""
         self.secrets = secrets
         self.together = together
         """The places of `charge: together`. If any, a limit that comes with a request joins the request's bundle."""

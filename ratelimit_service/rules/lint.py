@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import Node, RuleBook
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
+from ratelimit_service.rules.response import policy_name
 from ratelimit_service.rules.rule import Place, Rule, units_in_words
 from ratelimit_service.system.clock import DAY
 
@@ -29,6 +30,7 @@ KINDS: Final = (
     "large-log",
     "list",
     "no-effect",
+    "policy-name",
     "regex",
     "unreached",
 )
@@ -47,6 +49,7 @@ def lint(book: RuleBook) -> list[LintWarning]:
     found = [*book.warnings]
     found += [warning for node in book.domains.values() for warning in _level(node)]
     found += [warning for rule in book.rules for warning in _logs(rule)]
+    found += [warning for rule in book.rules if rule.beside for warning in _policy_names(book, rule)]
     return sorted(found, key=lambda warning: warning[:3])
 
 
@@ -58,6 +61,22 @@ def _logs(rule: Rule) -> Iterator[LintWarning]:
             "either, and remembers a few numbers"
         )
         yield _warning(rule.place, "large-log", message)
+
+
+def _policy_names(book: RuleBook, first: Rule) -> Iterator[LintWarning]:
+    """The limits of a list that RateLimit-Policy gives one name: a client has both, and cannot tell them apart."""
+    response = book.domains[first.domain].response
+    if response is None or "ietf" not in response.headers:
+        return
+    names: dict[str, Rule] = {}
+    for rule in (first, *first.beside):
+        other = names.setdefault(policy_name(rule), rule)
+        if other is not rule:
+            message = (
+                f"{quoted(policy_name(rule))} is the name of the limit at {other.place} too; in the header "
+                "RateLimit-Policy a client cannot tell one from the other"
+            )
+            yield _warning(rule.place, "policy-name", message)
 
 
 def _level(parent: Node) -> Iterator[LintWarning]:

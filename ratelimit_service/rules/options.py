@@ -19,6 +19,7 @@ from ratelimit_service.algorithms import NAMES
 from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.rules.document import Scalar, YamlList, YamlMap, YamlNode, kind_of, printed
 from ratelimit_service.rules.report import Report, nearest, quoted, shortened
+from ratelimit_service.rules.response import HEADERS, MAX_JITTER, Jitter
 from ratelimit_service.rules.window import UNITS, Window, read_window
 
 
@@ -97,6 +98,19 @@ def _read_unit(node: YamlNode, key: str, report: Report) -> Window | None:
         report.add(node, f"{key} {quoted(text)} {window.problem}")
         return None
     return window
+
+
+def _read_jitter(node: YamlNode, key: str, report: Report) -> Jitter | None:
+    text = _read_text(node, key, report)
+    if text is None:
+        return None
+    if (match := _PERCENT.fullmatch(text)) is not None:
+        if int(match[1]) <= 100:
+            return Jitter(percent=int(match[1]))
+    elif (window := read_window(text)) is not None and 0 < window.microseconds <= MAX_JITTER:
+        return Jitter(most=window.microseconds)
+    report.add(node, f'{key} must be a share up to 100% or a time up to 1 day, such as 10% or "5 seconds"')
+    return None
 
 
 def _hint(text: str, known: Iterable[str]) -> str:
@@ -181,6 +195,27 @@ def choice(names: Iterable[str]) -> ValueType:
     return ValueType(read, {"enum": [*known, None]})
 
 
+def choices(names: Iterable[str]) -> ValueType:
+    """A list of these words, each once at most."""
+    known = tuple(names)
+    one = choice(known)
+
+    def read(node: YamlNode, key: str, report: Report) -> tuple[str, ...] | None:
+        if not isinstance(node, YamlList):
+            report.add(node, f"{key} must be a list such as [{', '.join(known)}], not {kind_of(node)}")
+            return None
+        found: dict[str, None] = {}
+        for item in node.items:
+            name = one.read(item, f"each of {key}", report)
+            if name in found:
+                report.add(item, f"{key} has {name} twice")
+            elif name is not None:
+                found[name] = None
+        return tuple(found)
+
+    return ValueType(read, {"type": ["array", "null"], "items": {"enum": [*known]}, "uniqueItems": True})
+
+
 TEXT = ValueType(_read_text, {"type": ["string", "integer", "boolean", "null"]})
 NAME = ValueType(_read_name, {"type": ["string", "integer", "boolean"], "minLength": 1})
 COUNT = count(0)
@@ -204,6 +239,15 @@ UNIT = ValueType(
     },
 )
 JSON = ValueType(_read_json, {"type": ["object", "null"]})
+JITTER = ValueType(
+    _read_jitter,
+    {
+        "anyOf": [
+            {"type": ["string", "null"], "pattern": "^([0-9]{1,2}|0*100) *%$"},
+            {"type": "string", "pattern": f"^([0-9]{{1,10}} *({_UNIT_PATTERN})[sS]?|{_UNIT_PATTERN})$"},
+        ]
+    },
+)
 
 
 def map_of(definition: str) -> ValueType:
@@ -300,6 +344,44 @@ OPTIONS = (
         choice(("each", "together")),
         "together: if one of these limits denies its hit, the request is charged to none of them. each: every limit is "
         "charged by itself, as in Envoy. At the top of the file it applies to all its descriptors.",
+    ),
+    Option(
+        "headers",
+        (MapType.FILE,),
+        choices(HEADERS),
+        "The headers of the domain's responses about its limits. ratelimit: RateLimit-Limit, RateLimit-Remaining and "
+        "RateLimit-Reset, as envoyproxy/ratelimit sends them; x_ratelimit: the same with X- and the windows, as Envoy "
+        "writes them; ietf: RateLimit-Policy and RateLimit of the IETF's draft. An empty list: none. Without it, the "
+        "settings RESPONSE_HEADERS and LIMIT_RESPONSE_HEADERS_ENABLED apply.",
+    ),
+    Option(
+        "retry_after",
+        (MapType.FILE,),
+        FLAG,
+        "Send Retry-After when a request is refused, unless waiting does not help. Without it, the setting "
+        "RESPONSE_RETRY_AFTER applies.",
+    ),
+    Option(
+        "retry_after_jitter",
+        (MapType.FILE,),
+        JITTER,
+        "The most by which the waits in a refusal are lengthened at random, so that refused callers do not come back "
+        'all at once: a share of the wait, such as 10%, or a time, such as "5 seconds". 0%: not at all. Without it, '
+        "the setting RESPONSE_RETRY_AFTER_JITTER applies.",
+    ),
+    Option(
+        "problem_body",
+        (MapType.FILE,),
+        FLAG,
+        "Send a body of application/problem+json (RFC 9457) when a request is refused, always the same one. Without "
+        "it, the setting RESPONSE_PROBLEM_BODY applies.",
+    ),
+    Option(
+        "rule_metadata",
+        (MapType.FILE,),
+        FLAG,
+        "Send Envoy the rule that refused a request, or that it exceeds by a soft limit, as dynamic metadata: "
+        "refused_by, soft_limit. Without it, the setting RESPONSE_RULE_METADATA applies.",
     ),
     Option(
         "defaults",

@@ -7,7 +7,7 @@ all or nothing.
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm, open_algorithm
@@ -31,6 +31,7 @@ from ratelimit_service.rules.options import (
     rule_fields,
 )
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
+from ratelimit_service.rules.response import SILENT, ResponseOptions
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold, window_in_words
 from ratelimit_service.rules.secret import DIGEST, HashValue, Secrets
 from ratelimit_service.rules.window import Window
@@ -46,14 +47,15 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
     hash_value: HashValue | None = None,
     previous: RuleBook | None = None,
     read_data: ReadData = read_data_file,
+    response: ResponseOptions = SILENT,
 ) -> RuleBook:
     """The rulebook of these files, and of the data files that they name; without files, a book without domains.
 
     With `merge_domains`, several files may have the same domain. Above `near_ratio` of a limit, a hit counts as near
     the limit. A rule whose metrics have values of requests in their names has series for at most `most_values` values.
     `hash_value` makes the digests of secret values; without it `hash_values` is an error. A rule takes over the tallies
-    of the rule of `previous` that has the same path, and the book the data files that are the same. Raises RulesError
-    with every problem of every file.
+    of the rule of `previous` that has the same path, and the book the data files that are the same. `response` has the
+    options of responses that a domain does not say. Raises RulesError with every problem of every file.
     """
     old = {rule.path: rule for rule in previous.rules} if previous is not None else {}
     domains: dict[str, _Domain] = {}
@@ -73,7 +75,7 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
         problems += [problem for found in domains.values() for problem in found.plain_secrets()]
         if problems:
             raise RulesError(problems)
-        roots = {name: found.domain() for name, found in domains.items()}
+        roots = {name: found.domain(response) for name, found in domains.items()}
         return RuleBook(roots, [*warnings, *data.warnings], data.files)
 
 
@@ -117,14 +119,28 @@ class _Domain(NamedTuple):
     values: dict[str, Place]
     """By key, the first descriptor with a value of its own and without `hash_values`."""
 
-    def domain(self) -> Domain:
-        return Domain(self.children, self.place, together=self.together, secrets=self.secrets)
+    response: dict[str, tuple[Any, Place]]
+    """The options of responses by key, each with its place."""
+
+    def domain(self, defaults: ResponseOptions) -> Domain:
+        response = replace(defaults, **{key: value for key, (value, _) in self.response.items()})
+        return Domain(
+            self.children,
+            self.place,
+            response=None if response == SILENT else response,
+            together=self.together,
+            secrets=self.secrets,
+        )
 
     def plain_secrets(self) -> Iterator[Problem]:
         """Values that the rules would show, of keys whose values are secret."""
         for key in self.values.keys() & self.secrets.keys:
             message = f"the values of {quoted(key)} are secret in this domain; write hash_values: true here too"
             yield Problem(*self.values[key], message)
+
+
+_RESPONSE_KEYS = tuple(field.name for field in fields(ResponseOptions))
+"""Each is a key at the top of a file too."""
 
 
 class _Load(NamedTuple):
@@ -173,17 +189,27 @@ class _Parser:
         if "domain" in values:
             self._domain = values["domain"]
             at = root.fields["domain"].value
-            first = domains.setdefault(self._domain, _Domain(self._place_of(at), children, [], self._secrets, {}))
+            first = domains.setdefault(self._domain, _Domain(self._place_of(at), children, [], self._secrets, {}, {}))
             self._secrets, self._values = first.secrets, first.values
             if values.get("charge") == "together":
                 first.together.append(self._place_of(at))
             if first.children is children or merge_domains:
                 children = first.children
+                self._add_response(root, values, first.response)
             else:
                 message = f"domain {quoted(self._domain)} is already in {first.place}; MERGE_DOMAIN_CONFIG joins files"
                 self._report.add(at, message)
         self._add_descriptors(values.get("descriptors", []), (), children)
         self._calendars.warn(self._report)
+
+    def _add_response(self, root: YamlMap, values: Mapping[str, Any], found: dict[str, tuple[Any, Place]]) -> None:
+        """Add the file's options of responses to those of its domain."""
+        for key in _RESPONSE_KEYS:
+            if key in values:
+                at = root.fields[key].key
+                first, place = found.setdefault(key, (values[key], self._place_of(at)))
+                if first != values[key]:
+                    self._report.add(at, f"{key} of domain {quoted(self._domain)} has another value at {place}")
 
     def _add_descriptors(self, items: Sequence[YamlMap], above: tuple[Level, ...], children: dict[str, Node]) -> None:
         """Add the descriptors of one level to its children."""

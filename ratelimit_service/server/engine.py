@@ -4,16 +4,18 @@ import asyncio
 import gc
 from collections.abc import Sequence
 
+from ratelimit_service.api.headers import HeaderNames
 from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.reflection import reflection
 from ratelimit_service.api.request import RequestLimits
-from ratelimit_service.api.response import HeaderNames, ResponseEncoder
+from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.watch import Parse, Watcher
 from ratelimit_service.server.admin.explain import Explainer
@@ -139,6 +141,7 @@ def rules_parser(settings: Settings) -> Parse:
             hash_value=hash_value,
             previous=previous,
             read_data=read_data,
+            response=response_options(settings),
         )
 
     return parse_rules
@@ -152,8 +155,4 @@ def _request_limits(settings: Settings) -> RequestLimits:
 
 def _encoder(settings: Settings, limiter: Limiter) -> ResponseEncoder:
     names = HeaderNames(settings.limit_limit_header, settings.limit_remaining_header, settings.limit_reset_header)
-    return ResponseEncoder(
-        headers=names if settings.limit_response_headers_enabled else None,
-        dynamic_metadata=settings.response_dynamic_metadata,
-        shown=limiter.shown,
-    )
+    return ResponseEncoder(names, dynamic_metadata=settings.response_dynamic_metadata, shown=limiter.shown)

@@ -49,6 +49,22 @@ class KeyFormat(StrEnum):
     ENVOYPROXY = "envoyproxy"
 
 
+class ResponseHeaders(StrEnum):
+    """A set of response headers about limits."""
+
+    RATELIMIT = "ratelimit"
+    X_RATELIMIT = "x_ratelimit"
+    IETF = "ietf"
+
+
+HEADERS_OF: Final[Mapping[ResponseHeaders, frozenset[str]]] = {
+    ResponseHeaders.RATELIMIT: frozenset(),
+    ResponseHeaders.X_RATELIMIT: frozenset({"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}),
+    ResponseHeaders.IETF: frozenset({"ratelimit-policy", "ratelimit"}),
+}
+"""The names of headers that cannot be chosen, in lower case; those of `ratelimit` can."""
+
+
 class ConfigType(StrEnum):
     """The source of rules."""
 
@@ -99,6 +115,19 @@ def one_of(choices: type[_Choice], **aliases: _Choice) -> Callable[[str], _Choic
         if (choice := by_name.get(name)) is not None:
             return choice
         raise ValueError(_UNSUPPORTED.get(name) or f"is not one of {', '.join(filter(None, choices))}")
+
+    return read
+
+
+def list_of(choices: type[_Choice]) -> Callable[[str], tuple[_Choice, ...]]:
+    """A reader of a list of these names, separated by commas; an empty text is an empty list."""
+    read_one = one_of(choices)
+
+    def read(text: str) -> tuple[_Choice, ...]:
+        try:
+            return tuple(dict.fromkeys(read_one(part.strip()) for part in go_syntax.read_list(text)))
+        except ValueError as error:
+            raise ValueError(f"is not a list of {', '.join(choices)}") from error
 
     return read
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ratelimit_service.system.address import ANY_HOST, Tcp
+from ratelimit_service.system.clock import DAY
 
 TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
@@ -35,6 +36,7 @@ _NUMBER: Final = re.compile(r"\+?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})
 _HOST: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _ALLOWED_NAME: Final = re.compile(r"\*|\.?[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?")
 _ORIGIN: Final = re.compile(r"\*|[a-z][a-z0-9+.-]{0,30}://(?:[a-z0-9_.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
+_PERCENT: Final = re.compile(r"([0-9]{1,4}) *%")
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 
 
@@ -185,6 +187,20 @@ def read_header(text: str) -> str:
     if not _HEADER.fullmatch(text):
         raise ValueError("is not a header name such as RateLimit-Limit")
     return text
+
+
+def read_jitter(text: str) -> tuple[int, int]:
+    """The most by which a wait is lengthened: a percentage of it, and microseconds; one of both is 0."""
+    if (match := _PERCENT.fullmatch(text)) is not None:
+        if int(match[1]) <= 100:
+            return int(match[1]), 0
+    elif text:
+        microseconds = read_duration(text)
+        if 0 <= microseconds <= DAY:
+            return 0, microseconds
+    else:
+        return 0, 0
+    raise ValueError("is not a share up to 100% or a time up to 24h such as 10% or 5s")
 
 
 def read_path(text: str) -> str:

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from ratelimit_service.settings import go_syntax
 from ratelimit_service.settings.fields import (
     ALL_ADDRESSES,
+    HEADERS_OF,
     NEW,
     Backend,
     Boolean,
@@ -33,12 +34,14 @@ from ratelimit_service.settings.fields import (
     Port,
     Positive,
     RedisType,
+    ResponseHeaders,
     Section,
     Setting,
     SocketType,
     StorePolicy,
     Timeout,
     TransportName,
+    list_of,
     one_of,
     read_workers,
     reads,
@@ -297,7 +300,9 @@ class Settings(BaseSettings):
         "false", "Treat every rule as if it had `quota_mode`, and a descriptor without a rule as a quota with room."
     )
 
-    limit_response_headers_enabled: Boolean = _responses("false", "Send the three headers below.")
+    limit_response_headers_enabled: Boolean = _responses(
+        "false", "Send the three headers below; `RESPONSE_HEADERS=ratelimit` says the same."
+    )
     limit_limit_header: Header = _responses("RateLimit-Limit", "Header with the limit.")
     limit_remaining_header: Header = _responses(
         "RateLimit-Remaining", "Header with the number of requests that remain."
@@ -305,6 +310,22 @@ class Settings(BaseSettings):
     limit_reset_header: Header = _responses("RateLimit-Reset", "Header with the seconds until the limit is reset.")
     response_dynamic_metadata: Boolean = _responses(
         "false", "Send the request's descriptors and the rules' metadata as dynamic metadata."
+    )
+
+    response_headers: Annotated[tuple[ResponseHeaders, ...], reads(list_of(ResponseHeaders))] = _responses(
+        "", "Headers of responses about limits: `ratelimit`, `x_ratelimit`, `ietf`, separated by commas.", NEW
+    )
+    response_retry_after: Boolean = _responses(
+        "false", "Send `Retry-After` when a request is refused, unless waiting does not help.", NEW
+    )
+    response_retry_after_jitter: Annotated[tuple[int, int], reads(go_syntax.read_jitter)] = _responses(
+        "", "The most by which the waits in a refusal are lengthened at random: `10%` of the wait, or `5s`.", NEW
+    )
+    response_problem_body: Boolean = _responses(
+        "false", "Send a body of `application/problem+json` when a request is refused, always the same one.", NEW
+    )
+    response_rule_metadata: Boolean = _responses(
+        "false", "Send the rule that refused a request, or whose soft limit it exceeds, as dynamic metadata.", NEW
     )
 
     metrics_max_values: Count = _metrics(
@@ -372,6 +393,18 @@ class Settings(BaseSettings):
         if use_tls and files["grpc_client_tls_san"] and not files["grpc_client_tls_cacert"]:
             raise ValueError("needs GRPC_CLIENT_TLS_CACERT too: without it no client shows a certificate")
         return use_tls
+
+    @field_validator("response_headers")
+    @classmethod
+    def _check_header_names(cls, chosen: tuple[ResponseHeaders, ...], info: ValidationInfo) -> object:
+        """Two sets must not send a header of the same name: a client would see two values."""
+        data = info.data
+        if ResponseHeaders.RATELIMIT in chosen or data.get("limit_response_headers_enabled"):
+            for field in ("limit_limit_header", "limit_remaining_header", "limit_reset_header"):
+                for other in chosen:
+                    if (name := data.get(field)) and name.lower() in HEADERS_OF[other]:
+                        raise ValueError(f"has {other}, which sends {name} too: {field.upper()} must be another name")
+        return chosen
 
     @field_validator("backend_type", mode="before")
     @classmethod

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from ratelimit_service.api.headers import HeaderNames
 from ratelimit_service.api.method import Reply
-from ratelimit_service.api.response import HeaderNames, ResponseEncoder
+from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
 from ratelimit_service.server.admin.json_api import JsonApi, http_response, request_bytes
 from ratelimit_service.stores.hit import Hit
@@ -90,12 +91,13 @@ def test_what_no_rule_limits_is_allowed(service: Service) -> None:
 def test_headers_and_metadata_are_written_as_upstream_writes_them(tmp_path: Path) -> None:
     rules = """\
 domain: shop
+headers: [ratelimit]
 descriptors:
   - key: user
     metadata: {tier: 1, ratio: 1.5, names: [é, null]}
     rate_limit: {unit: minute, requests_per_unit: 3}
 """
-    answer = ResponseEncoder(headers=HeaderNames("L", "R", "S"), dynamic_metadata=True)
+    answer = ResponseEncoder(HeaderNames("L", "R", "S"), dynamic_metadata=True)
 
     with running(tmp_path, rules, answer=answer) as service:
         reply = service.post(ADA | {"hitsAddend": 2})
@@ -105,6 +107,7 @@ descriptors:
         {"key": "R", "value": "1"},
         {"key": "S", "value": "60"},
     ]
+    assert [reply.headers[name] for name in ("L", "R", "S")] == ["3", "1", "60"]
     assert reply.text[reply.text.index('"dynamicMetadata"') :] == (
         '"dynamicMetadata":{"descriptors":[{"entries":["user=ada"]}],"domain":"shop","hitsAddend":2,'
         '"metadata":{"names":["é",null],"ratio":1.5,"tier":1}}}'

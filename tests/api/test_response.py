@@ -9,15 +9,19 @@ from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
-from ratelimit_service.api.response import HeaderNames, ResponseEncoder, dynamic_metadata, varint
+from ratelimit_service.api.headers import UPSTREAMS_NAMES as NAMES
+from ratelimit_service.api.metadata import dynamic_metadata
+from ratelimit_service.api.response import ResponseEncoder
+from ratelimit_service.api.wire import varint
 from ratelimit_service.limiter.plan import UNLIMITED, denial
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Limit, Request, Unit
+from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import Entries, Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.telemetry.tally import Tally
 
-NAMES = HeaderNames("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
+UPSTREAMS = ResponseOptions(headers=("ratelimit",))
 
 counts = st.integers(0, MAX_REQUESTS)
 limits = st.builds(
@@ -76,7 +80,7 @@ metadata = st.dictionaries(
 )
 
 
-def expected(verdict: Verdict, headers: HeaderNames | None) -> RateLimitResponse:
+def expected(verdict: Verdict) -> RateLimitResponse:
     message = RateLimitResponse(overall_code=RateLimitResponse.OK if verdict.allowed else RateLimitResponse.OVER_LIMIT)
     for found in verdict.hits:
         status = message.statuses.add(code=RateLimitResponse.OK)
@@ -108,25 +112,25 @@ def expected(verdict: Verdict, headers: HeaderNames | None) -> RateLimitResponse
         if found.over and not limit.requests:
             status.ClearField("duration_until_reset")
     tightest = verdict.tightest()
-    if headers is not None and tightest is not None:
+    if verdict.response is not None and tightest is not None:
         for name, value in (
-            (headers.limit, 0 if tightest.rule.limit is None else tightest.rule.limit.requests),
-            (headers.remaining, tightest.decision.remaining),
-            (headers.reset, -(-tightest.decision.reset_after // 1_000_000)),
+            (NAMES.limit, 0 if tightest.rule.limit is None else tightest.rule.limit.requests),
+            (NAMES.remaining, tightest.decision.remaining),
+            (NAMES.reset, -(-tightest.decision.reset_after // 1_000_000)),
         ):
             message.response_headers_to_add.add(key=name, value=str(value))
     return message
 
 
-@given(st.booleans(), st.lists(hits, max_size=5), st.sampled_from([None, NAMES]))
+@given(st.booleans(), st.lists(hits, max_size=5), st.sampled_from([None, UPSTREAMS]))
 def test_an_answer_is_the_one_the_generated_class_writes(
-    allowed: bool, found: list[Hit | None], headers: HeaderNames | None
+    allowed: bool, found: list[Hit | None], options: ResponseOptions | None
 ) -> None:
-    verdict = Verdict(allowed, found)
+    verdict = Verdict(allowed, found, response=options)
 
-    message = RateLimitResponse.FromString(ResponseEncoder(headers=headers).encode(verdict, b""))
+    message = RateLimitResponse.FromString(ResponseEncoder().encode(verdict, b""))
 
-    assert message == expected(verdict, headers)
+    assert message == expected(verdict)
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -139,9 +143,9 @@ def test_a_varint_is_protobufs(number: int) -> None:
 
 def test_headers_tell_of_the_tightest_limit_in_their_order() -> None:
     limit = Limit(10, Unit.MINUTE, Unit.MINUTE.window)
-    verdict = Verdict(True, [hit(rule(limit), Decision(True, 3, 0, 57_000_001, 0))])
+    verdict = Verdict(True, [hit(rule(limit), Decision(True, 3, 0, 57_000_001, 0))], response=UPSTREAMS)
 
-    message = RateLimitResponse.FromString(ResponseEncoder(headers=NAMES).encode(verdict, b""))
+    message = RateLimitResponse.FromString(ResponseEncoder().encode(verdict, b""))
 
     assert [(header.key, header.value) for header in message.response_headers_to_add] == [
         ("RateLimit-Limit", "10"),
@@ -154,7 +158,7 @@ def test_what_may_exceed_a_limit_is_promised_to_nobody() -> None:
     limit = Limit(10, Unit.MINUTE, Unit.MINUTE.window, exceed=2)
     hits = [hit(rule(limit), Decision(True, remaining, 0, 0, 0)) for remaining in (12, 3, 2, 1)]
 
-    message = RateLimitResponse.FromString(ResponseEncoder(headers=NAMES).encode(Verdict(True, hits), b""))
+    message = RateLimitResponse.FromString(ResponseEncoder().encode(Verdict(True, hits, response=UPSTREAMS), b""))
 
     assert [status.limit_remaining for status in message.statuses] == [10, 1, 0, 0]
     assert message.response_headers_to_add[1].value == "0"
@@ -171,9 +175,10 @@ def test_what_may_exceed_a_limit_is_promised_to_nobody() -> None:
 def test_a_refused_hit_is_told_when_it_would_be_allowed_and_an_allowed_one_when_all_is_back(
     decision: Decision, seconds: int
 ) -> None:
-    verdict = Verdict(decision.allowed, [hit(rule(Limit(10, Unit.MINUTE, Unit.MINUTE.window)), decision)])
+    found = [hit(rule(Limit(10, Unit.MINUTE, Unit.MINUTE.window)), decision)]
+    verdict = Verdict(decision.allowed, found, response=UPSTREAMS)
 
-    message = RateLimitResponse.FromString(ResponseEncoder(headers=NAMES).encode(verdict, b""))
+    message = RateLimitResponse.FromString(ResponseEncoder().encode(verdict, b""))
 
     assert message.statuses[0].duration_until_reset.seconds == seconds
     assert message.response_headers_to_add[2].value == "10"

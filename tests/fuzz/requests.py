@@ -16,10 +16,11 @@ from ratelimit_service.api.explanation import EXPLAIN, decode_explanation
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.request import DEFAULT, RequestLimits, decode
-from ratelimit_service.api.response import HeaderNames, ResponseEncoder
+from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Request
+from ratelimit_service.rules.response import HEADERS, Jitter, ResponseOptions
 from ratelimit_service.server.admin.json_api import request_bytes
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
@@ -35,6 +36,8 @@ _MOST_REQUESTS: Final = 6
 _START: Final = 1_790_000_000_000_000
 _SMALL: Final = RequestLimits(descriptors=3, entries=5, value_length=20)
 _SMALL_HITS: Final = 4
+_SHARE: Final = 12_345
+"""Of the jitter: both stores must answer the same."""
 
 RULES: Final = """
 domain: a
@@ -67,6 +70,11 @@ descriptors:
       - {key: z, rate_limit: {unit: week, requests_per_unit: 0}}
 """
 _BOOK: Final = book(RULES, MORE_RULES)
+_BOOK_WITH_HEADERS: Final = book(
+    RULES,
+    MORE_RULES,
+    response=ResponseOptions(HEADERS, True, Jitter(percent=10), problem_body=True, rule_metadata=True),
+)
 
 
 CALL: Final = "local call = redis.call\n"
@@ -137,10 +145,8 @@ class Harness:
         self._client.flushall()
         methods = [
             ShouldRateLimit(
-                _limiter(store, small=bool(how & 1)),
-                ResponseEncoder(
-                    headers=HeaderNames("a", "b", "c") if how & 8 else None, dynamic_metadata=bool(how & 8)
-                ),
+                _limiter(store, small=bool(how & 1), headers=bool(how & 8)),
+                ResponseEncoder(dynamic_metadata=bool(how & 8), draw=lambda: _SHARE),
                 limits,
             )
             for store in (MemoryStore(1000, clock), ScriptStore(self._client, clock))
@@ -180,9 +186,9 @@ class Harness:
         return reply
 
 
-def _limiter(store: Any, *, small: bool) -> Limiter:
+def _limiter(store: Any, *, small: bool, headers: bool) -> Limiter:
     limiter = Limiter(store, most_hits=_SMALL_HITS) if small else Limiter(store)
-    limiter.book = _BOOK
+    limiter.book = _BOOK_WITH_HEADERS if headers else _BOOK
     return limiter
 
 

@@ -40,6 +40,9 @@ _HTTP_STATUS: Final = {Status.INVALID_ARGUMENT: 400, Status.UNAVAILABLE: 503, St
 _QUOTED: Final = re.compile(r" which is .*(?= at )|(?<=to parse )[\[{].*(?= field: unhashable)")
 """The parts of json_format's messages that quote objects and lists of the body, perhaps with a secret value."""
 
+_OF_THE_BODY: Final = frozenset({"connection", "content-length", "content-type", "transfer-encoding"})
+"""Response headers that are not sent with JSON: that of the problem body, and those that would break the reply."""
+
 _T = TypeVar("_T")
 
 
@@ -187,27 +190,22 @@ def http_response(response: bytes) -> HttpResponse:
     fields = json_format.MessageToDict(message)
     if message.HasField("dynamic_metadata"):
         fields["dynamicMetadata"] = _plain(fields["dynamicMetadata"])
-    status, headers = 200, dict[str, str]()
-    if message.overall_code == RateLimitResponse.OVER_LIMIT:
-        status = 429
-        headers |= _retry_after(message)
+    explanation = decode_explanation(response)
+    headers = {
+        header.key: header.value for header in message.response_headers_to_add if header.key.lower() not in _OF_THE_BODY
+    }
+    status = 429 if message.overall_code == RateLimitResponse.OVER_LIMIT else 200
+    if explanation.retry_after:
+        headers["Retry-After"] = str(explanation.retry_after)
     # Each descriptor may have another policy.
     policies = {
         f"{descriptor.policy} ({descriptor.reason})": None
-        for descriptor in decode_explanation(response).descriptors
+        for descriptor in explanation.descriptors
         if descriptor.policy
     }
     if policies:
         headers["X-RateLimit-By-Policy"] = ", ".join(policies)
     return status, headers, escape_control(json.dumps(fields, separators=(",", ":"), ensure_ascii=False))
-
-
-def _retry_after(message: RateLimitResponse) -> Mapping[str, str]:
-    """When all limits that denied it would allow it; no header if one of them, such as a limit of 0, never will."""
-    refused = [status for status in message.statuses if status.code == RateLimitResponse.OVER_LIMIT]
-    if not all(status.HasField("duration_until_reset") for status in refused):
-        return {}
-    return {"Retry-After": str(max(status.duration_until_reset.seconds for status in refused))}
 
 
 def explained_response(response: bytes) -> HttpResponse:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eratelimit/v1/explanation.proto\x12\x0cratelimit.v1\"\x1c\n\x07\x45xplain\x12\x11\n\x07\x65xplain\x18\xd1\x86\x03 \x01(\x08\"=\n\tExplained\x12\x30\n\x0b\x65xplanation\x18\xd1\x86\x03 \x01(\x0b\x32\x19.ratelimit.v1.Explanation\"\xa6\x01\n\x0b\x45xplanation\x12\x39\n\x0b\x64\x65scriptors\x18\x01 \x03(\x0b\x32$.ratelimit.v1.Explanation.Descriptor\x1a\\\n\nDescriptor\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12\r\n\x05place\x18\x02 \x01(\t\x12\x11\n\tunmatched\x18\x03 \x01(\t\x12\x0e\n\x06policy\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eratelimit/v1/explanation.proto\x12\x0cratelimit.v1\"\x1c\n\x07\x45xplain\x12\x11\n\x07\x65xplain\x18\xd1\x86\x03 \x01(\x08\"=\n\tExplained\x12\x30\n\x0b\x65xplanation\x18\xd1\x86\x03 \x01(\x0b\x32\x19.ratelimit.v1.Explanation\"\xbb\x01\n\x0b\x45xplanation\x12\x39\n\x0b\x64\x65scriptors\x18\x01 \x03(\x0b\x32$.ratelimit.v1.Explanation.Descriptor\x12\x13\n\x0bretry_after\x18\x02 \x01(\x04\x1a\\\n\nDescriptor\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12\r\n\x05place\x18\x02 \x01(\t\x12\x11\n\tunmatched\x18\x03 \x01(\t\x12\x0e\n\x06policy\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,7 +36,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXPLAINED']._serialized_start=78
   _globals['_EXPLAINED']._serialized_end=139
   _globals['_EXPLANATION']._serialized_start=142
-  _globals['_EXPLANATION']._serialized_end=308
-  _globals['_EXPLANATION_DESCRIPTOR']._serialized_start=216
-  _globals['_EXPLANATION_DESCRIPTOR']._serialized_end=308
+  _globals['_EXPLANATION']._serialized_end=329
+  _globals['_EXPLANATION_DESCRIPTOR']._serialized_start=237
+  _globals['_EXPLANATION_DESCRIPTOR']._serialized_end=329
 # @@protoc_insertion_point(module_scope)

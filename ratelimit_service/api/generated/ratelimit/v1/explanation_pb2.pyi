@@ -103,6 +103,9 @@ class Explanation(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     DESCRIPTORS_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_FIELD_NUMBER: _builtins.int
+    retry_after: _builtins.int
+    """Seconds until the refused request would be allowed if no other came; 0 when waiting does not help, or it is allowed."""
     @_builtins.property
     def descriptors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Explanation.Descriptor]:
         """One for each descriptor of the request, in order."""
@@ -111,10 +114,11 @@ class Explanation(_message.Message):
         self,
         *,
         descriptors: _abc.Iterable[Global___Explanation.Descriptor] | None = ...,
+        retry_after: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["descriptors", b"descriptors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descriptors", b"descriptors", "retry_after", b"retry_after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
