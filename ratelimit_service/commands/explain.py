@@ -249,7 +249,14 @@ def _render_descriptor(descriptor: Json, problem: str) -> Iterator[str]:
         yield f"  hint: {printable(hint)}"
 
 
-_KINDS: Final = {"exact": "exact value", "wildcard": "wildcard", "key": "key alone"}
+_KINDS: Final = {
+    "exact": "exact value",
+    "wildcard": "wildcard",
+    "list": "list",
+    "range": "networks",
+    "not": "not",
+    "key": "key alone",
+}
 
 
 def _candidate(candidate: Json) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Request
+from ratelimit_service.rules.address import parse_address
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import why_unlimited
 from ratelimit_service.rules.response import ResponseOptions
@@ -148,6 +149,12 @@ class Planner:
             increments.append((self._unknown_domains.of((domain,)), "total_hits", 1))
             unmatched = _unmatched(request, nothing, book) if request.explain else None
             return Plan(nothing, tally, increments, edition, unmatched)
+        if address_keys := book.domains[domain].address_keys:
+            increments += [
+                (tally, "no_address", 1)
+                for descriptor in request.descriptors
+                if any(key in address_keys and parse_address(value) is None for key, value in descriptor.entries)
+            ]
         hits: list[Hit | None] = []
         without_limit = False
         count, most_hits = 0, self._most_hits

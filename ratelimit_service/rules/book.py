@@ -2,15 +2,16 @@
 
 A book is immutable; a reload makes a new one. Matching is upstream's. At each level the entry's `key_value` is tried,
 then the wildcards in the order of the file, then the key alone. There is no backtracking. The rule is that of the node
-which the last entry reaches.
+which the last entry reaches. A level with options that upstream does not have is searched by `Matchers`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.data_files import DataFile
+from ratelimit_service.rules.matching import Fit, Matchers, Wildcards
 from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Place, Rule
@@ -18,58 +19,12 @@ from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.telemetry.tally import Tally
 
 
-class Wildcards:
-    """The patterns of one level. A search costs one look-up per shape, not one test per pattern.
-
-    The shape of a pattern is the lengths of its literal start and end. A dictionary for each shape has the patterns by
-    these two literals, so ten thousand patterns such as `user_*` or `path_/a/*/b` need a few look-ups.
-    """
-
-    def __init__(self, patterns: Iterable[tuple[str, "Node"]]) -> None:
-        shapes: dict[tuple[int, int], dict[tuple[str, str], list[_Pattern]]] = {}
-        for order, (pattern, node) in enumerate(patterns):
-            start, *middles, end = pattern.split("*")
-            alike = shapes.setdefault((len(start), len(end)), {}).setdefault((start, end), [])
-            alike.append((order, len(pattern.replace("*", "")), [middle for middle in middles if middle], node))
-        self._shapes = [(*lengths, by_ends) for lengths, by_ends in shapes.items()]
-
-    def find(self, text: str) -> "Node | None":
-        """The node of the first pattern, in the order given, that matches `text`."""
-        best: Node | None = None
-        best_order = -1
-        length = len(text)
-        for start, end, by_ends in self._shapes:
-            if start + end > length:
-                continue
-            for order, literal, middles, node in by_ends.get((text[:start], text[length - end :]), ()):
-                if best is not None and order > best_order:
-                    break
-                if literal <= length and (not middles or _fits(text, start, length - end, middles)):
-                    best, best_order = node, order
-                    break
-        return best
-
-
-_Pattern = tuple[int, int, list[str], "Node"]
-"""Index among the patterns of the level, number of literal characters, the literals between two `*`, node."""
-
-
-def _fits(text: str, start: int, end: int, middles: list[str]) -> bool:
-    """Whether `text[start:end]` contains the middles one after the other."""
-    for middle in middles:
-        start = text.find(middle, start, end)
-        if start < 0:
-            return False
-        start += len(middle)
-    return True
-
-
 class Node:
     """A node of the tree of descriptors: its children, and the rule of requests whose last entry ends here."""
 
-    __slots__ = ("children", "key", "key_only", "place", "rule", "wildcards")
+    __slots__ = ("children", "fit", "key", "key_only", "matchers", "place", "priority", "rule", "wildcards")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a descriptor says
         self,
         children: "Mapping[str, Node]",
         rule: Rule | None = None,
@@ -77,20 +32,34 @@ class Node:
         *,
         key: str = "",
         key_only: bool = False,
+        fit: Fit | None = None,
+        priority: int = 0,
     ) -> None:
+        self.fit = fit
+        """What it compares values with, other than by its name."""
+        self.priority = priority
         self.children = children
-        """By `key` or `key_value`, in the order of the file."""
-        patterns = [(name, child) for name, child in children.items() if "*" in name]
+        """By the names of their levels, `key`, `key_value` or `key_label`, in the order of the file."""
+        patterns = [(name, child) for name, child in children.items() if child.is_wildcard(name)]
         self.wildcards = Wildcards(patterns) if patterns else None
+        special = any(child.fit is not None or child.priority for child in children.values())
+        self.matchers: Matchers[Node] | None = Matchers(children) if special else None
+        """Finds children, if upstream's order of names and wildcards does not."""
         self.rule = rule
         self.place = place
         self.key = key
         """Of its descriptor; empty for a domain."""
         self.key_only = key_only
-        """Whether its descriptor has a key, but no value."""
+        """Whether its descriptor has a key, but nothing that is compared with values."""
+
+    def is_wildcard(self, name: str) -> bool:
+        """Whether its descriptor, which has this name, matches by the `*` in it."""
+        return "*" in name and self.fit is None
 
     def child(self, key: str, value: str, secrets: Secrets) -> "Node | None":
         """The child that an entry matches, as in `RuleBook.match`. A secret value's own child has its digest's name."""
+        if self.matchers is not None:
+            return self.matchers.find(key, value, secrets.exact_name(key, value))
         composite = f"{key}_{value}"
         found = self.children.get(secrets.exact_name(key, value) if secrets.keys else composite)
         if found is None and self.wildcards is not None:
@@ -101,7 +70,7 @@ class Node:
 class Domain(Node):
     """The root of a domain's tree, with the options of the domain."""
 
-    __slots__ = ("response", "secrets", "together")
+    __slots__ = ("address_keys", "response", "secrets", "together")
 
     def __init__(
         self,
@@ -111,11 +80,14 @@ class Domain(Node):
         response: ResponseOptions | None = None,
         together: Sequence[Place] = (),
         secrets: Secrets = NO_SECRETS,
+        address_keys: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(children, place=place)
         self.response = response
         """What responses have beside the decision; None: nothing."""
         self.secrets = secrets
+        self.address_keys = address_keys
+        """The keys whose values some descriptor compares or counts as addresses."""
         self.together = together
         """The places of `charge: together`. If any, a limit that comes with a request joins the request's bundle."""
 
@@ -149,6 +121,12 @@ class RuleBook:
             return nodes[-1].rule if len(nodes) > len(entries) else None
         node: Node = root
         for key, value in entries:
+            if node.matchers is not None:
+                child = node.matchers.find(key, value, f"{key}_{value}")
+                if child is None:
+                    return None
+                node = child
+                continue
             composite = f"{key}_{value}"
             children = node.children
             child = children.get(composite)
@@ -222,10 +200,18 @@ def free_books(books: list[RuleBook]) -> None:
         book = books.pop()
         nodes = [node for root in book.domains.values() for node in _nodes(root)]
         # From the end, so that a node goes before what it holds.
-        pieces: list[object] = [*book.data.values(), *book.rules, *reversed(nodes)]
+        pieces = [piece for node in nodes for piece in _pieces(node)]
+        pieces += [*book.data.values(), *book.rules, *reversed(nodes)]
         del book, nodes
         while pieces:
             pieces.pop()
+
+
+def _pieces(node: Node) -> Iterator[object]:
+    if node.matchers is not None:
+        yield from node.matchers.pieces()
+    if node.fit is not None:
+        yield from node.fit.pieces()
 
 
 def _nodes(node: Node) -> Iterator[Node]:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.book import Domain, Node, RuleBook
+from ratelimit_service.rules.candidates import MAX_LISTED, Step, candidates_step
 from ratelimit_service.rules.report import nearest, quoted, shortened
 from ratelimit_service.rules.rule import (
     Entries,
@@ -24,37 +25,11 @@ from ratelimit_service.rules.rule import (
     override_path,
     rule_in_words,
 )
-from ratelimit_service.rules.secret import Secrets
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Path, Tally
 
-MAX_LISTED = 10
-"""Wildcards of one step that are listed although they were not chosen, and domains; a level may have thousands."""
-
 _MAX_COMPARED = 1000
 """Domains that a misspelt one is compared with."""
-
-
-class Candidate(NamedTuple):
-    """A descriptor of one level that an entry was compared with."""
-
-    name: str
-    kind: str
-    """`exact`, `wildcard` or `key`."""
-    place: Place | None
-    """None when the book has no such descriptor."""
-    chosen: bool
-    reason: str
-
-
-class Step(NamedTuple):
-    """One step of the walk: an entry, and the candidates in the order in which they were tried."""
-
-    key: str
-    value: str
-    candidates: tuple[Candidate, ...]
-    hidden: int = 0
-    """The number of further wildcards of this key that were not chosen."""
 
 
 class MatchedRule(NamedTuple):
@@ -119,7 +94,7 @@ def _explain(book: RuleBook, root: Domain, domain: str, descriptor: Descriptor) 
     steps: list[Step] = []
     walk: list[Node] = [root]
     for key, value in entries:
-        found, step = _step(walk[-1], key, value, root.secrets)
+        found, step = candidates_step(walk[-1], key, value, root.secrets)
         steps.append(step)
         if found is None:
             outcome = f"No limit: no descriptor fits entry {len(steps)} of {len(entries)}."
@@ -177,43 +152,6 @@ def _after_replacing(explanation: DescriptorExplanation, replacing: Sequence[Rul
     else:
         outcome = f"No limit: the rule at {gone[0].rule.place} fits, and is {by}."
     return explanation._replace(matched=matched, outcome=outcome)
-
-
-def _step(node: Node, key: str, value: str, secrets: Secrets) -> tuple[Node | None, Step]:
-    text = f"{key}_{value}"
-    exact = node.children.get(secrets.exact_name(key, value))
-    wild = node.wildcards.find(text) if node.wildcards is not None and exact is None else None
-    key_only = node.children.get(key)
-    found = exact or wild or key_only
-    [(_, shown)] = secrets.hide(((key, value),))
-    candidates = [_candidate(f"{key}_{shown}", "exact", exact, found, fits=exact is not None)]
-    hidden = 0
-    passed = exact is not None
-    for name, child in node.children.items() if node.wildcards is not None else ():
-        if not _is_of_key(name, key) or child is exact:
-            continue
-        if child is not wild and len(candidates) > MAX_LISTED:
-            hidden += 1
-            continue
-        candidates.append(_candidate(name, "wildcard", child, wild, fits=passed or child is wild))
-        passed = passed or child is wild
-    candidates.append(_candidate(key, "key", key_only, found, fits=key_only is not None))
-    return found, Step(key, shown, tuple(candidates), hidden)
-
-
-def _candidate(name: str, kind: str, child: Node | None, found: Node | None, *, fits: bool) -> Candidate:
-    if child is None:
-        return Candidate(name, kind, None, False, "there is none")
-    if child is found:
-        return Candidate(name, kind, child.place, True, "fits")
-    reason = "not tried: an earlier one fits" if fits else "does not fit"
-    return Candidate(name, kind, child.place, False, reason)
-
-
-def _is_of_key(name: str, key: str) -> bool:
-    """Whether the name is a wildcard that matches some value of this key."""
-    start, star, _ = name.partition("*")
-    return bool(star) and (start.startswith(f"{key}_") or f"{key}_".startswith(start))
 
 
 def explanation_as_json(explained: RequestExplanation) -> dict[str, Any]:

@@ -8,13 +8,15 @@ descriptors that no request reaches or that have no effect, and very large logs.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, NamedTuple
 
 from ratelimit_service.model import Limit, Unit
+from ratelimit_service.rules.address import address_text
 from ratelimit_service.rules.book import Node, RuleBook
-from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
+from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted, shortened
 from ratelimit_service.rules.response import policy_name
 from ratelimit_service.rules.rule import Place, Rule, units_in_words
 from ratelimit_service.system.clock import DAY
@@ -27,6 +29,7 @@ KINDS: Final = (
     "duplicate",
     "glob",
     "hash-key",
+    "host-bits",
     "large-log",
     "list",
     "no-effect",
@@ -81,14 +84,24 @@ def _policy_names(book: RuleBook, first: Rule) -> Iterator[LintWarning]:
 
 def _level(parent: Node) -> Iterator[LintWarning]:
     key_only = any(node.key_only for node in parent.children.values())
-    wildcards_left = sum("*" in name for name in parent.children)
+    wildcards_left = sum(node.is_wildcard(name) for name, node in parent.children.items())
+    fits = Counter(node.fit.key for node in parent.children.values() if node.fit is not None)
+    for node, first, value in () if parent.matchers is None else parent.matchers.hidden:
+        text = value if isinstance(value, str) else address_text(value)
+        message = f"{quoted(text)} is in the list at {first.place} too, which is tried first"
+        yield _warning(node.place, "duplicate", message)
     for name, node in parent.children.items():
-        wildcards_left -= "*" in name
+        wildcards_left -= node.is_wildcard(name)
         if cover := _cover(parent, name, node):
             message = f"{quoted(name)} is never reached: {cover} fits first, whatever would fit this"
             yield _warning(node.place, "unreached", message)
         elif node.rule is None and not node.children:
-            exempts = key_only or wildcards_left > 0 if "*" in name else _falls_back(parent, name)
+            if node.fit is not None:
+                exempts = key_only or wildcards_left > 0 or fits[node.fit.key] > 1
+            elif node.is_wildcard(name):
+                exempts = key_only or wildcards_left > 0 or bool(fits)
+            else:
+                exempts = _falls_back(parent, name)
             if node.key_only or not exempts:
                 message = (
                     f"{quoted(name)} does nothing: it has no rate_limit, no descriptors, and exempts from no limit"
@@ -98,12 +111,15 @@ def _level(parent: Node) -> Iterator[LintWarning]:
 
 
 def _cover(parent: Node, name: str, node: Node) -> str | None:
-    """The wildcard that matches every request before this descriptor can; an exact value always comes first."""
-    if parent.wildcards is None or not (node.key_only or "*" in name):
+    """The wildcard that matches every request before this descriptor can: of its priority, or of a higher one."""
+    if parent.wildcards is None or node.fit is not None:
         return None
-    found = parent.wildcards.find(name.replace("*", _ANY_TEXT) if "*" in name else f"{name}_{_ANY_TEXT}")
-    if found is None or found is node:
+    first_of = parent.wildcards.find if parent.matchers is None else parent.matchers.wildcard
+    found = first_of(f"{name}_{_ANY_TEXT}" if node.key_only and "*" not in name else name.replace("*", _ANY_TEXT))
+    if found is None or found is node or found.priority < node.priority:
         return None
+    if found.priority == node.priority and not node.key_only and "*" not in name:
+        return None  # an exact value comes first
     cover = next(pattern for pattern, child in parent.children.items() if child is found)
     return f"{quoted(cover)} at {found.place}"
 
@@ -113,7 +129,9 @@ def _falls_back(parent: Node, name: str) -> bool:
     if parent.wildcards is not None and parent.wildcards.find(name) is not None:
         return True
     parts = name.split("_")
-    keys = ("_".join(parts[:end]) for end in range(1, len(parts)))
+    keys = ["_".join(parts[:end]) for end in range(1, len(parts))]
+    if parent.matchers is not None and any(map(parent.matchers.has_fits, keys)):
+        return True
     return any((other := parent.children.get(key)) is not None and other.key_only for key in keys)
 
 
@@ -202,7 +220,10 @@ def _findings(key: str, value: str) -> Iterator[Finding]:
             yield Finding("cidr", f"{as_text}, and Envoy sends this network otherwise: write {_value(str(network))}")
         return
     if "forwarded" not in key.lower() and (what := _list_of(value)):
-        yield Finding("list", f"{as_text}, not as a list: no {what} fits it; write a descriptor for each {what}")
+        option = "cidr" if "/" in value and what == "address" else "values"
+        parts = ", ".join(part.strip() for part in _SEPARATOR.split(value))
+        instead = f"write {option}: [{shortened(parts)}]"
+        yield Finding("list", f"{as_text}, not as a list: no {what} fits it; {instead}")
     if canonical := _canonical(value):
         yield Finding("address", f"{as_text}, and Envoy sends this address otherwise: write {_value(canonical)}")
     if any(pattern.search(value) for pattern in _REGEX):
@@ -238,12 +259,7 @@ def _instead_of(network: IPv4Network | IPv6Network) -> str:
         return f"write {_value(address)}"
     if length == 0:
         return "leave the value away to fit any"
-    if network.version == 4 and length % 8 == 0:
-        return "write " + _value(".".join(address.split(".")[: length // 8]) + ".*")
-    return (
-        f"have Envoy send {_MASKED} with v{network.version}_prefix_mask_len: {length}, and write that key with "
-        f"{_value(str(network))}"
-    )
+    return f"write cidr: {network}"
 
 
 def _list_of(value: str) -> str:

@@ -135,6 +135,28 @@ def _read_maps(node: YamlNode, key: str, report: Report) -> list[YamlMap] | None
     return [item for item in node.items if isinstance(item, YamlMap)]
 
 
+def _read_texts(node: YamlNode, key: str, report: Report, *, single: bool) -> list[Scalar] | None:
+    """The values of a list; if `single`, of a text alone too."""
+    if single and isinstance(node, Scalar):
+        return None if _read_name(node, key, report) is None else [node]
+    if not isinstance(node, YamlList):
+        report.add(node, f"{key} must be a list, not {kind_of(node)}")
+        return None
+    if not node.items:
+        report.add(node, f"{key} is an empty list, which fits nothing; take it away, or write what fits")
+        return None
+    if len(node.items) > MAX_VALUES:
+        report.add(node, f"{key} has more than {MAX_VALUES:,} values; make two descriptors of them")
+        return None
+    texts = []
+    for item in node.items:
+        if isinstance(item, Scalar) and item.value is None:
+            report.add(item, f"each of {key} must be text, not null; write it in quotes")
+        elif _read_text(item, f"each of {key}", report) is not None and isinstance(item, Scalar):
+            texts.append(item)
+    return texts
+
+
 def _read_json(node: YamlNode, key: str, report: Report) -> dict[str, Any] | None:
     fields = _read_map(node, key, report)
     # As upstream's YAML library reads a key into a text: null is the empty one.
@@ -167,6 +189,9 @@ def _plain(node: YamlNode, key: str, report: Report) -> Any:
 def _any_case(word: str) -> str:
     return "".join(f"[{letter.upper()}{letter}]" for letter in word)
 
+
+MAX_VALUES = 200_000
+"""In a list. A file has 16 MiB, and data files have more."""
 
 _PERCENT = re.compile(r"([0-9]{1,4}) *%")
 _UNIT_PATTERN = "|".join(map(_any_case, UNITS))
@@ -214,6 +239,17 @@ def choices(names: Iterable[str]) -> ValueType:
         return tuple(found)
 
     return ValueType(read, {"type": ["array", "null"], "items": {"enum": [*known]}, "uniqueItems": True})
+
+
+def texts(*, single: bool = False) -> ValueType:
+    """A list of texts; if `single`, also one text in place of a list of one."""
+
+    def read(node: YamlNode, key: str, report: Report) -> list[Scalar] | None:
+        return _read_texts(node, key, report, single=single)
+
+    one = {"type": ["string", "integer", "boolean"]}
+    several = {"type": ["array", "null"], "items": one, "minItems": 1, "maxItems": MAX_VALUES}
+    return ValueType(read, {"anyOf": [one, several]} if single else several)
 
 
 TEXT = ValueType(_read_text, {"type": ["string", "integer", "boolean", "null"]})
@@ -268,6 +304,7 @@ class MapType(StrEnum):
     DESCRIPTOR = "in a descriptor"
     RATE_LIMIT = "in rate_limit"
     REPLACES = "in an entry of replaces"
+    GROUP = "in group"
 
 
 class Option(NamedTuple):
@@ -292,6 +329,8 @@ class Option(NamedTuple):
 MAX_PARTS = 1000
 """Each part of a window is a number in the counter's state, and a hit adds up all of them. A thousand parts keep the
 limit to a thousandth of the window; more parts would cost time and gain nothing."""
+
+MAX_PRIORITY = 1_000_000
 
 OPTIONS = (
     Option(
@@ -324,6 +363,54 @@ OPTIONS = (
         "The values of this key are secrets, such as API keys, in the whole domain: counters, logs, metrics, pages and "
         "responses have a digest in place of each, made with the setting HASH_KEY. In value a digest may stand too.",
         False,
+    ),
+    Option(
+        "values",
+        (MapType.DESCRIPTOR,),
+        texts(),
+        "In place of value: the values that the descriptor matches, each with a counter of its own. One look-up finds "
+        "a value, however many there are. An address matches however it is written.",
+    ),
+    Option(
+        "cidr",
+        (MapType.DESCRIPTOR,),
+        texts(single=True),
+        "In place of value: the networks whose addresses the descriptor matches, such as 10.0.0.0/8 or 2001:db8::/32. "
+        "Of several networks at a level with an address, the longest prefix wins.",
+    ),
+    Option(
+        "group",
+        (MapType.DESCRIPTOR,),
+        map_of("group"),
+        "Count addresses by prefix, so that a client cannot escape its limit with another address of its network.",
+    ),
+    Option(
+        "ipv4",
+        (MapType.GROUP,),
+        count(1, 32),
+        "The length of the prefix by which IPv4 addresses are counted.",
+        32,
+    ),
+    Option(
+        "ipv6",
+        (MapType.GROUP,),
+        count(1, 128),
+        "The length of the prefix by which IPv6 addresses are counted; most customers have a /64 or more.",
+        128,
+    ),
+    Option(
+        "priority",
+        (MapType.DESCRIPTOR,),
+        count(-MAX_PRIORITY, MAX_PRIORITY),
+        "Of the descriptors of a level that match, the one with the highest priority is taken, before everything else.",
+        0,
+    ),
+    Option(
+        "label",
+        (MapType.DESCRIPTOR,),
+        NAME,
+        "What the level is called after its key, in metrics and in the keys of shared counters, in place of what "
+        "stands in values or cidr. With it, a changed list keeps its metrics and its shared counter.",
     ),
     Option(
         "rate_limit",
@@ -542,15 +629,15 @@ OPTIONS = (
         "value_to_metric",
         (MapType.DESCRIPTOR,),
         FLAG,
-        "Metrics of this rule and of those below have the request's value at this level, if the rule has no value or "
-        "a `*`.",
+        "Metrics of this rule and of those below have the request's value at this level, unless the rule has a value "
+        "without a `*`.",
         False,
     ),
     Option(
         "share_threshold",
         (MapType.DESCRIPTOR,),
         FLAG,
-        "All values that match the `*` share one counter, instead of one each.",
+        "All values that the descriptor matches by a `*`, values or cidr share one counter, instead of one each.",
         False,
     ),
     Option(

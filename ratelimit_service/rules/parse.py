@@ -17,6 +17,7 @@ from ratelimit_service.rules.book import Domain, Node, RuleBook
 from ratelimit_service.rules.data_files import DataFiles, ReadData
 from ratelimit_service.rules.data_reads import read_data_file
 from ratelimit_service.rules.document import Position, Scalar, Source, YamlMap, free_nodes, kind_of, read_document
+from ratelimit_service.rules.fits import Siblings, read_fit
 from ratelimit_service.rules.lint import Calendars, lint_key, lint_value, without_hash_key
 from ratelimit_service.rules.options import (
     BY_MAP,
@@ -62,7 +63,8 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
     problems: list[Problem] = []
     warnings: list[LintWarning] = []
     data = DataFiles(read_data, {} if previous is None else previous.data)
-    load = _Load(near_ratio, most_values, hash_value, old, ByteBudget(), data)
+    siblings = Siblings()
+    load = _Load(near_ratio, most_values, hash_value, old, ByteBudget(), data, siblings)
     with _without_garbage_collector():
         for source in sources:
             report = Report(source.path)
@@ -73,6 +75,7 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
             warnings += report.warnings
         problems += data.problems
         problems += [problem for found in domains.values() for problem in found.plain_secrets()]
+        siblings.free()
         if problems:
             raise RulesError(problems)
         roots = {name: found.domain(response) for name, found in domains.items()}
@@ -121,6 +124,8 @@ class _Domain(NamedTuple):
 
     response: dict[str, tuple[Any, Place]]
     """The options of responses by key, each with its place."""
+    address_keys: set[str]
+    """The keys whose values some descriptor compares or counts as addresses."""
 
     def domain(self, defaults: ResponseOptions) -> Domain:
         response = replace(defaults, **{key: value for key, (value, _) in self.response.items()})
@@ -130,6 +135,7 @@ class _Domain(NamedTuple):
             response=None if response == SILENT else response,
             together=self.together,
             secrets=self.secrets,
+            address_keys=frozenset(self.address_keys),
         )
 
     def plain_secrets(self) -> Iterator[Problem]:
@@ -152,6 +158,7 @@ class _Load(NamedTuple):
     old: Mapping[Path, Rule]
     budget: ByteBudget
     data: DataFiles
+    siblings: Siblings
 
 
 class _Parser:
@@ -186,20 +193,22 @@ class _Parser:
         if "defaults" in values:
             self._defaults = read_options(values["defaults"], MapType.DEFAULTS, self._report)
         children: dict[str, Node] = {}
+        address_keys: set[str] = set()
         if "domain" in values:
             self._domain = values["domain"]
             at = root.fields["domain"].value
-            first = domains.setdefault(self._domain, _Domain(self._place_of(at), children, [], self._secrets, {}, {}))
+            new = _Domain(self._place_of(at), children, [], self._secrets, {}, {}, address_keys)
+            first = domains.setdefault(self._domain, new)
             self._secrets, self._values = first.secrets, first.values
             if values.get("charge") == "together":
                 first.together.append(self._place_of(at))
             if first.children is children or merge_domains:
-                children = first.children
+                children, address_keys = first.children, first.address_keys
                 self._add_response(root, values, first.response)
             else:
                 message = f"domain {quoted(self._domain)} is already in {first.place}; MERGE_DOMAIN_CONFIG joins files"
                 self._report.add(at, message)
-        self._add_descriptors(values.get("descriptors", []), (), children)
+        self._add_descriptors(values.get("descriptors", []), (), children, address_keys)
         self._calendars.warn(self._report)
 
     def _add_response(self, root: YamlMap, values: Mapping[str, Any], found: dict[str, tuple[Any, Place]]) -> None:
@@ -211,7 +220,9 @@ class _Parser:
                 if first != values[key]:
                     self._report.add(at, f"{key} of domain {quoted(self._domain)} has another value at {place}")
 
-    def _add_descriptors(self, items: Sequence[YamlMap], above: tuple[Level, ...], children: dict[str, Node]) -> None:
+    def _add_descriptors(
+        self, items: Sequence[YamlMap], above: tuple[Level, ...], children: dict[str, Node], address_keys: set[str]
+    ) -> None:
         """Add the descriptors of one level to its children."""
         for item in items:
             values = read_options(item, MapType.DESCRIPTOR, self._report)
@@ -220,9 +231,13 @@ class _Parser:
             secret = given(item, "hash_values") and values.get("hash_values", True)
             if secret:
                 value = self._read_secret(item, key, value)
-            elif value and "*" not in value:
-                self._values.setdefault(key, self._place_of(item.fields["value"].value))
-            name = f"{key}_{value}" if value else key
+            elif (value and "*" not in value) or "values" in values:
+                at_value = item.fields["value" if value else "values"].value
+                self._values.setdefault(key, self._place_of(at_value))
+            hash_value = self._secrets.hash_value if secret else None
+            level = (self._domain, *above)
+            found = read_fit(item, values, self._load.siblings, level, self._report, hash_value)
+            name = f"{key}_{found.label or value}" if found.label or value else key
             at = item.fields["key"].key if "key" in item.fields else item
             if finding := lint_key(key, value):
                 self._report.warn(item.fields["key"].value, *finding)
@@ -232,22 +247,28 @@ class _Parser:
                 first = children[name].place
                 message = f"descriptor {quoted(name)} is given twice at this level, first at {first}; join them"
                 self._report.add(at, message)
+            several = found.fit is not None or "*" in name
             shared = None
             if values.get("share_threshold"):
-                shared = value or key
-                if key and "*" not in name:
+                shared = found.label or value or key
+                if key and not several:
                     self._report.add(
                         item.fields["share_threshold"].key,
-                        f"share_threshold needs a value with a * in it, and this is {quoted(name)}",
+                        f"share_threshold needs values, cidr or a value with a * in it, and this is {quoted(name)}",
                     )
-            own_value = bool(values.get("value_to_metric")) and shared is None and (not value or "*" in name)
-            levels = (*above, Level(name, shared, own_value))
+            if found.is_address:
+                address_keys.add(key)
+            own_value = bool(values.get("value_to_metric")) and shared is None and (several or not value)
+            levels = (*above, Level(name, shared, own_value, None if shared is not None else found.counted_as))
             rule = self._read_rule(item, values, levels)
             below: dict[str, Node] = {}
-            self._add_descriptors(values.get("descriptors", []), levels, below)
+            self._add_descriptors(values.get("descriptors", []), levels, below, address_keys)
             if rule is not None:
                 self._check_suffixes(rule, below)
-            children.setdefault(name, Node(below, rule, self._place_of(at), key=key, key_only=not value))
+            key_only = not value and found.fit is None
+            priority = values.get("priority", 0)
+            node = Node(below, rule, self._place_of(at), key=key, key_only=key_only, fit=found.fit, priority=priority)
+            children.setdefault(name, node)
 
     def _read_secret(self, item: YamlMap, key: str, value: str) -> str:
         """Make the values of the key secret; returns the descriptor's value as the book has it."""

@@ -83,8 +83,8 @@ class Rule:
     """The prefix of the keys of the rule's counters."""
     key_suffix: str = field(init=False)
     """The suffix of these keys."""
-    has_shared_level: bool = field(init=False)
-    """Whether all values share one counter at some level."""
+    names_levels: bool = field(init=False)
+    """Whether its keys have the name of some level: values share a counter there, or are counted as others."""
     changes_values: bool = field(init=False)
     """Whether some level counts a value as another one."""
 
@@ -96,8 +96,9 @@ class Rule:
             set_once(self, "scale", Scale(self.near, most, most + limit.exceed))
         else:
             set_once(self, "scale", Scale(0, 0, 0))
-        set_once(self, "has_shared_level", any(level.shared is not None for level in self.levels))
-        set_once(self, "changes_values", any(level.counted_as is not None for level in self.levels))
+        changes_values = any(level.counted_as is not None for level in self.levels)
+        set_once(self, "changes_values", changes_values)
+        set_once(self, "names_levels", changes_values or any(level.shared is not None for level in self.levels))
         set_once(self, "key_prefix", _escaped(self.domain))
         set_once(self, "key_suffix", "" if limit is None else _key_suffix_of(self.algorithm.name, limit))
 
@@ -154,13 +155,14 @@ def counter_key(rule: Rule, entries: Entries) -> str:
     uses the counter of the rule that it overrides, if that counts in a fixed window of the same length.
 
     Separators are escaped inside the parts. A shared level is written with `~` and the level's name, which cannot be
-    taken for a value; not with the pattern, because one pattern may occur twice at one level, below `a*` and `a`. The
-    suffix has the algorithm, the window, and everything else that changes the meaning of a state. It does not have the
-    limit itself, so a changed limit keeps its counters. A very long key is replaced by its digest, so that the size of
-    a counter does not depend on what clients send.
+    taken for a value; not with the pattern, because one pattern may occur twice at one level, below `a*` and `a`. A
+    level that counts values as others is written with its name and the value, because two addresses of one network may
+    match two rules. The suffix has the algorithm, the window, and everything else that changes the meaning of a state.
+    It does not have the limit itself, so a changed limit keeps its counters. A very long key is replaced by its digest,
+    so that the size of a counter does not depend on what clients send.
     """
     key = rule.key_prefix
-    if not rule.has_shared_level:
+    if not rule.names_levels:
         for name, value in entries:
             if len(value) > _MAX_KEY_LENGTH or len(name) > _MAX_KEY_LENGTH:
                 return _digest(_plain_parts(rule, entries), rule)
@@ -171,10 +173,11 @@ def counter_key(rule: Rule, entries: Entries) -> str:
         for level, (name, value) in zip(rule.levels, entries, strict=True):
             if len(value) > _MAX_KEY_LENGTH or len(name) > _MAX_KEY_LENGTH:
                 return _digest(_plain_parts(rule, entries), rule)
+            key += f"|{_escaped(name)}"
+            if level.shared is not None or level.counted_as is not None:
+                key += f"~{_escaped(level.name)}"
             if level.shared is None:
-                key += f"|{_escaped(name)}={_escaped(value)}"
-            else:
-                key += f"|{_escaped(name)}~{_escaped(level.name)}"
+                key += f"={_escaped(value)}"
     return _digest(key, rule) if len(key) > _MAX_KEY_LENGTH else key + rule.key_suffix
 
 
@@ -186,8 +189,11 @@ def _plain_parts(rule: Rule, entries: Entries) -> str:
     """The text that a digest is made of: as unambiguous as the escaped key, in a tenth of the time."""
     parts = [rule.domain]
     for index, (name, value) in enumerate(entries):
-        shared = rule.has_shared_level and rule.levels[index].shared is not None
-        parts += (name, "~", rule.levels[index].name) if shared else (name, "=", value)
+        level = rule.levels[index] if rule.names_levels else None
+        if level is None or (level.shared is None and level.counted_as is None):
+            parts += (name, "=", value)
+        else:
+            parts += (name, "~", level.name) if level.shared is not None else (name, "~=", level.name, value)
     return "".join([f"{len(part)}:{part}" for part in parts])
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from ratelimit_service import __version__
 from ratelimit_service.server.series import (
+    DOMAIN_NUMBERS,
     NUMBERS,
     STATS,
     DomainSums,
@@ -168,9 +169,19 @@ def _domain_metrics(domains: DomainSums) -> Iterator[Metric]:
         yield from _counters(
             name, "Requests by domain and outcome. Requests for domains without rules have the domain other.", samples
         )
-    name = "ratelimit_unmatched_descriptors_total"
-    unmatched = ((labels, numbers[-1]) for labels, numbers in domains.items())
-    yield from _counters(name, "Descriptors that match no rule of their domain; they are not limited.", unmatched)
+    for index, name, text in (
+        (
+            DOMAIN_NUMBERS.index("unmatched"),
+            "ratelimit_unmatched_descriptors_total",
+            "Descriptors that match no rule of their domain; they are not limited.",
+        ),
+        (
+            DOMAIN_NUMBERS.index("no_address"),
+            "ratelimit_not_an_address_total",
+            "Descriptors with a value that is no address, of a key whose rules compare or count addresses.",
+        ),
+    ):
+        yield from _counters(name, text, ((labels, numbers[index]) for labels, numbers in domains.items()))
 
 
 def _service_metrics(state: ServiceState) -> Iterator[Metric]:

@@ -147,7 +147,7 @@ OUTCOMES: Final = ("allowed", "refused", "shadow", "by_policy", "failed")
 class DomainTally:
     """The counts of one domain: requests by outcome, and descriptors that match no rule."""
 
-    __slots__ = (*OUTCOMES, "unmatched")
+    __slots__ = (*OUTCOMES, "no_address", "unmatched")
 
     def __init__(self) -> None:
         self.allowed = 0
@@ -160,6 +160,8 @@ class DomainTally:
         """Ended with an error."""
         self.unmatched = 0
         """Descriptors, not requests."""
+        self.no_address = 0
+        """Descriptors with a value that is no address, of a key whose values are compared or counted as addresses."""
 
     def add(self, number: str, count: int) -> None:
         """Add to the number of that name."""

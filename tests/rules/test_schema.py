@@ -15,6 +15,7 @@ def test_the_schema_has_every_option_where_it_belongs_with_its_help() -> None:
         MapType.DESCRIPTOR: schema["$defs"]["descriptor"],
         MapType.RATE_LIMIT: schema["$defs"]["rate_limit"],
         MapType.REPLACES: schema["$defs"]["replaces"],
+        MapType.GROUP: schema["$defs"]["group"],
     }
 
     for option in OPTIONS:

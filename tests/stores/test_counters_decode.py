@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.rule import Entries, Rule, counter_key
+from ratelimit_service.rules.rule import Entries, Rule, counted_entries, counter_key
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.counters_decode import Counter, OwnKeyParser, UpstreamKeyParser
 from ratelimit_service.stores.redis.keys import cluster_key, plain_key
@@ -52,6 +52,18 @@ SHOP = book(
         value: b*
         share_threshold: true
         rate_limit: {unit: minute, requests_per_unit: 3}
+      - key: ip
+        cidr: 10.0.0.0/8
+        share_threshold: true
+        rate_limit: {unit: minute, requests_per_unit: 3}
+      - key: ip
+        values: [192.0.2.1, x]
+        rate_limit: {unit: minute, requests_per_unit: 3}
+      - key: ip
+        group: {ipv4: 24, ipv6: 64}
+        descriptors:
+          - key: verb
+            rate_limit: {unit: minute, requests_per_unit: 3}
     """,
     """
     domain: shop_user
@@ -71,7 +83,7 @@ def hits(of: RuleBook, domain: str, entries: Entries) -> Iterator[Hit]:
     rule = of.match(domain, entries)
     assert rule is not None
     for each in (rule, *rule.beside):
-        yield Hit(each, counter_key(each, entries), 1, tally=Tally(), quota=False)
+        yield Hit(each, counter_key(each, counted_entries(each, entries)), 1, tally=Tally(), quota=False)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +97,11 @@ def hits(of: RuleBook, domain: str, entries: Entries) -> Iterator[Hit]:
         ((("file", "/a/b"), ("verb", "GET")), "file=/a/* verb=GET"),
         ((("dir", "/x/y"), ("verb", "GET")), "dir=/x/* verb=GET"),
         ((("ax", "by"),), "ax=b*"),
+        ((("ip", "10.1.2.3"),), "ip=cidr(10.0.0.0/8)"),
+        ((("ip", "::ffff:192.0.2.1"),), "ip=192.0.2.1"),
+        ((("ip", "x"),), "ip=x"),
+        ((("ip", "2001:DB8::1"), ("verb", "GET")), "ip=2001:db8::/64 verb=GET"),
+        ((("ip", "unknown"), ("verb", "GET")), "ip=unknown verb=GET"),
     ],
 )
 @pytest.mark.parametrize("cluster", [False, True])
@@ -198,6 +215,8 @@ def upstream_parse(of: RuleBook, domain: str, prefix: str = "") -> Callable[[str
         ((("file", "/a/b"),), "file_/a/*"),
         ((("dir", "/x/y"), ("verb", "GET")), "dir_/x/*_verb_GET"),
         ((("ax", "by"),), "ax_b*"),
+        ((("ip", "10.1.2.3"),), "ip_cidr(10.0.0.0/8)"),
+        ((("ip", "2001:DB8::1"), ("verb", "GET")), "ip_2001:db8::/64_verb_GET"),
     ],
 )
 @pytest.mark.parametrize("prefix", ["", "p_"])

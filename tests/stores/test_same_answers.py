@@ -37,8 +37,15 @@ BOOKS = settings().max_examples // 2
 REQUESTS = 40
 
 KEYS = ["user", "a_b", "x|y", "ö"]
-VALUES = ["ada", "adam", "", "z|", "{q}", "%"]
-PATTERNS = [None, None, "ada", "ad*", "*"]
+VALUES = ["ada", "adam", "", "z|", "{q}", "%", "10.0.0.1", "::ffff:10.0.0.1", "2001:db8::1", "2001:DB8::2"]
+FITS: Sequence[Mapping[str, Any]] = [
+    {},
+    {"group": {"ipv4": 24, "ipv6": 64}},
+    *({"value": value} for value in ("ada", "ad*", "*")),
+    {"values": ["ada", "z|", "2001:db8::1"]},
+    {"cidr": ["10.0.0.0/8", "2001:db8::/32"], "priority": 1},
+    {"cidr": "2001:db8::/32", "group": {"ipv6": 64}, "label": "v6"},
+]
 
 
 def a_limit(random: Random, taken: set[tuple[str, str]]) -> dict[str, Any]:
@@ -69,7 +76,7 @@ def a_limit(random: Random, taken: set[tuple[str, str]]) -> dict[str, Any]:
 def some_descriptors(random: Random, deeper: bool) -> list[dict[str, Any]]:
     found = []
     for key in random.sample(KEYS, random.randint(1, len(KEYS))):
-        descriptor: dict[str, Any] = {"key": key, "value": random.choice(PATTERNS)}
+        descriptor: dict[str, Any] = {"key": key, **random.choice(FITS)}
         taken: set[tuple[str, str]] = set()
         match random.randrange(5):
             case 0:
@@ -80,7 +87,10 @@ def some_descriptors(random: Random, deeper: bool) -> list[dict[str, Any]]:
                 descriptor["rate_limit"] = a_limit(random, taken)
         for flag in ("shadow_mode", "quota_mode", "detailed_metric"):
             descriptor[flag] = random.random() < 0.2
-        descriptor["share_threshold"] = "*" in (descriptor["value"] or "") and random.random() < 0.5
+        sharing = "group" not in descriptor and (
+            "*" in descriptor.get("value", "") or {"values", "cidr"} & descriptor.keys()
+        )
+        descriptor["share_threshold"] = bool(sharing) and random.random() < 0.5
         descriptor["charge"] = random.choice([None, "each", "together"])
         if deeper:
             descriptor["descriptors"] = some_descriptors(random, False)

@@ -11,9 +11,8 @@ cost 0 whose new state is thrown away.
 
 import re
 from array import array
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
 from struct import Struct, error
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -89,38 +88,47 @@ class OwnKeyParser:
         entries = [part for part in parsed if part is not None]
         if len(entries) < len(parsed):
             return Counter(key, self._domain, "", None, algorithm, limit)
-        words = " ".join(f"{name}={values[0]}" for name, values in entries)
+        words = " ".join(f"{entry.key}={entry.value}" for entry in entries)
         rule = self._rule(entries, name)
         if rule is None or rule.limit is None:
             return Counter(key, self._domain, words, None, algorithm, limit)
         return Counter(key, self._domain, words, rule, algorithm, rule.limit)
 
-    def _rule(self, entries: "list[_Entry]", name: str) -> Rule | None:
+    def _rule(self, entries: "Sequence[_Entry]", name: str) -> Rule | None:
         """The rule that gives these entries this counter's key."""
-        for values in product(*(values for _, values in entries)):
-            tried = tuple((key, value) for (key, _), value in zip(entries, values, strict=True))
-            first = self._book.match(self._domain, tried)
-            for rule in () if first is None else (first, *first.beside):
-                if rule.limit is not None and counter_key(rule, tried) == name and self._is_charged(rule):
-                    return rule
+        root = self._book.domains.get(self._domain)
+        node: Node | None = root
+        for key, value, level in entries:
+            if root is not None and node is not None:
+                node = node.child(key, value, root.secrets) if level is None else node.children.get(level)
+        first = None if node is None else node.rule
+        counted = tuple((entry.key, entry.value) for entry in entries)
+        for rule in () if first is None else (first, *first.beside):
+            if rule.limit is not None and counter_key(rule, counted) == name and self._is_charged(rule):
+                return rule
         return None
 
 
-_Entry = tuple[str, tuple[str, ...]]
-"""An entry's key and value; where values share a threshold, values that are likely to match the pattern."""
+class _Entry(NamedTuple):
+    """An entry, as a key has it."""
+
+    key: str
+    value: str
+    """Where values share a counter, the pattern of the values."""
+    level: str | None
+    """The name of the rule's level, where values share a counter or are counted as others; else None."""
 
 
 def _parse_entry(part: str) -> _Entry | None:
     """One entry of a key; None for a digest of all entries."""
     name, equals, value = part.partition("=")
+    name, tilde, level = map(unquote, name.partition("~"))
     if equals:
-        return unquote(name), (unquote(value),)
-    name, tilde, level = map(unquote, part.partition("~"))
+        return _Entry(name, unquote(value), level if tilde else None)
     if not tilde:
         return None
-    if level.startswith(f"{name}_"):  # all but those whose key has a * too
-        return name, (level[len(name) + 1 :],)
-    return name, (level.partition("_")[2], "")
+    # A key with a * in it is not the one of the request.
+    return _Entry(name, level[len(name) + 1 :] if level.startswith(f"{name}_") else level.partition("_")[2], level)
 
 
 def _parse_ending(ending: str) -> tuple[str, Limit]:
@@ -217,6 +225,8 @@ def _walk(node: Node, above: tuple[_Texts, ...], keys: Collection[str]) -> Itera
         if shared is not None:
             key = name if name == shared else name[: -len(shared) - 1]
             texts = (*key.split("*")[:-1], f"{key.split('*')[-1]}_{shared}")
+        elif child.fit is not None:
+            texts = (f"{child.fit.key}_", "")
         elif "*" in name and (secret := next((key for key in keys if name.startswith(f"{key}_")), None)):
             texts = (f"{secret}_", "")
         elif child.key_only and "*" not in name:

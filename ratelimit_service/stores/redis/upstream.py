@@ -105,7 +105,7 @@ def _stem(rule: Rule, key: str) -> str:
     for index, part in enumerate(parts):
         name, equals, value = part.partition("=")
         if equals:
-            names += (unquote(name), unquote(value))
+            names += (unquote(name.partition("~")[0]), unquote(value))
         elif "~" in part:
             names += (unquote(part.partition("~")[0]), rule.levels[index].shared or "")
         else:

@@ -1,0 +1,335 @@
+"""What the descriptors of one level match by, compiled: a search costs look-ups, not a test of each. Hot path.
+
+A level of upstream's descriptors alone needs no more than names and `Wildcards`. As soon as one of its descriptors has
+a priority, or a `Fit` of its own, `Matchers` searches the whole level. Of all descriptors that match an entry it takes
+the one of the least rank: the highest priority; then the exact `key_value`, before all that stand in the order of the
+file, before the key alone; then the order of the file.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from ratelimit_service.rules.address import Network, parse_address
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+EXACT, FILE_ORDER, KEY_ALONE = range(3)
+
+Rank = tuple[int, int, int]
+"""The negated priority, the class of the match, the index at the level. The least rank wins."""
+
+
+class Wildcards(Generic[T]):
+    """Patterns with `*`. A search costs one look-up per shape, not one test per pattern.
+
+    The shape of a pattern is the lengths of its literal start and end. A dictionary for each shape has the patterns by
+    these two literals, so ten thousand patterns such as `user_*` or `path_/a/*/b` need a few look-ups.
+    """
+
+    def __init__(self, patterns: Iterable[tuple[str, T]]) -> None:
+        shapes: dict[tuple[int, int], dict[tuple[str, str], list[tuple[int, int, list[str], T]]]] = {}
+        # Of each pattern: its index, the number of literal characters, the literals between two `*`, what it leads to.
+        for order, (pattern, item) in enumerate(patterns):
+            start, *middles, end = pattern.split("*")
+            alike = shapes.setdefault((len(start), len(end)), {}).setdefault((start, end), [])
+            alike.append((order, len(pattern.replace("*", "")), [middle for middle in middles if middle], item))
+        self._shapes = [(*lengths, by_ends) for lengths, by_ends in shapes.items()]
+
+    def find(self, text: str) -> T | None:
+        """What the first pattern, in the order given, that matches `text` leads to."""
+        best: T | None = None
+        best_order = -1
+        length = len(text)
+        for start, end, by_ends in self._shapes:
+            if start + end > length:
+                continue
+            for order, literal, middles, item in by_ends.get((text[:start], text[length - end :]), ()):
+                if best is not None and order > best_order:
+                    break
+                if literal <= length and (not middles or _fits(text, start, length - end, middles)):
+                    best, best_order = item, order
+                    break
+        return best
+
+
+def _fits(text: str, start: int, end: int, middles: list[str]) -> bool:
+    """Whether `text[start:end]` contains the middles one after the other."""
+    for middle in middles:
+        start = text.find(middle, start, end)
+        if start < 0:
+            return False
+        start += len(middle)
+    return True
+
+
+class Table(Generic[K, T]):
+    """A dictionary in small parts. One of 100,000 entries would stop all threads for 10 ms when it is freed."""
+
+    def __init__(self, size: int) -> None:
+        self._parts: list[dict[K, T]] = [{} for _ in range(size // _PART_SIZE + 1)]
+        self._count = len(self._parts)
+
+    def get(self, key: K) -> T | None:
+        """What is stored by the key, or None."""
+        return self._parts[hash(key) % self._count].get(key)
+
+    def setdefault(self, key: K, value: T) -> T:
+        """What is stored by the key; the value, if that is nothing yet."""
+        return self._parts[hash(key) % self._count].setdefault(key, value)
+
+    def __iter__(self) -> Iterator[K]:
+        for part in self._parts:
+            yield from part
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def parts(self) -> list[dict[K, T]]:
+        """The parts, to be freed one by one."""
+        return self._parts
+
+
+_PART_SIZE: Final = 1000
+
+
+class Ranges(Generic[T]):
+    """Networks, of which each leads to something. A search is one bisection, however many there are.
+
+    Prefixes are nested in each other or apart, so they are cut into ranges that do not overlap. Each range leads to
+    what the longest of its prefixes leads to, unless `weaker(new, old)` says that a shorter one beats it.
+    """
+
+    def __init__(
+        self, networks: Iterable[tuple[Network, T]], weaker: Callable[[T, T], bool] = lambda _new, _old: False
+    ) -> None:
+        self._starts: list[int] = [0]
+        self._items: list[T | None] = [None]
+        open_: list[tuple[int, T]] = []
+        """The prefixes around the present one: where each ends, and what it leads to."""
+        for network, item in _sorted(networks):
+            self._close(open_, network.low)
+            best = open_[-1][1] if open_ and weaker(item, open_[-1][1]) else item
+            open_.append((network.end, best))
+            self._begin(network.low, best)
+        self._close(open_, None)
+
+    def _close(self, open_: list[tuple[int, T]], until: int | None) -> None:
+        while open_ and (until is None or open_[-1][0] <= until):
+            end, _ = open_.pop()
+            self._begin(end, open_[-1][1] if open_ else None)
+
+    def _begin(self, start: int, item: T | None) -> None:
+        if self._starts[-1] == start:
+            self._items[-1] = item
+        elif self._items[-1] is not item:
+            self._starts.append(start)
+            self._items.append(item)
+
+    def find(self, address: int) -> T | None:
+        """What the longest prefix of this address leads to, or None."""
+        return self._items[bisect_right(self._starts, address) - 1]
+
+
+def _sorted(networks: Iterable[tuple[Network, T]]) -> Iterator[tuple[Network, T]]:
+    """By address, a prefix before those inside of it."""
+    # Sorted in pieces: one call that sorts 100,000 would stop all threads for as long.
+    left = iter(networks)
+    pieces = []
+    while piece := list(islice(left, _PART_SIZE)):
+        pieces.append(sorted(piece, key=_address_order))
+    return merge(*pieces, key=_address_order)
+
+
+def _address_order(networked: tuple[Network, object]) -> int:
+    network = networked[0]
+    return network.low << 8 | network.bits
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What the values of a descriptor's key are compared with, other than upstream's `value`."""
+
+    key: str
+    kind: str
+    """`list`, `range`, `pattern` or `regex`."""
+    words: str
+    """What the value is compared with, such as `2 networks`."""
+    negated: bool = False
+    """It fits the values that do not match."""
+    values: Table[str | int, bool] | None = None
+    """Of a list; an address is its number, a secret value its digest."""
+    hash_value: Callable[[str], str] | None = None
+    """Makes digests of secret values, of a list that has digests."""
+    networks: tuple[Network, ...] = ()
+    """Of a range."""
+    search: Callable[[str], object] = lambda _: None
+    """Of a negated range, a pattern and a regex; the result is true if the value matches."""
+
+    @property
+    def linear(self) -> bool:
+        """Whether it needs a test of its own, because no look-up can find it."""
+        return self.negated or self.kind == "regex"
+
+    def fits(self, value: str) -> bool:
+        """Whether it fits the value; for those that need a test of their own."""
+        if self.values is not None:
+            found: object = self.values.get(_entry(value, self.hash_value))
+        else:
+            found = self.search(value)
+        return bool(found) is not self.negated
+
+    def network_of(self, value: str) -> Network | None:
+        """The longest of its networks that contains the value. It tests each of them: for explanations."""
+        address = parse_address(value)
+        if address is None:
+            return None
+        found = [network for network in self.networks if network.low <= address < network.end]
+        return max(found, key=lambda network: network.bits, default=None)
+
+    def pieces(self) -> Iterator[object]:
+        """What is large in it, to be freed piece by piece."""
+        yield from self.networks
+        if self.values is not None:
+            yield from self.values.parts()
+
+
+def _entry(value: str, hash_value: Callable[[str], str] | None) -> str | int:
+    """What a list has for this value."""
+    if hash_value is not None:
+        return hash_value(value)
+    address = parse_address(value)
+    return value if address is None else address
+
+
+class Matchable(Protocol):
+    """A node, as far as its level must know it."""
+
+    @property
+    def fit(self) -> Fit | None:
+        """None: it matches by its name."""
+
+    @property
+    def priority(self) -> int:
+        """The highest wins."""
+
+
+N = TypeVar("N", bound=Matchable)
+
+
+class _OfKey(Generic[N]):
+    """The fits of one key."""
+
+    def __init__(self, ranked: "list[_Ranked[N]]") -> None:
+        fits = [(found, found.node.fit) for found in ranked if found.node.fit is not None]
+        looked_up = [(found, fit) for found, fit in fits if not fit.linear]
+        lists = [(found, fit.values) for found, fit in looked_up if fit.values is not None]
+        self.values: Table[str | int, _Ranked[N]] = Table(sum(len(values) for _, values in lists))
+        self._addresses = any(fit.networks for _, fit in looked_up)
+        self.hidden: dict[int, tuple[N, N, str | int]] = {}
+        """By the identity of a node: itself, the one that is tried before, and a value that is in both lists."""
+        for found, values in lists:
+            for value in values:
+                self._addresses = self._addresses or not isinstance(value, str)
+                first = self.values.setdefault(value, found)
+                if first is not found and first.rank[0] == found.rank[0]:
+                    self.hidden.setdefault(id(found.node), (found.node, first.node, value))
+        self._hash_value = next((fit.hash_value for _, fit in looked_up if fit.hash_value is not None), None)
+        """Values of a key are secret in all lists of it, or in none."""
+        networks = [(network, found) for found, fit in looked_up for network in fit.networks]
+        self.ranges = Ranges(networks, lambda new, old: new.rank[0] > old.rank[0]) if networks else None
+        self.tests = [(found, fit.fits) for found, fit in fits if fit.linear]
+
+    def find(self, value: str) -> "_Ranked[N] | None":
+        """The best of those that fit the value."""
+        address = parse_address(value) if self._addresses else None
+        if self._hash_value is not None:
+            best = self.values.get(self._hash_value(value))
+        else:
+            best = self.values.get(value if address is None else address)
+        if address is not None and self.ranges is not None:
+            found = self.ranges.find(address)
+            if found is not None and (best is None or found.rank < best.rank):
+                best = found
+        for found, fits in self.tests:
+            if best is not None and best.rank < found.rank:
+                break
+            if fits(value):
+                return found
+        return best
+
+
+class _Ranked(NamedTuple, Generic[N]):
+    """A node with its rank as what it matches by here."""
+
+    rank: Rank
+    node: N
+
+
+class Matchers(Generic[N]):
+    """A level of which some descriptor has a fit or a priority."""
+
+    def __init__(self, children: Mapping[str, N]) -> None:
+        self._exact: dict[str, _Ranked[N]] = {}
+        self._alone: dict[str, _Ranked[N]] = {}
+        patterns: list[tuple[str, _Ranked[N]]] = []
+        by_key: dict[str, list[_Ranked[N]]] = {}
+        for order, (name, node) in enumerate(children.items()):
+            ranked = _Ranked((-node.priority, FILE_ORDER, order), node)
+            if node.fit is not None:
+                by_key.setdefault(node.fit.key, []).append(ranked)
+                continue
+            self._exact[name] = _Ranked((-node.priority, EXACT, order), node)
+            self._alone[name] = _Ranked((-node.priority, KEY_ALONE, order), node)
+            if "*" in name:
+                patterns.append((name, ranked))
+        patterns.sort(key=lambda pattern: pattern[1].rank)
+        self._wildcards = Wildcards([(name, ranked) for name, ranked in patterns])
+        self._by_key = {key: _OfKey(sorted(ranked, key=_rank)) for key, ranked in by_key.items()}
+
+    def find(self, key: str, value: str, exact_name: str) -> "N | None":
+        """The node that an entry matches; `exact_name` is that of the one with exactly this value."""
+        found = self.ranked(key, value, exact_name)
+        return None if found is None else found.node
+
+    def ranked(self, key: str, value: str, exact_name: str) -> _Ranked[N] | None:
+        """The node that an entry matches, with its rank."""
+        of_key = self._by_key.get(key)
+        best: _Ranked[N] | None = None
+        for found in (
+            self._exact.get(exact_name),
+            None if of_key is None else of_key.find(value),
+            self._wildcards.find(f"{key}_{value}"),
+            self._alone.get(key),
+        ):
+            if found is not None and (best is None or found.rank < best.rank):
+                best = found
+        return best
+
+    def wildcard(self, text: str) -> N | None:
+        """The node of the best wildcard that matches `key_value`."""
+        found = self._wildcards.find(text)
+        return None if found is None else found.node
+
+    def has_fits(self, key: str) -> bool:
+        """Whether some descriptor of this key has a fit."""
+        return key in self._by_key
+
+    @property
+    def hidden(self) -> Iterator[tuple[N, N, str | int]]:
+        """Of each list with a value that another list has too: its node, the node tried before, and such a value."""
+        for of_key in self._by_key.values():
+            yield from of_key.hidden.values()
+
+    def pieces(self) -> Iterator[object]:
+        """The parts of the tables, to be freed one by one."""
+        for of_key in self._by_key.values():
+            yield from of_key.values.parts()
+
+
+def _rank(ranked: _Ranked[N]) -> Rank:
+    return ranked.rank

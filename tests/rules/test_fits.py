@@ -1,0 +1,577 @@
+"""Descriptors that compare values with more than one text: lists, networks; and priorities among them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address, ip_network
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_service.errors import RulesError
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.model import Descriptor, Request
+from ratelimit_service.rules.book import RuleBook, free_books
+from ratelimit_service.rules.document import Source
+from ratelimit_service.rules.explain import explain
+from ratelimit_service.rules.fits import MAX_LIST_BYTES
+from ratelimit_service.rules.lint import lint
+from ratelimit_service.rules.options import MAX_VALUES
+from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.rule import counted_entries, counter_key, metric_path
+from ratelimit_service.rules.secret import NO_SECRETS, HashValue
+from ratelimit_service.stores.memory import MemoryStore
+from tests.books import book
+from tests.clocks import Clock
+from tests.verdicts import check
+
+LIMIT = "rate_limit: {unit: day, requests_per_unit: 1}"
+
+
+def level(*descriptors: str) -> str:
+    """A file with these descriptors, the first of which is at 3:4; each has a limit."""
+    return "domain: d\ndescriptors:\n" + "".join(f"- {{{descriptor}, {LIMIT}}}\n" for descriptor in descriptors)
+
+
+def matched(rules: RuleBook, key: str, value: str) -> str | None:
+    """The name of the level that an entry matches."""
+    rule = rules.match("d", ((key, value),))
+    return None if rule is None else rule.levels[0].name
+
+
+def problems(*descriptors: str) -> list[str]:
+    with pytest.raises(RulesError) as caught:
+        book(level(*descriptors))
+    return [str(problem) for problem in caught.value.problems]
+
+
+def warnings(*descriptors: str) -> list[str]:
+    return [str(warning) for warning in lint(book(level(*descriptors)))]
+
+
+METHODS = book(level(
+    "key: m, values: [GET, HEAD, '1', yes]",
+    "key: m, value: P*",
+    "key: m, values: [PUT, POST], label: writes",
+    "key: m, value: PUT",
+    "key: m",
+    "key: n, values: [GET]",
+))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name"),
+    [
+        ("m", "GET", "m_values(GET,HEAD,1,yes)"),
+        ("m", "1", "m_values(GET,HEAD,1,yes)"),
+        ("m", "yes", "m_values(GET,HEAD,1,yes)"),
+        ("m", "PUT", "m_PUT"),  # the exact value first
+        ("m", "POST", "m_P*"),  # then in the order of the file
+        ("m", "get", "m"),
+        ("m", "", "m"),
+        ("n", "GET", "n_values(GET)"),
+        ("n", "HEAD", None),
+        ("m_values(GET,HEAD,1,yes)", "x", None),  # the name of a list is no key
+        ("m", "values(GET,HEAD,1,yes)", "m"),  # and not compared with values
+        ("m", "writes", "m"),
+    ],
+)
+def test_a_list_matches_each_of_its_values(key: str, value: str, name: str | None) -> None:
+    assert matched(METHODS, key, value) == name
+
+
+NETWORKS = book(level(
+    "key: ip, cidr: [10.0.0.0/8, 2001:db8::/32], label: inner",
+    "key: ip, cidr: 10.1.0.0/16",
+    "key: ip, cidr: 10.1.2.3",
+    "key: ip, value: 10.1.2.4",
+    "key: ip, values: [10.1.2.5, '::FFFF:10.1.2.6', x]",
+    "key: ip, cidr: ['::/0', 0.0.0.0/0], label: world",
+    "key: ip",
+))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("10.2.3.4", "ip_inner"),
+        ("10.1.3.4", "ip_cidr(10.1.0.0/16)"),  # the longest prefix, not the first
+        ("10.1.2.3", "ip_cidr(10.1.2.3/32)"),
+        ("::ffff:10.1.2.3", "ip_cidr(10.1.2.3/32)"),
+        ("10.1.2.4", "ip_10.1.2.4"),
+        ("10.1.2.5", "ip_cidr(10.1.0.0/16)"),  # in the file before the list, which has it too
+        ("9.255.255.255", "ip_world"),
+        ("11.0.0.0", "ip_world"),
+        ("2001:db8:ffff:ffff:ffff:ffff:ffff:ffff", "ip_inner"),
+        ("2001:DB8::%eth0", "ip_inner"),
+        ("2001:db9::", "ip_world"),
+        ("x", "ip_values(10.1.2.5,::FFFF:10.1.2.6,x)"),
+        ("unknown", "ip"),
+        ("10.1.2.0/24", "ip"),  # a network is no address
+    ],
+)
+def test_a_network_matches_its_addresses(value: str, name: str) -> None:
+    assert matched(NETWORKS, "ip", value) == name
+
+
+@pytest.mark.parametrize("value", ["2001:db8::1", "2001:DB8:0::1", "2001:0db8::1%eth0"])
+def test_an_address_in_a_list_matches_however_it_is_written(value: str) -> None:
+    rules = book(level("key: ip, values: ['2001:DB8::0:1', 10.0.0.1]"))
+    rule = rules.match("d", (("ip", value),))
+
+    assert rule is not None
+    assert counted_entries(rule, (("ip", value),)) == (("ip", "2001:db8::1"),)
+
+
+PRIORITIES = book(level(
+    "key: ip",
+    "key: ip, value: 10.0.0.1",
+    "key: ip, value: 10.0.0.2, priority: 1",
+    "key: ip, value: 10.0.*, priority: 1",
+    "key: ip, values: [10.0.0.3, 11.0.0.1], priority: 2",
+    "key: ip, cidr: 10.0.0.0/30, priority: 3",
+    "key: ip, cidr: 10.0.0.0/31, priority: 2",
+    "key: low, priority: 5",
+    "key: low, value: x",
+    "key: ip, cidr: 12.0.0.0/8, priority: -1",
+))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name"),
+    [
+        ("ip", "10.0.0.1", "ip_cidr(10.0.0.0/30)"),  # the highest priority, before exact values and longer prefixes
+        ("ip", "10.0.0.4", "ip_10.0.*"),
+        ("ip", "11.0.0.1", "ip_values(10.0.0.3,11.0.0.1)"),
+        ("ip", "12.0.0.1", "ip"),
+        ("low", "x", "low"),
+    ],
+)
+def test_the_highest_priority_wins(key: str, value: str, name: str) -> None:
+    assert matched(PRIORITIES, key, value) == name
+
+
+def test_each_value_of_a_list_has_its_own_counter_unless_they_share_one() -> None:
+    for share, keys in (("false", {"d|m=GET", "d|m=PUT"}), ("true", {"d|m~m_writes"})):
+        rules = book(level(f"key: m, values: [GET, PUT], label: writes, share_threshold: {share}"))
+        found = set()
+        for value in ("GET", "PUT"):
+            rule = rules.match("d", (("m", value),))
+            assert rule is not None
+            found.add(counter_key(rule, (("m", value),)).rpartition("|")[0])
+
+        assert found == keys
+
+
+def test_a_list_has_one_name_in_metrics_and_its_values_by_option() -> None:
+    for option, path in (("", ("d", "m_values(GET,PUT)")), ("value_to_metric: true, ", ("d", "m_PUT"))):
+        rule = book(level(f"key: m, {option}values: [GET, PUT]")).match("d", (("m", "PUT"),))
+        assert rule is not None
+        assert metric_path(rule, (("m", "PUT"),)) == path
+
+
+def test_the_name_of_a_long_list_is_short_and_its_own() -> None:
+    lists = [", ".join(f"value-{number}" for number in range(100 + more)) for more in (0, 1)]
+
+    first, second = (book(level(f"key: k, values: [{some}]")).rules[0].levels[0].name for some in lists)
+
+    assert first.startswith("k_values(value-0,value-1,value-2,value-3,value-4,…")
+    assert len(first) < 80
+    assert first != second
+
+
+def test_a_list_of_secret_values_has_digests_of_them() -> None:
+    hash_value = HashValue("0123456789abcdef0123456789abcdef")
+    digest = hash_value("s3cret")
+    for values in ("[s3cret, other]", f"[{digest}, other]"):
+        rules = book(
+            level(f"key: k, hash_values: true, values: {values}", "key: k, hash_values: true, value: '*'"),
+            hash_value=hash_value,
+        )
+
+        name = matched(rules, "k", "s3cret")
+        assert name is not None
+        assert name.startswith(f"k_values({digest},")
+        assert [(kind, chosen) for kind, _, chosen, _ in why(rules, "k", "s3cret")] == [
+            ("exact", False),
+            ("list", True),
+            ("wildcard", False),
+            ("key", False),
+        ]
+        assert "s3cret" not in repr(why(rules, "k", "s3cret"))
+        assert matched(rules, "k", digest) == "k_*"
+        assert "s3cret" not in repr(rules.rules)
+
+
+def test_values_of_a_list_are_refused_where_they_are_secret_elsewhere() -> None:
+    with pytest.raises(RulesError) as caught:
+        book(level("key: k, hash_values: true", "key: k, values: [a]"), hash_value=HashValue("k"))
+
+    assert [str(problem) for problem in caught.value.problems] == [
+        '1.yaml:4:20: the values of "k" are secret in this domain; write hash_values: true here too'
+    ]
+
+
+GROUPED = """\
+domain: d
+descriptors:
+- {key: ip, cidr: "2001:db8:0:0:8000::/65", group: {ipv6: 64}, rate_limit: {unit: day, requests_per_unit: 3}}
+- {key: ip, group: {ipv4: 24, ipv6: 64}, rate_limit: {unit: day, requests_per_unit: 3}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ("10.1.2.3", "d|ip~ip=10.1.2.0/24"),
+        ("::ffff:10.1.2.99", "d|ip~ip=10.1.2.0/24"),
+        ("2001:DB8::1", "d|ip~ip=2001:db8::/64"),
+        # The same network by another rule: another counter.
+        ("2001:db8:0:0:8000::1", "d|ip~ip_cidr(2001:db8:0:0:8000::/65)=2001:db8::/64"),
+        ("unknown", "d|ip~ip=unknown"),
+    ],
+)
+def test_a_group_counts_addresses_by_their_prefix(value: str, key: str) -> None:
+    rule = book(GROUPED).match("d", (("ip", value),))
+
+    assert rule is not None
+    counted = counted_entries(rule, (("ip", value),))
+    assert counter_key(rule, counted) == f"{key}|fixed_window/86400000000"
+
+
+def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() -> None:
+    limiter = Limiter(MemoryStore(1000, Clock()))
+    limiter.book = book(
+        level("key: ip, cidr: 10.0.0.0/8", "key: ip", "key: user"), level("key: ip").replace("domain: d", "domain: e")
+    )
+
+    for key, value in (("ip", "10.0.0.1"), ("ip", "unknown"), ("ip", ""), ("user", "ada")):
+        for _ in range(2):
+            check(limiter, Request("d", [Descriptor(((key, value),)), Descriptor((("user", "x"), (key, value)))]))
+    check(limiter, Request("e", [Descriptor((("ip", "unknown"),))]))
+
+    assert limiter.domains.of("d").no_address == 2 * 2 * 2
+    assert limiter.domains.of("e").no_address == 0
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "expected"),
+    [
+        (["key: k, values: x"], ['1.yaml:3:20: values must be a list, not the text "x"']),
+        (["key: k, values: []"], [
+            "1.yaml:3:20: values is an empty list, which fits nothing; take it away, or write what fits",
+        ]),
+        (["key: k, values: [1.5]"], [
+            "1.yaml:3:21: each of values must be text, and 1.5 is a number; write it in quotes",
+        ]),
+        (["key: k, values: [~]"], ["1.yaml:3:21: each of values must be text, not null; write it in quotes"]),
+        (["key: k, values: [a, [b]]"], ["1.yaml:3:24: each of values must be text, not a list"]),
+        (["key: k, values: [a*]"], [
+            '1.yaml:3:21: "a*": values are compared as they are, with no *; write it as the value of a descriptor',
+        ]),
+        (["key: k, value: a, values: [b]"], [
+            "1.yaml:3:22: values contradicts value: a descriptor has one of value, values, cidr",
+        ]),
+        (["key: k, cidr: 10.0.0.0/8, values: [b]"], [
+            "1.yaml:3:30: values contradicts cidr: a descriptor has one of value, values, cidr",
+        ]),
+        (["key: k*, values: [b]"], ["1.yaml:3:9: a key with a * in it cannot have values, which is for one key"]),
+        (["key: k, label: x"], ["1.yaml:3:12: label has no meaning without values or cidr"]),
+        (["key: k, value: x, label: x"], ["1.yaml:3:22: label has no meaning without values or cidr"]),
+        (["key: k, cidr: 10.0.0.0/33"], [
+            '1.yaml:3:18: "10.0.0.0/33" is no network, such as 10.0.0.0/8 or 2001:db8::/32',
+        ]),
+        (["key: k, cidr: [10.0.0.0/8, x]"], ['1.yaml:3:31: "x" is no network, such as 10.0.0.0/8 or 2001:db8::/32']),
+        (["key: k, cidr: {}"], ["1.yaml:3:18: cidr must be a list, not a map"]),
+        (["key: k, cidr: [10.0.0.0/8, '::ffff:10.1.0.0/104']"], [
+            "1.yaml:3:31: network 10.0.0.0/8 is given twice at this level, first at 1.yaml:3:19; take one of them away",
+        ]),
+        (["key: k, cidr: 10.0.0.0/8, label: a", "key: k, cidr: [11.0.0.0/8, 10.0.0.0/8]"], [
+            "1.yaml:4:31: network 10.0.0.0/8 is given twice at this level, first at 1.yaml:3:18; take one of them away",
+        ]),
+        (["key: k, values: [a]", "key: k, values: [a]"], [
+            '1.yaml:4:4: descriptor "k_values(a)" is given twice at this level, first at 1.yaml:3:4; join them',
+        ]),
+        (["key: k, values: [a], label: one", "key: k, values: [a], label: two, priority: 1"], [
+            "1.yaml:4:4: this descriptor matches the same 1 value as the one at 1.yaml:3:4; join them",
+        ]),
+        (["key: k, values: [a], label: x", "key: k, values: [b], label: x"], [
+            '1.yaml:4:4: descriptor "k_x" is given twice at this level, first at 1.yaml:3:4; join them',
+        ]),
+        (["key: k, values: [a], label: x", "key: k, value: x"], [
+            '1.yaml:4:4: descriptor "k_x" is given twice at this level, first at 1.yaml:3:4; join them',
+        ]),
+        (["key: k, priority: high"], [
+            '1.yaml:3:22: priority must be a whole number from -1000000 to 1000000, not the text "high"',
+        ]),
+        (["key: k, group: {ipv4: 0, ipv6: 129}"], [
+            "1.yaml:3:26: ipv4 must be a whole number from 1 to 32, not the number 0",
+            "1.yaml:3:35: ipv6 must be a whole number from 1 to 128, not the number 129",
+        ]),
+        (["key: k, group: {}"], [
+            "1.yaml:3:12: group has neither ipv4 nor ipv6, the lengths of the prefixes by which addresses are counted",
+        ]),
+        (["key: k, value: a, group: {ipv6: 64}"], [
+            "1.yaml:3:22: group has no meaning for a single value, which has a single counter",
+        ]),
+        (["key: k, cidr: 10.0.0.0/8, share_threshold: true, group: {ipv6: 64}"], [
+            "1.yaml:3:53: group contradicts share_threshold, with which all values share one counter",
+        ]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused_at_its_place(descriptors: list[str], expected: list[str]) -> None:
+    assert problems(*descriptors) == expected
+
+
+def test_the_same_network_with_another_priority_or_of_another_key_is_no_mistake() -> None:
+    rules = book(
+        level(
+            "key: k, cidr: 10.0.0.0/8",
+            "key: k, cidr: [10.0.0.0/8, 11.0.0.0/8], priority: 1",
+            "key: l, cidr: 10.0.0.0/8",
+        )
+    )
+
+    assert matched(rules, "k", "10.0.0.1") == "k_cidr(10.0.0.0/8,11.0.0.0/8)"
+    assert matched(rules, "l", "10.0.0.1") == "l_cidr(10.0.0.0/8)"
+
+
+def test_the_same_network_in_two_files_of_a_domain_names_both() -> None:
+    with pytest.raises(RulesError) as caught:
+        book(level("key: k, cidr: 10.0.0.0/8"), level("key: k, cidr: [10.0.0.0/8, 11.0.0.0/8]"), merge_domains=True)
+
+    (problem,) = caught.value.problems
+    assert str(problem).startswith("2.yaml:3:19: network 10.0.0.0/8 is given twice at this level, first at 1.yaml:3:18")
+
+
+def test_a_list_has_a_bound_of_values_and_of_bytes() -> None:
+    many = json.dumps([str(number) for number in range(MAX_VALUES + 1)])
+    large = json.dumps(["x" * (MAX_LIST_BYTES // 2), "y" * (MAX_LIST_BYTES // 2), "z"])
+
+    assert problems(f"key: k, values: {many}") == [
+        "1.yaml:3:20: values has more than 200,000 values; make two descriptors of them"
+    ]
+    assert problems(f"key: k, values: {large}") == [
+        "1.yaml:3:21: the values of this list are larger than 8 MiB; make two lists of them"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "expected"),
+    [
+        (["key: k, values: [a, b, a]"], ['1.yaml:3:27: warning: "a" is in this list twice [duplicate]']),
+        (["key: k, values: ['::1', '0::1']"], ['1.yaml:3:28: warning: "0::1" is in this list twice [duplicate]']),
+        (["key: k, values: [a, b]", "key: k, values: [b, c]"], [
+            '1.yaml:4:4: warning: "b" is in the list at 1.yaml:3:4 too, which is tried first [duplicate]',
+        ]),
+        (["key: k, values: [a, 10.0.0.1]", "key: k, values: ['::ffff:10.0.0.1']"], [
+            '1.yaml:4:4: warning: "10.0.0.1" is in the list at 1.yaml:3:4 too, which is tried first [duplicate]',
+        ]),
+        (["key: k, values: [a, b]", "key: k, values: [b, c], priority: 1"], []),
+        (["key: k, cidr: [10.0.0.1/8]"], [
+            '1.yaml:3:19: warning: "10.0.0.1/8" has bits of a host; it is used as the network 10.0.0.0/8 [host-bits]',
+        ]),
+        (["key: k, cidr: [10.0.0.0/8, 10.1.0.0/16]"], []),
+        (["key: k, value: a*", "key: k, value: ab*, priority: 1"], []),
+        (["key: k, value: ab", "key: k, value: a*, priority: 1"], [
+            ('1.yaml:3:4: warning: "k_ab" is never reached: "k_a*" at 1.yaml:4:4 fits first, whatever would fit this '
+            "[unreached]"),
+        ]),
+    ],
+)  # fmt: skip
+def test_what_is_allowed_but_hardly_meant_is_warned_of(descriptors: list[str], expected: list[str]) -> None:
+    assert warnings(*descriptors) == expected
+
+
+def test_a_list_without_a_limit_exempts_if_something_else_would_match() -> None:
+    exempting = "domain: d\ndescriptors:\n- {key: k, values: [a]}\n"
+
+    assert lint(book(f"{exempting}- {{key: k, {LIMIT}}}\n")) == []
+    (warning,) = lint(book(exempting))
+    assert warning.kind == "no-effect"
+
+
+def why(rules: RuleBook, key: str, value: str) -> list[tuple[str, str, bool, str]]:
+    """The candidates of an entry."""
+    (found,) = explain(rules, Request("d", [Descriptor(((key, value),))])).descriptors
+    return [(one.kind, one.name, one.chosen, one.reason) for one in found.steps[0].candidates]
+
+
+def test_each_candidate_has_its_reason_in_the_order_of_ranks() -> None:
+    rules = book(level(
+        "key: ip",
+        "key: ip, cidr: 10.0.0.0/8",
+        "key: ip, cidr: 10.1.0.0/16",
+        "key: ip, cidr: [11.0.0.0/8, 12.0.0.0/8]",
+        "key: ip, values: [a, b]",
+        "key: ip, value: 10.*",
+        "key: ip, values: [c], priority: 2",
+        "key: other, values: [c]",
+    ))  # fmt: skip
+
+    assert why(rules, "ip", "10.1.2.3") == [
+        ("list", "ip_values(c)", False, "does not fit: is none of 1 value (priority 2)"),
+        ("exact", "ip_10.1.2.3", False, "there is none"),
+        ("range", "ip_cidr(10.0.0.0/8)", False, "not taken: 10.0.0.0/8 contains it, and so does a longer prefix"),
+        ("range", "ip_cidr(10.1.0.0/16)", True, "fits: 10.1.0.0/16 contains it"),
+        ("range", "ip_cidr(11.0.0.0/8,12.0.0.0/8)", False, "not tried: an earlier one fits"),
+        ("list", "ip_values(a,b)", False, "not tried: an earlier one fits"),
+        ("wildcard", "ip_10.*", False, "not tried: an earlier one fits"),
+        ("key", "ip", False, "not tried: an earlier one fits"),
+    ]
+    assert why(rules, "ip", "b") == [
+        ("list", "ip_values(c)", False, "does not fit: is none of 1 value (priority 2)"),
+        ("exact", "ip_b", False, "there is none"),
+        ("range", "ip_cidr(10.0.0.0/8)", False, "does not fit: is no address"),
+        ("range", "ip_cidr(10.1.0.0/16)", False, "does not fit: is no address"),
+        ("range", "ip_cidr(11.0.0.0/8,12.0.0.0/8)", False, "does not fit: is no address"),
+        ("list", "ip_values(a,b)", True, "fits: is one of 2 values"),
+        ("wildcard", "ip_10.*", False, "not tried: an earlier one fits"),
+        ("key", "ip", False, "not tried: an earlier one fits"),
+    ]
+
+
+# A naive matcher, to compare the compiled one with: it tests every descriptor.
+
+WORDS = ["a", "ab", "b", "10.0.0.1", "10.0.0.2", "10.0.1.1", "::ffff:10.0.0.1", "2001:db8::1", "2001:DB8:0::1", "::1"]
+PATTERNS = ["a*", "*", "10.0.0.*", "*1", "a"]
+CIDRS = ["10.0.0.0/8", "10.0.0.0/24", "10.0.0.1/32", "0.0.0.0/0", "::/0", "2001:db8::/32", "::ffff:10.0.0.0/120", "::1"]
+
+
+COMPARED: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries({"value": st.sampled_from([*WORDS, *PATTERNS])}),
+    st.fixed_dictionaries({"values": st.lists(st.sampled_from(WORDS), min_size=1, unique=True)}),
+    st.fixed_dictionaries({"cidr": st.lists(st.sampled_from(CIDRS), min_size=1, max_size=3, unique=True)}),
+)
+
+
+@st.composite
+def descriptors(draw: st.DrawFn, *, priorities: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"key": draw(st.sampled_from(["k", "k", "k", "l", "k_a"])), **draw(COMPARED)}
+    return {**found, "priority": draw(st.integers(0, 2))} if priorities else found
+
+
+LEVELS = st.lists(descriptors(priorities=True), min_size=1, max_size=8)
+
+
+def parsed(some: Sequence[Mapping[str, Any]]) -> RuleBook | None:
+    """The book of these descriptors; None if some of them contradict each other."""
+    limited = [{**each, "rate_limit": {"unit": "day", "requests_per_unit": 1}} for each in some]
+    try:
+        return parse([Source("d.yaml", json.dumps({"domain": "d", "descriptors": limited}).encode())])
+    except RulesError:
+        return None
+
+
+def canonical(text: str) -> object:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return text
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def prefix_of(network: str, value: str) -> int:
+    """The length of the prefix if the address is in the network, else -1."""
+    found = ip_network(network)
+    if network.startswith("::ffff:"):
+        found = ip_network("10.0.0.0/24")
+    address = canonical(value)
+    return found.prefixlen if not isinstance(address, str) and address in found else -1
+
+
+def fitting_prefix(each: Mapping[str, Any], value: str) -> int:
+    return max((prefix_of(network, value) for network in each.get("cidr", ())), default=-1)
+
+
+def wild(pattern: str, text: str) -> bool:
+    start, star, end = pattern.partition("*")
+    return (
+        text == pattern if not star else len(text) >= len(pattern) - 1 and text.startswith(start) and text.endswith(end)
+    )
+
+
+def naive(some: Sequence[Mapping[str, Any]], key: str, value: str) -> int | None:
+    """The index of the descriptor that the entry matches, by the sentence in docs/rules.md."""
+    fitting: list[tuple[int, int, int]] = []
+    for index, each in enumerate(some):
+        own, order = each["key"], -each.get("priority", 0)
+        name = f"{own}_{each['value']}" if each.get("value") else own
+        text = f"{key}_{value}"
+        if "values" in each:
+            if own == key and canonical(value) in [canonical(one) for one in each["values"]]:
+                fitting.append((order, 1, index))
+        elif "cidr" in each:
+            others = [
+                fitting_prefix(other, value)
+                for other in some
+                if "cidr" in other and other["key"] == key and other.get("priority", 0) == -order
+            ]
+            if own == key and 0 <= fitting_prefix(each, value) == max(others):
+                fitting.append((order, 1, index))
+        elif name == text:
+            fitting.append((order, 0, index))
+        elif "*" in name and wild(name, text):
+            fitting.append((order, 1, index))
+        elif name == key:
+            fitting.append((order, 2, index))
+    return min(fitting)[2] if fitting else None
+
+
+def matched_index(rules: RuleBook, some: Sequence[Mapping[str, Any]], key: str, value: str) -> int | None:
+    children = list(rules.domains["d"].children.values())
+    node = rules.domains["d"].child(key, value, NO_SECRETS)
+    assert len(children) == len(some)
+    return None if node is None else children.index(node)
+
+
+ASKED = [
+    (key, value) for key in ("k", "l", "k_a") for value in (*WORDS, "", "c", "10.9.9.9", "2001:db8::2", "x1", "a*")
+]
+
+
+@given(LEVELS)
+def test_matching_agrees_with_its_definition(some: list[dict[str, Any]]) -> None:
+    rules = parsed(some)
+    if rules is None:
+        return
+
+    for key, value in ASKED:
+        expected = naive(some, key, value)
+        rule = rules.match("d", ((key, value),))
+        assert matched_index(rules, some, key, value) == expected
+        assert (rule is None) is (expected is None)
+        (found,) = explain(rules, Request("d", [Descriptor(((key, value),))])).descriptors
+        chosen = [one.name for one in found.steps[0].candidates if one.chosen]
+        assert chosen == ([] if rule is None else [rule.levels[0].name])
+
+
+@given(st.lists(descriptors(priorities=False), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_with_distinct_priorities_the_order_of_the_file_does_not_matter(
+    some: list[dict[str, Any]], random: Random
+) -> None:
+    ranked = [{**each, "priority": number} for number, each in enumerate(some)]
+    shuffled = random.sample(ranked, len(ranked))
+    rules, others = parsed(ranked), parsed(shuffled)
+    assert (rules is None) is (others is None)
+    if rules is None or others is None:
+        return
+
+    for key, value in ASKED:
+        here, there = matched_index(rules, ranked, key, value), matched_index(others, shuffled, key, value)
+        assert (None if here is None else ranked[here]) == (None if there is None else shuffled[there])
+
+
+def test_a_book_is_freed_with_its_lists() -> None:
+    rules = book(
+        level(f"key: k, values: {json.dumps([str(number) for number in range(3000)])}", "key: k, cidr: 10.0.0.0/8")
+    )
+    books = [rules]
+    del rules
+
+    free_books(books)
+
+    assert books == []
