@@ -237,6 +237,8 @@ def _render_descriptor(descriptor: Json, problem: str) -> Iterator[str]:
     for number, step in enumerate(descriptor["steps"], 1):
         text = f"{step['key']}={step['value']}, compared as {step['key']}_{step['value']}"
         yield f"{number}. {printable(text)}"
+        if step.get("lookup"):  # a service of an earlier release has none
+            yield f"     lookup: {printable(step['lookup'])}"
         hidden = step["hidden"]
         for candidate in step["candidates"]:
             if hidden and candidate["kind"] == "key":

@@ -20,6 +20,7 @@ from ratelimit_service.rules.rule import (
     Rule,
     counted_entries,
     counter_key,
+    metric_entries,
     near_threshold,
     override_path,
     tally_of,
@@ -171,13 +172,15 @@ class Planner:
             if count > most_hits:
                 most = f"the most is {self._most_hits} (REQUEST_MAX_HITS)"
                 raise RpcError(Status.INVALID_ARGUMENT, f"the request meets more limits than it may, {most}")
-            hit = _hit(rule, descriptor.entries, descriptor.cost, quota=rule.quota or self._quota_mode)
+            entries = descriptor.entries
+            matched = book.matched_entries(domain, entries) if rule.tallies is not None else entries
+            hit = _hit(rule, entries, matched, descriptor.cost, quota=rule.quota or self._quota_mode)
             if rule.limit is None:
                 without_limit = True
             if rule.replaces:
                 replaced |= rule.replaces
             if rule.together or rule.beside:
-                _join(hit, descriptor.entries, len(hits))
+                _join(hit, entries, matched, len(hits))
                 for beside in rule.beside:
                     replaced |= beside.replaces
             hits.append(hit)
@@ -209,17 +212,17 @@ def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook) -> 
     ]
 
 
-def _hit(rule: Rule, entries: Entries, cost: int, *, quota: bool, together: int = 0) -> Hit:
-    entries = counted_entries(rule, entries)
-    tally = tally_of(rule, entries)
+def _hit(rule: Rule, entries: Entries, matched: Entries, cost: int, *, quota: bool, together: int = 0) -> Hit:
+    counted = counted_entries(rule, entries)
+    tally = tally_of(rule, metric_entries(rule, entries, matched, counted))
     if rule.limit is not None:
-        return Hit(rule, counter_key(rule, entries), cost, tally=tally, quota=quota, together=together)
+        return Hit(rule, counter_key(rule, counted), cost, tally=tally, quota=quota, together=together)
     hit = Hit(rule, "", cost, tally=tally, quota=quota)
     hit.decision = denial(cost) if rule.deny else UNLIMITED
     return hit
 
 
-def _join(hit: Hit, entries: Entries, index: int) -> None:
+def _join(hit: Hit, entries: Entries, matched: Entries, index: int) -> None:
     """Put the hits of the descriptor's other limits beside its first, and say which bundle they belong to.
 
     A shadow rule, or one quota of several, refuses nothing by itself. So it must not keep others from being charged:
@@ -230,7 +233,9 @@ def _join(hit: Hit, entries: Entries, index: int) -> None:
         hit.together = _BUNDLE_OF_REQUEST
     elif rule.together and rule.beside:
         hit.together = _FIRST_BUNDLE_OF_LIST + index
-    hit.beside = [_hit(beside, entries, hit.cost, quota=hit.quota, together=hit.together) for beside in rule.beside]
+    hit.beside = [
+        _hit(beside, entries, matched, hit.cost, quota=hit.quota, together=hit.together) for beside in rule.beside
+    ]
 
 
 def _without_limit(hits: Sequence[Hit | None]) -> Iterator[TallyIncrement]:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.data_files import DataFile
+from ratelimit_service.rules.lookup import Lookup, looked_up
 from ratelimit_service.rules.matching import Fit, Matchers, Wildcards
 from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.response import ResponseOptions
@@ -70,21 +71,24 @@ class Node:
 class Domain(Node):
     """The root of a domain's tree, with the options of the domain."""
 
-    __slots__ = ("address_keys", "response", "secrets", "together")
+    __slots__ = ("address_keys", "lookups", "response", "secrets", "together")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what its files say
         self,
         children: Mapping[str, Node],
         place: Place | None = None,
         *,
         response: ResponseOptions | None = None,
         together: Sequence[Place] = (),
+        lookups: Mapping[str, Lookup] = MappingProxyType({}),
         secrets: Secrets = NO_SECRETS,
         address_keys: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(children, place=place)
         self.response = response
         """What responses have beside the decision; None: nothing."""
+        self.lookups = lookups
+        """By the key of the entries that are looked up before they are matched."""
         self.secrets = secrets
         self.address_keys = address_keys
         """The keys whose values some descriptor compares or counts as addresses."""
@@ -108,7 +112,7 @@ class RuleBook:
         found = [root.secrets for root in domains.values() if root.secrets.keys]
         keys = {key for secrets in found for key in secrets.keys}
         self._all_secrets = Secrets(found[0].hash_value, keys) if found else NO_SECRETS
-        nodes = (node for root in domains.values() for node in _nodes(root))
+        nodes = (node for root in domains.values() for node in all_nodes(root))
         self.rules = tuple(rule for node in nodes if node.rule is not None for rule in (node.rule, *node.rule.beside))
 
     def match(self, domain: str, entries: Entries) -> Rule | None:
@@ -116,8 +120,10 @@ class RuleBook:
         root = self.domains.get(domain)
         if root is None:
             return None
+        if root.lookups:
+            entries = looked_up(root.lookups, entries)
         if root.secrets.keys:
-            nodes = self.walk(domain, entries)
+            nodes = _walk(root, entries)
             return nodes[-1].rule if len(nodes) > len(entries) else None
         node: Node = root
         for key, value in entries:
@@ -140,16 +146,14 @@ class RuleBook:
             node = child
         return node.rule
 
+    def matched_entries(self, domain: str, entries: Entries) -> Entries:
+        """The entries as the domain's lookups make them; the same object if it has none."""
+        root = self.domains.get(domain)
+        return looked_up(root.lookups, entries) if root is not None and root.lookups else entries
+
     def walk(self, domain: str, entries: Entries) -> Sequence[Node]:
         """The domain's node and the nodes that the entries match, up to the first entry that matches none."""
-        root = self.domains[domain]
-        nodes: list[Node] = [root]
-        for key, value in entries:
-            node = nodes[-1].child(key, value, root.secrets)
-            if node is None:
-                break
-            nodes.append(node)
-        return nodes
+        return _walk(self.domains[domain], self.matched_entries(domain, entries))
 
     def shown(self, domain: str, entries: Entries) -> Entries:
         """The entries as pages, logs and responses may show them: with digests in place of secret values.
@@ -191,6 +195,16 @@ class RuleBook:
         )
 
 
+def _walk(root: Domain, entries: Entries) -> Sequence[Node]:
+    nodes: list[Node] = [root]
+    for key, value in entries:
+        node = nodes[-1].child(key, value, root.secrets)
+        if node is None:
+            break
+        nodes.append(node)
+    return nodes
+
+
 def free_books(books: list[RuleBook]) -> None:
     """Free the books piece by piece, and empty the list.
 
@@ -198,7 +212,7 @@ def free_books(books: list[RuleBook]) -> None:
     """
     while books:
         book = books.pop()
-        nodes = [node for root in book.domains.values() for node in _nodes(root)]
+        nodes = [node for root in book.domains.values() for node in all_nodes(root)]
         # From the end, so that a node goes before what it holds.
         pieces = [piece for node in nodes for piece in _pieces(node)]
         pieces += [*book.data.values(), *book.rules, *reversed(nodes)]
@@ -214,7 +228,8 @@ def _pieces(node: Node) -> Iterator[object]:
         yield from node.fit.pieces()
 
 
-def _nodes(node: Node) -> Iterator[Node]:
+def all_nodes(node: Node) -> Iterator[Node]:
+    """The node, and all below it."""
     yield node
     for child in node.children.values():
-        yield from _nodes(child)
+        yield from all_nodes(child)

@@ -33,6 +33,8 @@ class Step(NamedTuple):
     candidates: tuple[Candidate, ...]
     hidden: int = 0
     """The number of further descriptors of this key that were not chosen: wildcards, lists and the like."""
+    lookup: str = ""
+    """What a lookup made of the entry that came, if one did: a sentence."""
 
 
 def candidates_step(node: Node, key: str, value: str, secrets: Secrets) -> tuple[Node | None, Step]:

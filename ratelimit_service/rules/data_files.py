@@ -19,7 +19,7 @@ from typing import Final
 
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.rules.document import Position
-from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
+from ratelimit_service.rules.report import LintWarning, Positioned, Report, printable, quoted
 
 MAX_BYTES: Final = 32 * 2**20
 MAX_LINES: Final = 1_000_000
@@ -80,6 +80,7 @@ class DataFiles:
         None when it cannot be used, which is reported: where it is named, or at the line that is wrong.
         """
         path = str(Path(report.path).parent / name)
+        shown = f'"{printable(path)}"'  # whole, or one could not find it
         if path in self.files:
             return self.files[path]
         own = self._reports.get(path)
@@ -93,10 +94,10 @@ class DataFiles:
         try:
             text = self._read(path)
         except OSError as error:
-            report.add(at, f"{key} {quoted(path)} cannot be read: {(error.strerror or str(error)).lower()}")
+            report.add(at, f"{key} {shown} cannot be read: {(error.strerror or str(error)).lower()}")
             return None
         except ValueError:  # open() refuses a path with a NUL
-            report.add(at, f"{key} {quoted(path)} is no path")
+            report.add(at, f"{key} {shown} is no path")
             return None
         before = self._previous.get(path)
         try:
@@ -109,7 +110,7 @@ class DataFiles:
         self._lines += found.lines
         if self._bytes > MAX_ALL_BYTES or self._lines > MAX_ALL_LINES:
             most = f"{MAX_ALL_BYTES >> 20} MiB or {MAX_ALL_LINES:,} lines"
-            report.add(at, f"{key}: with {quoted(path)}, all data files together are larger than {most}")
+            report.add(at, f"{key}: with {shown}, all data files together are larger than {most}")
         return found
 
     def report_of(self, file: DataFile) -> Report:
@@ -158,7 +159,8 @@ def _report_twice(
 ) -> None:
     for number, line, value, name in twice:
         at = Position(number, _column(line))
-        before = f"{quoted(value)} is given twice, first in line {places[value].line}"
+        # The values may be secrets, and messages are logged.
+        before = f"the value is given twice, first in line {places[value].line}"
         if name == entries[value]:
             report.warn(at, "duplicate", before)
         else:

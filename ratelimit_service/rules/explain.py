@@ -21,6 +21,7 @@ from ratelimit_service.rules.rule import (
     counter_key,
     counting_in_words,
     entries_in_words,
+    metric_entries,
     metric_path,
     override_path,
     rule_in_words,
@@ -93,27 +94,41 @@ def _explain(book: RuleBook, root: Domain, domain: str, descriptor: Descriptor) 
         return _explain_override(book, domain, entries, descriptor.override)
     steps: list[Step] = []
     walk: list[Node] = [root]
-    for key, value in entries:
+    looked_up = book.matched_entries(domain, entries)
+    for (key, value), entry in zip(looked_up, entries, strict=True):
         found, step = candidates_step(walk[-1], key, value, root.secrets)
-        steps.append(step)
+        steps.append(step._replace(lookup=_lookup_in_words(root, entry)))
         if found is None:
             outcome = f"No limit: no descriptor fits entry {len(steps)} of {len(entries)}."
-            return DescriptorExplanation(shown, tuple(steps), outcome, hints=tuple(_hints(root, walk, entries)))
+            return DescriptorExplanation(shown, tuple(steps), outcome, hints=tuple(_hints(root, walk, looked_up)))
         walk.append(found)
 
     rule = walk[-1].rule
     if rule is None:
         outcome = "No limit: the descriptor that the last entry matched has no rate_limit."
-        return DescriptorExplanation(shown, tuple(steps), outcome, hints=tuple(_hints(root, walk, entries)))
+        return DescriptorExplanation(shown, tuple(steps), outcome, hints=tuple(_hints(root, walk, looked_up)))
     counted = counted_entries(rule, entries)
+    named = metric_entries(rule, entries, looked_up, counted)
     matched = tuple(
-        _matched_rule(each, counter_key(each, counted), metric_path(each, counted)) for each in (rule, *rule.beside)
+        _matched_rule(each, counter_key(each, counted), metric_path(each, named)) for each in (rule, *rule.beside)
     )
     if len(matched) == 1:
         outcome = f"The rule at {rule.place} applies: {matched[0].limit}."
     else:
         outcome = f"The {len(matched)} limits at {rule.place} apply: {'; '.join(each.limit for each in matched)}."
     return DescriptorExplanation(shown, tuple(steps), outcome, matched)
+
+
+def _lookup_in_words(root: Domain, entry: tuple[str, str]) -> str:
+    lookup = root.lookups.get(entry[0])
+    if lookup is None:
+        return ""
+    came = quoted_entries(root.secrets.hide((entry,)))
+    found = lookup.entry(entry[1])
+    if found is None:
+        return f"{came} is not in {lookup.path}, and the lookup has no else: it stays as it is"
+    by = f"by {lookup.path}" if lookup.listed(entry[1]) else f"by else: it is not in {lookup.path}"
+    return f"{came} is {quoted_entries((found,))} {by}"
 
 
 def _explain_override(book: RuleBook, domain: str, entries: Entries, limit: Limit) -> DescriptorExplanation:
@@ -310,6 +325,7 @@ def why_unlimited(book: RuleBook, domain: str, entries: Entries) -> str:
     if domain not in book.domains:
         return f"domain {quoted(domain)} has no rules"
     nodes = book.walk(domain, entries)
+    entries = book.matched_entries(domain, entries)
     shown = book.shown(domain, entries)
     last, count = nodes[-1], len(nodes) - 1
     here = f"the descriptor at {last.place}" if count else f"domain {quoted(domain)}"

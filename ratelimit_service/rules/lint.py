@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.address import address_text
-from ratelimit_service.rules.book import Node, RuleBook
+from ratelimit_service.rules.book import Domain, Node, RuleBook, all_nodes
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted, shortened
 from ratelimit_service.rules.response import policy_name
 from ratelimit_service.rules.rule import Place, Rule, units_in_words
@@ -32,6 +32,7 @@ KINDS: Final = (
     "host-bits",
     "large-log",
     "list",
+    "lookup",
     "no-effect",
     "policy-name",
     "regex",
@@ -51,6 +52,7 @@ def lint(book: RuleBook) -> list[LintWarning]:
     """All warnings about the book, sorted by file and line."""
     found = [*book.warnings]
     found += [warning for node in book.domains.values() for warning in _level(node)]
+    found += [warning for root in book.domains.values() for warning in _lookups(root)]
     found += [warning for rule in book.rules for warning in _logs(rule)]
     found += [warning for rule in book.rules if rule.beside for warning in _policy_names(book, rule)]
     return sorted(found, key=lambda warning: warning[:3])
@@ -80,6 +82,39 @@ def _policy_names(book: RuleBook, first: Rule) -> Iterator[LintWarning]:
                 "RateLimit-Policy a client cannot tell one from the other"
             )
             yield _warning(rule.place, "policy-name", message)
+
+
+def _lookups(root: Domain) -> Iterator[LintWarning]:
+    """Lookups to names for which there is no descriptor, and descriptors of entries that are always looked up."""
+    for lookup in root.lookups.values():
+        names = {*lookup.names.values()} if lookup.otherwise is None else {lookup.otherwise, *lookup.names.values()}
+        left, tried = names, 0
+        for node in all_nodes(root):
+            tried += len(left)
+            left = {name for name in left if node.child(lookup.becomes, name, root.secrets) is None}
+            if not left:
+                break
+            if tried > _MAX_COMPARED:
+                left = set()
+                break
+        if left:
+            some = ", ".join(quoted(f"{lookup.becomes}={name}") for name in sorted(left)[:_MAX_LINES])
+            more = f" and {len(left) - _MAX_LINES:,} more" if len(left) > _MAX_LINES else ""
+            yield _warning(
+                lookup.place, "lookup", f"no descriptor fits {some}{more}, which this lookup makes of entries"
+            )
+        if lookup.otherwise is not None and all(other.becomes != lookup.key for other in root.lookups.values()):
+            for node in all_nodes(root):
+                found = node.children.get(lookup.key)
+                if found is not None and found.key_only:
+                    message = (
+                        f"{quoted(lookup.key)} is never reached: the lookup at {lookup.place} turns all its entries"
+                    )
+                    yield _warning(found.place, "unreached", f"{message} into {quoted(lookup.becomes)}")
+
+
+_MAX_COMPARED: Final = 200_000
+"""Names tried at descriptors, for one lookup."""
 
 
 def _level(parent: Node) -> Iterator[LintWarning]:

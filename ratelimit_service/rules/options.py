@@ -286,6 +286,15 @@ JITTER = ValueType(
 )
 
 
+def _read_map_or_maps(node: YamlNode, key: str, report: Report) -> list[YamlMap] | None:
+    if isinstance(node, YamlMap):
+        return [node]
+    if isinstance(node, YamlList):
+        return _read_maps(node, key, report)
+    report.add(node, f"{key} must be a map or a list of maps, not {kind_of(node)}")
+    return None
+
+
 def map_of(definition: str) -> ValueType:
     """A map with its own options."""
     return ValueType(_read_map, {"anyOf": [{"$ref": f"#/$defs/{definition}"}, {"type": "null"}]})
@@ -296,11 +305,18 @@ def maps_of(definition: str) -> ValueType:
     return ValueType(_read_maps, {"type": ["array", "null"], "items": {"$ref": f"#/$defs/{definition}"}})
 
 
+def map_or_maps_of(definition: str) -> ValueType:
+    """A map with its own options, or a list of such maps; read as a list."""
+    one = {"$ref": f"#/$defs/{definition}"}
+    return ValueType(_read_map_or_maps, {"anyOf": [one, {"type": "array", "items": one}, {"type": "null"}]})
+
+
 class MapType(StrEnum):
     """A type of map in a rules file. The value is the place in error messages."""
 
     FILE = "at the top of the file"
     DEFAULTS = "in defaults"
+    LOOKUP = "in lookup"
     DESCRIPTOR = "in a descriptor"
     RATE_LIMIT = "in rate_limit"
     REPLACES = "in an entry of replaces"
@@ -475,6 +491,49 @@ OPTIONS = (
         (MapType.FILE,),
         map_of("defaults"),
         "Default values for the limits of the file. A default that a limit's algorithm does not use is ignored.",
+    ),
+    Option(
+        "lookup",
+        (MapType.FILE,),
+        map_or_maps_of("lookup"),
+        "Turns entries with a key into others before they are matched, by a data file, such as API keys into tiers. "
+        "The counter is still that of the original entry. A list has several, for different keys.",
+        [],
+    ),
+    Option(
+        "from",
+        (MapType.LOOKUP,),
+        NAME,
+        "The data file: a line value,name for each value. Relative to the folder of the rules file. Required.",
+        missing="a lookup must have from, the path of a file with lines value,name",
+    ),
+    Option(
+        "key",
+        (MapType.LOOKUP,),
+        NAME,
+        "The key of the entries whose values are looked up. Required.",
+        missing="a lookup must have the key of the entries whose values are looked up",
+    ),
+    Option(
+        "as",
+        (MapType.LOOKUP,),
+        NAME,
+        "The key of the entry that is matched instead; its value is the name in the file. Required.",
+        missing="a lookup must have as, the key of the entry that is matched instead",
+    ),
+    Option(
+        "hash_values",
+        (MapType.LOOKUP,),
+        FLAG,
+        "The values of this key are secrets in the whole domain, as by hash_values of a descriptor. The file has "
+        "values, or digests of values.",
+        False,
+    ),
+    Option(
+        "else",
+        (MapType.LOOKUP,),
+        NAME,
+        "The name for values that the file does not have. Without it their entries stay as they are.",
     ),
     Option(
         "descriptors",

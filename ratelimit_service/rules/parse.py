@@ -19,6 +19,7 @@ from ratelimit_service.rules.data_reads import read_data_file
 from ratelimit_service.rules.document import Position, Scalar, Source, YamlMap, free_nodes, kind_of, read_document
 from ratelimit_service.rules.fits import Siblings, read_fit
 from ratelimit_service.rules.lint import Calendars, lint_key, lint_value, without_hash_key
+from ratelimit_service.rules.lookup import Lookup
 from ratelimit_service.rules.options import (
     BY_MAP,
     LIMITING,
@@ -33,7 +34,17 @@ from ratelimit_service.rules.options import (
 )
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
 from ratelimit_service.rules.response import SILENT, ResponseOptions
-from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Level, Place, Rule, near_threshold, window_in_words
+from ratelimit_service.rules.rule import (
+    ALONE,
+    LIST,
+    REQUEST,
+    Level,
+    Place,
+    Rule,
+    near_threshold,
+    plural,
+    window_in_words,
+)
 from ratelimit_service.rules.secret import DIGEST, HashValue, Secrets
 from ratelimit_service.rules.window import Window
 from ratelimit_service.telemetry.tally import ByteBudget, Path, Tallies, Tally
@@ -121,6 +132,7 @@ class _Domain(NamedTuple):
     secrets: Secrets
     values: dict[str, Place]
     """By key, the first descriptor with a value of its own and without `hash_values`."""
+    lookups: dict[str, Lookup]
 
     response: dict[str, tuple[Any, Place]]
     """The options of responses by key, each with its place."""
@@ -128,13 +140,19 @@ class _Domain(NamedTuple):
     """The keys whose values some descriptor compares or counts as addresses."""
 
     def domain(self, defaults: ResponseOptions) -> Domain:
+        secrets = self.secrets
+        lookups = {
+            key: lookup.hashed(secrets.hash_value) if key in secrets.keys else lookup
+            for key, lookup in self.lookups.items()
+        }
         response = replace(defaults, **{key: value for key, (value, _) in self.response.items()})
         return Domain(
             self.children,
             self.place,
             response=None if response == SILENT else response,
             together=self.together,
-            secrets=self.secrets,
+            lookups=lookups,
+            secrets=secrets,
             address_keys=frozenset(self.address_keys),
         )
 
@@ -193,21 +211,24 @@ class _Parser:
         if "defaults" in values:
             self._defaults = read_options(values["defaults"], MapType.DEFAULTS, self._report)
         children: dict[str, Node] = {}
+        lookups: dict[str, Lookup] = {}
         address_keys: set[str] = set()
         if "domain" in values:
             self._domain = values["domain"]
             at = root.fields["domain"].value
-            new = _Domain(self._place_of(at), children, [], self._secrets, {}, {}, address_keys)
+            new = _Domain(self._place_of(at), children, [], self._secrets, {}, lookups, {}, address_keys)
             first = domains.setdefault(self._domain, new)
             self._secrets, self._values = first.secrets, first.values
             if values.get("charge") == "together":
                 first.together.append(self._place_of(at))
             if first.children is children or merge_domains:
-                children, address_keys = first.children, first.address_keys
+                children, lookups, address_keys = first.children, first.lookups, first.address_keys
                 self._add_response(root, values, first.response)
             else:
                 message = f"domain {quoted(self._domain)} is already in {first.place}; MERGE_DOMAIN_CONFIG joins files"
                 self._report.add(at, message)
+        for item in values.get("lookup", []):
+            self._add_lookup(item, lookups)
         self._add_descriptors(values.get("descriptors", []), (), children, address_keys)
         self._calendars.warn(self._report)
 
@@ -219,6 +240,28 @@ class _Parser:
                 first, place = found.setdefault(key, (values[key], self._place_of(at)))
                 if first != values[key]:
                     self._report.add(at, f"{key} of domain {quoted(self._domain)} has another value at {place}")
+
+    def _add_lookup(self, item: YamlMap, lookups: dict[str, Lookup]) -> None:
+        values = read_options(item, MapType.LOOKUP, self._report)
+        if not {"from", "key", "as"} <= values.keys():
+            return
+        key, becomes, place = values["key"], values["as"], self._place_of(item)
+        if key in lookups:
+            message = f"entries with the key {quoted(key)} are looked up twice, first by {lookups[key].place}"
+            self._report.add(item.fields["key"].value, message)
+            return
+        if values.get("hash_values"):
+            self._read_secret(item, key, "")
+        file = self._load.data.open(values["from"], item.fields["from"].value, "from", self._report)
+        if file is None:
+            return
+        nameless = [value for value, name in file.entries.items() if not name]
+        if nameless:
+            message = f"the line has no name, and the lookup at {place} needs one, the {becomes} of the value"
+            if len(nameless) > 1:
+                message += f"; also {plural(len(nameless) - 1, 'more line')} without one"
+            self._load.data.report_of(file).add(file.places()[nameless[0]], message)
+        lookups[key] = Lookup(key, becomes, file.entries, values.get("else"), file.path, place)
 
     def _add_descriptors(
         self, items: Sequence[YamlMap], above: tuple[Level, ...], children: dict[str, Node], address_keys: set[str]

@@ -112,7 +112,7 @@ class Rule:
 
 
 def counted_entries(rule: Rule, entries: Entries) -> Entries:
-    """The entries of a request as the rule counts them: `tally_of`, `metric_path` and `counter_key` take these."""
+    """The entries of a request as the rule counts them: `counter_key` takes these."""
     if rule.changes_values:
         entries = tuple(
             [
@@ -121,6 +121,21 @@ def counted_entries(rule: Rule, entries: Entries) -> Entries:
             ]
         )
     return rule.secrets.hide(entries) if rule.secrets.keys else entries
+
+
+def metric_entries(rule: Rule, entries: Entries, matched: Entries, counted: Entries) -> Entries:
+    """The entries as `tally_of` and `metric_path` take them: what a lookup made of them, or as they are counted.
+
+    What is looked up is often a secret, and has too many values for a metric; `detailed_metric` shows it all the same.
+    """
+    if matched is entries or rule.detailed:
+        return counted
+    return tuple(
+        [
+            looked if looked is not entry else plain
+            for entry, looked, plain in zip(entries, matched, counted, strict=True)
+        ]
+    )
 
 
 def tally_of(rule: Rule, entries: Entries) -> Tally:

@@ -101,14 +101,14 @@ def test_a_value_given_twice_is_a_warning() -> None:
 
     assert found.entries == {"ada": "pro", "bob": ""}
     assert [str(warning) for warning in found.warnings] == [
-        'keys.csv:4:3: warning: "ada" is given twice, first in line 2 [duplicate]'
+        "keys.csv:4:3: warning: the value is given twice, first in line 2 [duplicate]"
     ]
 
 
 def test_a_value_given_two_names_is_an_error_with_both_lines() -> None:
     assert problems(b"# keys\nada,pro\nada\nada,free\n") == [
-        'keys.csv:3:1: "ada" is given twice, first in line 2, with different names: "pro" there and "" here',
-        'keys.csv:4:1: "ada" is given twice, first in line 2, with different names: "pro" there and "free" here',
+        'keys.csv:3:1: the value is given twice, first in line 2, with different names: "pro" there and "" here',
+        'keys.csv:4:1: the value is given twice, first in line 2, with different names: "pro" there and "free" here',
     ]
 
 
@@ -195,7 +195,7 @@ def test_a_file_with_the_same_bytes_is_taken_over_with_its_warnings() -> None:
     other = Files({"rules/keys.csv": b"bob"}, {"rules/keys.csv": old})
 
     assert same.open("keys.csv") is old
-    assert [warning.message for warning in same.load.warnings] == ['"ada" is given twice, first in line 1']
+    assert [warning.message for warning in same.load.warnings] == ["the value is given twice, first in line 1"]
     assert other.open("keys.csv") is not old
     assert other.load.warnings == []
 

@@ -72,7 +72,7 @@ def test_a_file_that_is_not_a_domain_with_descriptors_is_refused(text: str, expe
             "zzz: 1",
             (
                 '1.yaml:2:1: unknown key "zzz"; at the top of the file there may be domain, charge, headers, '
-                "retry_after, retry_after_jitter, problem_body, rule_metadata, defaults, descriptors"
+                "retry_after, retry_after_jitter, problem_body, rule_metadata, defaults, lookup, descriptors"
             ),
         ),
         ("unit: day", "1.yaml:2:1: unit does not belong at the top of the file, but in rate_limit"),

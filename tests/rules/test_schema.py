@@ -9,14 +9,7 @@ from ratelimit_service.rules.options import OPTIONS, MapType, json_schema
 
 def test_the_schema_has_every_option_where_it_belongs_with_its_help() -> None:
     schema = json_schema()
-    blocks = {
-        MapType.FILE: schema,
-        MapType.DEFAULTS: schema["$defs"]["defaults"],
-        MapType.DESCRIPTOR: schema["$defs"]["descriptor"],
-        MapType.RATE_LIMIT: schema["$defs"]["rate_limit"],
-        MapType.REPLACES: schema["$defs"]["replaces"],
-        MapType.GROUP: schema["$defs"]["group"],
-    }
+    blocks = {where: schema if where is MapType.FILE else schema["$defs"][where.name.lower()] for where in MapType}
 
     for option in OPTIONS:
         for block in option.maps:

@@ -133,3 +133,51 @@ def test_sigterm_ends_a_service_whose_resolver_hangs(tmp_path: Path) -> None:
 def waits_for_fuse(pid: int) -> bool:
     """A thread of the process waits for the answer to a request; so the kernel's function is called since 2006."""
     return any(thread.read_text() == "request_wait_answer" for thread in Path(f"/proc/{pid}/task").glob("*/wchan"))
+
+
+LOOKUP = """\
+domain: shop
+lookup: {from: FILE, key: user, as: tier}
+descriptors: [{key: tier, value: pro, rate_limit: {unit: year, requests_per_unit: 100}}]
+"""
+
+
+@contextmanager
+def started_with_data(folder: Path, *, hangs: bool = False) -> Iterator[tuple[Service, hanging.Server]]:
+    """A service whose rules name a data file on a file system that can hang."""
+    file, mount = folder / "users.csv", folder / "mount"
+    file.write_text("ada,pro\n")
+    mount.mkdir()
+    rules = LOOKUP.replace("FILE", f"{mount}/users.csv")
+    prefix = hanging.command(mount, file, folder / "pid", hangs=hangs)
+    with start_service(folder / "service", rules, prefix=prefix, wait_until_healthy=not hangs) as service:
+        yield service, hanging.Server(folder / "pid")
+
+
+def test_a_data_file_that_hangs_is_told_once_and_the_rules_stay(tmp_path: Path) -> None:
+    with started_with_data(tmp_path) as (service, server):
+        server.hang()
+        service.wait_until(lambda: NOT_LOADED in service.metrics(), "it is told")
+        answer = ask(service.http_port, "/json", method="POST", body=ASK)
+        told = service.log.count(HANGS)
+        server.go_on()
+        service.wait_until(lambda: LOADED in service.metrics(), "it is looked at again")
+
+        assert '"requestsPerUnit":100' in answer.body
+        assert f"the old rules stay:\n  {tmp_path}/mount/users.csv: {HANGS}" in service.log
+        assert told == 1
+        assert service.stop() == 0
+
+
+def test_a_start_with_a_data_file_that_hangs_listens_and_serves_when_it_answers(tmp_path: Path) -> None:
+    with started_with_data(tmp_path, hangs=True) as (service, server):
+        assert 'users.csv" cannot be read: its file system has not answered for 10 s\n' in service.log
+        server.go_on()
+        service.wait_until(lambda: service.healthy, "it serves")
+
+        assert "1 rule in 1 domain, 1 file, 1 data file" in service.log
+
+
+def test_a_start_with_a_data_file_that_hangs_can_be_ended(tmp_path: Path) -> None:
+    with started_with_data(tmp_path, hangs=True) as (service, _):
+        assert service.stop() == 0
