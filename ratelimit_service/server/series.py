@@ -39,7 +39,7 @@ STATS: Final = (
     Stat("over_limit_with_local_cache", "The part of over_limit that was denied locally, without asking the store."),
     Stat("near_limit", "Cost above NEAR_LIMIT_RATIO of the limit and within the limit."),
     Stat("within_limit", "Cost of allowed hits, without the part above the limit."),
-    Stat("shadow_mode", "The part of over_limit that a rule in shadow mode let pass."),
+    Stat("shadow_mode", "Cost that a rule in shadow mode would have refused: the part of over_limit that it let pass."),
     Stat("exceeded", "Cost above the limit that the rule's exceed option allowed.", ours=True),
     Stat(
         "spared", "Cost not charged because another limit, charged together with this one, denied the hit.", ours=True

@@ -85,7 +85,7 @@ class Tally:
         self.spared = 0
         """The part of `total_hits` that was not charged, because another limit of its bundle denied its hit."""
         self.shadow_mode = 0
-        """The part of `over_limit` that a shadow rule let pass."""
+        """What a shadow rule would have refused: the part of `over_limit` that it let pass."""
         self.unlimited = 0
         self.replaced = 0
         """Not charged, because another rule of the request replaces this one."""

@@ -42,6 +42,31 @@ def test_rules_and_what_they_answered_are_shown(tmp_path: Path) -> None:
     assert "could not be loaded" not in text
 
 
+def test_what_a_rule_in_shadow_mode_would_have_refused_is_shown_as_such(tmp_path: Path) -> None:
+    trial = "  - {key: trial, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 3}}\n"
+
+    with running(tmp_path, RULES + trial) as service:
+        for _ in range(5):
+            service.post({"domain": "shop", "descriptors": [{"entries": [{"key": "trial", "value": "ada"}]}]})
+        _, text = shown(service)
+        metrics = service.get("/metrics").text
+
+    assert "Near Over Would have refused By policy Where" in text
+    assert re.search(r"3 per minute shadow 0(\.0)? 0 5 3 1 2 2 0 rules.yaml:8 ", text)
+    assert "Domain Allowed Refused Would have been refused By policy Failed shop 3 0 2 0 0" in text
+    series = 'ratelimit_service_rate_limit_shadow_mode{domain="shop",key1="trial"} 2'
+    assert f"# HELP {series.partition('{')[0]} Cost that a rule in shadow mode would have refused" in metrics
+    assert series in metrics
+
+
+def test_what_shadow_mode_of_the_service_would_have_refused_is_shown(tmp_path: Path) -> None:
+    with running(tmp_path, RULES) as service:
+        service.limiter.totals.global_shadow_mode = 1234
+        _, text = shown(service)
+
+    assert "Would have been refused 1,234 calls that SHADOW_MODE allowed" in text
+
+
 def test_hostile_names_are_text(tmp_path: Path) -> None:
     with running(tmp_path, RULES) as service:
         service.post({"domain": HOSTILE, "descriptors": [{}]})
