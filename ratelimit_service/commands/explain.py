@@ -227,6 +227,9 @@ def _render(explained: Json) -> Iterator[str]:
             yield ""
             yield f"descriptor {number}: {_entries_in_words(descriptor['entries'])}"
         yield from _render_descriptor(descriptor, store.get("problem", ""))
+    if told := explained.get("response"):  # which an older service does not say
+        yield ""
+        yield f"responses have {', '.join(told)}"
 
 
 def _entries_in_words(entries: Sequence[Json]) -> str:

@@ -13,6 +13,7 @@ from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.book import Domain, Node, RuleBook
 from ratelimit_service.rules.candidates import MAX_LISTED, Step, candidates_step
 from ratelimit_service.rules.report import nearest, quoted, shortened
+from ratelimit_service.rules.response import response_in_words
 from ratelimit_service.rules.rule import (
     Entries,
     Place,
@@ -67,6 +68,8 @@ class RequestExplanation(NamedTuple):
     problem: str
     """Why there is nothing to explain: the domain does not exist; else empty."""
     descriptors: tuple[DescriptorExplanation, ...]
+    response: tuple[str, ...] = ()
+    """What responses of the domain have beside the decision, in words."""
 
 
 def explain(book: RuleBook, request: Request) -> RequestExplanation:
@@ -77,7 +80,12 @@ def explain(book: RuleBook, request: Request) -> RequestExplanation:
         return RequestExplanation(domain, _unknown(domain, list(book.domains)), ())
     found = [_explain(book, root, domain, descriptor) for descriptor in request.descriptors]
     replacing = [matched.rule for explanation in found for matched in explanation.matched if matched.rule.replaces]
-    return RequestExplanation(domain, "", tuple(_after_replacing(explanation, replacing) for explanation in found))
+    return RequestExplanation(
+        domain,
+        "",
+        tuple(_after_replacing(explanation, replacing) for explanation in found),
+        () if root.response is None else tuple(response_in_words(root.response)),
+    )
 
 
 def _unknown(domain: str, known: Sequence[str]) -> str:
@@ -175,6 +183,7 @@ def explanation_as_json(explained: RequestExplanation) -> dict[str, Any]:
         "domain": explained.domain,
         "problem": explained.problem,
         "descriptors": [_described(explanation) for explanation in explained.descriptors],
+        "response": explained.response,
     }
 
 

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
-from ratelimit_service.system.clock import DAY
+from ratelimit_service.system.clock import DAY, duration_in_words
 
 HEADERS: Final = ("ratelimit", "x_ratelimit", "ietf")
 """The sets of headers, by their names in rules and settings."""
@@ -68,6 +68,25 @@ def response_options(settings: Settings) -> ResponseOptions:
         problem_body=settings.response_problem_body,
         rule_metadata=settings.response_rule_metadata,
     )
+
+
+def response_in_words(options: ResponseOptions) -> list[str]:
+    """What responses have beside the decision."""
+    found = []
+    if options.headers:
+        found.append(f"headers {', '.join(options.headers)}")
+    if options.retry_after:
+        found.append("Retry-After")
+    percent, most = options.retry_after_jitter
+    if percent:
+        found.append(f"waits of refusals up to {percent}% longer")
+    elif most:
+        found.append(f"waits of refusals up to {duration_in_words(most)} longer")
+    if options.problem_body:
+        found.append("a body of application/problem+json")
+    if options.rule_metadata:
+        found.append("the rule as metadata")
+    return found
 
 
 def policy_name(rule: Rule) -> str:

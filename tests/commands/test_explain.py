@@ -56,6 +56,19 @@ The rule at {tmp_path}/shop.yaml:7:5 applies: 10 requests per minute.
     )
 
 
+def test_what_responses_of_the_domain_have_is_shown_last(tmp_path: Path) -> None:
+    file = tmp_path / "shop.yaml"
+    file.write_text(f"headers: [ietf]\nretry_after_jitter: 5 seconds\n{RULES}")
+    environ = {"RULES_PATH": str(file), "RESPONSE_RETRY_AFTER": "true"}
+
+    text = CliRunner().invoke(main, ["explain", "shop", "path=/a"], env=environ).stdout
+    found = CliRunner().invoke(main, ["explain", "shop", "path=/a", "--json"], env=environ).stdout
+
+    expected = ["headers ietf", "Retry-After", "waits of refusals up to 5 s longer"]
+    assert text.splitlines()[-2:] == ["", f"responses have {', '.join(expected)}"]
+    assert json.loads(found)["response"] == expected
+
+
 def test_what_is_not_limited_is_no_failure(tmp_path: Path) -> None:
     result = explain(tmp_path, "shop", "path=/other")
 

@@ -15,6 +15,7 @@ from ratelimit_service.rules.response import (
     header_text,
     policy_name,
     quoted_string,
+    response_in_words,
     response_options,
 )
 from ratelimit_service.settings import Settings
@@ -126,6 +127,17 @@ def test_the_settings_of_upstream_are_those_of_ratelimit() -> None:
         response_problem_body="1",
         response_rule_metadata="t",
     ) == ResponseOptions(("x_ratelimit", "ietf"), True, Jitter(most=250_000), problem_body=True, rule_metadata=True)
+
+
+def test_the_options_in_words() -> None:
+    assert response_in_words(SILENT) == []
+    assert response_in_words(BY_SETTINGS) == [
+        "headers ratelimit",
+        "Retry-After",
+        "waits of refusals up to 10% longer",
+        "a body of application/problem+json",
+        "the rule as metadata",
+    ]
 
 
 def test_a_jitter_only_lengthens_and_at_most_by_what_it_says() -> None:
