@@ -4,7 +4,7 @@ Four sources. Fixed windows of weeks, months and years do not follow the calenda
 Values in a notation that rules do not have (networks, lists, regular expressions, other globs) are compared as text, so
 almost certainly nothing matches them; a missed one is better than a warning about a good value: paths with dots and
 queries, e-mail addresses, user agents, JSON, versions and route templates are legitimate. And the compiled rules show
-descriptors that no request reaches or that have no effect, and very large logs.
+descriptors that no request reaches or that have no effect, and limits that contradict (`review`).
 """
 
 import re
@@ -16,14 +16,16 @@ from typing import Final, NamedTuple
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.address import address_text
 from ratelimit_service.rules.book import Domain, Node, RuleBook, all_nodes
-from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted, shortened
+from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted, shortened, warning_at
 from ratelimit_service.rules.response import policy_name
-from ratelimit_service.rules.rule import Place, Rule, units_in_words
+from ratelimit_service.rules.review import review
+from ratelimit_service.rules.rule import Rule, units_in_words
 from ratelimit_service.system.clock import DAY
 
 KINDS: Final = (
     "address",
     "any-key",
+    "bucket",
     "calendar",
     "cidr",
     "duplicate",
@@ -36,7 +38,9 @@ KINDS: Final = (
     "no-effect",
     "policy-name",
     "regex",
+    "replaces",
     "unreached",
+    "weaker",
 )
 """All kinds of warnings; `ratelimit check --ignore` takes them."""
 
@@ -44,28 +48,15 @@ _ANY_TEXT = "\0"
 """A character that no literal of a pattern contains, because YAML has no NUL; only a `*` matches it. So a pattern
 covers another one if and only if it matches the text of the other one with this in place of each `*`."""
 
-MAX_LOG = 5000
-"""Entries in one counter; 8 bytes each."""
-
 
 def lint(book: RuleBook) -> list[LintWarning]:
     """All warnings about the book, sorted by file and line."""
     found = [*book.warnings]
     found += [warning for node in book.domains.values() for warning in _level(node)]
     found += [warning for root in book.domains.values() for warning in _lookups(root)]
-    found += [warning for rule in book.rules for warning in _logs(rule)]
     found += [warning for rule in book.rules if rule.beside for warning in _policy_names(book, rule)]
+    found += review(book)
     return sorted(found, key=lambda warning: warning[:3])
-
-
-def _logs(rule: Rule) -> Iterator[LintWarning]:
-    limit = rule.limit
-    if rule.algorithm.name == "sliding_log" and limit is not None and limit.requests > MAX_LOG:
-        message = (
-            f"sliding_log remembers up to {limit.requests:,} moments in each counter; sub_windows lets no more through "
-            "either, and remembers a few numbers"
-        )
-        yield _warning(rule.place, "large-log", message)
 
 
 def _policy_names(book: RuleBook, first: Rule) -> Iterator[LintWarning]:
@@ -81,7 +72,7 @@ def _policy_names(book: RuleBook, first: Rule) -> Iterator[LintWarning]:
                 f"{quoted(policy_name(rule))} is the name of the limit at {other.place} too; in the header "
                 "RateLimit-Policy a client cannot tell one from the other"
             )
-            yield _warning(rule.place, "policy-name", message)
+            yield warning_at(rule.place, "policy-name", message)
 
 
 def _lookups(root: Domain) -> Iterator[LintWarning]:
@@ -100,7 +91,7 @@ def _lookups(root: Domain) -> Iterator[LintWarning]:
         if left:
             some = ", ".join(quoted(f"{lookup.becomes}={name}") for name in sorted(left)[:_MAX_LINES])
             more = f" and {len(left) - _MAX_LINES:,} more" if len(left) > _MAX_LINES else ""
-            yield _warning(
+            yield warning_at(
                 lookup.place, "lookup", f"no descriptor fits {some}{more}, which this lookup makes of entries"
             )
         if lookup.otherwise is not None and all(other.becomes != lookup.key for other in root.lookups.values()):
@@ -110,7 +101,7 @@ def _lookups(root: Domain) -> Iterator[LintWarning]:
                     message = (
                         f"{quoted(lookup.key)} is never reached: the lookup at {lookup.place} turns all its entries"
                     )
-                    yield _warning(found.place, "unreached", f"{message} into {quoted(lookup.becomes)}")
+                    yield warning_at(found.place, "unreached", f"{message} into {quoted(lookup.becomes)}")
 
 
 _MAX_COMPARED: Final = 200_000
@@ -124,12 +115,18 @@ def _level(parent: Node) -> Iterator[LintWarning]:
     for node, first, value in () if parent.matchers is None else parent.matchers.hidden:
         text = value if isinstance(value, str) else address_text(value)
         message = f"{quoted(text)} is in the list at {first.place} too, which is tried first"
-        yield _warning(node.place, "duplicate", message)
+        yield warning_at(node.place, "duplicate", message)
     for name, node in parent.children.items():
         wildcards_left -= node.is_wildcard(name)
         if cover := _cover(parent, name, node):
-            message = f"{quoted(name)} is never reached: {cover} fits first, whatever would fit this"
-            yield _warning(node.place, "unreached", message)
+            if node.key_only:
+                move = "take it away, or narrow that one"
+            elif any(child.priority for child in parent.children.values()):
+                move = "give it a higher priority, or take it away"
+            else:
+                move = "move it before that one, or take it away"
+            message = f"{quoted(name)} is never reached: {cover} fits first, whatever would fit this; {move}"
+            yield warning_at(node.place, "unreached", message)
         elif node.rule is None and not node.children:
             if node.fit is not None:
                 exempts = key_only or wildcards_left > 0 or fits[node.fit.key] > 1
@@ -138,10 +135,11 @@ def _level(parent: Node) -> Iterator[LintWarning]:
             else:
                 exempts = _falls_back(parent, name)
             if node.key_only or not exempts:
-                message = (
+                nothing = (
                     f"{quoted(name)} does nothing: it has no rate_limit, no descriptors, and exempts from no limit"
                 )
-                yield _warning(node.place, "no-effect", message)
+                message = f"{nothing}; give it a rate_limit, or take it away"
+                yield warning_at(node.place, "no-effect", message)
         yield from _level(node)
 
 
@@ -168,10 +166,6 @@ def _falls_back(parent: Node, name: str) -> bool:
     if parent.matchers is not None and any(map(parent.matchers.has_fits, keys)):
         return True
     return any((other := parent.children.get(key)) is not None and other.key_only for key in keys)
-
-
-def _warning(place: Place | None, kind: str, message: str) -> LintWarning:
-    return LintWarning("", 0, 0, kind, message) if place is None else LintWarning(*place, kind, message)
 
 
 _MAX_LINES: Final = 10

@@ -34,6 +34,7 @@ from ratelimit_service.rules.options import (
 )
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
 from ratelimit_service.rules.response import SILENT, ResponseOptions
+from ratelimit_service.rules.review import review_descriptor, review_limit
 from ratelimit_service.rules.rule import (
     ALONE,
     LIST,
@@ -304,6 +305,7 @@ class _Parser:
             own_value = bool(values.get("value_to_metric")) and shared is None and (several or not value)
             levels = (*above, Level(name, shared, own_value, None if shared is not None else found.counted_as))
             rule = self._read_rule(item, values, levels)
+            review_descriptor(item, values, self._report)
             below: dict[str, Node] = {}
             self._add_descriptors(values.get("descriptors", []), levels, below, address_keys)
             if rule is not None:
@@ -366,6 +368,7 @@ class _Parser:
         """The rule of one limit; in a list, `before` has the rules of the limits before it."""
         options = read_options(block, MapType.RATE_LIMIT, self._report)
         algorithm, limit = read_limit(block, at, options, self._defaults, self._report)
+        review_limit(block, options, self._report)
         if limit is not None and algorithm.name == "fixed_window" and not limit.first_request:
             self._calendars.add(limit, options["unit"].unit, block.fields["unit"].value)
         replaces = self._read_replaces(options.get("replaces", []), options.get("name", ""))

@@ -28,6 +28,11 @@ class LintWarning(NamedTuple):
         return f"{Problem(self.path, self.line, self.column, 'warning')}: {self.message} [{self.kind}]"
 
 
+def warning_at(place: tuple[str, int, int] | None, kind: str, message: str) -> LintWarning:
+    """A warning about what stands at this place."""
+    return LintWarning(*(place or ("", 0, 0)), kind, message)
+
+
 class Positioned(Protocol):
     """Anything with a position in the file; line and column count from 1."""
 

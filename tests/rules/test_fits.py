@@ -376,8 +376,8 @@ def test_a_list_has_a_bound_of_values_and_of_bytes() -> None:
         (["key: k, cidr: [10.0.0.0/8, 10.1.0.0/16]"], []),
         (["key: k, value: a*", "key: k, value: ab*, priority: 1"], []),
         (["key: k, value: ab", "key: k, value: a*, priority: 1"], [
-            ('1.yaml:3:4: warning: "k_ab" is never reached: "k_a*" at 1.yaml:4:4 fits first, whatever would fit this '
-            "[unreached]"),
+            ('1.yaml:3:4: warning: "k_ab" is never reached: "k_a*" at 1.yaml:4:4 fits first, whatever would fit this; '
+            "give it a higher priority, or take it away [unreached]"),
         ]),
     ],
 )  # fmt: skip

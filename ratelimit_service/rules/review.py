@@ -1,0 +1,145 @@
+"""Warnings about limits: where one contradicts itself, has no effect, or contradicts another one of its domain.
+
+A limit is *weaker* than one above it if, in a request that is charged to both, it can deny no hit before that one does.
+The counter above counts all that the lower one counts, so this is sure where both count in the same way, the lower
+limit is the larger one, and its window fits a whole number of times into the upper one's. Some such limits are meant:
+modes that deny nothing, one that replaces the upper one, and one below a limit of 0, which refuses what lacks an entry.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ratelimit_service.model import Limit
+from ratelimit_service.rules.book import Node, RuleBook
+from ratelimit_service.rules.document import YamlMap
+from ratelimit_service.rules.options import OPTIONS, Excess, MapType, given
+from ratelimit_service.rules.report import LintWarning, Report, nearest, quoted, warning_at
+from ratelimit_service.rules.rule import Rule, limit_in_words, plural
+from ratelimit_service.system.clock import DAY, SECOND, duration_in_words
+
+MAX_LOG: Final = 5000
+"""Entries in one counter; 8 bytes each."""
+
+_LEAST_FILL: Final = SECOND // 1000
+"""Microseconds. A bucket that is full again sooner loses most of its tokens: requests do not come so evenly."""
+_MOST_FILL: Final = 365 * DAY
+_MANY_WINDOWS: Final = 100
+
+
+def review(book: RuleBook) -> Iterator[LintWarning]:
+    """All warnings about the limits of the book."""
+    for rule in book.rules:
+        yield from _log(rule)
+        yield from _bucket(rule)
+    for root in book.domains.values():
+        yield from _weaker(root, ())
+    yield from _replaces(book)
+
+
+def review_descriptor(item: YamlMap, values: Mapping[str, Any], report: Report) -> None:
+    """Warn about options of a limit at a descriptor without one: those below do not inherit them."""
+    if given(item, "rate_limit") or given(item, "rate_limits"):
+        return
+    for key in _OF_A_LIMIT:
+        if values.get(key):
+            message = f"{key} has no effect: there is no rate_limit here, and the levels below do not inherit it"
+            report.warn(item.fields[key].key, "no-effect", f"{message}; write it beside the rate_limit that is meant")
+
+
+_OF_A_LIMIT: Final = tuple(
+    option.key
+    for option in OPTIONS
+    if MapType.DESCRIPTOR in option.maps and (option.rule_field or option.key == "charge")
+)
+
+
+def review_limit(block: YamlMap, options: Mapping[str, Any], report: Report) -> None:
+    """Warn about options of a limit that its number makes void."""
+    requests: int | None = options.get("requests_per_unit")
+    excess: Excess | None = options.get("exceed")
+    if requests == 0 and "burst" in options:
+        message = "burst has no effect: a bucket that gets 0 requests per unit is always empty; take it away"
+        report.warn(block.fields["burst"].key, "bucket", message)
+    if requests is not None and excess is not None and excess.number and not excess.of(requests):
+        percent = f"exceed has no effect: {excess.number}% of {plural(requests, 'request')}, rounded down, is 0"
+        report.warn(block.fields["exceed"].value, "no-effect", f"{percent}; write a number")
+
+
+def _log(rule: Rule) -> Iterator[LintWarning]:
+    limit = rule.limit
+    if rule.algorithm.name == "sliding_log" and limit is not None and limit.requests > MAX_LOG:
+        message = (
+            f"sliding_log remembers up to {limit.requests:,} moments in each counter; sub_windows lets no more through "
+            "either, and remembers a few numbers"
+        )
+        yield warning_at(rule.place, "large-log", message)
+
+
+def _bucket(rule: Rule) -> Iterator[LintWarning]:
+    limit = rule.limit
+    if limit is None or not limit.burst or not limit.requests:
+        return
+    fill = limit.burst * limit.window // limit.requests
+    if fill < _LEAST_FILL and limit.burst < limit.requests:
+        enough = min(limit.requests, -(-limit.requests * 10 * _LEAST_FILL // limit.window))
+        message = (
+            f"a bucket of {limit.burst:,} fills in {fill} µs, and what is added to a full one is lost: far fewer than "
+            f"{limit_in_words(limit)} pass; write burst: {enough}, or more"
+        )
+        yield warning_at(rule.place, "bucket", message)
+    elif fill > _MOST_FILL and limit.burst > limit.requests * _MANY_WINDOWS:
+        message = (
+            f"a bucket of {limit.burst:,} takes {duration_in_words(fill)} to fill with {limit_in_words(limit)}: it is "
+            "never full again; write a smaller burst, or a larger limit"
+        )
+        yield warning_at(rule.place, "bucket", message)
+
+
+def _weaker(node: Node, above: tuple[Rule, ...]) -> Iterator[LintWarning]:
+    """Warnings about limits below the node; `above` has the limits of the nodes on the way to it."""
+    for child in node.children.values():
+        rules = () if child.rule is None else (child.rule, *child.rule.beside)
+        for rule in rules:
+            stronger = next((upper for upper in above if _is_weaker(rule, upper)), None)
+            if stronger is not None and not any(each.replaces & {upper.name for upper in above} for each in rules):
+                message = (
+                    f"{limit_in_words(rule.limit)} here can never deny before the {limit_in_words(stronger.limit)} at "
+                    f"{stronger.place} do, in a request with both descriptors; lower it, or let it replace that one: "
+                    "give that one a name, and write it here under replaces"
+                )
+                yield warning_at(rule.place, "weaker", message)
+        yield from _weaker(child, (*above, *rules))
+
+
+def _is_weaker(rule: Rule, upper: Rule) -> bool:
+    limit, other = rule.limit, upper.limit
+    if limit is None or other is None or not other.requests or rule.algorithm is not upper.algorithm:
+        return False
+    if any(each.shadow or each.quota for each in (rule, upper)) or limit.first_request or other.first_request:
+        return False
+    if other.window % limit.window:
+        return False
+    larger, at_least = _compare(limit, other)
+    return larger and at_least
+
+
+def _compare(limit: Limit, other: Limit) -> tuple[bool, bool]:
+    """Whether something of the limit is larger, and whether nothing is smaller: what it allows at once, and in time."""
+    at_once, others = (each.burst or each.requests for each in (limit, other))
+    pairs = [(at_once + limit.exceed, others + other.exceed), (limit.requests, other.requests)]
+    return any(one > two for one, two in pairs), all(one >= two for one, two in pairs)
+
+
+def _replaces(book: RuleBook) -> Iterator[LintWarning]:
+    """Warnings about names that no limit of the domain has: a request has only one domain."""
+    names: dict[str, set[str]] = {}
+    for rule in book.rules:
+        names.setdefault(rule.domain, set()).add(rule.name)
+    for rule in book.rules:
+        for name in sorted(rule.replaces - names[rule.domain]):
+            near = nearest(name, names[rule.domain] - {""})
+            hint = (
+                f"did you mean {quoted(near)}?" if near else "give the limit that is meant this name, or take it away"
+            )
+            message = f"replaces {quoted(name)}, which is the name of no limit in domain {quoted(rule.domain)}; {hint}"
+            yield warning_at(rule.place, "replaces", message)
