@@ -17,16 +17,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from load import Load, Result, add_options, options_of
-from picture import draw
-
+from ratelimit_service.commands.load.picture import draw
 from tests import peers
 from tests.fetching import Missing
 from tests.ports import free_port
@@ -34,10 +32,34 @@ from tests.processes import start_service
 from tests.redis import start_redis
 from tests.upstream import start_upstream
 
+T = TypeVar("T")
+
 WARM_UP = 5000
 """Calls before any that count: connections, plans, counters."""
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked, and how much of it."""
+
+    calls: int = 100_000
+    connections: int = 4
+    in_flight: int = 25
+    keys: int = 1000
+    descriptors: int = 1
+    entries: int = 1
+    rate: int = 0
+
+    @property
+    def request(self) -> list[str]:
+        """As `ratelimit load` takes it."""
+        words: list[str] = []
+        for descriptor in range(self.descriptors):
+            words += [*(["+"] if words else []), f"user{descriptor}=0000{{key}}"]
+            words += [f"also{number}=so" for number in range(1, self.entries)]
+        return words
 
 
 @dataclass(frozen=True)
@@ -156,23 +178,24 @@ def started(scenario: Scenario, load: Load, cores: Cores, *, upstream: bool) -> 
 
 def measure(service: Running, load: Load, cores: Cores) -> Round:
     """One round, by a load in a process of its own."""
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in asdict(load).items()]
-    command = [sys.executable, str(Path(__file__).with_name("load.py")), service.address, "--json", *options]
+    command = [sys.executable, "-m", "ratelimit_service", "load", service.address, "bench", *load.request, "--json"]
+    command += [f"--{name}={getattr(load, name.replace('-', '_'))}" for name in ("calls", "connections", "keys")]
+    command += [f"--in-flight={load.in_flight}", *([f"--rate={load.rate}"] if load.rate else [])]
     before = [processor_seconds(pid) for pid in (service.pid, service.redis_pid)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as loading:
         pin(loading.pid, cores.load)
         output, _ = loading.communicate()
     after = [processor_seconds(pid) for pid in (service.pid, service.redis_pid)]
-    if loading.returncode:
-        sys.exit(f"{service.name} at {service.address} cannot be asked")
-    result = Result(**json.loads(output))
-    if not result.calls:
-        sys.exit(f"{service.name} at {service.address} does not answer: {result.failures}")
-    for what, count in result.failures.items():
+    if not output:
+        sys.exit(f"{service.name} at {service.address} does not answer")
+    result = json.loads(output)
+    for what, count in result["failures"].items():
         print(f"{service.name}: {count} calls failed: {what}", file=sys.stderr)
-    ours, of_redis = ((end - begin) / result.calls * 1e6 for begin, end in zip(before, after, strict=True))
-    failed = sum(result.failures.values())
-    return Round(result.a_second, result.p50, result.p99, ours, of_redis, result.refused, failed)
+    ours, of_redis = ((end - begin) / result["calls"] * 1e6 for begin, end in zip(before, after, strict=True))
+    took = result["latency_ms"]
+    return Round(
+        result["calls_per_second"], took["p50"], took["p99"], ours, of_redis, result["refused"], result["failed"]
+    )
 
 
 def compare(running: Sequence[Running], load: Load, cores: Cores, rounds: int) -> dict[str, list[Round]]:
@@ -230,6 +253,21 @@ def varied(text: str, scenario: Scenario, load: Load) -> Iterator[tuple[str, Sce
             sys.exit(f"nothing is called {name}; see --help")
 
 
+def add_options(parser: argparse.ArgumentParser, of: type) -> None:
+    """An option for each number of a dataclass."""
+    for field in fields(of):
+        if not isinstance(field.default, int):
+            continue
+        name = f"--{field.name.replace('_', '-')}"
+        parser.add_argument(name, type=int, default=field.default, metavar="N", help="default: %(default)s")
+
+
+def options_of(chosen: argparse.Namespace, of: type[T]) -> T:
+    """What was chosen of them."""
+    names = [field.name for field in fields(of) if hasattr(chosen, field.name)]  # type: ignore[arg-type]
+    return of(**{name: getattr(chosen, name) for name in names})
+
+
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -277,7 +315,9 @@ def main() -> None:
         for value, services in shown.items():
             for name, rounds in services.items():
                 lines.setdefault(name, []).append((float(value), medians(rounds).calls_a_second))
-        chosen.picture.write_text(draw(lines, chosen.vary.partition("=")[0], "calls a second"))
+        places = sorted({x for points in lines.values() for x, _ in points})
+        across = chosen.vary.partition("=")[0]
+        chosen.picture.write_text(draw(lines, across, "calls a second", places, "{:,.0f}".format))
 
 
 if __name__ == "__main__":

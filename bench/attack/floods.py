@@ -1,11 +1,10 @@
 """Frames that cost the server something and ask for nothing; the known attacks on HTTP/2 are among them."""
 
-from connection import CONTINUATION, HEADERS, PADDED, PING, PREFACE, frame
-
 from attack.attacker import Attacker
 from attack.catalogue import Need, attack
 from attack.frames import NARROW, calls, data, headers, literal, message, number_of, reset, settings, text, window
 from attack.wire import Ended, Wire
+from ratelimit_service.commands.load.connection import CONTINUATION, HEADERS, PADDED, PING, PREFACE, frame
 
 MANY = 2000
 """Frames that are sent in one go."""

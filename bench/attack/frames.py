@@ -3,9 +3,8 @@
 import gzip
 from collections.abc import Iterable
 
-from connection import DATA, HEADERS, PREFACE, RESET, SETTINGS, WINDOW_UPDATE, frame
-
 from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.commands.load.connection import DATA, HEADERS, PREFACE, RESET, SETTINGS, WINDOW_UPDATE, frame
 
 GOAWAY = 7
 END_STREAM, ACK, END_HEADERS = 1, 1, 4

@@ -5,13 +5,12 @@ import gzip
 import random
 from collections.abc import Callable
 
-from connection import frame
-
 from attack.attacker import Attacker
 from attack.catalogue import Need, attack
 from attack.frames import calls, data, descriptor, field, headers, message, packed, request, user
 from attack.proc import children
 from attack.wire import Wire
+from ratelimit_service.commands.load.connection import frame
 
 GZIP = (b"grpc-encoding", b"gzip")
 OWN_LIMIT = field(1, 1) + field(2, 1)

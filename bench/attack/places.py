@@ -2,8 +2,6 @@
 
 import asyncio
 
-from connection import HEADERS, PING, PREFACE, frame
-
 from attack.attacker import Attacker
 from attack.catalogue import Need, attack
 from attack.frames import (
@@ -21,6 +19,7 @@ from attack.frames import (
 )
 from attack.messages import fresh, new_users
 from attack.wire import Wire
+from ratelimit_service.commands.load.connection import HEADERS, PING, PREFACE, frame
 
 EVERY_CONNECTION = 5_200
 """Of each of two attackers: together a few more than GRPC_MAX_CONNECTIONS."""

@@ -11,9 +11,18 @@ from struct import Struct
 from typing import cast
 
 import hpack
-from connection import DATA, HEADERS, PADDED, PING, RESET, SETTINGS, WINDOW_UPDATE, frame
 
 from attack.frames import ACK, CODES, END_STREAM, GOAWAY, HELLO, STATUSES, data, headers
+from ratelimit_service.commands.load.connection import (
+    DATA,
+    HEADERS,
+    PADDED,
+    PING,
+    RESET,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+)
 
 _HEAD = Struct(">HBBBL").unpack_from
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3}) ")

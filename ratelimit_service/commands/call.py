@@ -67,7 +67,7 @@ def command(
     The KEY=VALUE entries are a descriptor, in their order; a + between them begins another descriptor. Exits with 0
     when the request is allowed, 1 when it is over a limit, 3 when there is no response.
     """
-    _check_target(target)
+    check_target(target)
     cost = 1 if hits is None else hits
     asked = [Descriptor(each, -cost if refund else cost, hits, limit) for each in descriptors(entries)]
     request = as_message(domain, asked)
@@ -81,7 +81,8 @@ def command(
     sys.exit(OVER_LIMIT if response.overall_code == RateLimitResponse.OVER_LIMIT else 0)
 
 
-def _check_target(target: str) -> None:
+def check_target(target: str) -> None:
+    """Raise a usage error if this is not the address of a gRPC port."""
     scheme, slashes, _ = target.partition("://")
     if slashes and scheme != "unix":
         raise click.UsageError(f"{target} is a URL; write HOST:PORT of the gRPC port, such as localhost:8081")
