@@ -25,7 +25,7 @@ class Node:
 
     __slots__ = ("children", "fit", "key", "key_only", "matchers", "place", "priority", "rule", "wildcards")
 
-    def __init__(  # noqa: PLR0913 - what a descriptor says
+    def __init__(  # noqa: PLR0913 - the last four are of few nodes
         self,
         children: "Mapping[str, Node]",
         rule: Rule | None = None,

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.rules.address import parse_address
 from ratelimit_service.rules.book import Node
-from ratelimit_service.rules.matching import EXACT, FILE_ORDER, KEY_ALONE, Matchers, Rank
+from ratelimit_service.rules.matching import EXACT, FILE_ORDER, KEY_ALONE, Fit, Matchers, Rank
 from ratelimit_service.rules.rule import Place
 from ratelimit_service.rules.secret import Secrets
 
@@ -130,7 +130,7 @@ def _why(node: Node, value: str) -> str:
         return "fits"
     if fit.kind == "range" and not fit.negated:
         return f"fits: {fit.network_of(value)} contains it"
-    return f"fits: is {'none' if fit.negated else 'one'} of {fit.words}"
+    return f"fits: {_said(fit, not fit.negated)}"
 
 
 def _why_not(node: Node, value: str) -> str:
@@ -138,8 +138,16 @@ def _why_not(node: Node, value: str) -> str:
     if fit is None:
         return "does not fit"
     network = fit.network_of(value)
-    if network is not None and not fit.negated:
-        return f"not taken: {network} contains it, and so does a longer prefix"
+    if network is not None:
+        contains = f"{network} contains it"
+        return f"does not fit: {contains}" if fit.negated else f"not taken: {contains}, and so does a longer prefix"
     if fit.kind == "range" and parse_address(value) is None:
         return "does not fit: is no address"
-    return f"does not fit: is {'one' if fit.negated else 'none'} of {fit.words}"
+    return f"does not fit: {_said(fit, fit.negated)}"
+
+
+def _said(fit: Fit, matches: bool) -> str:
+    """That a value matches what it is compared with, or does not."""
+    if fit.kind == "pattern":
+        return f"{'matches' if matches else 'does not match'} {fit.words}"
+    return f"is {'one' if matches else 'none'} of {fit.words}" if fit.kind == "list" else f"is in none of {fit.words}"

@@ -1,24 +1,29 @@
-"""What a descriptor compares values with, from its options: `values`, `cidr`, `regex`, `not`, and `group`.
+"""What a descriptor compares values with, from its options: `values`, `cidr`, `not`; and `group`.
 
 Each such descriptor has a name, which its metrics have and the keys of its counters if all values share one. It is
 `label`, or else made of what stands in the file: `method_values(GET,POST)`, `ip_not_cidr(10.0.0.0/8)`. The start and a
 digest stand in for a long list, so that a name is never long, and two lists never have the same.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.rules.address import Network, grouped_by, parse_address, parse_network
 from ratelimit_service.rules.document import Scalar, YamlMap
-from ratelimit_service.rules.matching import Fit, Table
+from ratelimit_service.rules.matching import Fit, Ranges, Table, Wildcards
 from ratelimit_service.rules.options import MapType, given, read_options
 from ratelimit_service.rules.report import Report, quoted
 from ratelimit_service.rules.rule import Place, plural
 from ratelimit_service.rules.secret import DIGEST, HashValue
 
 COMPARED: Final = ("value", "values", "cidr")
-"""The options that say what values are compared with. A descriptor has one of them, or none."""
+"""The options that say what values are compared with. A descriptor has one of them, or none; `not` inverts each."""
+
+MAX_TESTS: Final = 100
+"""Descriptors of one key at a level that no look-up finds: with `not`, each must be tried in turn."""
 
 MAX_LIST_BYTES: Final = 8 * 2**20
 """Of all values of a list."""
@@ -51,6 +56,7 @@ class Siblings:
     def __init__(self) -> None:
         self._networks: dict[object, _Places] = {}
         self._contents: dict[object, Place] = {}
+        self._counts = Counter[object]()
 
     def networks(self, level: object) -> _Places:
         """The places of the networks at that level."""
@@ -59,6 +65,11 @@ class Siblings:
     def add(self, content: object, place: Place) -> Place:
         """Add a descriptor; returns the place of the first one that compares values with the same."""
         return self._contents.setdefault(content, place)
+
+    def count(self, level: object) -> int:
+        """Count a descriptor that needs a test of its own; returns how many the level has."""
+        self._counts[level] += 1
+        return self._counts[level]
 
     def free(self) -> None:
         """Forget everything, piece by piece."""
@@ -88,42 +99,89 @@ def read_fit(
 
     With `hash_value` the values of its key are secret.
     """
-    compared = [option for option in COMPARED if given(item, option)]
+    compared = [option for option in COMPARED if given(item, option) and values.get(option) != ""]
     if len(compared) > 1:
         _report_second(item, compared, report)
         return ReadFit()
     option = compared[0] if compared else ""
-    exact = option == "value" and "*" not in values.get(option, "*")
-    group = _read_group(item, values, report) if "group" in values and not exact else None
-    if exact and "group" in values:
-        report.add(item.fields["group"].key, "group has no meaning for a single value, which has a single counter")
-    if option in ("", "value"):
+    negated = bool(values.get("not"))
+    if negated and not option:
+        report.add(item.fields["not"].key, f"not has nothing to invert; write {_one_of(COMPARED, 'or')} beside it")
+    group = _read_group(item, values, report) if "group" in values else None
+    if not option or (option == "value" and not negated):
         if "label" in values:
-            report.add(item.fields["label"].key, "label has no meaning without values or cidr")
+            words = _one_of([*COMPARED[1:], "not"], "or")
+            report.add(item.fields["label"].key, f"label has no meaning without {words}")
+        if group is not None and "*" not in values.get(option, "*"):
+            report.add(item.fields["group"].key, "group has no meaning for a single value, which has a single counter")
         return ReadFit(counted_as=group, is_address=group is not None)
     key: str = values.get("key", "")
     if option not in values or not key:
         return ReadFit()  # malformed, which is reported
     if "*" in key:
         report.add(item.fields["key"].value, f"a key with a * in it cannot have {option}, which is for one key")
+    # The same network as in a descriptor that is negated is no mistake.
+    networks = {} if negated else siblings.networks((level, key, values.get("priority", 0)))
+    fit, content, has_addresses = _read(option, item, values, networks, report, hash_value)
+    if negated:
+        fit, content = _negated(fit), f"not_{content}"
     at = item.fields["key"].key
+    if fit.is_tested and siblings.count((level, key)) == MAX_TESTS + 1:
+        report.add(
+            at, f"this level has more than {MAX_TESTS} descriptors of this key with not, which are tried in turn"
+        )
     place = Place(report.path, at.line, at.column)
-    if option == "values":
-        fit, content, has_addresses = _read_values(key, values[option], hash_value, report)
-    else:
-        networks = siblings.networks((level, key, values.get("priority", 0)))
-        fit, content, has_addresses = _read_networks(key, values[option], networks, report)
     first = siblings.add((level, key, content), place)
     if first is not place and "label" in values:  # without labels, their names are the same, which is reported
-        report.add(at, f"this descriptor matches the same {fit.words} as the one at {first}; join them")
+        report.add(at, f"this descriptor matches what the one at {first} does; join them")
+    is_address = group is not None or bool(fit.networks)
     counted_as = group or (grouped_by(32, 128) if has_addresses else None)
-    return ReadFit(fit, values.get("label", content), group is not None or bool(fit.networks), counted_as)
+    return ReadFit(fit, values.get("label", content), is_address, counted_as)
+
+
+def _read(
+    option: str,
+    item: YamlMap,
+    values: Mapping[str, Any],
+    networks: _Places,
+    report: Report,
+    hash_value: HashValue | None,
+) -> _Read:
+    """What the option compares values with."""
+    key, value = values["key"], values[option]
+    match option, item.fields[option].value:
+        case "cidr", _:
+            return _read_networks(key, value, networks, report)
+        case "value", Scalar() as scalar if "*" not in value:
+            return _read_values(key, [scalar], hash_value, report)
+        case "value", _:
+            fit = Fit(key, "pattern", quoted(value), search=Wildcards([(value, True)]).find)
+            return _Read(fit, f"value({value})", False)
+        case _:
+            return _read_values(key, value, hash_value, report)
+
+
+def _negated(fit: Fit) -> Fit:
+    """The fit for all other values."""
+    ranges = Ranges((network, True) for network in fit.networks)
+
+    def is_inside(value: str) -> object:
+        address = parse_address(value)
+        return address is not None and ranges.find(address)
+
+    return replace(fit, negated=True, search=is_inside if fit.networks else fit.search)
+
+
+def _one_of(options: Sequence[str], word: str) -> str:
+    """`a, b or c`."""
+    *first, last = options
+    return f"{', '.join(first)} {word} {last}"
 
 
 def _report_second(item: YamlMap, compared: Sequence[str], report: Report) -> None:
     keys = sorted((item.fields[option].key for option in compared), key=lambda key: (key.line, key.column))
     first, second, *_ = [key.text for key in keys]
-    report.add(keys[1], f"{second} contradicts {first}: a descriptor has one of {', '.join(COMPARED)}")
+    report.add(keys[1], f"{second} contradicts {first}: a descriptor has one of {_one_of(COMPARED, 'and')}")
 
 
 def _read_values(key: str, items: Sequence[Scalar], hash_value: HashValue | None, report: Report) -> _Read:

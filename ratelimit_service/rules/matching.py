@@ -13,7 +13,7 @@ from heapq import merge
 from itertools import islice
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from ratelimit_service.rules.address import Network, parse_address
+from ratelimit_service.rules.address import Network, address_text, parse_address
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -156,7 +156,7 @@ class Fit:
 
     key: str
     kind: str
-    """`list`, `range`, `pattern` or `regex`."""
+    """`list`, `range`, or `pattern` of one that is negated."""
     words: str
     """What the value is compared with, such as `2 networks`."""
     negated: bool = False
@@ -168,12 +168,12 @@ class Fit:
     networks: tuple[Network, ...] = ()
     """Of a range."""
     search: Callable[[str], object] = lambda _: None
-    """Of a negated range, a pattern and a regex; the result is true if the value matches."""
+    """Of a negated range and a pattern; the result is true if the value matches."""
 
     @property
-    def linear(self) -> bool:
+    def is_tested(self) -> bool:
         """Whether it needs a test of its own, because no look-up can find it."""
-        return self.negated or self.kind == "regex"
+        return self.negated
 
     def fits(self, value: str) -> bool:
         """Whether it fits the value; for those that need a test of their own."""
@@ -182,6 +182,14 @@ class Fit:
         else:
             found = self.search(value)
         return bool(found) is not self.negated
+
+    def samples(self) -> Iterator[str]:
+        """The values of a list; of networks the addresses where one begins, and where one has ended; a few others."""
+        if self.values is not None:
+            yield from (entry if isinstance(entry, str) else address_text(entry) for entry in self.values)
+        for network in self.networks:
+            yield from (address_text(network.low), address_text(network.end))
+        yield from _OTHERS
 
     def network_of(self, value: str) -> Network | None:
         """The longest of its networks that contains the value. It tests each of them: for explanations."""
@@ -196,6 +204,9 @@ class Fit:
         yield from self.networks
         if self.values is not None:
             yield from self.values.parts()
+
+
+_OTHERS: Final = ("other", "1", "", "192.0.2.1", "2001:db8::1")
 
 
 def _entry(value: str, hash_value: Callable[[str], str] | None) -> str | int:
@@ -226,7 +237,7 @@ class _OfKey(Generic[N]):
 
     def __init__(self, ranked: "list[_Ranked[N]]") -> None:
         fits = [(found, found.node.fit) for found in ranked if found.node.fit is not None]
-        looked_up = [(found, fit) for found, fit in fits if not fit.linear]
+        looked_up = [(found, fit) for found, fit in fits if not fit.is_tested]
         lists = [(found, fit.values) for found, fit in looked_up if fit.values is not None]
         self.values: Table[str | int, _Ranked[N]] = Table(sum(len(values) for _, values in lists))
         self._addresses = any(fit.networks for _, fit in looked_up)
@@ -242,7 +253,7 @@ class _OfKey(Generic[N]):
         """Values of a key are secret in all lists of it, or in none."""
         networks = [(network, found) for found, fit in looked_up for network in fit.networks]
         self.ranges = Ranges(networks, lambda new, old: new.rank[0] > old.rank[0]) if networks else None
-        self.tests = [(found, fit.fits) for found, fit in fits if fit.linear]
+        self.tests = [(found, fit.fits) for found, fit in fits if fit.is_tested]
 
     def find(self, value: str) -> "_Ranked[N] | None":
         """The best of those that fit the value."""

@@ -395,6 +395,13 @@ OPTIONS = (
         "Of several networks at a level with an address, the longest prefix wins.",
     ),
     Option(
+        "not",
+        (MapType.DESCRIPTOR,),
+        FLAG,
+        "Match the values that value, values or cidr beside it does not.",
+        False,
+    ),
+    Option(
         "group",
         (MapType.DESCRIPTOR,),
         map_of("group"),
@@ -696,7 +703,7 @@ OPTIONS = (
         "share_threshold",
         (MapType.DESCRIPTOR,),
         FLAG,
-        "All values that the descriptor matches by a `*`, values or cidr share one counter, instead of one each.",
+        "All values that the descriptor matches by a `*`, values, cidr or not share one counter, instead of one each.",
         False,
     ),
     Option(

@@ -296,10 +296,9 @@ class _Parser:
             if values.get("share_threshold"):
                 shared = found.label or value or key
                 if key and not several:
-                    self._report.add(
-                        item.fields["share_threshold"].key,
-                        f"share_threshold needs values, cidr or a value with a * in it, and this is {quoted(name)}",
-                    )
+                    needs = "values, cidr, not or a value with a * in it"
+                    message = f"share_threshold needs {needs}, and this is {quoted(name)}"
+                    self._report.add(item.fields["share_threshold"].key, message)
             if found.is_address:
                 address_keys.add(key)
             own_value = bool(values.get("value_to_metric")) and shared is None and (several or not value)

@@ -1,7 +1,8 @@
 """Entries that show between them all that two levels of descriptors, an old and a new one, do with an entry.
 
 For each descriptor of either level there is an entry that reaches it, if there is any. Where wildcards come, go or
-change places, there are also entries that two of them match: which one is first may have changed there.
+change places, there are also entries that two of them match: which one is first may have changed there. Of lists and
+networks, each value and each address where a network begins or has ended is tried.
 """
 
 from bisect import bisect_left
@@ -11,6 +12,7 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.errors import ComparisonError
 from ratelimit_service.rules.book import Domain, Node
+from ratelimit_service.rules.matching import Fit
 
 MAX_OVERLAPS: Final = 100_000
 """Pairs of wildcards of one level that are compared: a few seconds."""
@@ -52,6 +54,9 @@ def witnesses(old: ChildNodes | None, new: ChildNodes | None) -> Iterator[Witnes
     shown: set[int] = set()
     for level, other in ((old, new), (new, old)):
         for name, child in {} if level is None else level.children.items():
+            if level is not None and child.fit is not None:
+                yield from _around(level, other, name, child.key, child.fit)
+                continue
             if level is None or id(child) in shown or (entry := _reaching(level, other, name, child)) is None:
                 continue
             yield Witness(name, *entry)
@@ -78,6 +83,16 @@ def _reaching(level: ChildNodes, other: ChildNodes | None, name: str, child: Nod
 
 
 _SPECIFIC: Final = 3
+
+
+def _around(level: ChildNodes, other: ChildNodes | None, name: str, key: str, fit: Fit) -> Iterator[Witness]:
+    """An entry for each pair of an old and a new descriptor that the values or the networks lead to."""
+    pairs = set()
+    for value in fit.samples():
+        pair = id(level.child(key, value)), id(None if other is None else other.child(key, value))
+        if pair not in pairs:
+            pairs.add(pair)
+            yield Witness(name, key, value)
 
 
 def _specific(other: ChildNodes | None, name: str, entry: _Entry) -> int:
@@ -107,7 +122,7 @@ def _in_both(old: ChildNodes, new: ChildNodes, first: str, second: str) -> _Entr
 
 
 def _wildcards(level: ChildNodes) -> Sequence[str]:
-    return [name for name in level.children if "*" in name]
+    return [name for name, child in level.children.items() if child.is_wildcard(name)]
 
 
 def _overlaps(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, str]]:

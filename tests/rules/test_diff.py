@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.errors import ComparisonError
+from ratelimit_service.errors import ComparisonError, RulesError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.diff import RuleChange, compared, diff
 from ratelimit_service.rules.document import Source
@@ -265,3 +265,50 @@ def test_too_many_overlaps_are_an_error_and_no_wait() -> None:
 
     with pytest.raises(ComparisonError, match="more than 100,000 pairs of wildcards at one level"):
         diff(files(*many), files(*reversed(many)))
+
+
+VALUE_LISTS = st.lists(st.sampled_from(["x", "y", "10.0.0.1", "10.0.0.2"]), min_size=1, unique=True)
+NETWORKS = st.lists(st.sampled_from(["10.0.0.0/8", "10.0.0.0/31", "10.0.0.2/32", "0.0.0.0/0"]), min_size=1, unique=True)
+
+
+@st.composite
+def lists(draw: st.DrawFn) -> list[str]:
+    """Descriptors of lists and networks, and one for all other values."""
+    found = []
+    for number in range(draw(st.integers(1, 3))):
+        compared = draw(st.one_of(VALUE_LISTS.map("values: {}".format), NETWORKS.map("cidr: {}".format)))
+        requests, priority = draw(st.integers(1, 2)), draw(st.integers(0, 1))
+        options = f"label: l{number}, priority: {priority * number}, not: {str(draw(st.booleans())).lower()}"
+        found.append(f"key: k, {compared}, {options}, rate_limit: {{unit: day, requests_per_unit: {requests}}}")
+    return [*found, "key: k, rate_limit: {unit: day, requests_per_unit: 3}"]
+
+
+ADDRESSES = [
+    "x",
+    "y",
+    "z",
+    "10.0.0.0",
+    "10.0.0.1",
+    "10.0.0.2",
+    "10.0.0.3",
+    "10.9.9.9",
+    "9.9.9.9",
+    "11.0.0.0",
+    "::1",
+    "::",
+]
+
+
+@given(lists(), lists())
+def test_every_value_that_leaves_or_enters_a_list_or_a_network_is_of_a_change(old: list[str], new: list[str]) -> None:
+    try:
+        old_book, new_book = files(*old), files(*new)
+    except RulesError:
+        return
+    found = {(change.old, change.new) for change in diff(old_book, new_book)}
+
+    for value in ADDRESSES:
+        entries = (("k", value),)
+        rules = old_book.match("d", entries), new_book.match("d", entries)
+        if compared("d", (), entries, *rules) is not None:
+            assert rules in found

@@ -125,6 +125,70 @@ def test_an_address_in_a_list_matches_however_it_is_written(value: str) -> None:
     assert counted_entries(rule, (("ip", value),)) == (("ip", "2001:db8::1"),)
 
 
+NEGATED = book(level(
+    "key: a, not: true, value: ada",
+    "key: b, not: true, value: a*",
+    "key: c, not: true, values: [x, 10.0.0.1]",
+    "key: d, not: true, cidr: [10.0.0.0/8, '::/0']",
+    "key: d, cidr: 10.1.0.0/16",
+    "key: d, not: true, cidr: 10.1.0.0/16, label: far, priority: -1",
+    "key: e, not: true, cidr: 0.0.0.0/0",
+    "key: f, not: false, values: [x]",
+))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name"),
+    [
+        ("a", "ada", None),
+        ("a", "", "a_not_values(ada)"),
+        ("a", "adam", "a_not_values(ada)"),
+        ("b", "adam", None),
+        ("b", "a", None),
+        ("b", "", "b_not_value(a*)"),
+        ("c", "x", None),
+        ("c", "::ffff:10.0.0.1", None),
+        ("c", "10.0.0.2", "c_not_values(x,10.0.0.1)"),
+        ("d", "10.1.2.3", "d_cidr(10.1.0.0/16)"),
+        ("d", "10.2.2.3", "d_far"),
+        ("d", "11.2.2.3", "d_not_cidr(10.0.0.0/8,::/0)"),
+        ("d", "::1", "d_far"),
+        ("d", "unknown", "d_not_cidr(10.0.0.0/8,::/0)"),  # what is no address is in no network
+        ("e", "1.2.3.4", None),
+        ("e", "::1", "e_not_cidr(0.0.0.0/0)"),
+        ("f", "x", "f_values(x)"),
+        ("f", "y", None),
+    ],
+)
+def test_not_matches_all_other_values(key: str, value: str, name: str | None) -> None:
+    assert matched(NEGATED, key, value) == name
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reasons"),
+    [
+        ("a", "x", ["fits: is none of 1 value"]),
+        ("a", "ada", ["does not fit: is one of 1 value"]),
+        ("b", "x", ['fits: does not match "a*"']),
+        ("b", "ada", ['does not fit: matches "a*"']),
+        ("c", "x", ["does not fit: is one of 2 values"]),
+        ("e", "x", ["fits: is in none of 1 network"]),
+        ("e", "10.1.1.1", ["does not fit: 0.0.0.0/0 contains it"]),
+    ],
+)
+def test_what_is_inverted_has_its_reason(key: str, value: str, reasons: list[str]) -> None:
+    assert [reason for kind, _, _, reason in why(NEGATED, key, value) if kind == "not"] == reasons
+
+
+def test_the_descriptors_that_are_tried_in_turn_have_a_bound() -> None:
+    some = [f"key: k, not: true, value: v{number}" for number in range(100)]
+
+    book(level(*some, "key: l, not: true, value: x"))
+    assert problems(*some, "key: k, not: true, value: x", "key: k, not: true, value: y") == [
+        "1.yaml:103:4: this level has more than 100 descriptors of this key with not, which are tried in turn"
+    ]
+
+
 PRIORITIES = book(level(
     "key: ip",
     "key: ip, value: 10.0.0.1",
@@ -272,14 +336,14 @@ def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() ->
             '1.yaml:3:21: "a*": values are compared as they are, with no *; write it as the value of a descriptor',
         ]),
         (["key: k, value: a, values: [b]"], [
-            "1.yaml:3:22: values contradicts value: a descriptor has one of value, values, cidr",
+            "1.yaml:3:22: values contradicts value: a descriptor has one of value, values and cidr",
         ]),
         (["key: k, cidr: 10.0.0.0/8, values: [b]"], [
-            "1.yaml:3:30: values contradicts cidr: a descriptor has one of value, values, cidr",
+            "1.yaml:3:30: values contradicts cidr: a descriptor has one of value, values and cidr",
         ]),
         (["key: k*, values: [b]"], ["1.yaml:3:9: a key with a * in it cannot have values, which is for one key"]),
-        (["key: k, label: x"], ["1.yaml:3:12: label has no meaning without values or cidr"]),
-        (["key: k, value: x, label: x"], ["1.yaml:3:22: label has no meaning without values or cidr"]),
+        (["key: k, label: x"], ["1.yaml:3:12: label has no meaning without values, cidr or not"]),
+        (["key: k, value: x, label: x"], ["1.yaml:3:22: label has no meaning without values, cidr or not"]),
         (["key: k, cidr: 10.0.0.0/33"], [
             '1.yaml:3:18: "10.0.0.0/33" is no network, such as 10.0.0.0/8 or 2001:db8::/32',
         ]),
@@ -295,13 +359,26 @@ def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() ->
             '1.yaml:4:4: descriptor "k_values(a)" is given twice at this level, first at 1.yaml:3:4; join them',
         ]),
         (["key: k, values: [a], label: one", "key: k, values: [a], label: two, priority: 1"], [
-            "1.yaml:4:4: this descriptor matches the same 1 value as the one at 1.yaml:3:4; join them",
+            "1.yaml:4:4: this descriptor matches what the one at 1.yaml:3:4 does; join them",
         ]),
         (["key: k, values: [a], label: x", "key: k, values: [b], label: x"], [
             '1.yaml:4:4: descriptor "k_x" is given twice at this level, first at 1.yaml:3:4; join them',
         ]),
         (["key: k, values: [a], label: x", "key: k, value: x"], [
             '1.yaml:4:4: descriptor "k_x" is given twice at this level, first at 1.yaml:3:4; join them',
+        ]),
+        (["key: k, not: true"], ["1.yaml:3:12: not has nothing to invert; write value, values or cidr beside it"]),
+        (["key: k, not: true, value: ''"], [
+            "1.yaml:3:12: not has nothing to invert; write value, values or cidr beside it",
+        ]),
+        (["key: k*, not: true, value: x"], [
+            "1.yaml:3:9: a key with a * in it cannot have value, which is for one key",
+        ]),
+        (["key: k, not: true, value: x", "key: k, not: true, values: [x]"], [
+            '1.yaml:4:4: descriptor "k_not_values(x)" is given twice at this level, first at 1.yaml:3:4; join them',
+        ]),
+        (["key: k, not: true, cidr: ['::1', '::1/128']"], [
+            "1.yaml:3:37: network ::1/128 is given twice at this level, first at 1.yaml:3:30; take one of them away",
         ]),
         (["key: k, priority: high"], [
             '1.yaml:3:22: priority must be a whole number from -1000000 to 1000000, not the text "high"',
@@ -451,6 +528,8 @@ COMPARED: st.SearchStrategy[dict[str, Any]] = st.one_of(
 @st.composite
 def descriptors(draw: st.DrawFn, *, priorities: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"key": draw(st.sampled_from(["k", "k", "k", "l", "k_a"])), **draw(COMPARED)}
+    if len(found) > 1 and draw(st.integers(0, 3)) == 0:
+        found["not"] = True
     return {**found, "priority": draw(st.integers(0, 2))} if priorities else found
 
 
@@ -494,6 +573,15 @@ def wild(pattern: str, text: str) -> bool:
     )
 
 
+def matches(each: Mapping[str, Any], value: str) -> bool:
+    """Whether what would be inverted matches the value."""
+    if "cidr" in each:
+        return fitting_prefix(each, value) >= 0
+    if "values" in each:
+        return canonical(value) in [canonical(one) for one in each["values"]]
+    return wild(each["value"], value) if "*" in each["value"] else canonical(each["value"]) == canonical(value)
+
+
 def naive(some: Sequence[Mapping[str, Any]], key: str, value: str) -> int | None:
     """The index of the descriptor that the entry matches, by the sentence in docs/rules.md."""
     fitting: list[tuple[int, int, int]] = []
@@ -501,14 +589,20 @@ def naive(some: Sequence[Mapping[str, Any]], key: str, value: str) -> int | None
         own, order = each["key"], -each.get("priority", 0)
         name = f"{own}_{each['value']}" if each.get("value") else own
         text = f"{key}_{value}"
-        if "values" in each:
+        if each.get("not"):
+            if own == key and not matches(each, value):
+                fitting.append((order, 1, index))
+        elif "values" in each:
             if own == key and canonical(value) in [canonical(one) for one in each["values"]]:
                 fitting.append((order, 1, index))
         elif "cidr" in each:
             others = [
                 fitting_prefix(other, value)
                 for other in some
-                if "cidr" in other and other["key"] == key and other.get("priority", 0) == -order
+                if "cidr" in other
+                and other["key"] == key
+                and other.get("priority", 0) == -order
+                and not other.get("not")
             ]
             if own == key and 0 <= fitting_prefix(each, value) == max(others):
                 fitting.append((order, 1, index))

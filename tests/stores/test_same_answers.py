@@ -43,6 +43,8 @@ FITS: Sequence[Mapping[str, Any]] = [
     {"group": {"ipv4": 24, "ipv6": 64}},
     *({"value": value} for value in ("ada", "ad*", "*")),
     {"values": ["ada", "z|", "2001:db8::1"]},
+    {"values": ["ada", "z|", "2001:db8::1"], "not": True},
+    {"value": "ad*", "not": True},
     {"cidr": ["10.0.0.0/8", "2001:db8::/32"], "priority": 1},
     {"cidr": "2001:db8::/32", "group": {"ipv6": 64}, "label": "v6"},
 ]
@@ -88,7 +90,7 @@ def some_descriptors(random: Random, deeper: bool) -> list[dict[str, Any]]:
         for flag in ("shadow_mode", "quota_mode", "detailed_metric"):
             descriptor[flag] = random.random() < 0.2
         sharing = "group" not in descriptor and (
-            "*" in descriptor.get("value", "") or {"values", "cidr"} & descriptor.keys()
+            "*" in descriptor.get("value", "") or {"values", "cidr", "not"} & descriptor.keys()
         )
         descriptor["share_threshold"] = bool(sharing) and random.random() < 0.5
         descriptor["charge"] = random.choice([None, "each", "together"])
