@@ -103,7 +103,7 @@ class Listing:
         self.total += 1
         if not counter.descriptor:
             self.digests += 1
-        elif counter.rule is None:
+        elif counter.rule is None and not counter.ambiguous:
             self.without_rule += 1
         row = Row(content.fullness, content.used or 0, -self.total, counter, content)
         if len(self.rows) < self.most:
@@ -404,7 +404,7 @@ def _cells(counter: Counter, content: Content) -> tuple[str, ...]:
     if rule is not None:
         name = ".".join(rule.path)
     else:
-        name = "(sent with requests?)" if counter.may_be_sent else "(none)"
+        name = "(one of several)" if counter.ambiguous else "(sent with requests?)" if counter.may_be_sent else "(none)"
     return (
         used if rule is None else f"{used} of {limit.burst or limit.requests:,}",
         "?" if content.remaining is None else f"{content.remaining:,}",

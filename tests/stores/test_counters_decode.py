@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries, Rule, counted_entries, counter_key
+from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.counters_decode import Counter, OwnKeyParser, UpstreamKeyParser
 from ratelimit_service.stores.redis.keys import cluster_key, plain_key
@@ -258,3 +259,74 @@ def test_what_upstream_would_not_charge_now_is_left_alone(key: str) -> None:
     name = key.format(second=second, off=second + 1, past=second - 60, future=second + 120)
 
     assert upstream_parse(SHOP, "shop")(name) is None
+
+
+HASH = HashValue("0123456789abcdef0123456789abcdef", keep_digests=True)
+SECRET = book(
+    """
+    domain: shop
+    descriptors:
+      - key: api_key
+        hash_values: true
+        rate_limit: {unit: minute, requests_per_unit: 1}
+        descriptors:
+          - key: path
+            rate_limit: {unit: minute, requests_per_unit: 2}
+      - key: api_key
+        value: paid
+        hash_values: true
+        rate_limit: {unit: minute, requests_per_unit: 3}
+      - key: api_key
+        value: hour_*
+        rate_limit: {unit: hour, requests_per_unit: 4}
+      - key: api_key
+        value: minute_*
+        rate_limit: {unit: minute, requests_per_unit: 5}
+        descriptors:
+          - key: verb
+            rate_limit: {unit: minute, requests_per_unit: 6}
+      - key: api_key
+        value: shared_*
+        share_threshold: true
+        rate_limit: {unit: minute, requests_per_unit: 7}
+    """,
+    hash_value=HASH,
+)
+
+
+@pytest.mark.parametrize(
+    ("entries", "requests", "ambiguous"),
+    [
+        ((("api_key", "x"), ("path", "/")), 2, False),
+        ((("api_key", "paid"),), 3, False),
+        ((("api_key", "hour_x"),), 4, False),
+        ((("api_key", "minute_x"), ("verb", "GET")), 6, False),
+        ((("api_key", "shared_x"),), 7, False),
+        # A digest does not tell whether the value begins with `minute_`.
+        ((("api_key", "x"),), 0, True),
+        ((("api_key", "minute_x"),), 0, True),
+    ],
+)
+def test_a_digest_of_a_secret_value_tells_the_rule_where_only_one_has_such_names(
+    entries: Entries, requests: int, ambiguous: bool
+) -> None:
+    rule = SECRET.match("shop", entries)
+    assert rule is not None
+    counted = counted_entries(rule, entries)
+
+    counter = parser(SECRET, "shop").parse(f"rl2|{counter_key(rule, counted)}".encode(), NOW)
+
+    assert counter is not None
+    assert (counter.limit.requests, counter.ambiguous, counter.may_be_sent) == (requests, ambiguous, False)
+    assert (counter.rule is None) is ambiguous
+
+
+def test_upstreams_name_with_a_digest_tells_the_rule() -> None:
+    for value, rule in (("paid", 3), ("x", 1), ("shared_x", 7)):
+        matched = SECRET.match("shop", (("api_key", value),))
+        assert matched is not None
+        counted = counted_entries(matched, (("api_key", value),))
+        hit = Hit(matched, counter_key(matched, counted), 1, tally=Tally(), quota=False)
+        counter = upstream_parse(SECRET, "shop")(UpstreamScript("", 0, Clock(NOW)).key(hit))
+        assert counter is not None
+        assert counter.limit.requests == rule

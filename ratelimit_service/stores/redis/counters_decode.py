@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from ratelimit_service.algorithms import NAMES, State, expiry, open_algorithm, sliding_window, token_bucket
 from ratelimit_service.model import Limit, Unit
-from ratelimit_service.rules.book import Node, RuleBook
+from ratelimit_service.rules.book import Domain, Node, RuleBook
 from ratelimit_service.rules.rule import Rule, counter_key
 from ratelimit_service.stores.redis.keys import VERSION, cluster_counter, plain_counter
 from ratelimit_service.system.clock import SECOND
@@ -40,11 +40,18 @@ class Counter(NamedTuple):
     """The rule's. Without a rule it has the window, which stands in the key, and 0 requests."""
     end: int = 0
     """The end of the window; only of upstream's counters."""
+    ambiguous: bool = False
+    """Several present rules may charge it: the digest of a secret value does not tell which pattern the value fits."""
 
     @property
     def may_be_sent(self) -> bool:
         """No present rule charges the counter, and a limit sent with requests would have this key."""
-        return self.rule is None and self.algorithm == "fixed_window" and not self.limit.first_request
+        return (
+            self.rule is None
+            and not self.ambiguous
+            and self.algorithm == "fixed_window"
+            and not self.limit.first_request
+        )
 
 
 class OwnKeyParser:
@@ -69,6 +76,7 @@ class OwnKeyParser:
         self._start = Rule(domain, (), None, open_algorithm("fixed_window")).key_prefix
         self._read = (cluster_counter if clustered else plain_counter)(prefix)
         self._is_charged = is_charged
+        self._by_text: dict[tuple[int, str], Sequence[Node]] = {}
         # Where a hash tag may stand before the domain, keys of other domains match too: `parse` leaves them out.
         tag = "*" if clustered else ""
         self.pattern = f"{escaped(prefix + VERSION)}{tag}{escaped(self._start)}|*{escaped(ending)}"
@@ -89,24 +97,56 @@ class OwnKeyParser:
         if len(entries) < len(parsed):
             return Counter(key, self._domain, "", None, algorithm, limit)
         words = " ".join(f"{entry.key}={entry.value}" for entry in entries)
-        rule = self._rule(entries, name)
-        if rule is None or rule.limit is None:
-            return Counter(key, self._domain, words, None, algorithm, limit)
+        rules = self._rules(entries, name)
+        if len(rules) != 1 or (rule := rules[0]).limit is None:
+            return Counter(key, self._domain, words, None, algorithm, limit, ambiguous=len(rules) > 1)
         return Counter(key, self._domain, words, rule, algorithm, rule.limit)
 
-    def _rule(self, entries: "Sequence[_Entry]", name: str) -> Rule | None:
-        """The rule that gives these entries this counter's key."""
+    def _rules(self, entries: "Sequence[_Entry]", name: str) -> list[Rule]:
+        """The rules that give these entries this counter's key: several only where values are secret."""
         root = self._book.domains.get(self._domain)
-        node: Node | None = root
-        for key, value, level in entries:
-            if root is not None and node is not None:
-                node = node.child(key, value, root.secrets) if level is None else node.children.get(level)
-        first = None if node is None else node.rule
+        if root is None:
+            return []
+        nodes: list[Node] = [root]
+        for entry in entries:
+            nodes = [child for node in nodes for child in self._children(root, node, entry)]
         counted = tuple((entry.key, entry.value) for entry in entries)
-        for rule in () if first is None else (first, *first.beside):
-            if rule.limit is not None and counter_key(rule, counted) == name and self._is_charged(rule):
-                return rule
-        return None
+        return [
+            rule
+            for first in [node.rule for node in nodes if node.rule is not None]
+            for rule in (first, *first.beside)
+            if rule.limit is not None and counter_key(rule, counted) == name and self._is_charged(rule)
+        ]
+
+    def _children(self, root: Domain, node: Node, entry: "_Entry") -> Iterator[Node]:
+        """The nodes that the entry may match; several only if a digest stands in place of its value."""
+        if entry.level is not None:
+            if (child := node.children.get(entry.level)) is not None:
+                yield child
+            return
+        lookup = root.lookups.get(entry.key)
+        key, value = (lookup.entry(entry.value) if lookup is not None else None) or (entry.key, entry.value)
+        found = node.child(key, value, root.secrets)
+        if found is not None:
+            yield found
+            if found is node.children.get(root.secrets.exact_name(key, value)) or _has_digests(found):
+                return
+        if key in root.secrets.keys:
+            yield from (child for child in self._comparing_text(node, key) if child is not found)
+
+    def _comparing_text(self, node: Node, key: str) -> Sequence[Node]:
+        """The children that compare the values of the key as text, and so match no digest."""
+        found = self._by_text.get((id(node), key))
+        if found is None:
+            children = (child for name, child in node.children.items() if child.fit or child.is_wildcard(name))
+            found = [child for child in children if child.key == key and not _has_digests(child)]
+            self._by_text[id(node), key] = found
+        return found
+
+
+def _has_digests(node: Node) -> bool:
+    """Whether its descriptor compares digests, if values are secret."""
+    return node.fit is not None and node.fit.kind == "list"
 
 
 class _Entry(NamedTuple):
