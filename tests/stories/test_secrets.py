@@ -55,7 +55,10 @@ ENVIRON: Final[Mapping[str, str]] = {
     "LOG_LEVEL": "debug",
     "HASH_KEY": KEY,
     "RESPONSE_DYNAMIC_METADATA": "true",
-    "LIMIT_RESPONSE_HEADERS_ENABLED": "true",
+    "RESPONSE_HEADERS": "x_ratelimit,ietf",
+    "RESPONSE_RETRY_AFTER": "true",
+    "RESPONSE_PROBLEM_BODY": "true",
+    "RESPONSE_RULE_METADATA": "true",
     "REQUEST_MAX_DESCRIPTORS": "5",
     "REQUEST_MAX_VALUE_LENGTH": "2000",
     "STORE_DEADLINE": "30s",
@@ -185,6 +188,10 @@ def commands(service: Service, environ: Mapping[str, str], found: Found) -> None
     found["explain"] += run("explain", "shop", f"api_key={PLAIN}", "--limit", "3/year")
     found["explain --at"] = run("explain", "shop", *asked, "--at", f"127.0.0.1:{service.debug_port}")
     found["check"] = run("check")
+    old = service.rules.parent / "old"
+    old.mkdir()
+    (old / "rules.yaml").write_text(RULES.replace("HASHED", "hash_values: true,").replace("2}", "1}"))
+    found["diff"] = run("diff", str(old), str(service.rules)) + run("diff", str(old), str(service.rules), "--json")
     if "REDIS_URL" not in environ:
         return
     found["counters"] = run("counters", "shop") + run("counters", "shop", "--json")
@@ -247,7 +254,18 @@ def story(folder: Path, rules: str, store: str) -> Found:
     return found
 
 
-ALWAYS: Final = {"gRPC", "/json", "/explain", "/metrics", "/rlconfig", "/stats", "/status", "explain", "explain --at"}
+ALWAYS: Final = {
+    "gRPC",
+    "/json",
+    "/explain",
+    "/metrics",
+    "/rlconfig",
+    "/stats",
+    "/status",
+    "explain",
+    "explain --at",
+    "diff",
+}
 ALWAYS_FOUND: Final = ALWAYS | {"bad rules", "log"}
 FOUND_WITH_REDIS: Final = ALWAYS_FOUND | {"MONITOR", "Redis", "counters", "by value"}
 
@@ -275,3 +293,55 @@ def test_without_the_option_it_would_be_found_everywhere(tmp_path: Path, store: 
     found = story(tmp_path / "story", RULES.replace("HASHED", ""), store)
 
     assert places(found) - {"by digest"} == (ALWAYS_FOUND if store == "memory" else FOUND_WITH_REDIS)
+
+
+TWO: Final = f"""\
+domain: shop
+descriptors:
+  - {{key: api_key, hash_values: true, {LIMIT}}}
+  - {{key: user, {LIMIT}}}
+"""
+
+
+def statuses(service: Service) -> tuple[int, int]:
+    """The HTTP statuses of a request with a secret value, and of one without."""
+    api_key, user = (
+        ask(service.http_port, "/json", method="POST", body=json.dumps(BODIES[1]).replace("api_key", key)).status
+        for key in ("api_key", "user")
+    )
+    return api_key, user
+
+
+def test_instances_with_one_key_share_counters_and_those_of_another_key_start_afresh(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    with start_redis(tmp_path / "redis") as redis:
+        environ = {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "30s"}
+        with start_service(tmp_path / "one", TWO, {**environ, "HASH_KEY": KEY}) as one:
+            assert [statuses(one), statuses(one), statuses(one)] == [(200, 200), (200, 200), (429, 429)]
+            with start_service(tmp_path / "two", TWO, {**environ, "HASH_KEY_FILE": str(tmp_path / "key")}) as two:
+                assert statuses(two) == (429, 429)
+        with start_service(tmp_path / "new", TWO, {**environ, "HASH_KEY": KEY[::-1]}) as new:
+            assert [statuses(new), statuses(new), statuses(new)] == [(200, 429), (200, 429), (429, 429)]
+
+
+def test_without_a_key_rules_with_secret_values_are_refused_when_redis_has_the_counters(tmp_path: Path) -> None:
+    rules = TWO.replace("hash_values: true, ", "")
+    with start_redis(tmp_path / "redis") as redis:
+        environ = {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "30s"}
+        with start_service(tmp_path / "one", TWO, environ, wait_until_healthy=False) as service:
+            service.wait_until(lambda: "rules not loaded" in service.log, "refuses the rules")
+            assert "hash_values needs a key that all instances share: set HASH_KEY or HASH_KEY_FILE" in service.log
+            assert not service.healthy
+            service.write_rules(rules)
+            service.wait_until(lambda: service.healthy, "has good rules")
+            service.write_rules(TWO)
+            service.wait_until(lambda: "the old rules stay" in service.log, "refuses the rules again")
+            assert statuses(service) == (200, 200)
+
+
+def test_without_a_key_counters_in_memory_survive_a_reload(tmp_path: Path) -> None:
+    with start_service(tmp_path / "one", TWO) as service:
+        assert [statuses(service), statuses(service)] == [(200, 200), (200, 200)]
+        service.write_rules(TWO + "  - key: more\n")
+        service.wait_until(lambda: service.log.count("rules loaded") == 2, "loads the rules again")
+        assert statuses(service) == (429, 429)
