@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 
 MAX_REQUESTS = 2**32 - 1
@@ -53,7 +54,7 @@ class Limit:
     requests: int
     unit: Unit
     window: int
-    """Microseconds. The unit's own, or a multiple of it."""
+    """Microseconds. The unit's own, or a multiple of it; with a calendar about its length."""
     burst: int = 0
     """Capacity of a bucket; 0 for as many as `requests`."""
     parts: int = 10
@@ -64,6 +65,8 @@ class Limit:
     """A refused hit is charged too."""
     exceed: int = 0
     """How many above `requests` are let through, and counted as such."""
+    calendar: Calendar | None = None
+    """Windows of a calendar in place of equally long ones; only of a fixed window."""
 
 
 @dataclass(slots=True)

@@ -22,13 +22,13 @@ numbers. A twin is a Lua chunk that returns a table of functions; `stores/redis/
                                                value that is no state is nil too, and the next charge overwrites it
     save(key, state, limit, now)               write it with its expiry in one command, or delete the key when it is nil
 
-    ahead(limit)                  -> time      the longest time until a state's expiry, with a clock a window ahead too
+    ahead(limit, now)             -> time      the longest time until a state's expiry, with a clock a window ahead too
     settle(state, limit, now)     -> state     the same counts with an expiry no later than that; for a state that was
                                                charged by a server whose clock was ahead
 
 A state of integers only needs no `load` and no `save`. A limit comes as a table with the fields of `Limit`,
-booleans as 1 and 0. Functions that the twins share are at the head of `stores/redis/batch.lua`, such as `muldiv`,
-which is exact beyond 2^53.
+booleans as 1 and 0, a calendar as its `edges`. Functions that the twins share are at the head of
+`stores/redis/batch.lua`, such as `muldiv`, which is exact beyond 2^53.
 
 An algorithm whose room returns bit by bit, at times that follow from the reset, has `room_after(limit, reset_after)`:
 the microseconds until the next bit of room. Elsewhere room returns at the reset at the latest.

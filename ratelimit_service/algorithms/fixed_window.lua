@@ -3,8 +3,29 @@
 
 local CEILING = 2^52
 
-local function hit(state, limit, cost, now)
+-- The end of a window of a calendar. Of the clock of the service that has sent the edges, the first is the begin of the
+-- present window, and the others are the ends of this one and of the next two. So the clocks may differ by a window. A
+-- clock that is further behind takes all before the first edge as one window; after the last one, which it reaches when
+-- it is further ahead, windows are equally long.
+local function calendar_end(limit, now)
+  for _, edge in ipairs(limit.edges) do
+    if edge > now then
+      return edge
+    end
+  end
+  local last = limit.edges[#limit.edges]
+  return now - (now - last) % limit.window + limit.window
+end
+
+local function end_of(limit, now)
   local window = limit.window
+  if limit.edges then
+    return calendar_end(limit, now)
+  end
+  return limit.first_request == 1 and now + window or now - now % window + window
+end
+
+local function hit(state, limit, cost, now)
   local most = limit.requests + limit.exceed
   local first_request = limit.first_request == 1
   local before, ends, reset = 0, nil, nil
@@ -13,7 +34,7 @@ local function hit(state, limit, cost, now)
     reset = ends - now
   else
     state = nil
-    ends = first_request and now + window or now - now % window + window
+    ends = end_of(limit, now)
     reset = first_request and 0 or ends - now
   end
   local count = before + cost
@@ -39,13 +60,17 @@ local function hit(state, limit, cost, now)
   return state, 0, room, room, reset, retry
 end
 
-local function ahead(limit)
-  return 2 * limit.window
+-- The end of the next window, of the one whose end is the latest.
+local function latest(limit, now)
+  return end_of(limit, limit.first_request == 1 and now + limit.window or end_of(limit, now))
+end
+
+local function ahead(limit, now)
+  return limit.edges and latest(limit, now) - now or 2 * limit.window
 end
 
 local function settle(state, limit, now)
-  local window = limit.window
-  return {limit.first_request == 1 and now + 2 * window or now - now % window + 2 * window, state[2]}
+  return {latest(limit, now), state[2]}
 end
 
 return {hit = hit, ahead = ahead, settle = settle}

@@ -1,9 +1,9 @@
 """Fixed window: count the cost in each window, deny what exceeds the limit.
 
 Windows are aligned to the epoch in UTC, so a minute is a minute of the clock, and a week starts on Thursday. With
-`first_request`, a window starts with the first request after the previous one. By default a denied hit is charged too,
-as in envoyproxy/ratelimit: the count is the cost of all hits, not of those allowed. At the edge of two windows twice
-the limit can pass within one window's length.
+`first_request`, a window starts with the first request after the previous one; with `calendar`, windows are those of
+a calendar in a time zone. By default a denied hit is charged too, as in envoyproxy/ratelimit: the count is the cost of
+all hits, not of those allowed. At the edge of two windows twice the limit can pass within one window's length.
 
 State: the end of the window, and the count. Hot path.
 """
@@ -31,7 +31,10 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
     else:
         state, before = None, 0
         window = limit.window
-        end = now + window if limit.first_request else _end(now // window, window)
+        if limit.calendar is not None:
+            end = limit.calendar.edges(now)[1]
+        else:
+            end = now + window if limit.first_request else _end(now // window, window)
     count = before + cost
 
     if cost > 0:

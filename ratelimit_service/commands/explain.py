@@ -38,7 +38,7 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores.redis.counters_decode import Content, Counter, decode
-from ratelimit_service.system.clock import SECOND, duration_in_words
+from ratelimit_service.system.clock import SECOND, duration_in_words, system_clock
 
 UNKNOWN, FAILED = 1, 3
 """Exit codes: the domain does not exist; the service that `--at` names gave no explanation."""
@@ -111,7 +111,7 @@ def _explain_here(
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file)
     book = read_book(settings)
     explained = explain(book, Request(domain, asked))
-    found = explanation_as_json(explained)
+    found = explanation_as_json(explained, system_clock())
     if settings.backend_type is Backend.REDIS:
         found["store"] = uvloop.run(_add_states(settings, book, asked, explained, found))
     return found
@@ -272,6 +272,8 @@ def _candidate(candidate: Json) -> str:
 
 def _render_rule(rule: Json, problem: str) -> Iterator[str]:
     yield f"  limit    {rule['limit']}"
+    if window := rule.get("window"):
+        yield printable(f"  window   {window['begins']} to {window['ends']}, {window['zone']}")
     yield printable(f"  counter  {rule['counter'] or 'none'}")
     if rule.get("state"):
         yield f"  now      {_state_in_words(rule['state'])}"

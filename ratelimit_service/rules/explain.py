@@ -27,6 +27,7 @@ from ratelimit_service.rules.rule import (
     override_path,
     rule_in_words,
 )
+from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Path, Tally
 
@@ -177,17 +178,17 @@ def _after_replacing(explanation: DescriptorExplanation, replacing: Sequence[Rul
     return explanation._replace(matched=matched, outcome=outcome)
 
 
-def explanation_as_json(explained: RequestExplanation) -> dict[str, Any]:
+def explanation_as_json(explained: RequestExplanation, now: int) -> dict[str, Any]:
     """The explanation as JSON, for programs, and for the command that asks a running service."""
     return {
         "domain": explained.domain,
         "problem": explained.problem,
-        "descriptors": [_described(explanation) for explanation in explained.descriptors],
+        "descriptors": [_described(explanation, now) for explanation in explained.descriptors],
         "response": explained.response,
     }
 
 
-def _described(explanation: DescriptorExplanation) -> dict[str, Any]:
+def _described(explanation: DescriptorExplanation, now: int) -> dict[str, Any]:
     return {
         "entries": [{"key": key, "value": value} for key, value in explanation.entries],
         "steps": [
@@ -201,11 +202,11 @@ def _described(explanation: DescriptorExplanation) -> dict[str, Any]:
         ],
         "outcome": explanation.outcome,
         "hints": explanation.hints,
-        "rules": [_described_rule(matched) for matched in explanation.matched],
+        "rules": [_described_rule(matched, now) for matched in explanation.matched],
     }
 
 
-def _described_rule(matched: MatchedRule) -> dict[str, Any]:
+def _described_rule(matched: MatchedRule, now: int) -> dict[str, Any]:
     rule = matched.rule
     limit = rule.limit
     return {
@@ -215,6 +216,7 @@ def _described_rule(matched: MatchedRule) -> dict[str, Any]:
         "unit": limit.unit.name.lower() if limit else None,
         "unit_multiplier": limit.window // limit.unit.window if limit else None,
         "algorithm": rule.algorithm.name if limit else None,
+        "window": _described_window(limit.calendar, now) if limit and limit.calendar else None,
         "counter": matched.counter or None,
         "metric": ".".join(matched.metric),
         "name": rule.name or None,
@@ -225,6 +227,12 @@ def _described_rule(matched: MatchedRule) -> dict[str, Any]:
         "quota_mode": rule.quota,
         "override": rule.override,
     }
+
+
+def _described_window(calendar: Calendar, now: int) -> dict[str, str]:
+    """The present window, in the time of its zone."""
+    begin, end = calendar.edges(now)[:2]
+    return {"begins": calendar.local_text(begin), "ends": calendar.local_text(end), "zone": calendar.zone}
 
 
 def _placed(place: Place | None) -> str | None:

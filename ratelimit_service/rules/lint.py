@@ -192,7 +192,8 @@ class Calendars:
                 really = f"{words} {'are' if times > 1 else 'is'} {days} days, counted from 1970-01-01, in no calendar"
             case _:
                 return
-        message = f"{really}; if that is meant, write unit: {days} days, which counts the same"
+        true = f"; for the calendar's write calendar: {{unit: {unit.name.lower()}}}" if times == 1 else ""
+        message = f"{really}{true}; if that is meant, write unit: {days} days, which counts the same"
         self._found.setdefault(message, {}).setdefault(at.line, at)
 
     def warn(self, report: Report) -> None:

@@ -21,6 +21,7 @@ from ratelimit_service.rules.document import Scalar, YamlList, YamlMap, YamlNode
 from ratelimit_service.rules.report import Report, nearest, quoted, shortened
 from ratelimit_service.rules.response import HEADERS, MAX_JITTER, Jitter
 from ratelimit_service.rules.window import UNITS, Window, read_window
+from ratelimit_service.system import calendar
 
 
 class ValueType(NamedTuple):
@@ -111,6 +112,26 @@ def _read_jitter(node: YamlNode, key: str, report: Report) -> Jitter | None:
         return Jitter(most=window.microseconds)
     report.add(node, f'{key} must be a share up to 100% or a time up to 1 day, such as 10% or "5 seconds"')
     return None
+
+
+def _read_start(node: YamlNode, key: str, report: Report) -> str | None:
+    # As it is written: without quotes YAML takes 06:00 and 08 for numbers.
+    return node.text if isinstance(node, Scalar) else _read_text(node, key, report)
+
+
+def _read_zone(node: YamlNode, key: str, report: Report) -> str | None:
+    text = _read_text(node, key, report)
+    if text is not None:
+        try:
+            calendar.open_zone(text)
+        except ValueError:
+            names = calendar.zone_names()
+            known = {name.lower().rpartition("/")[2]: name for name in names} | {name.lower(): name for name in names}
+            near = nearest(text, known)
+            hint = f"did you mean {known[near]}?" if near else "names are such as Europe/Berlin"
+            report.add(node, f"{key} {quoted(text)} is no time zone; {hint}")
+            return None
+    return text
 
 
 def _hint(text: str, known: Iterable[str]) -> str:
@@ -274,6 +295,8 @@ UNIT = ValueType(
         ]
     },
 )
+START = ValueType(_read_start, {"type": ["string", "integer", "null"]})
+ZONE = ValueType(_read_zone, {"type": ["string", "null"]})
 JSON = ValueType(_read_json, {"type": ["object", "null"]})
 JITTER = ValueType(
     _read_jitter,
@@ -319,6 +342,7 @@ class MapType(StrEnum):
     LOOKUP = "in lookup"
     DESCRIPTOR = "in a descriptor"
     RATE_LIMIT = "in rate_limit"
+    CALENDAR = "in calendar"
     REPLACES = "in an entry of replaces"
     GROUP = "in group"
 
@@ -555,7 +579,7 @@ OPTIONS = (
         UNIT,
         'The length of the window, such as minute or "5 minutes". A month is 30 days and a year 365; fixed windows are '
         "counted from 1970-01-01 in UTC, so that days begin at midnight and weeks on Thursday. Required unless "
-        "unlimited, allow or deny.",
+        "unlimited, allow, deny or calendar.",
     ),
     Option(
         "unit_multiplier",
@@ -600,6 +624,42 @@ OPTIONS = (
         "When a window begins: calendar: aligned to 1970-01-01 in UTC; first_request: with the first request.",
         "calendar",
         algorithms=("fixed_window",),
+    ),
+    Option(
+        "calendar",
+        (MapType.RATE_LIMIT,),
+        map_of("calendar"),
+        "Windows of a calendar in place of unit: days, weeks, months, quarters or years of a time zone.",
+        algorithms=("fixed_window",),
+    ),
+    Option(
+        "unit",
+        (MapType.CALENDAR,),
+        choice(calendar.UNITS),
+        "The window: a day, week, month, quarter or year of the calendar. Required.",
+        missing="calendar has no unit; write one, such as unit: month",
+    ),
+    Option(
+        "start",
+        (MapType.CALENDAR,),
+        START,
+        'When a window begins: of a day the time, such as "06:00"; of a month the day, 1 to 31; of a quarter or a year '
+        'month and day, such as "04-06". A month without that day begins on its last one. Without it a day begins at '
+        "midnight, the others on the first.",
+    ),
+    Option(
+        "week",
+        (MapType.CALENDAR,),
+        choice(calendar.WEEKDAYS),
+        "The day on which a week begins.",
+        "monday",
+    ),
+    Option(
+        "zone",
+        (MapType.CALENDAR,),
+        ZONE,
+        "The time zone whose clocks say when a window begins, by its IANA name, such as Europe/Berlin.",
+        "UTC",
     ),
     Option(
         "count_refused",
@@ -802,7 +862,7 @@ def json_schema() -> dict[str, Any]:
     definitions["rate_limit"] |= {
         "if": {"anyOf": [{"properties": {key: {"const": True}}, "required": [key]} for key in WITHOUT_LIMIT]},
         "then": {"properties": {key: {"type": "null"} for key in LIMITING}},
-        "else": {"required": ["unit", "requests_per_unit"]},
+        "else": {"required": ["requests_per_unit"], "oneOf": [{"required": ["unit"]}, {"required": ["calendar"]}]},
     }
     return {"$schema": DIALECT, "title": "Rate-limit rules", **_object(MapType.FILE), "$defs": definitions}
 

@@ -14,6 +14,7 @@ from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
 from ratelimit_service.rules.book import Domain, Node, RuleBook
+from ratelimit_service.rules.calendar import read_calendar
 from ratelimit_service.rules.data_files import DataFiles, ReadData
 from ratelimit_service.rules.data_reads import read_data_file
 from ratelimit_service.rules.document import Position, Scalar, Source, YamlMap, free_nodes, kind_of, read_document
@@ -48,6 +49,7 @@ from ratelimit_service.rules.rule import (
 )
 from ratelimit_service.rules.secret import DIGEST, HashValue, Secrets
 from ratelimit_service.rules.window import Window
+from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.telemetry.tally import ByteBudget, Path, Tallies, Tally
 
 
@@ -368,7 +370,7 @@ class _Parser:
         options = read_options(block, MapType.RATE_LIMIT, self._report)
         algorithm, limit = read_limit(block, at, options, self._defaults, self._report)
         review_limit(block, options, self._report)
-        if limit is not None and algorithm.name == "fixed_window" and not limit.first_request:
+        if limit is not None and algorithm.name == "fixed_window" and not (limit.first_request or limit.calendar):
             self._calendars.add(limit, options["unit"].unit, block.fields["unit"].value)
         replaces = self._read_replaces(options.get("replaces", []), options.get("name", ""))
         path_suffix: Path = ()
@@ -407,16 +409,21 @@ class _Parser:
         )
 
     def _suffix_in_list(self, at: Positioned, algorithm: Algorithm, limit: Limit, before: Sequence[Rule]) -> Path:
-        """The name of a limit in its list: its window, and its algorithm if an earlier limit has the same window."""
-        path_suffix = f"per_{window_in_words(limit)}".replace(" ", "_")
-        for other in before:
-            if other.limit is not None and other.limit.window == limit.window:
-                if other.algorithm is algorithm:
-                    window = window_in_words(limit)
-                    message = f"a {algorithm.name} per {window} is given twice in rate_limits, first at {other.place}"
-                    self._report.add(at, message)
-                return (f"{path_suffix}_{algorithm.name}",)
-        return (path_suffix,)
+        """The name of a limit in its list: its window, and its algorithm if an earlier limit has the same window.
+
+        Of calendar windows the unit is enough, if no earlier limit has the same unit.
+        """
+        calendar = limit.calendar
+        name = _window_name(limit)
+        alike = [other for other in before if other.limit is not None and _window_name(other.limit) == name]
+        for other in alike:
+            if other.algorithm is algorithm and other.limit is not None and other.limit.calendar == calendar:
+                window = window_in_words(limit)
+                message = f"a {algorithm.name} per {window} is given twice in rate_limits, first at {other.place}"
+                self._report.add(at, message)
+        if not alike:
+            return (name,)
+        return (f"{name}_{algorithm.name if calendar is None else f'{calendar.start}_{calendar.zone}'}",)
 
     def _read_replaces(self, items: Sequence[YamlMap], own: str) -> frozenset[str]:
         names = set()
@@ -429,6 +436,11 @@ class _Parser:
 
     def _place_of(self, at: Positioned) -> Place:
         return Place(self._report.path, at.line, at.column)
+
+
+def _window_name(limit: Limit) -> str:
+    words = window_in_words(limit) if limit.calendar is None else f"calendar {limit.calendar.unit}"
+    return f"per_{words}".replace(" ", "_")
 
 
 _OPTIONS = BY_MAP[MapType.RATE_LIMIT]
@@ -451,7 +463,12 @@ def read_limit(
     known_name = "algorithm" in options or not given(block, "algorithm")
     if known_name:
         _check_used(block, name, report)
-    window = _window_length(block, options, at, report)
+    calendar: Calendar | None = None
+    if given(block, "calendar"):
+        calendar = read_calendar(block, options["calendar"], report) if "calendar" in options else None
+        window = None if calendar is None else calendar.length
+    else:
+        window = _window_length(block, options, at, report)
     requests: int | None = options.get("requests_per_unit")
     if missing(block, "requests_per_unit", MapType.RATE_LIMIT):
         report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
@@ -468,9 +485,10 @@ def read_limit(
         # Responses to Envoy have the window as a multiple of the largest unit that divides it.
         next(unit for length, unit in _LARGEST_FIRST if window % length == 0),
         window,
-        first_request=chosen.get("anchor") == "first_request",
+        first_request=chosen.get("anchor") == "first_request" and calendar is None,
         count_refused=chosen.get("count_refused", name == "fixed_window"),
         exceed=0 if excess is None else excess.of(requests),
+        calendar=calendar,
         **limit_fields(chosen),
     )
     if (limit.burst or requests) + limit.exceed > MAX_REQUESTS:
@@ -496,7 +514,7 @@ def _window_length(block: YamlMap, options: Mapping[str, Any], at: Positioned, r
     """The length of the window that `unit` and `unit_multiplier` give; None if malformed, which is reported."""
     window: Window | None = options.get("unit")
     multiplier: int | None = options.get("unit_multiplier")
-    if missing(block, "unit", MapType.RATE_LIMIT):
+    if all(missing(block, key, MapType.RATE_LIMIT) for key in ("unit", "calendar")):
         report.add(at, "rate_limit has no unit; write one, such as unit: minute, or unlimited: true")
     if window is None:
         return None

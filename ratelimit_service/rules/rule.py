@@ -230,6 +230,8 @@ def _key_suffix_of(algorithm: str, limit: Limit) -> str:
     key_suffix = f"|{algorithm}/{limit.window}"
     if algorithm == "sub_windows":
         return f"{key_suffix}/{limit.parts}"
+    if limit.calendar is not None:
+        return f"{key_suffix}/{limit.calendar.key}"
     return f"{key_suffix}/first_request" if limit.first_request else key_suffix
 
 
@@ -261,7 +263,9 @@ def rule_in_words(rule: Rule) -> str:
 
 
 def window_in_words(limit: Limit) -> str:
-    """`minute`, or `5 minutes`."""
+    """`minute`, `5 minutes`, or `calendar month from the 15th, Europe/Berlin`."""
+    if limit.calendar is not None:
+        return str(limit.calendar)
     return units_in_words(limit.unit.name, limit.window // limit.unit.window)
 
 

@@ -17,6 +17,7 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.script import BatchScript
+from ratelimit_service.system.calendar import UNITS, Calendar
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 from ratelimit_service.telemetry.tally import Tally
 from tests.clocks import Clock
@@ -68,6 +69,9 @@ def a_limit(random: Random, algorithm: Algorithm) -> Limit:
             count_refused=random.random() < 0.5,
             exceed=random.choice([0, 0, 2]),
         )
+        if algorithm.name == "fixed_window" and random.random() < 0.5:
+            calendar = Calendar(random.choice([*UNITS]), "", random.choice(["UTC", "America/Havana", "Pacific/Apia"]))
+            limit = replace(limit, window=calendar.length, first_request=False, calendar=calendar)
         if algorithm.name != "sliding_log" and random.random() < 0.3:
             limit = replace(limit, requests=random.choice([2**32 - 101, random.randint(1, 10**6)]))
         if problem_of(algorithm, limit) is None:
@@ -80,7 +84,13 @@ def reloaded(random: Random, rule: Rule) -> Rule:
     assert before is not None
     while True:
         other = a_limit(random, rule.algorithm)
-        limit = replace(other, window=before.window, parts=before.parts, first_request=before.first_request)
+        limit = replace(
+            other,
+            window=before.window,
+            parts=before.parts,
+            first_request=before.first_request,
+            calendar=before.calendar,
+        )
         if problem_of(rule.algorithm, limit) is None:
             return Rule("shop", (), limit, rule.algorithm)
 
@@ -106,7 +116,8 @@ def a_history(random: Random) -> list[tuple[int, Batch]]:
     rules = books[0]
     window = max(each.limit.window for each in rules[:1] if each.limit)
     # A clock that steps back further is another one, of which there is a test of its own in Redis.
-    furthest = min(each.limit.window for each in rules if each.limit)
+    # A window of a calendar may be shorter than others of its unit.
+    furthest = min(each.limit.window for each in rules if each.limit) * 9 // 10
     latest = 0
     now = random.choice([1, 1_790_000_000_123_456])
     history = []
@@ -352,3 +363,68 @@ def test_the_time_is_that_of_redis_unless_it_is_given(client: Client) -> None:
     now, _ = run(client, [[hit(limited, "a", 1)]])
 
     assert 0 <= now - (seconds * SECOND + micros) < 10 * SECOND
+
+
+MONTHS = Calendar("month", "15", "Europe/Berlin")
+BY_MONTH = rule("fixed_window", Limit(10, Unit.MONTH, 30 * DAY, calendar=MONTHS))
+MARCH, APRIL, MAY, JUNE = MONTHS.edges(1_774_000_000 * SECOND)
+"""The 15ths of these months of 2026, in Berlin."""
+
+
+def at_clocks(client: Client, service: int, redis: int, cost: int = 1) -> Decision:
+    """The answer by months when the clock of the service and that of Redis show these moments."""
+    script = BatchScript(lambda each: each.key, Clock(service))
+    keys, (text,), runs = script.encode([[hit(BY_MONTH, "a", cost)]])
+    batch = [redis, *json.loads(str(text))[1:]]
+    reply: Any = client.eval(script.text, len(keys), *keys, json.dumps(batch))
+    script.decode(reply, runs)
+    return runs[0][0].decision
+
+
+@pytest.mark.parametrize(
+    ("redis", "end"),
+    [
+        # A month behind the service, and up to its edge.
+        (MARCH - 31 * DAY, MARCH),
+        (MARCH - 1, MARCH),
+        (MARCH, APRIL),
+        (APRIL - 1, APRIL),
+        # A month ahead of it.
+        (APRIL, MAY),
+        (MAY, JUNE),
+        (JUNE - 1, JUNE),
+        # Further behind all is one window, further ahead they have 30 days.
+        (MARCH - 80 * DAY, MARCH),
+        (JUNE, JUNE + 30 * DAY),
+        (JUNE + 30 * DAY, JUNE + 60 * DAY),
+    ],
+)
+def test_a_window_of_a_calendar_is_that_of_the_clock_of_redis(client: Client, redis: int, end: int) -> None:
+    client.flushdb()
+
+    assert at_clocks(client, APRIL - DAY, redis).reset_after == end - redis
+
+
+def test_services_whose_clocks_differ_by_a_window_count_in_the_same_one(client: Client) -> None:
+    client.flushdb()
+
+    services = (APRIL - 1, APRIL + 1, MAY + 1, APRIL - 30 * DAY)
+    decisions = [at_clocks(client, service, APRIL + 1, 3) for service in services]
+
+    assert [(each.remaining, each.reset_after) for each in decisions] == [
+        (7, MAY - APRIL - 1),
+        (4, MAY - APRIL - 1),
+        (1, MAY - APRIL - 1),
+        (0, MAY - APRIL - 1),
+    ]
+
+
+def test_a_redis_that_was_a_year_ahead_keeps_nobody_out_for_longer_than_the_next_window(client: Client) -> None:
+    client.flushdb()
+    at_clocks(client, APRIL, APRIL + 365 * DAY, 10)
+
+    refused = at_clocks(client, APRIL, APRIL + 1)
+    allowed = at_clocks(client, JUNE, JUNE)
+
+    assert (refused.allowed, refused.retry_after) == (False, JUNE - APRIL - 1)
+    assert (allowed.allowed, allowed.remaining) == (True, 9)

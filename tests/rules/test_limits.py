@@ -241,7 +241,7 @@ def test_defaults_hold_for_their_file_only() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("unit: day", "unit does not belong in defaults, but in rate_limit"),
+        ("unit: day", "unit does not belong in defaults, but in rate_limit or in calendar"),
         ("algoritm: x", 'unknown key "algoritm"; did you mean algorithm?'),
         (
             "zzz: x",

@@ -261,7 +261,7 @@ def test_a_descriptor_of_entries_that_always_become_others_is_a_warning() -> Non
 
 def explained(rules: RuleBook, text: str) -> dict[str, Any]:
     request = Request("shop", (Descriptor(entries_of(text), 1),))
-    (descriptor,) = explanation_as_json(explain(rules, request))["descriptors"]
+    (descriptor,) = explanation_as_json(explain(rules, request), 0)["descriptors"]
     return dict(descriptor)
 
 

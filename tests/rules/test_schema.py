@@ -23,7 +23,11 @@ def test_the_schema_says_what_must_be_there() -> None:
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["required"] == ["domain"]
     assert schema["$defs"]["descriptor"]["required"] == ["key"]
-    assert schema["$defs"]["rate_limit"]["else"] == {"required": ["unit", "requests_per_unit"]}
+    assert schema["$defs"]["rate_limit"]["else"] == {
+        "required": ["requests_per_unit"],
+        "oneOf": [{"required": ["unit"]}, {"required": ["calendar"]}],
+    }
+    assert schema["$defs"]["calendar"]["required"] == ["unit"]
     assert schema["$defs"]["replaces"]["required"] == ["name"]
 
 
@@ -53,7 +57,7 @@ def test_what_contradicts_unlimited_does_so_in_the_schema() -> None:
     assert then["properties"] == {
         key: {"type": "null"}
         for key in (
-            "unit", "unit_multiplier", "requests_per_unit", "algorithm", "burst", "parts", "anchor", "count_refused",
-            "exceed", "on_store_failure",
+            "unit", "unit_multiplier", "requests_per_unit", "algorithm", "burst", "parts", "anchor", "calendar",
+            "count_refused", "exceed", "on_store_failure",
         )
     }  # fmt: skip

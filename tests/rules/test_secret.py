@@ -199,7 +199,7 @@ def test_what_is_said_of_a_request_without_a_limit_has_no_secret(entries: Entrie
     said = [
         why_unlimited(found, "shop", entries),
         why_unlimited(found, "other", entries),
-        json.dumps(explanation_as_json(explain(found, Request("shop", [Descriptor(entries)])))),
+        json.dumps(explanation_as_json(explain(found, Request("shop", [Descriptor(entries)])), 0)),
         str(found.shown("shop", entries)),
         str(found.shown("other", entries)),
     ]
@@ -215,7 +215,7 @@ def test_an_explanation_shows_the_digest_and_the_rule_that_the_value_matches() -
     for entries, limit in (((("api_key", SECRET),), None), ((("api_key", SECRET),), override)):
         explained = explain(shop(), Request("shop", [Descriptor(entries, override=limit)]))
         (descriptor,) = explained.descriptors
-        text = json.dumps(explanation_as_json(explained))
+        text = json.dumps(explanation_as_json(explained, 0))
 
         assert SECRET not in text
         assert descriptor.entries == (("api_key", DIGEST_OF_SECRET),)

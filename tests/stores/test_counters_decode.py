@@ -31,6 +31,7 @@ SHOP = book(
             rate_limits:
               - {unit: minute, requests_per_unit: 5, algorithm: sub_windows, parts: 4}
               - {unit: day, requests_per_unit: 50, anchor: first_request}
+              - {calendar: {unit: month, start: 15, zone: Europe/Berlin}, requests_per_unit: 500}
       - key: user
         value: root
         rate_limit: {unit: minute, requests_per_unit: 100}
@@ -162,6 +163,7 @@ def test_a_name_under_which_a_rule_does_not_count_here_is_of_no_rule() -> None:
         ("fixed_window/60000000", False),
         ("fixed_window/1000000", True),
         ("fixed_window/1000000/first_request", False),
+        ("fixed_window/2592000000000/month/15/Europe/Berlin", False),
         ("token_bucket/1000000", False),
     ],
 )

@@ -22,7 +22,8 @@ from ratelimit_service.stores.redis.counters import Counters
 from ratelimit_service.stores.redis.counters_decode import Counter, decode
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.store import open_redis
-from ratelimit_service.system.clock import HOUR, MINUTE
+from ratelimit_service.system.calendar import Calendar
+from ratelimit_service.system.clock import DAY, HOUR, MINUTE
 from tests.books import book
 from tests.clocks import Clock
 from tests.ports import free_port
@@ -82,7 +83,11 @@ async def found(counters: Counters, domain: str = "shop", *rules: Rule) -> list[
 
 # By the hour: a key expires by Redis's own clock, after 40 seconds at the soonest, while the test's stands still.
 LIMITS = {
-    "fixed_window": [Limit(9, Unit.HOUR, HOUR), Limit(9, Unit.HOUR, HOUR, first_request=True, exceed=2)],
+    "fixed_window": [
+        Limit(9, Unit.HOUR, HOUR),
+        Limit(9, Unit.HOUR, HOUR, first_request=True, exceed=2),
+        Limit(30, Unit.DAY, DAY, calendar=Calendar("day", "06:00", "Europe/Berlin")),
+    ],
     "sliding_window": [Limit(9, Unit.HOUR, HOUR, count_refused=False), Limit(300, Unit.HOUR, HOUR)],
     "sub_windows": [
         Limit(9, Unit.HOUR, HOUR, parts=3, count_refused=False),

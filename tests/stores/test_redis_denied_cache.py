@@ -16,6 +16,7 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.store import RedisStore
+from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.system.clock import MINUTE
 from tests.redis import Redis, start_redis
 from tests.stores.redis_groups import Nodes, start_cluster
@@ -25,6 +26,7 @@ run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
 LOG = Rule("shop", (), Limit(3, Unit.MINUTE, MINUTE, count_refused=False), rule(algorithm="sub_windows").algorithm)
 WINDOW = Rule("shop", (), Limit(3, Unit.YEAR, Unit.YEAR.window), rule().algorithm)
+YEAR = Rule("shop", (), Limit(3, Unit.YEAR, Unit.YEAR.window, calendar=Calendar("year")), rule().algorithm)
 
 
 @pytest.fixture(scope="module")
@@ -194,11 +196,13 @@ def test_where_refused_hits_count_every_one_is_asked(redis: Redis) -> None:
     run(story())
 
 
-def test_upstreams_cache_spares_a_fixed_window_that_is_over(redis: Redis) -> None:
+@pytest.mark.parametrize("window", [WINDOW, YEAR])
+def test_upstreams_cache_spares_a_fixed_window_that_is_over(redis: Redis, window: Rule) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}", LOCAL_CACHE_SIZE_IN_BYTES="1000000") as store:
             before = calls(redis)
-            hits = [(await charge(store, hit_of(WINDOW, "spared", cost))).hits[0] for cost in (2, 2, 5, 1)]
+            key = f"spared{window.key_suffix}"
+            hits = [(await charge(store, hit_of(window, key, cost))).hits[0] for cost in (2, 2, 5, 1)]
 
             assert [hit.decision.allowed for hit in hits] == [True, False, False, False]
             assert [hit.tally.over_limit_with_local_cache for hit in hits] == [0, 0, 5, 1]

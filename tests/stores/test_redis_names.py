@@ -17,6 +17,8 @@ from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.keys import cluster_key
 from ratelimit_service.stores.redis.target import is_per_second
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
+from ratelimit_service.system.calendar import Calendar
+from ratelimit_service.system.clock import DAY
 from ratelimit_service.telemetry.tally import Tally
 from tests.books import book
 from tests.clocks import Clock
@@ -79,9 +81,10 @@ def test_a_counter_that_is_named_keeps_its_name_and_is_decided_in_its_window() -
     assert (hit.decision.remaining, hit.decision.reset_after) == (6, 1)
 
 
-def test_only_fixed_windows_of_the_calendar_are_upstreams() -> None:
+def test_only_aligned_fixed_windows_are_upstreams() -> None:
     first = Rule("shop", (), Limit(1, Unit.MINUTE, Unit.MINUTE.window, first_request=True), rule().algorithm)
 
+    by_calendar = Rule("shop", (), Limit(1, Unit.DAY, DAY, calendar=Calendar("day")), rule().algorithm)
     double = Rule("shop", (), Limit(1, Unit.MINUTE, 2 * Unit.MINUTE.window), rule().algorithm)
 
     assert is_upstreams(rule())
@@ -89,6 +92,7 @@ def test_only_fixed_windows_of_the_calendar_are_upstreams() -> None:
     assert not is_upstreams(rule(algorithm="token_bucket"))
     assert not is_upstreams(rule(together=1))
     assert not is_upstreams(first)
+    assert not is_upstreams(by_calendar)
 
 
 def test_no_two_limits_of_a_descriptor_share_a_counter_of_upstreams() -> None:

@@ -63,6 +63,10 @@ def a_limit(random: Random, taken: set[tuple[str, str]]) -> dict[str, Any]:
     }
     if unit == "second":
         return {**limit, "requests_per_unit": 0}
+    if algorithm == "fixed_window" and unit == "year" and random.random() < 0.3:
+        del limit["unit"]
+        zone = random.choice(["UTC", "Europe/Berlin"])
+        return {**limit, "calendar": {"unit": "year", "zone": zone}, "count_refused": random.random() < 0.5}
     options: dict[str, Sequence[Any]] = {
         "burst": [1, 2, 4] if algorithm in {"token_bucket", "leaky_bucket"} and limit["requests_per_unit"] else [],
         "parts": [2, 7, 60] if algorithm == "sub_windows" else [],

@@ -27,6 +27,7 @@ from ratelimit_service.rules.explain import (
 )
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Store
+from ratelimit_service.system.clock import system_clock
 from ratelimit_service.telemetry.tally import Tally
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class Explainer:
 
 def _explained(book: RuleBook, request: Request) -> tuple[RequestExplanation, dict[str, Any]]:
     explained = explain(book, request)
-    return explained, explanation_as_json(explained)
+    return explained, explanation_as_json(explained, system_clock())
 
 
 def _text(found: dict[str, Any]) -> bytes:

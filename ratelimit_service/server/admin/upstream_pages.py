@@ -22,11 +22,13 @@ def _rule_line(rule: Rule) -> str:
     unit, requests = ("UNKNOWN", 0) if limit is None else (limit.unit.name, limit.requests)
     # What upstream does not have comes last, and only where a rule uses it.
     times = 1 if limit is None else limit.window // limit.unit.window
-    options = [f"unit_multiplier: {times}"] if times > 1 else ["deny: true"] if rule.deny else []
-    ours = "".join(f", {text}" for text in options + counting_in_words(rule))
+    ours = [f"unit_multiplier: {times}"] if times > 1 else ["deny: true"] if rule.deny else []
+    if limit is not None and limit.calendar is not None:
+        ours.append(str(limit.calendar))
     return (
         f"{'.'.join(map(plain, rule.path))}: unit={unit} requests_per_unit={requests},"
-        f" shadow_mode: {str(rule.shadow).lower()}, quota_mode: {str(rule.quota).lower()}{ours}\n"
+        f" shadow_mode: {str(rule.shadow).lower()}, quota_mode: {str(rule.quota).lower()}"
+        f"{''.join(f', {text}' for text in ours + counting_in_words(rule))}\n"
     )
 
 

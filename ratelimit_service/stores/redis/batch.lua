@@ -5,7 +5,8 @@
 -- ARGV[1]  the batch, a JSON list of integers:
 --            now in microseconds, or 0 for the time of Redis
 --            how many limits; of each: algorithm (1 is the first of NAMES), requests, window, burst, parts,
---              first_request, count_refused, exceed, jitter (microseconds that a key outlives its state)
+--              first_request (2 for a calendar), count_refused, exceed, jitter (microseconds that a key outlives its
+--              state); of a calendar then four edges, which fixed_window.lua explains
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 -- Returns  now; then of each run: got, how many of its hits were allowed, the first ones, or -1 if it was only looked
@@ -67,10 +68,9 @@ end
 
 --twins--
 
-local function read_limits(batch)
-  local limits, whole = {}, true
+local function read_limits(batch, now)
+  local limits, whole, from = {}, true, 3
   for i = 1, batch[2] do
-    local from = 3 + (i - 1) * 9
     local found = twin(chunks[batch[from]])
     limits[i] = {
       load = found.load,
@@ -86,10 +86,15 @@ local function read_limits(batch)
       exceed = batch[from + 7],
       jitter = batch[from + 8],
     }
-    limits[i].ahead = found.ahead(limits[i])
+    from = from + 9
+    if limits[i].first_request == 2 then
+      limits[i].edges = {unpack(batch, from, from + 3)}
+      from = from + 4
+    end
+    limits[i].ahead = found.ahead(limits[i], now)
     whole = whole and not found.load
   end
-  return limits, whole, 3 + batch[2] * 9
+  return limits, whole, from
 end
 
 -- Charges a run of equal hits: those that fit in one step; the first one that does not fit is decided by itself, and
@@ -118,7 +123,7 @@ local function charge(keys, batch)
     local time = call('TIME')
     now = time[1] * 1000000 + time[2]
   end
-  local limits, whole, at = read_limits(batch)
+  local limits, whole, at = read_limits(batch, now)
   local run, ends = 1, #batch
   -- Read all states with one command, not one each; unless there are logs, of which only a part is read, or runs
   -- charged together, which may change a counter between two of its runs.

@@ -180,7 +180,8 @@ def _parse_ending(ending: str) -> tuple[str, Limit]:
         Unit.SECOND,
         int(window) if known else SECOND,
         parts=int(option) if _NUMBER.fullmatch(option) else 10,
-        first_request=option == "first_request",
+        # Nor does a window of a calendar, whose option names that, begin like that of a limit sent with a request.
+        first_request=algorithm == "fixed_window" and option != "",
     )
     return algorithm if known else "", limit
 

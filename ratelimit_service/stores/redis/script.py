@@ -28,7 +28,7 @@ from ratelimit_service.algorithms import NAMES
 from ratelimit_service.model import Decision, Limit
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.requests import PendingRequest
-from ratelimit_service.system.clock import SECOND, Clock
+from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
 MOST_IN_PART: Final = 200
 """Hits of one request. Envoy sends a handful; 1,000 descriptors with a list of limits each are many thousands."""
@@ -165,6 +165,7 @@ class BatchScript:
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         self.key = key
         self._clock = clock
+        self._own_clock = system_clock if clock is None else clock
         self._jitter = jitter_seconds * SECOND
 
     def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
@@ -210,7 +211,7 @@ class BatchScript:
                     number = known.get(id(rule))
                     if number is None:
                         known[id(rule)] = number = len(known) + 1
-                        limits += _numbers_of(rule.algorithm.name, first.limit, self._jitter)
+                        limits += _numbers_of(rule.algorithm.name, first.limit, self._jitter, self._own_clock)
                     keys.append(key)
                     runs.append(run)
                     numbers += (number, first.cost, len(run))
@@ -256,21 +257,26 @@ _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log
 """What these charge at one moment expires at one moment, however much it is."""
 
 
-def _numbers_of(algorithm: str, limit: Limit, jitter: int) -> tuple[int, ...]:
+_BY_CALENDAR: Final = 2
+"""In place of `first_request`; the edges of the windows follow the limit."""
+
+
+def _numbers_of(algorithm: str, limit: Limit, jitter: int, clock: Clock) -> tuple[int, ...]:
     """A limit as the script reads it."""
-    # Windows of the calendar end all at once; if their keys expired so too, Redis would stall at each minute.
+    # Aligned windows end all at once; if their keys expired so too, Redis would stall at each minute.
     at_once = algorithm == "fixed_window" and not limit.first_request
-    return (
+    numbers = (
         _NUMBERS[algorithm],
         limit.requests,
         limit.window,
         limit.burst,
         limit.parts,
-        int(limit.first_request),
+        int(limit.first_request) if limit.calendar is None else _BY_CALENDAR,
         int(limit.count_refused),
         limit.exceed,
         int(random() * jitter) if at_once else 0,  # noqa: S311 - no secret
     )
+    return numbers if limit.calendar is None else numbers + limit.calendar.edges(clock())
 
 
 def _runs(hits: Sequence[Hit]) -> list[list[Hit]]:
