@@ -10,6 +10,7 @@
     │   └── ListenError   an address cannot be had
     ├── StoreError        the counters cannot be reached; answered by policy
     │   └── TooHeavyError a request asks for more in one step than a store does in one; INVALID_ARGUMENT
+    ├── BanError          a ban cannot be as it was asked for
     ├── RpcError          a call that cannot be answered; becomes a gRPC status
     └── WireError         a peer breaks HTTP/2 or asks too much; its connection ends with GOAWAY
 
@@ -77,6 +78,10 @@ class StoreError(RateLimitError):
 
 class TooHeavyError(StoreError):
     """Hits that must be charged in one step are more than the store does in one; the message names the bound."""
+
+
+class BanError(RateLimitError):
+    """A ban cannot be made, or read; the message says why."""
 
 
 class Status(IntEnum):

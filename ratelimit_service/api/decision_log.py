@@ -83,4 +83,6 @@ def _decision(hit: Hit) -> str:
 
 
 def _place(rule: Rule) -> str:
-    return "the limit sent with the request" if rule.place is None else f"the rule at {rule.place}"
+    if rule.override:
+        return "the limit sent with the request"
+    return "a ban" if rule.place is None else f"the rule at {rule.place}"

@@ -9,6 +9,7 @@ from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
 from ratelimit_service.limiter.plan import Plan, Planner
 from ratelimit_service.limiter.verdict import Verdict, tightest_of
 from ratelimit_service.model import ByPolicy, Cancel, Request
+from ratelimit_service.rules.bans import Bans, BanSummary
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.stores.hit import Hit, spare
@@ -41,6 +42,9 @@ class Limiter:
         most_hits: int = 200,
     ) -> None:
         self.domains = DomainTallies()
+        self.bans = Bans()
+        """Each change of them makes another edition, so that plans need no look at them."""
+        self.bans.on_change = self._begin_edition
         self.book = None
         self.store = store
         self.totals = Totals()
@@ -60,6 +64,7 @@ class Limiter:
             near_ratio=near_ratio,
             quota_mode=quota_mode,
             most_hits=most_hits,
+            bans=self.bans,
         )
         self._shadow_mode = shadow_mode
 
@@ -73,8 +78,12 @@ class Limiter:
         if book is not None:
             self.domains.add_domains(book.domains)
         self._book = book
-        self.edition = object()
-        """Identifies the book's time in force. A plan of an earlier edition must not be used."""
+        self._begin_edition()
+
+    @property
+    def ban_summary(self) -> BanSummary:
+        """For the page."""
+        return self.bans.summary()
 
     def plan(self, request: Request) -> Plan:
         """The plan for a request by the book in force; RpcError if there is no book."""
@@ -87,6 +96,10 @@ class Limiter:
         if self._book is None:
             return tuple([(key, "...") for key, _ in entries])
         return self._book.shown(domain, entries)
+
+    def _begin_edition(self) -> None:
+        self.edition = object()
+        """Identifies the time in which book and bans are the same. A plan of an earlier edition must not be used."""
 
     def count_unplanned(self) -> None:
         """Count a request that ends with an error before it has a plan."""

@@ -1,7 +1,7 @@
 """Plans: the hits of a request, before any counter is read. Hot path.
 
-A plan depends only on the request and the book, so it is cached: one plan serves all equal requests until the next
-reload.
+A plan depends only on the request, the book and the bans, so it is cached: one plan serves all equal requests until the
+next reload, or change of the bans.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +11,7 @@ from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Request
 from ratelimit_service.rules.address import parse_address
+from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import why_unlimited
 from ratelimit_service.rules.response import ResponseOptions
@@ -121,7 +122,7 @@ class Plan:
 class Planner:
     """Makes plans. It owns the tallies of what no rule counts."""
 
-    def __init__(  # noqa: PLR0913 - tallies for what has no rule, and three settings
+    def __init__(  # noqa: PLR0913 - tallies for what has no rule, three settings, and the bans
         self,
         *,
         domains: DomainTallies,
@@ -131,7 +132,9 @@ class Planner:
         near_ratio: float,
         quota_mode: bool,
         most_hits: int,
+        bans: Bans,
     ) -> None:
+        self._bans = bans
         self._domains = domains
         self._overrides = overrides
         self._unknown_domains = unknown_domains
@@ -145,8 +148,9 @@ class Planner:
         domain = request.domain
         tally = self._domains.of(domain)
         increments: list[TallyIncrement] = []
+        banned = self._banned(request, book, increments) if self._bans else {}
         if domain not in book.domains:
-            nothing: list[Hit | None] = [None] * len(request.descriptors)
+            nothing = [banned.get(index) for index in range(len(request.descriptors))]
             increments.append((self._unknown_domains.of((domain,)), "total_hits", 1))
             unmatched = _unmatched(request, nothing, book) if request.explain else None
             return Plan(nothing, tally, increments, edition, unmatched)
@@ -161,12 +165,13 @@ class Planner:
         count, most_hits = 0, self._most_hits
         replaced: frozenset[str] = frozenset()
         for descriptor in request.descriptors:
+            if banned and len(hits) in banned:
+                hits.append(banned[len(hits)])
+                continue
             rule = self._rule(book, domain, descriptor)
             if rule is None:
                 hits.append(None)
-                if not book.exempts(domain, descriptor.entries):
-                    shape = (domain, *(key for key, _ in descriptor.entries))
-                    increments += ((tally, "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1))
+                increments += self._count_unmatched(book, domain, descriptor.entries)
                 continue
             count += 1 + len(rule.beside) if rule.beside else 1
             if count > most_hits:
@@ -186,12 +191,35 @@ class Planner:
             hits.append(hit)
         if replaced:
             hits = [_unless_replaced(hit, replaced, increments) for hit in hits]
-        if without_limit:
+        if without_limit or banned:
             increments += _without_limit(hits)
         unmatched = _unmatched(request, hits, book) if request.explain else None
         # As upstream: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
         idle_quota = self._quota_mode and None in hits
         return Plan(hits, tally, increments, edition, unmatched, idle_quota, response=book.domains[domain].response)
+
+    def _count_unmatched(self, book: RuleBook, domain: str, entries: Entries) -> Sequence[TallyIncrement]:
+        """Counts a descriptor that matches no rule, unless the rules exempt it."""
+        if book.exempts(domain, entries):
+            return ()
+        shape = (domain, *(key for key, _ in entries))
+        return (self._domains.of(domain), "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1)
+
+    def _banned(self, request: Request, book: RuleBook, increments: list[TallyIncrement]) -> dict[int, Hit]:
+        """The hits on the descriptors that are banned, by their index; `increments` counts them."""
+        hits = {}
+        for index, descriptor in enumerate(request.descriptors):
+            ban = find_ban(self._bans, book, request.domain, descriptor.entries)
+            if ban is None:
+                continue
+            answer = self._bans.denial(ban)
+            hit = hits[index] = Hit(answer.rule, "", descriptor.cost, tally=Tally(), quota=False)
+            hit.decision = answer.decision if descriptor.cost >= 0 else denial(descriptor.cost)
+            rule = book.match(request.domain, descriptor.entries)
+            if rule is not None and rule.together == REQUEST:
+                hit.together = _BUNDLE_OF_REQUEST
+            increments.append((self._domains.of(request.domain), "banned", 1))
+        return hits
 
     def _rule(self, book: RuleBook, domain: str, descriptor: Descriptor) -> Rule | None:
         """The limit that came with the descriptor, or else that of the book."""

@@ -163,6 +163,10 @@ class RuleBook:
         root = self.domains.get(domain)
         return (self._all_secrets if root is None else root.secrets).hide(entries)
 
+    def shown_anywhere(self, entries: Entries) -> Entries:
+        """The entries with digests in place of values that are secret in some domain."""
+        return self._all_secrets.hide(entries)
+
     def exempts(self, domain: str, entries: Entries) -> bool:
         """Whether the entries match a descriptor that has neither a limit nor descriptors below it."""
         nodes = self.walk(domain, entries)

@@ -145,9 +145,9 @@ OUTCOMES: Final = ("allowed", "refused", "shadow", "by_policy", "failed")
 
 
 class DomainTally:
-    """The counts of one domain: requests by outcome, and descriptors that match no rule."""
+    """The counts of one domain: requests by outcome, and descriptors that match no rule or are banned."""
 
-    __slots__ = (*OUTCOMES, "no_address", "unmatched")
+    __slots__ = (*OUTCOMES, "banned", "no_address", "unmatched")
 
     def __init__(self) -> None:
         self.allowed = 0
@@ -162,6 +162,8 @@ class DomainTally:
         """Descriptors, not requests."""
         self.no_address = 0
         """Descriptors with a value that is no address, of a key whose values are compared or counted as addresses."""
+        self.banned = 0
+        """Descriptors that a ban denied."""
 
     def add(self, number: str, count: int) -> None:
         """Add to the number of that name."""
