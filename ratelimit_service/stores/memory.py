@@ -20,6 +20,7 @@ from types import MappingProxyType
 
 from ratelimit_service.algorithms import State, expiry
 from ratelimit_service.model import Decision
+from ratelimit_service.rules.bans import MOST_BANS, Ban, Bans, too_many
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import Clock, system_clock
@@ -179,6 +180,10 @@ class MemoryStore:
             self._evict_expired(self._segments[self._next], now)
             self._next = (self._next + 1) & self._mask
 
+    def keep_bans(self, bans: Bans) -> "MemoryBans":
+        """As Store says."""
+        return MemoryBans(bans)
+
     def metrics(self) -> Sequence[Metric]:
         """None: the limiter counts all that there is."""
         return ()
@@ -194,6 +199,27 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+class MemoryBans:
+    """Bans in the memory of this process, which end with it."""
+
+    def __init__(self, bans: Bans) -> None:
+        self._bans = bans
+
+    async def now(self) -> int:
+        """The time of this machine."""
+        return self._bans.clock()
+
+    async def put(self, ban: Ban) -> None:
+        """As BanStore says."""
+        if len(self._bans) >= MOST_BANS and self._bans.get(ban.key) is None:
+            raise too_many()
+        self._bans.put(ban)
+
+    async def lift(self, key: str, who: str) -> Ban | None:
+        """As BanStore says."""
+        return self._bans.drop(key, f"lifted by {who}")
 
 
 def _run(hit: Hit, state: State | None, cost: int, now: int) -> tuple[State | None, Decision]:

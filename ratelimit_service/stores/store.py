@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Cancel
+from ratelimit_service.rules.bans import Ban, Bans
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.telemetry.metric import Metric
 
@@ -55,6 +56,19 @@ class StoreStatus(Protocol):
         """The servers that cannot decide hits now; empty when all can."""
 
 
+class BanStore(Protocol):
+    """Keeps bans where counters are kept. Every method raises StoreError when that cannot be reached."""
+
+    async def now(self) -> int:
+        """The time by which bans end, in microseconds since the epoch."""
+
+    async def put(self, ban: Ban) -> None:
+        """Keep the ban, in place of one with the same key. BanError when there are too many."""
+
+    async def lift(self, key: str, who: str) -> Ban | None:
+        """End the ban with this key before its time; returns it, or None if there is none."""
+
+
 class Store(StoreStatus, Protocol):
     """Keeps counters and charges hits against them."""
 
@@ -74,6 +88,9 @@ class Store(StoreStatus, Protocol):
 
         Returns the means to cancel the request while it waits, if it waits.
         """
+
+    def keep_bans(self, bans: Bans) -> BanStore:
+        """Keep bans too, and have `bans` follow what is kept; called once, before the first `sweep`."""
 
     def metrics(self) -> Sequence[Metric]:
         """Metrics that only this kind of store has."""

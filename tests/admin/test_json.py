@@ -20,9 +20,11 @@ from ratelimit_service.api.headers import HeaderNames
 from ratelimit_service.api.method import Reply
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
+from ratelimit_service.rules.bans import Bans
 from ratelimit_service.server.admin.json_api import JsonApi, http_response, request_bytes
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.store import Done, LostServer
+from ratelimit_service.stores.memory import MemoryBans
+from ratelimit_service.stores.store import BanStore, Done, LostServer
 from ratelimit_service.telemetry.metric import Metric
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, ask, running
@@ -226,6 +228,10 @@ class StandIn:
 
     def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
         self.then(done)
+
+    def keep_bans(self, bans: Bans) -> BanStore:
+        """In memory."""
+        return MemoryBans(bans)
 
     def metrics(self) -> Sequence[Metric]:
         """None."""

@@ -12,12 +12,13 @@ import uvloop
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
+from ratelimit_service.rules.bans import Bans
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores import open_store
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.store import RedisStore, open_redis
-from ratelimit_service.stores.store import Done, LostServer, Store
+from ratelimit_service.stores.store import BanStore, Done, LostServer, Store
 from ratelimit_service.system.clock import MINUTE, Clock
 from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.telemetry.tally import Tally
@@ -269,6 +270,10 @@ class Asked:
             return await answer
 
         done(self._loop.run_until_complete(ask()))
+
+    def keep_bans(self, bans: Bans) -> BanStore:
+        """As the store."""
+        return self._store.keep_bans(bans)
 
     def metrics(self) -> Sequence[Metric]:
         """None."""

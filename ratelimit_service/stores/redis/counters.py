@@ -56,7 +56,7 @@ from ratelimit_service.telemetry.tally import Tally
 ALLOWED: Final = (
     "~<CACHE_KEY_PREFIX>* +scan +get +pttl +time, to reset +unlink +set, in a Cluster +cluster|slots +asking"
 )
-"""The rights that an ACL user needs."""
+"""The rights that an ACL user needs for `counters`."""
 
 _REPLY_SECONDS: Final = 10.0
 """The timeout of all replies to one pipeline."""
@@ -73,10 +73,14 @@ _NO_KEY: Final = -2
 
 
 class Primaries:
-    """Clients of the primaries of one Redis. Every method that waits raises StoreError."""
+    """Clients of the primaries of one Redis. Every method that waits raises StoreError.
 
-    def __init__(self, settings: Settings, target: Target) -> None:
+    `allowed` says which rights the ACL user needs for what is sent.
+    """
+
+    def __init__(self, settings: Settings, target: Target, allowed: str = ALLOWED) -> None:
         self._target = target
+        self._allowed = allowed
         self._clients: dict[Address, Redis] = {}
         self.slots: SlotMap = ()
         """As `discover` has found it. Without a Cluster, one primary has all slots."""
@@ -138,7 +142,7 @@ class Primaries:
                     for command, reply in zip(commands, await self._send(address, commands), strict=True)
                 ]
         except (RedisError, TimeoutError) as error:
-            raise _store_error(address, _fault_of(error)) from error
+            raise _store_error(address, _fault_of(error), self._allowed) from error
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -190,7 +194,7 @@ class Primaries:
             try:
                 return sorted(await read_slot_map(self._target.at(address)))
             except Fault as fault:
-                failure = _store_error(address, fault)
+                failure = _store_error(address, fault, self._allowed)
         raise failure
 
     async def _ask_sentinels(self) -> Address:
@@ -201,7 +205,7 @@ class Primaries:
         try:
             return await sentinels.primary()
         except Fault as fault:
-            raise _store_error(self._target.servers.addresses[0], fault) from fault
+            raise _store_error(self._target.servers.addresses[0], fault, self._allowed) from fault
         finally:
             sentinels.close()
 
@@ -352,9 +356,9 @@ async def _log_in(connection: AbstractConnection) -> None:
         await connection.read_response()
 
 
-def _store_error(address: Address, fault: Fault) -> StoreError:
+def _store_error(address: Address, fault: Fault, allowed: str) -> StoreError:
     if fault.cause == "noperm":
-        return StoreError(f"Redis at {address}: the ACL user must be allowed: {ALLOWED} ({fault.detail})")
+        return StoreError(f"Redis at {address}: the ACL user must be allowed: {allowed} ({fault.detail})")
     return StoreError(f"Redis at {address}: {fault}")
 
 

@@ -76,6 +76,11 @@ def resets_key(prefix: str) -> str:
     return f"{prefix}{VERSION}resets"
 
 
+def bans_keys(prefix: str) -> tuple[str, str]:
+    """The keys of the bans, and of when they end; in a Cluster both are in one slot."""
+    return f"{prefix}{VERSION}{{bans}}", f"{prefix}{VERSION}{{bans}}ends"
+
+
 def name_in_slot(start: str, slot: int) -> str | None:
     """A name that begins with `start` and is in that slot; None if a hash tag in it puts it into another slot."""
     untouched = start + "0" * _DIGITS

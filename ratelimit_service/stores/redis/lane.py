@@ -199,7 +199,7 @@ class Lane:
         asyncio.get_running_loop().call_later(pause, self.put, part)
         return True
 
-    def execute(self, *command: str) -> Awaitable[Any]:
+    def execute(self, *command: str | bytes | int) -> Awaitable[Any]:
         """The server's reply to a command of another kind. Raises Fault."""
         if self._link is None:
             raise self._fault

@@ -6,20 +6,23 @@ A request's hits go to the lanes of the servers that have their counters; each l
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Final
 
 from ratelimit_service.errors import TooHeavyError
 from ratelimit_service.model import Cancel
+from ratelimit_service.rules.bans import Bans
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import KeyFormat
 from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.redis.bans import BanFollower, BanTable
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
 from ratelimit_service.stores.redis.faults import Fault
-from ratelimit_service.stores.redis.keys import cluster_key, plain_key, resets_key
+from ratelimit_service.stores.redis.keys import bans_keys, cluster_key, plain_key, resets_key
 from ratelimit_service.stores.redis.lane import Lane, LaneContext
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
@@ -71,6 +74,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
         open_topology(main, script, context, resets_key(prefix)),
         per_second=open_topology(per_second, script, context, resets_key(prefix)) if per_second else None,
         upstream=UpstreamScript(prefix, jitter, clock or system_clock) if with_upstream else None,
+        prefix=prefix,
     )
 
 
@@ -92,6 +96,7 @@ class RedisStore:
         *,
         per_second: Topology | None = None,
         upstream: Script | None = None,
+        prefix: str = "",
     ) -> None:
         self._pending = context.pending
         self._queue_of = context.pending.by_timeout.get  # no call of ours for a timeout that was seen before
@@ -106,6 +111,8 @@ class RedisStore:
         """All hits go to the same servers by the same script."""
         self._topologies = [main] if per_second is None else [main, per_second]
         self.charge = None if context.denied is None else self._deny
+        self._prefix = prefix
+        self._bans: BanFollower | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = inf
         """When the timer is about to look for passed deadlines."""
@@ -135,6 +142,12 @@ class RedisStore:
     def metrics(self) -> Sequence[Metric]:
         """As Store says."""
         return self._pending.metrics()
+
+    def keep_bans(self, bans: Bans) -> BanFollower:
+        """As Store says; they are in the main Redis."""
+        table = BanTable(partial(self._main.execute, bans_keys(self._prefix)[0]), self._prefix)
+        self._bans = BanFollower(bans, table)
+        return self._bans
 
     @property
     def lanes(self) -> list[Lane]:
@@ -174,6 +187,8 @@ class RedisStore:
             self._started = True
             for topology in self._topologies:
                 topology.start()
+            if self._bans is not None:
+                self._bans.start()
         self._after_poll(self._check_servers)
         self._policy.sweep()
         if self._denied is not None:
@@ -185,6 +200,8 @@ class RedisStore:
         if self._timer is not None:
             self._timer.cancel()
         await self._checks.close()
+        if self._bans is not None:
+            await self._bans.close()
         for topology in self._topologies:
             await topology.close()
         self._pending.fail_all(Fault("stopping"))

@@ -74,6 +74,9 @@ class Topology(Protocol):
     def put(self, request: PendingRequest, hits: Sequence[Hit], script: Script) -> None:
         """Send these hits of a request to where their counters are."""
 
+    async def execute(self, key: str, *command: str | bytes | int) -> Any:
+        """The reply to a command, other than a script call, of the server that has this key. Raises Fault."""
+
     def check_servers(self, now: float) -> None:
         """Judge each server, several times a second."""
 
@@ -130,6 +133,10 @@ class OneServer:
             parts = [Part(request, piece, group) for piece in cut(hits)]
             request.parts_left += len(parts)
             self._lane.put_all(iter(parts))
+
+    async def execute(self, key: str, *command: str | bytes | int) -> Any:
+        """The server's reply to a command. Raises Fault."""
+        return await self._lane.execute(*command)
 
     def check_servers(self, now: float) -> None:
         """Judge the server."""
@@ -273,6 +280,18 @@ class Cluster:
         request.parts_left += len(by_slot)
         for slot, (of_slot, names) in by_slot.items():
             self._put(Part(request, of_slot, self._group(script, slot), names))
+
+    async def execute(self, key: str, *command: str | bytes | int) -> Any:
+        """The reply of the node that has the key's slot. Raises Fault; if the slot has moved, the map is read again."""
+        lane = self._slots[slot_of(key)]
+        try:
+            if lane is None:
+                raise self._fault
+            return await lane.execute(*command)
+        except Fault as fault:
+            if lane is None or fault.cause == "moved":
+                self._request_map()
+            raise
 
     def check_servers(self, now: float) -> None:
         """Judge each node."""

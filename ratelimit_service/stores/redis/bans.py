@@ -1,0 +1,219 @@
+"""Bans in Redis: two keys of the main Redis. All instances read them each second; any of them writes, or a command.
+
+A read costs one small command as long as no ban was written. After that the bans are read a hundred at a time, so that
+neither Redis nor this process stops for ten thousand. When Redis cannot be read, the bans known stay until they end.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from importlib.resources import files
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from ratelimit_service.errors import BanError, StoreError
+from ratelimit_service.rules.bans import FOR_EVER, MOST_BANS, Ban, Bans, read_ban, too_many
+from ratelimit_service.rules.rule import plural
+from ratelimit_service.stores.redis.faults import Fault
+from ratelimit_service.stores.redis.keys import bans_keys
+from ratelimit_service.system.clock import SECOND
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+Execute = Callable[..., Awaitable[Any]]
+"""Sends a command to the server that has the keys of the bans; returns its reply, or raises StoreError."""
+
+ALLOWED: Final = (
+    "~<CACHE_KEY_PREFIX>* +time +hget +hscan, to ban and unban +eval +hset +hdel +zadd +zrem +zcard +zscore"
+    " +zrangebyscore +zrevrange +pexpireat +persist, in a Cluster +cluster|slots +asking"
+)
+"""The rights that an ACL user needs for the commands on bans."""
+
+_POLL_SECONDS: Final = 0.7
+"""Between two reads: all instances know of a ban within a second."""
+
+_FIRST_POLL_SECONDS: Final = 0.05
+"""Before the first read has succeeded."""
+
+_REPLY_SECONDS: Final = 2.0
+_SILENT_SECONDS: Final = 3.0
+"""Reads that fail for less than this are not logged: a connection was lost and made again."""
+
+_PAGE: Final = 100
+"""Bans that one command reads, up to 200 KB."""
+
+_LIFTED_FOR: Final = 60 * SECOND
+"""How long a lifted ban stays in Redis, so that every instance can log who lifted it."""
+
+
+class BanTable:
+    """The bans as they are in Redis, reached by `execute`."""
+
+    def __init__(self, execute: Execute, prefix: str) -> None:
+        self._execute = execute
+        self.keys = bans_keys(prefix)
+
+    async def now(self) -> int:
+        """The time of Redis, in microseconds."""
+        seconds, microseconds = await self._execute("TIME")
+        return int(seconds) * SECOND + int(microseconds)
+
+    async def version(self) -> bytes | None:
+        """Changes with each write; None when there is nothing."""
+        found: bytes | None = await self._execute("HGET", self.keys[0], "")
+        return found
+
+    async def read(self) -> dict[str, Ban]:
+        """All bans, by their key, the lifted ones too; what is no ban is left out."""
+        found: dict[str, Ban] = {}
+        cursor: int | bytes | None = None
+        while cursor is None or int(cursor) != 0:  # HSCAN returns 0 when all were returned
+            cursor, page = await self._execute("HSCAN", self.keys[0], int(cursor or 0), "COUNT", _PAGE)
+            for key, text in _pairs(page):
+                if key and len(found) < 2 * MOST_BANS:
+                    try:
+                        ban = read_ban(text)
+                    except BanError:
+                        log.debug("a ban in Redis cannot be read")
+                    else:
+                        found[ban.key] = ban
+        return found
+
+    async def get(self, key: str) -> Ban | None:
+        """The ban with this key that was not lifted and is not over."""
+        text = await self._execute("HGET", self.keys[0], key)
+        if text is None:
+            return None
+        ban = read_ban(text)
+        return None if ban.lifted_by or ban.until <= await self.now() else ban
+
+    async def put(self, ban: Ban) -> None:
+        """Write the ban, in place of one with the same key. BanError when there are too many."""
+        until = "inf" if ban.until == FOR_EVER else ban.until
+        if not await self._execute("EVAL", _SCRIPT, 2, *self.keys, ban.key, ban.text, until, MOST_BANS):
+            raise too_many()
+
+    async def lift(self, key: str, who: str) -> Ban | None:
+        """End the ban with this key; returns it, or None if there is none."""
+        ban = await self.get(key)
+        if ban is not None:
+            await self.put(ban.lifted(who, await self.now() + _LIFTED_FOR))
+        return ban
+
+
+class BanFollower:
+    """Makes `bans` what is in Redis, in a task of its own, again and again.
+
+    It is the `BanStore` of a service: what it writes holds here when it is read again, within a second as elsewhere.
+    """
+
+    def __init__(self, bans: Bans, table: BanTable) -> None:
+        self._bans = bans
+        self._table = table
+        self._version: bytes | None = None
+        self._read_once = False
+        self._failing_since: float | None = None
+        self._logged = False
+        self._task: asyncio.Task[None] | None = None
+        self._written = asyncio.Event()
+
+    async def now(self) -> int:
+        """The time of Redis."""
+        return await _within(self._table.now())
+
+    def start(self) -> None:
+        """Begin to read."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop reading; the bans known stay."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def put(self, ban: Ban) -> None:
+        """Write the ban. BanError when there are too many."""
+        await _within(self._table.put(ban))
+        self._written.set()
+
+    async def lift(self, key: str, who: str) -> Ban | None:
+        """End the ban with this key; returns it, or None if there is none."""
+        ban = await _within(self._table.lift(key, who))
+        self._written.set()
+        return ban
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._follow()
+            except StoreError as error:
+                self._on_failure(error)
+            except Exception as error:
+                log.exception("reading the bans")
+                self._on_failure(error)
+            else:
+                self._on_success()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_SECONDS if self._read_once else _FIRST_POLL_SECONDS):
+                    await self._written.wait()
+            self._written.clear()
+
+    async def _follow(self) -> None:
+        """Read the bans if they have changed."""
+        version = await _within(self._table.version())
+        if version == self._version and self._read_once:
+            return
+        # A write during the read makes another version, so that the next time all is read again.
+        await self._use({} if version is None else await _within(self._table.read(), 10 * _REPLY_SECONDS))
+        self._version = version
+        self._read_once = True
+
+    async def _use(self, found: Mapping[str, Ban]) -> None:
+        bans, first = self._bans, not self._read_once
+        now = bans.clock()
+        for index, (key, ban) in enumerate(found.items()):
+            if index % _PAGE == 0:
+                await asyncio.sleep(0)
+            if ban.lifted_by:
+                bans.drop(key, f"lifted by {ban.lifted_by}")
+            elif ban.until > now and (len(bans) < MOST_BANS or bans.get(key) is not None):
+                bans.put(ban, quietly=first)
+        for ban in bans.all():
+            if ban.key not in found:
+                bans.drop(ban.key, "it is no longer in Redis")
+        if first and len(bans):
+            log.info("%s in force, as Redis has them", plural(len(bans), "ban"))
+
+    def _on_failure(self, error: Exception) -> None:
+        now = monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        elif now - self._failing_since > _SILENT_SECONDS and not self._logged:
+            self._logged = True
+            log.warning("bans cannot be read: %s; those known stay until they end", error)
+
+    def _on_success(self) -> None:
+        if self._logged:
+            log.warning("bans are read again")
+        self._failing_since, self._logged = None, False
+
+
+def _pairs(page: Any) -> Iterable[tuple[bytes, bytes]]:
+    """The fields and values of a reply to HSCAN, which redis-py has made a dictionary of."""
+    return page.items() if isinstance(page, dict) else zip(page[::2], page[1::2], strict=True)
+
+
+async def _within(reply: Awaitable[_T], seconds: float = _REPLY_SECONDS) -> _T:
+    """The reply. Raises Fault when it takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await reply
+    except TimeoutError as error:
+        raise Fault("timeout") from error
+
+
+_SCRIPT: Final = files(__package__).joinpath("bans.lua").read_text("utf-8")
