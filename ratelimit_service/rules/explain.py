@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.model import Descriptor, Limit, Request
+from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import Domain, Node, RuleBook
 from ratelimit_service.rules.candidates import MAX_LISTED, Step, candidates_step
 from ratelimit_service.rules.report import nearest, quoted, shortened
@@ -186,6 +187,13 @@ def explanation_as_json(explained: RequestExplanation, now: int) -> dict[str, An
         "descriptors": [_described(explanation, now) for explanation in explained.descriptors],
         "response": explained.response,
     }
+
+
+def add_bans(found: dict[str, Any], bans: Bans, book: RuleBook, request: Request) -> None:
+    """Add to each descriptor of the request's explanation the ban that fits it, or None."""
+    for descriptor, described in zip(request.descriptors, found["descriptors"], strict=False):
+        ban = find_ban(bans, book, request.domain, descriptor.entries)
+        described["ban"] = None if ban is None else ban.as_json()
 
 
 def _described(explanation: DescriptorExplanation, now: int) -> dict[str, Any]:

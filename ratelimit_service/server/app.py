@@ -35,7 +35,9 @@ class App:
             self._publish,
             poll_seconds=settings.rules_poll_interval / SECOND,
         )
-        self._admin = AdminServer(self._engine.state(self._watcher), settings, self._engine.explainer)
+        self._admin = AdminServer(
+            self._engine.state(self._watcher), settings, self._engine.explainer, self._engine.ban_method
+        )
         self._watching: asyncio.Task[None] | None = None
 
     @property

@@ -18,6 +18,7 @@ from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.watch import Parse, Watcher
+from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
@@ -51,6 +52,7 @@ class Engine:
         )
         self.method = ShouldRateLimit(self.limiter, _encoder(settings, self.limiter), _request_limits(settings))
         self.explainer = Explainer(self.limiter)
+        self.ban_method = BanMethod(self.limiter)
         self.transport = open_transport(settings)
         self.addresses: Sequence[Address] = ()
         """Where it listens, with the ports it got."""
@@ -94,6 +96,7 @@ class Engine:
     async def close(self) -> None:
         """Release what the store holds, when no more calls come."""
         self.explainer.close()
+        self.ban_method.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
@@ -114,6 +117,7 @@ class Engine:
             await asyncio.sleep(_SWEEP_SECONDS)
             self.store.sweep()
             self.method.sweep()
+            self.limiter.bans.sweep()
             self.health.set_store_healthy(self.store.healthy)
 
 

@@ -180,6 +180,7 @@ def _domain_metrics(domains: DomainSums) -> Iterator[Metric]:
             "ratelimit_not_an_address_total",
             "Descriptors with a value that is no address, of a key whose rules compare or count addresses.",
         ),
+        (DOMAIN_NUMBERS.index("banned"), "ratelimit_banned_descriptors_total", "Descriptors that a ban denied."),
     ):
         yield from _counters(name, text, ((labels, numbers[index]) for labels, numbers in domains.items()))
 
@@ -209,6 +210,7 @@ def _service_metrics(state: ServiceState) -> Iterator[Metric]:
         method,
     )
     yield gauge("ratelimit_rules", "Rules in force.", len(book.rules) if book else 0)
+    yield gauge("ratelimit_bans", "Bans in force.", counted.ban_summary.total)
     yield gauge("ratelimit_domains", "Domains that have rules.", len(book.domains) if book else 0)
     yield gauge(
         "ratelimit_reload_last_success_timestamp_seconds",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from ratelimit_service.api.method import Method
+from ratelimit_service.rules.bans import BanSummary
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.stores.store import StoreStatus
@@ -38,6 +39,10 @@ class Counted(Protocol):
     @property
     def totals(self) -> Totals:
         """Counts of the service as a whole."""
+
+    @property
+    def ban_summary(self) -> BanSummary:
+        """How many bans are in force, and the last ones made."""
 
     @property
     def waits(self) -> Latency:

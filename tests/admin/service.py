@@ -18,6 +18,7 @@ from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.server.admin.server import AdminServer
 from ratelimit_service.server.state import ServiceState
@@ -63,10 +64,12 @@ class Service:
         self.watcher = Watcher(rules, _parse, self._publish, clock=Clock(1_700_000_000_000_000))
         self.method = ShouldRateLimit(self.limiter, answer or ResponseEncoder())
         self.explainer = Explainer(self.limiter)
+        self.bans = BanMethod(self.limiter)
         self.server = AdminServer(
             ServiceState(self.limiter, self.method, self.watcher, self.health, self.store.metrics),
             self.settings,
             self.explainer,
+            self.bans,
         )
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -94,6 +97,7 @@ class Service:
         """Whether or not it was stopped before."""
         self.stop()
         self.explainer.close()
+        self.loop.call_soon_threadsafe(self.bans.close)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(START_SECONDS)
         self.loop.close()

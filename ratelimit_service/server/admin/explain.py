@@ -20,6 +20,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import (
     MatchedRule,
     RequestExplanation,
+    add_bans,
     charged_rules,
     counter_state,
     explain,
@@ -84,6 +85,7 @@ class Explainer:
             raise RpcError(Status.INVALID_ARGUMENT, f"at most {most} are explained at once")
         loop = asyncio.get_running_loop()
         explained, found = await loop.run_in_executor(self._thread, _explained, book, request)
+        add_bans(found, self._limiter.bans, book, request)
         found["store"] = await self._look(explained, found)
         return await loop.run_in_executor(self._thread, _text, found)
 

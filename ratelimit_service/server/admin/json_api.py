@@ -35,7 +35,12 @@ _MOST_WAITING: Final = 64
 _LONGEST_MESSAGE = 1000
 """Characters; a message about a body can quote much of it."""
 
-_HTTP_STATUS: Final = {Status.INVALID_ARGUMENT: 400, Status.UNAVAILABLE: 503, Status.DEADLINE_EXCEEDED: 503}
+HTTP_STATUS: Final = {
+    Status.INVALID_ARGUMENT: 400,
+    Status.NOT_FOUND: 404,
+    Status.UNAVAILABLE: 503,
+    Status.DEADLINE_EXCEEDED: 503,
+}
 
 _QUOTED: Final = re.compile(r" which is .*(?= at )|(?<=to parse )[\[{].*(?= field: unhashable)")
 """The parts of json_format's messages that quote objects and lists of the body, perhaps with a secret value."""
@@ -73,25 +78,16 @@ class JsonApi:
 
     async def handle(self, request: web.Request) -> web.Response:
         """Respond 200 (allowed) or 429 (over limit); 400, 408, 413, 415 or 503 with one line of text that says why."""
-        if "Content-Encoding" in request.headers:
-            return refusal(415, "the body must not be compressed")
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                body = await request.read()
-        except TimeoutError:
-            return refusal(408, f"the body did not arrive within {_BODY_SECONDS} s")
-        except web.RequestPayloadError:
-            return refusal(400, "the body's chunks are not as HTTP/1.1 has them")
-        except web.HTTPRequestEntityTooLarge:
-            return refusal(413, f"the body is larger than {self._most_bytes} bytes (HTTP_MAX_BODY_SIZE)")
+        body = await read_body(request, self._most_bytes, " (HTTP_MAX_BODY_SIZE)")
+        if isinstance(body, web.Response):
+            return body
         if self._waiting >= _MOST_WAITING and len(body) > _SMALL:
             return refusal(503, "too many large requests at once: ask again, or by gRPC")
         try:
             message = await self._convert(self._request_bytes, body)
-            async with asyncio.timeout(_RESPONSE_SECONDS):
-                response = await self._call(message)
+            response = await call_method(self._method, message)
         except RpcError as error:
-            return refusal(_HTTP_STATUS.get(error.status, 500), error.message)
+            return refusal(HTTP_STATUS.get(error.status, 500), error.message)
         except TimeoutError:
             return refusal(503, f"the store did not answer within {_RESPONSE_SECONDS} s")
         status, headers, text = await self._convert(self._read, response)
@@ -110,18 +106,39 @@ class JsonApi:
         finally:
             self._waiting -= 1
 
-    async def _call(self, body: bytes) -> bytes:
-        received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-        def reply(response: bytes | RpcError) -> None:
-            if received.done():  # it timed out
-                return
-            if isinstance(response, RpcError):
-                received.set_exception(response)
-            else:
-                received.set_result(response)
+async def read_body(request: web.Request, most_bytes: int, setting: str = "") -> bytes | web.Response:
+    """The body; or the response that says why it cannot be had. `setting` is what the bound can be changed by."""
+    if "Content-Encoding" in request.headers:
+        return refusal(415, "the body must not be compressed")
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            body = await request.read()
+        if len(body) <= most_bytes:
+            return body
+    except TimeoutError:
+        return refusal(408, f"the body did not arrive within {_BODY_SECONDS} s")
+    except web.RequestPayloadError:
+        return refusal(400, "the body's chunks are not as HTTP/1.1 has them")
+    except web.HTTPRequestEntityTooLarge:
+        pass
+    return refusal(413, f"the body is larger than {most_bytes} bytes{setting}")
 
-        self._method.call(body, reply)
+
+async def call_method(method: BytesMethod, body: bytes) -> bytes:
+    """The response of the method. Raises RpcError, and TimeoutError when it takes too long."""
+    received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def reply(response: bytes | RpcError) -> None:
+        if received.done():  # it timed out
+            return
+        if isinstance(response, RpcError):
+            received.set_exception(response)
+        else:
+            received.set_result(response)
+
+    async with asyncio.timeout(_RESPONSE_SECONDS):
+        method.call(body, reply)
         return await received
 
 

@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from ratelimit_service.errors import StartError
+from ratelimit_service.server.admin.bans_api import BansApi
 from ratelimit_service.server.admin.connection import (
     KEEPALIVE_SECONDS,
     SERVER_NAME,
@@ -75,9 +76,12 @@ class _Port(NamedTuple):
 
 
 class AdminServer:
-    """The HTTP server. Its pages only read the service's state; `/json` calls its method, `/explain` the explainer."""
+    """The HTTP server. Its pages only read the service's state.
 
-    def __init__(self, state: ServiceState, settings: Settings, explainer: BytesMethod) -> None:
+    `/json` calls its method, `/explain` the explainer, `/bans` the method `bans`.
+    """
+
+    def __init__(self, state: ServiceState, settings: Settings, explainer: BytesMethod, bans: BytesMethod) -> None:
         self._state = state
         self._settings = settings
         self._warnings = ThrottledLog(log, steady_clock)
@@ -90,6 +94,7 @@ class AdminServer:
         json_api = partial(JsonApi, most_bytes=settings.http_max_body_size, most_objects=objects)
         self._json = json_api(state.method, http_response)
         self._explain = json_api(explainer, explained_response)
+        self._bans = BansApi(bans)
         self._page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
         self._servers: list[asyncio.Server] = []
         self._runners: list[web.AppRunner] = []
@@ -166,6 +171,9 @@ class AdminServer:
                         self._explain.handle,
                         "which rules a RateLimitRequest matches, and why",
                     ),
+                    _Endpoint("GET", "/bans", self._bans.list, "the bans in force"),
+                    _Endpoint("POST", "/bans", self._bans.ban, "make a ban"),
+                    _Endpoint("DELETE", "/bans", self._bans.unban, "lift a ban"),
                 ],
                 [refuse_foreign_hosts(settings.debug_allowed_hosts), same_site],
             ),

@@ -8,7 +8,8 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service import __version__
-from ratelimit_service.rules.rule import Rule, counting_in_words, rule_in_words, window_in_words
+from ratelimit_service.rules.bans import Ban
+from ratelimit_service.rules.rule import Rule, counting_in_words, entries_in_words, rule_in_words, window_in_words
 from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState, Workers
@@ -121,7 +122,7 @@ class StatusPage:
 
     def _service(self) -> dict[str, Any]:
         counted, method, watcher, health, _, workers = self._state
-        store, now = counted.store, system_clock()
+        store, now, bans = counted.store, system_clock(), counted.ban_summary
         return {
             "version": __version__,
             "python": platform.python_version(),
@@ -157,6 +158,7 @@ class StatusPage:
                 "last_success": _seconds(watcher.last_success),
                 "last_failure": _seconds(watcher.last_failure),
             },
+            "bans": {"total": bans.total, "newest": [_shown_ban(ban) for ban in bans.newest]},
             "domains": _requests(counted.domains),
             "unmatched": _most_hit(counted.unmatched),
             "unknown_domains": _most_hit(counted.unknown_domains),
@@ -203,6 +205,13 @@ def _options(rule: Rule) -> list[str]:
     if rule.replaces:
         options.append(f"replaces {', '.join(sorted(rule.replaces))}")
     return options
+
+
+def _shown_ban(ban: Ban) -> dict[str, Any]:
+    """A ban; the entries are text of requests, and the rest may be from another program."""
+    texts = {"domain": ban.domain, "entries": entries_in_words(ban.entries), "who": ban.who, "why": ban.why}
+    shown: dict[str, Any] = {name: CONTROL.sub("_", text) for name, text in texts.items()}
+    return shown | {"until": ban.as_json()["until"]}
 
 
 def _most_hit(tallies: Tallies) -> list[dict[str, Any]]:

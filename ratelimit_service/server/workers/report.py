@@ -13,8 +13,10 @@ decreases when a worker is replaced.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
+from ratelimit_service.rules.bans import BanSummary
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.server.engine import Engine
@@ -59,6 +61,7 @@ class Reporter:
             "healthy": store.healthy,
             "counters": store.counters,
             "lost": store.lost,
+            "bans": _packed_bans(limiter.ban_summary),
             "errors": dict(new_errors),
             "metrics": pack_metrics(engine.metrics()),
             "calls": calls,
@@ -71,6 +74,10 @@ class Reporter:
             "domains": [(name, numbers) for name, tally in limiter.domains.items() if (numbers := take_domain(tally))],
         }
         send("report", number, summary)
+
+
+def _packed_bans(bans: BanSummary) -> tuple[int, list[str]]:
+    return bans.total, [ban.text for ban in bans.newest]
 
 
 def _pieces(rules: Sequence[Rule]) -> Iterator[list[RuleCounts]]:
@@ -115,6 +122,12 @@ class MergedCounts:
         self.book = book
         self.domains.add_domains(book.domains)
         self._rules = {rule.path: rule for rule in book.rules}
+
+    @property
+    def ban_summary(self) -> BanSummary:
+        """As the worker has them that reports the fewest: the others know more, and it will in a moment."""
+        ready = [slot.bans for slot in self._slots if slot.ready]
+        return min(ready, key=attrgetter("total"), default=BanSummary(0, ()))
 
     def metrics(self) -> Sequence[Metric]:
         """The metrics of the stores and transports of all workers, those that have exited included."""

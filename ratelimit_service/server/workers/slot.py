@@ -39,6 +39,7 @@ from typing import Any, Final
 
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.rules.bans import BanSummary, read_ban
 from ratelimit_service.server.workers.channel import Channel, Handoff, Message, bytes_of, text_of
 from ratelimit_service.settings import SETTINGS
 from ratelimit_service.stores.store import LostServer
@@ -95,6 +96,8 @@ class WorkerSlot:
         self.counters = 0
         self.lost: Sequence[LostServer] = ()
         """Servers that it says cannot decide hits now."""
+        self.bans = BanSummary(0, ())
+        """The bans that it enforces."""
         self.metrics: Sequence[Metric] = ()
         """The last metrics of its transport and its store."""
         self.reported = 0
@@ -205,7 +208,7 @@ class WorkerSlot:
         return connections
 
     def call(self, body: bytes, reply: Reply, what: str, timeout: int | None) -> None:
-        """Send it a call that came to the parent: to answer it, or to `explain` what the answer would be."""
+        """Send it a call that came to the parent: `what` it is, as `Worker` reads it."""
         self._next_call += 1
         self._calls[self._next_call] = reply
         self.send(what, self._next_call, text_of(body), timeout)
@@ -245,6 +248,8 @@ class WorkerSlot:
                     summary[name] for name in ("serving", "healthy", "counters")
                 )
                 self.lost = [LostServer(*lost) for lost in summary["lost"]]
+                total, texts = summary["bans"]
+                self.bans = BanSummary(total, [read_ban(text) for text in texts])
                 self.metrics = unpack_metrics(summary["metrics"])
             case ["ready"]:
                 self.state = SlotState.READY

@@ -56,7 +56,8 @@ class Supervisor:
         self._dispatcher = Dispatcher(self._slots)
         self._sums = MergedCounts(settings, self._slots)
         self._method = _Method(self._sums, self._dispatcher)
-        self.explainer = _Explainer(self._dispatcher)
+        self.explainer = _ForwardedMethod(self._dispatcher, "explain")
+        self.ban_method = _ForwardedMethod(self._dispatcher, "bans")
         self.deaths = 0
         """Workers that ended unexpectedly."""
         self.last_deaths: deque[Death] = deque(maxlen=_MOST_DEATHS)
@@ -290,12 +291,13 @@ class _Method:
         self._dispatcher.call(body, reply, timeout=timeout)
 
 
-class _Explainer:
-    """Explanations as the workers give them: they can ask the store, and have the same rules."""
+class _ForwardedMethod:
+    """Explanations, or bans, as the workers have them: they can ask the store, and have the same rules."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, kind: str) -> None:
         self._dispatcher = dispatcher
+        self._kind = kind
 
     def call(self, body: bytes, reply: Reply) -> None:
         """Send the question to a worker."""
-        self._dispatcher.call(body, reply, "explain")
+        self._dispatcher.call(body, reply, self._kind)

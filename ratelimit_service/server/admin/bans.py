@@ -1,0 +1,151 @@
+"""What `/bans` asks of an engine, of one worker if there are several: list the bans in force, make one, lift one.
+
+Requests and answers are JSON in bytes, as those of `/explain`.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable
+from typing import Any, Final
+
+from ratelimit_service.api.method import Reply
+from ratelimit_service.errors import BanError, RpcError, Status, StoreError
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.rules.bans import Ban, hidden, key_of, make_ban, read_length
+from ratelimit_service.rules.rule import Entries
+
+log = logging.getLogger(__name__)
+
+MOST_LISTED: Final = 1000
+"""Bans in one answer: the last ones made."""
+_MOST_WAITING: Final = 64
+"""Requests that wait for the store."""
+
+_WORDS: Final = frozenset({"domain", "for", "why", "who"})
+
+
+class BanMethod:
+    """Lists and changes the bans of a limiter and its store."""
+
+    def __init__(self, limiter: Limiter) -> None:
+        self._limiter = limiter
+        self._bans = limiter.bans
+        self._store = limiter.store.keep_bans(limiter.bans)
+        self._store_name = limiter.store.name
+        """Tells in each answer what the bans outlast."""
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def call(self, body: bytes, reply: Reply) -> None:
+        """Reply to the request in `body`, which `listing`, `banning` or `unbanning` has made."""
+        if len(self._waiting) >= _MOST_WAITING:
+            reply(RpcError(Status.UNAVAILABLE, "too many requests for bans at once"))
+            return
+        task = asyncio.get_running_loop().create_task(self._answer(json.loads(body), reply))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+    def close(self) -> None:
+        """Cancel what waits."""
+        for task in self._waiting:
+            task.cancel()
+
+    async def _answer(self, asked: Any, reply: Reply) -> None:
+        answer: bytes | RpcError
+        try:
+            answer = await self._do(asked)
+        except RpcError as error:
+            answer = error
+        except BanError as error:
+            answer = RpcError(Status.INVALID_ARGUMENT, str(error))
+        except StoreError as error:
+            answer = RpcError(Status.UNAVAILABLE, f"bans cannot be written: {error}")
+        except Exception:
+            log.exception("bans could not be listed or changed")
+            answer = RpcError(Status.INTERNAL, "that failed; the log says why")
+        reply(answer)
+
+    async def _do(self, asked: Any) -> bytes:
+        match asked:
+            case ["list", domain]:
+                bans = self._bans.all(domain)
+                newest = [ban.as_json() for ban in bans[:MOST_LISTED]]
+                found = {"store": self._store_name, "total": len(bans), "bans": newest}
+                return json.dumps(found, ensure_ascii=False).encode()
+            case ["ban", domain, entries, length, why, who]:
+                microseconds, now = read_length(length), await self._store.now()
+                ban = make_ban(domain, self._hidden(domain, entries), length=microseconds, why=why, who=who, now=now)
+                await self._store.put(ban)
+                return self._described(ban)
+            case ["unban", domain, entries, who]:
+                lifted = await self._store.lift(key_of(domain, self._hidden(domain, entries)), who)
+                if lifted is None:
+                    raise RpcError(Status.NOT_FOUND, "there is no ban of exactly these entries in this domain")
+                return self._described(lifted)
+        raise RpcError(Status.INTERNAL, "that is no request for bans")
+
+    def _hidden(self, domain: str, entries: Iterable[tuple[str, str]]) -> Entries:
+        """The entries as bans have them; only the rules tell which values are secret."""
+        book = self._limiter.book
+        if book is None:
+            raise RpcError(Status.UNAVAILABLE, "no rate limit configuration loaded")
+        return hidden(book, domain, tuple((key, value) for key, value in entries))
+
+    def _described(self, ban: Ban) -> bytes:
+        return json.dumps(ban.as_json() | {"store": self._store_name}, ensure_ascii=False).encode()
+
+
+def listing(domain: str | None) -> bytes:
+    """A request for the bans in force, or those of a domain."""
+    return _request("list", domain)
+
+
+def banning(body: bytes, remote: str) -> bytes:
+    """A request to make the ban of a JSON body. RpcError if the body is wrong."""
+    found = _read(body, {"domain", "entries", "for", "why", "who"})
+    return _request("ban", found["domain"], found["entries"], found["for"], found["why"], _who(found["who"], remote))
+
+
+def unbanning(body: bytes, remote: str) -> bytes:
+    """A request to lift the ban of a JSON body. RpcError if the body is wrong."""
+    found = _read(body, {"domain", "entries", "who"})
+    return _request("unban", found["domain"], found["entries"], _who(found["who"], remote))
+
+
+def _request(*words: object) -> bytes:
+    return json.dumps(words, ensure_ascii=True).encode()
+
+
+def _who(named: str, remote: str) -> str:
+    """The name that the client gives, which it may have made up, and its address, which it has not."""
+    return f"{named} from {remote}" if named else remote
+
+
+def _read(body: bytes, names: set[str]) -> dict[str, Any]:
+    """The fields of a body; `who` may be missing."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise _invalid("it is not JSON") from error
+    if not isinstance(found, dict):
+        raise _invalid("it is not a JSON object")
+    found.setdefault("who", "")
+    if found.keys() != names:
+        raise _invalid(f"it has the fields {', '.join(sorted(names))}, and who may be left out")
+    if not all(isinstance(found[name], str) for name in names & _WORDS):
+        raise _invalid(f"{', '.join(sorted(names & _WORDS))} are texts")
+    found["entries"] = list(_entries(found["entries"]))
+    return found
+
+
+def _entries(found: object) -> Iterable[tuple[str, str]]:
+    for entry in found if isinstance(found, list) else (None,):
+        match entry:
+            case {"key": str(key), "value": str(value), **rest} if not rest:
+                yield key, value
+            case _:
+                raise _invalid('entries is a list such as [{"key": "user", "value": "ada"}]')
+
+
+def _invalid(wrong: str) -> RpcError:
+    return RpcError(Status.INVALID_ARGUMENT, f"the body is not a ban: {wrong}")
