@@ -10,7 +10,21 @@ import click
 import ratelimit_service
 from ratelimit_service.errors import RateLimitError, SettingsError
 
-VERBS = ("serve", "check", "diff", "rules", "explain", "call", "load", "counters", "hash", "schema")
+VERBS = (
+    "serve",
+    "check",
+    "diff",
+    "rules",
+    "explain",
+    "call",
+    "load",
+    "counters",
+    "ban",
+    "unban",
+    "bans",
+    "hash",
+    "schema",
+)
 """In the order of the help. A verb's module is imported when it is needed, so that `--help` is quick."""
 
 

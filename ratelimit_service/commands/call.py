@@ -142,7 +142,8 @@ def _readable(request: RateLimitRequest, response: RateLimitResponse, explanatio
         entries = " ".join(f"{entry.key}={entry.value}" for entry in descriptor.entries)
         lines.append(f"  {entries}: {describe(status, reason, '' if known else request.domain)}")
         if reason.rule:
-            lines.append(f"    rule {printable(reason.rule)}, {printable(reason.place)}")
+            place = f", {printable(reason.place)}" if reason.place else ""  # of a ban
+            lines.append(f"    rule {printable(reason.rule)}{place}")
         if reason.policy:
             lines.append(f"    answered without the store, by policy {reason.policy}: {printable(reason.reason)}")
     lines += [f"  {header.key}: {header.value}" for header in response.response_headers_to_add]
@@ -170,7 +171,8 @@ def describe(
     window = units_in_words(unit, limit.unit_multiplier.value if limit.HasField("unit_multiplier") else 1)
     text = f"{code}, limit {limit.requests_per_unit} per {window}{name}, {status.limit_remaining} left"
     if limit.unit == RateLimitResponse.RateLimit.UNKNOWN and not limit.requests_per_unit:
-        text = f"{code}, always denied{name}"
+        always = "denied" if status.HasField("duration_until_reset") else "always denied"  # a ban ends
+        text = f"{code}, {always}{name}"
     if status.HasField("duration_until_reset"):
         when = "come back in" if status.code == RateLimitResponse.OVER_LIMIT else "reset in"
         text += f", {when} {status.duration_until_reset.seconds} s"

@@ -25,9 +25,11 @@ from ratelimit_service.commands.sources import (
 )
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Descriptor, Limit, Request
+from ratelimit_service.rules.bans import Bans, moment_in_words, read_ban
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import (
     RequestExplanation,
+    add_bans,
     charged_rules,
     counter_state,
     explain,
@@ -114,6 +116,8 @@ def _explain_here(
     found = explanation_as_json(explained, system_clock())
     if settings.backend_type is Backend.REDIS:
         found["store"] = uvloop.run(_add_states(settings, book, asked, explained, found))
+        if not found["store"]["problem"]:
+            _add_bans(settings, book, Request(domain, asked), found)
     return found
 
 
@@ -139,6 +143,15 @@ async def _add_states(
         except StoreError as error:
             return {"name": "redis", "problem": str(error)}
     return {"name": "redis", "problem": ""}
+
+
+def _add_bans(settings: Settings, book: RuleBook, request: Request, found: dict[str, Any]) -> None:
+    from ratelimit_service.commands.ban_client import RedisBanClient
+
+    bans = Bans()
+    for ban in RedisBanClient(settings).list(None).bans:
+        bans.put(ban, quietly=True)
+    add_bans(found, bans, book, request)
 
 
 def _state(rule: Rule, counter: Counter, content: Content | None) -> dict[str, Any]:
@@ -248,6 +261,8 @@ def _render_descriptor(descriptor: Json, problem: str) -> Iterator[str]:
                 yield f"     … and {hidden:,} more"
             yield printable(_candidate(candidate))
     yield descriptor["outcome"]
+    if descriptor.get("ban"):
+        yield _ban_in_words(descriptor["ban"])
     for rule in descriptor["rules"]:
         yield from _render_rule(rule, problem)
     for hint in descriptor["hints"]:
@@ -290,6 +305,13 @@ def _render_rule(rule: Json, problem: str) -> Iterator[str]:
         yield "  shadow_mode: counted, denies nothing"
     if rule["quota_mode"]:
         yield "  quota_mode: refused when all quotas of a request are used up"
+
+
+def _ban_in_words(found: Json) -> str:
+    ban = read_ban(json.dumps(found))
+    return printable(
+        f"But it is banned {moment_in_words(ban.until)}, by {ban.who}, because: {ban.why} (the ban of {ban})"
+    )
 
 
 def _state_in_words(state: Json) -> str:

@@ -1,0 +1,50 @@
+"""`ratelimit ban`: refuse what has some entries for a while, whatever the rules say."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ratelimit_service.commands.ban_client import open_client, url_option
+from ratelimit_service.commands.request import ENTRY, Entry, one_descriptor
+from ratelimit_service.commands.sources import env_file_option, rules_option
+from ratelimit_service.rules.bans import canonical, moment_in_words
+from ratelimit_service.rules.report import printable
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  ratelimit ban shop user=ada --for 1h --why "scrapes the catalogue, ticket 4711"
+  ratelimit ban shop user=ada path=/search --for '15 minutes' --why "floods the search"
+  ratelimit ban '*' remote_address=203.0.113.7 --for ever --why "asked to stay away"
+  ratelimit ban shop user=ada --for 1h --why test --url http://localhost:6070"""
+)
+@click.argument("domain")
+@click.argument("entries", metavar="KEY=VALUE...", nargs=-1, required=True, type=ENTRY)
+@click.option("--for", "length", metavar="TIME", required=True, help="How long: 1h, 90m, '15 minutes', week, or ever.")
+@click.option("--why", metavar="TEXT", required=True, help="The reason, for the log and the page.")
+@url_option
+@rules_option
+@env_file_option
+def command(
+    *,
+    domain: str,
+    entries: Sequence[Entry | None],
+    length: str,
+    why: str,
+    url: str | None,
+    rules: Path | None,
+    env_file: Path | None,
+) -> None:
+    """Refuse descriptors for a while, whatever the rules say.
+
+    The ban fits every descriptor of the domain that has all KEY=VALUE entries, in any order, with or without others;
+    the domain '*' is every domain. It comes before all rules and before limits that are sent with requests, and charges
+    nothing. A ban of the same entries replaces the one before. It is kept where the counters are: in the Redis of the
+    service's settings, which must be set here as for the service, or in the memory of a running service.
+    """
+    client = open_client(url, rules, env_file)
+    ban = client.ban(domain, canonical(one_descriptor(entries, "ban")), length, why)
+    click.echo(f"banned: {ban} {moment_in_words(ban.until)}: {printable(ban.why)}")
+    click.echo(client.outlasts)

@@ -1,0 +1,234 @@
+"""Where `ban`, `unban` and `bans` find the bans: in Redis, or at the `/bans` of a running service."""
+
+import getpass
+import http.client
+import json
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from urllib.parse import quote, urlsplit
+
+import click
+import uvloop
+
+from ratelimit_service.commands.probe import connection_error
+from ratelimit_service.commands.sources import read_book, read_settings
+from ratelimit_service.errors import BanError, StoreError
+from ratelimit_service.rules.bans import Ban, hidden, key_of, make_ban, read_ban, read_length
+from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.rule import Entries
+from ratelimit_service.settings import Settings
+from ratelimit_service.settings.fields import Backend
+from ratelimit_service.stores.redis.bans import ALLOWED, BanTable
+from ratelimit_service.stores.redis.counters import Primaries
+from ratelimit_service.stores.redis.keys import bans_keys
+from ratelimit_service.stores.redis.target import main_target
+from ratelimit_service.system.address import Tcp, from_here
+
+_T = TypeVar("_T")
+
+_PATH: Final = "/bans"
+_TIMEOUT_SECONDS: Final = 15.0
+"""Longer than the service waits for its store."""
+_MOST_BYTES: Final = 64 << 20
+"""Of a response."""
+
+url_option = click.option(
+    "--url",
+    metavar="URL",
+    help="The debug port of a service, which then makes the change.  [default: the settings' Redis; without one"
+    " http://localhost:6070, with the port of DEBUG_PORT]",
+)
+
+
+class Listed(NamedTuple):
+    """The bans in force, the last ones made first, and how many there are."""
+
+    bans: Sequence[Ban]
+    total: int
+
+
+class BanClient(Protocol):
+    """Bans, wherever they are. Every method raises StoreError when that cannot be reached."""
+
+    @property
+    def outlasts(self) -> str:
+        """When a new ban begins to hold, and what it outlasts, in one sentence."""
+
+    def list(self, domain: str | None) -> Listed:
+        """The bans in force, or those of a domain."""
+
+    def ban(self, domain: str, entries: Entries, length: str, why: str) -> Ban:
+        """Make a ban. BanError if it cannot be."""
+
+    def unban(self, domain: str, entries: Entries) -> Ban | None:
+        """Lift the ban of exactly these entries; returns it, or None if there is none."""
+
+
+def open_client(url: str | None, rules: Path | None, env_file: Path | None) -> BanClient:
+    """The bans of the service with the settings, or of that at the URL."""
+    if url is not None:
+        return HttpBanClient(url)
+    settings, _ = read_settings({"rules_path": rules}, env_file)
+    if settings.backend_type is Backend.REDIS:
+        return RedisBanClient(settings)
+    hint = (
+        "BACKEND_TYPE is memory: the service itself has the bans. Name it by --url, or set REDIS_URL as for the service"
+    )
+    return HttpBanClient(f"http://{from_here(Tcp(settings.debug_host[0], settings.debug_port))}", hint)
+
+
+class RedisBanClient:
+    """The bans in the Redis of the settings; the rules tell which values are secret."""
+
+    outlasts = "Every instance enforces it within a second; it outlasts reloads and restarts."
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def list(self, domain: str | None) -> Listed:
+        """As BanClient says."""
+
+        async def read(table: BanTable) -> list[Ban]:
+            now = await table.now()
+            return [ban for ban in (await table.read()).values() if not ban.lifted_by and ban.until > now]
+
+        bans = [ban for ban in self._run(read) if domain is None or ban.domain == domain]
+        return Listed(sorted(bans, key=lambda ban: ban.made, reverse=True), len(bans))
+
+    def ban(self, domain: str, entries: Entries, length: str, why: str) -> Ban:
+        """As BanClient says."""
+        microseconds, secret = read_length(length), self._hidden(domain, entries)
+
+        async def put(table: BanTable) -> Ban:
+            ban = make_ban(domain, secret, length=microseconds, why=why, who=_who(), now=await table.now())
+            await table.put(ban)
+            return ban
+
+        return self._run(put)
+
+    def unban(self, domain: str, entries: Entries) -> Ban | None:
+        """As BanClient says."""
+        key = key_of(domain, self._hidden(domain, entries))
+        return self._run(lambda table: table.lift(key, _who()))
+
+    def _hidden(self, domain: str, entries: Entries) -> Entries:
+        return hidden(read_book(self._settings), domain, entries)
+
+    def _run(self, use: Callable[[BanTable], Awaitable[_T]]) -> _T:
+        prefix = self._settings.cache_key_prefix
+        key = bans_keys(prefix)[0].encode()
+
+        async def run() -> _T:
+            async with aclosing(Primaries(self._settings, main_target(self._settings), ALLOWED)) as redis:
+
+                async def execute(*command: str | bytes | int) -> Any:
+                    [reply] = await redis.execute(await redis.primary_of(key), [command])
+                    return reply
+
+                return await use(BanTable(execute, prefix))
+
+        return uvloop.run(run())
+
+
+class HttpBanClient:
+    """The bans of the service whose debug port is at this URL; `hint` is added where nothing answers."""
+
+    def __init__(self, url: str, hint: str = "") -> None:
+        self._url = url if "://" in url else f"http://{url}"
+        self._hint = hint
+        self._in_memory = False
+
+    @property
+    def outlasts(self) -> str:
+        """As BanClient says, of the ban that was made last."""
+        if self._in_memory:
+            return (
+                f"It is in the memory of the service at {self._url}: it outlasts a reload, and ends with the service."
+            )
+        return RedisBanClient.outlasts
+
+    def list(self, domain: str | None) -> Listed:
+        """As BanClient says; of very many only the last ones made."""
+        found = self._ask("GET", f"{_PATH}?domain={quote(domain, safe='')}" if domain is not None else _PATH)
+        return Listed([_read(ban) for ban in found["bans"]], found["total"])
+
+    def ban(self, domain: str, entries: Entries, length: str, why: str) -> Ban:
+        """As BanClient says."""
+        found = self._ask("POST", _PATH, _fields(domain, entries) | {"for": length, "why": why})
+        self._in_memory = found.pop("store", "") == Backend.MEMORY
+        return _read(found)
+
+    def unban(self, domain: str, entries: Entries) -> Ban | None:
+        """As BanClient says."""
+        found = self._ask("DELETE", _PATH, _fields(domain, entries))
+        found.pop("store", "")
+        return _read(found) if found else None
+
+    def _ask(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON of the response; empty where there is no such ban."""
+        connection, target = self._connection()
+        try:
+            connection.request(verb, path, None if body is None else json.dumps(body), {"Accept": "application/json"})
+            response = connection.getresponse()
+            text = response.read(_MOST_BYTES).decode(errors="replace")
+        except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
+            raise StoreError(f"{self._url}: it does not speak HTTP: is that the debug port?") from error
+        except OSError as error:
+            why = connection_error(error, target, _TIMEOUT_SECONDS)
+            raise StoreError(f"{self._url}: {why}{f'. {self._hint}' if self._hint else ''}") from error
+        finally:
+            connection.close()
+        return self._found(response.status, text)
+
+    def _connection(self) -> tuple[http.client.HTTPConnection, str]:
+        """A connection that is not open yet, and where it leads."""
+        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+        parts = urlsplit(self._url)
+        kind = kinds.get(parts.scheme)
+        try:
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if not host or kind is None:
+            raise StoreError(f"{self._url} is not a URL such as http://localhost:6070")
+        return kind(host, port, timeout=_TIMEOUT_SECONDS), parts.netloc
+
+    def _found(self, status: int, text: str) -> dict[str, Any]:
+        if status == http.client.OK:
+            try:
+                found = json.loads(text)
+            except ValueError:
+                found = None
+            if isinstance(found, dict):
+                return found
+        if status == http.client.NOT_FOUND and "no ban" in text:
+            return {}
+        if status == http.client.BAD_REQUEST:
+            raise BanError(printable(text.strip()))
+        if status in {http.client.FORBIDDEN, http.client.SERVICE_UNAVAILABLE}:
+            raise StoreError(f"{self._url}: {printable(text.strip())}")
+        raise StoreError(f"{self._url}: it answers {status} to {_PATH}: is that the debug port of a service?")
+
+
+def _fields(domain: str, entries: Entries) -> dict[str, Any]:
+    return {"domain": domain, "entries": [{"key": key, "value": value} for key, value in entries], "who": _who()}
+
+
+def _read(found: Any) -> Ban:
+    try:
+        return read_ban(json.dumps(found))
+    except BanError as error:
+        raise StoreError(f"the service answers with what is no ban: {error}") from error
+
+
+def _who() -> str:
+    """`ada@laptop`, for the log."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,54 @@
+"""`ratelimit bans`: list the bans in force."""
+
+import json
+from pathlib import Path
+
+import click
+
+from ratelimit_service.commands.ban_client import Listed, open_client, url_option
+from ratelimit_service.commands.sources import env_file_option
+from ratelimit_service.rules.bans import Ban, domain_in_words, moment_in_words
+from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.rule import entries_in_words, plural
+
+_HEADER = ("domain", "entries", "banned", "made by", "why")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  ratelimit bans
+  ratelimit bans shop --json"""
+)
+@click.argument("domain", required=False)
+@click.option(
+    "--json", "json_wanted", is_flag=True, help="Print JSON; times are seconds since the epoch, null for ever."
+)
+@url_option
+@env_file_option
+def command(*, domain: str | None, json_wanted: bool, url: str | None, env_file: Path | None) -> None:
+    """List the bans in force, or those of a domain, the last ones made first.
+
+    Settings are found as by `ratelimit ban`. Bans of every domain are listed with the domain '*'.
+    """
+    listed = open_client(url, None, env_file).list(domain)
+    if json_wanted:
+        found = {"total": listed.total, "bans": [ban.as_json() for ban in listed.bans]}
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    elif not listed.total:
+        click.echo(f"there are no bans{'' if domain is None else printable(f' of {domain_in_words(domain)}')}")
+    else:
+        click.echo(_as_table(listed))
+
+
+def _as_table(listed: Listed) -> str:
+    rows = [_HEADER, *map(_cells, listed.bans)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in rows]
+    rest = listed.total - len(listed.bans)
+    return "\n".join([*lines, plural(listed.total, "ban") + (f", {rest:,} of them not shown" if rest else "")])
+
+
+def _cells(ban: Ban) -> tuple[str, ...]:
+    entries = entries_in_words(ban.entries)
+    return tuple(map(printable, (ban.domain, entries, moment_in_words(ban.until), ban.who, ban.why)))

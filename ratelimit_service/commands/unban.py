@@ -1,0 +1,41 @@
+"""`ratelimit unban`: lift a ban."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ratelimit_service.commands.ban_client import open_client, url_option
+from ratelimit_service.commands.request import ENTRY, Entry, one_descriptor
+from ratelimit_service.commands.sources import env_file_option, rules_option
+from ratelimit_service.rules.bans import canonical, domain_in_words
+from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.rule import entries_in_words
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  ratelimit unban shop user=ada
+  ratelimit unban '*' remote_address=203.0.113.7"""
+)
+@click.argument("domain")
+@click.argument("entries", metavar="KEY=VALUE...", nargs=-1, required=True, type=ENTRY)
+@url_option
+@rules_option
+@env_file_option
+def command(
+    *, domain: str, entries: Sequence[Entry | None], url: str | None, rules: Path | None, env_file: Path | None
+) -> None:
+    """Lift the ban of exactly these entries, in any order.
+
+    Settings are found as by `ratelimit ban`. Exits with 1 when there is no such ban; `ratelimit bans` lists them.
+    """
+    named = canonical(one_descriptor(entries, "unban"))
+    lifted = open_client(url, rules, env_file).unban(domain, named)
+    if lifted is None:
+        what = printable(f"{entries_in_words(named)} in {domain_in_words(domain)}")
+        click.echo(f"ratelimit: there is no ban of {what}; `ratelimit bans` lists those in force", err=True)
+        sys.exit(1)
+    click.echo(f"no longer banned: {lifted}")
