@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from ratelimit_service.errors import ComparisonError
 from ratelimit_service.rules.book import Domain, Node, RuleBook
 from ratelimit_service.rules.options import OPTIONS
+from ratelimit_service.rules.response import SILENT, response_in_words
 from ratelimit_service.rules.rule import (
     ALONE,
     LIST,
@@ -169,13 +170,14 @@ _FIELDS: Final[Mapping[str, str]] = {
 }
 """The options that make a difference to requests, besides the limit itself; the field of Rule by the option."""
 
-_IN_WORDS: Final = frozenset({"deny", "charge", "on_store_failure"})
+_IN_WORDS: Final = frozenset({"deny", "charge", "on_store_failure", "quota_unit"})
 """Those that the limit in words contains."""
 
 _CHARGED: Final = {ALONE: "each", LIST: "together in the list", REQUEST: "together"}
 
 _OF_DOMAIN: Final[Mapping[str, Callable[[Domain], str]]] = {
     "charge of limits that come with requests": lambda domain: "together" if domain.together else "each",
+    "responses": lambda domain: ", ".join(response_in_words(domain.response or SILENT)) or "the decision alone",
 }
 """The options of a domain that do not show in its rules."""
 

@@ -233,6 +233,14 @@ def test_an_option_of_the_domain_is_a_change_of_the_domain() -> None:
     assert change.differences == [("charge of limits that come with requests", "each", "together")]
 
 
+def test_what_responses_have_is_a_change_of_the_domain() -> None:
+    plain = "key: a, " + ONE
+
+    [change] = diff(files(plain), files(plain, head="domain: d\nheaders: [ietf]\nretry_after: true"))
+
+    assert change.differences == [("responses", "the decision alone", "headers ietf, Retry-After")]
+
+
 def test_digests_and_values_of_secrets_are_compared_as_what_they_stand_for() -> None:
     hash_value = HashValue("key", keep_digests=True)
     text = "domain: d\ndescriptors: [{{key: a, value: {0}, hash_values: true, {1}}}]\n"
