@@ -94,10 +94,10 @@ class HeaderEncoder:
     def encode(self, verdict: Verdict, options: ResponseOptions, share: int) -> Iterator[bytes]:
         """The fields of headers, and of a body; `share` is the random share of the jitter, 0 unless it is refused."""
         headers = options.headers
-        if "ratelimit" in headers:
-            yield from self._ratelimit(verdict, options, share)
-        if "x_ratelimit" in headers or "ietf" in headers:
-            yield from self._with_policies(verdict, options, share)
+        if headers:
+            tightest = verdict.tightest()
+            if tightest is not None:
+                yield from self._about_limits(verdict, tightest, options, share)
         if not verdict.allowed:
             if options.retry_after and (seconds := retry_after_seconds(verdict, options, share)):
                 yield header(_RETRY_AFTER, b"%d" % seconds)
@@ -106,39 +106,32 @@ class HeaderEncoder:
         elif headers and (hit := exceeding_hit(verdict)) is not None:
             yield header(_X_EXCEEDED, b"%d" % (hit.limit.exceed - hit.decision.remaining))
 
-    def _ratelimit(self, verdict: Verdict, options: ResponseOptions, share: int) -> Iterator[bytes]:
-        hit = verdict.tightest()
-        if hit is None:
+    def _about_limits(self, verdict: Verdict, tightest: Hit, options: ResponseOptions, share: int) -> Iterator[bytes]:
+        headers = options.headers
+        if "ratelimit" in headers:
+            wait = tightest.decision.reset_after
+            if share:
+                wait += options.retry_after_jitter.of(wait, share)
+            yield self._constant(tightest).limit
+            yield header(self._remaining, b"%d" % tightest.remaining)
+            yield header(self._reset, b"%d" % -(-wait // SECOND))
+        if "x_ratelimit" not in headers and "ietf" not in headers:
             return
-        wait = hit.decision.reset_after
-        if share:
-            wait += options.retry_after_jitter.of(wait, share)
-        yield self._constant(hit).limit
-        yield header(self._remaining, b"%d" % hit.remaining)
-        yield header(self._reset, b"%d" % -(-wait // SECOND))
-
-    def _with_policies(self, verdict: Verdict, options: ResponseOptions, share: int) -> Iterator[bytes]:
         # A shadow rule is a trial: no caller should keep to it.
         hits = [hit for hit in verdict.limits if hit is not None and hit.limit is not NO_LIMIT and not hit.rule.shadow]
         if not hits:
             return
         if len(hits) > MOST_LIMITS:
             hits = tightest_first(hits)[:MOST_LIMITS]
-        if "x_ratelimit" in options.headers:
-            yield from self._x_ratelimit(verdict, hits, options, share)
-        if "ietf" in options.headers:
+        if "x_ratelimit" in headers:
+            shown = verdict.tightest(with_shadow=False) if tightest.rule.shadow else tightest
+            if shown is not None:
+                windows = b"".join([self._constant(hit).window for hit in hits])
+                yield header(_X_LIMIT, b"%d%b" % (shown.limit.requests, windows))
+                yield header(_X_REMAINING, b"%d" % shown.remaining)
+                yield header(_X_RESET, b"%d" % wait_seconds(shown, options, share))
+        if "ietf" in headers:
             yield from self._ietf(hits, options, share)
-
-    def _x_ratelimit(
-        self, verdict: Verdict, hits: Sequence[Hit], options: ResponseOptions, share: int
-    ) -> Iterator[bytes]:
-        hit = verdict.tightest(with_shadow=False)
-        if hit is None:
-            return
-        windows = b"".join([self._constant(each).window for each in hits])
-        yield header(_X_LIMIT, b"%d%b" % (hit.limit.requests, windows))
-        yield header(_X_REMAINING, b"%d" % hit.remaining)
-        yield header(_X_RESET, b"%d" % wait_seconds(hit, options, share))
 
     def _ietf(self, hits: Sequence[Hit], options: ResponseOptions, share: int) -> Iterator[bytes]:
         if len(hits) == 1:
@@ -171,7 +164,8 @@ class HeaderEncoder:
         requests, window = limit.requests, limit.window // SECOND
         x_name = f";name={quoted_string(header_text(rule.name))}" if rule.name else ""
         item = quoted_string(policy_name(rule)).encode()
-        policy = b"%b;q=%d;w=%d" % (item, requests, window)
+        unit = "" if rule.quota_unit == "requests" else f";qu={quoted_string(rule.quota_unit)}"
+        policy = b"%b;q=%d%b;w=%d" % (item, requests, unit.encode(), window)
         if rule.limit is None:  # it denies always, in no window
             policy = b"%b;q=0" % item
         constant = self._constants[rule] = _Constant(

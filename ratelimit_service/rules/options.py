@@ -683,6 +683,15 @@ OPTIONS = (
         rule_field="on_store_failure",
     ),
     Option(
+        "quota_unit",
+        (MapType.RATE_LIMIT, MapType.DEFAULTS),
+        choice(("requests", "content-bytes")),
+        "What the limit counts, if requests are sent with what they cost: the qu of the header RateLimit-Policy. It "
+        "does not change how the limit counts.",
+        "requests",
+        rule_field="quota_unit",
+    ),
+    Option(
         "unlimited",
         (MapType.RATE_LIMIT,),
         FLAG,

@@ -10,7 +10,8 @@ from ratelimit_service.system.clock import DAY, duration_in_words
 HEADERS: Final = ("ratelimit", "x_ratelimit", "ietf")
 """The sets of headers, by their names in rules and settings."""
 
-SHARES: Final = 1 << 20
+SHARE_BITS: Final = 20
+SHARES: Final = 1 << SHARE_BITS
 """A random share of a jitter is a number below this."""
 
 MAX_JITTER: Final = DAY

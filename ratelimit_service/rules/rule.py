@@ -67,6 +67,8 @@ class Rule:
     """`ALONE`, `LIST` or `REQUEST`."""
     beside: tuple["Rule", ...] = ()
     """The other limits of the same descriptor; only its first rule has them."""
+    quota_unit: str = "requests"
+    """What the limit counts, for the header RateLimit-Policy."""
     on_store_failure: str = ""
     """The store policy of the rule; empty: the policy of the settings."""
     path_suffix: Path = ()
@@ -309,5 +311,7 @@ def _counting(rule: Rule) -> Iterator[str]:
         yield f"may exceed by {limit.exceed:,}"
     if rule.together == REQUEST:
         yield "charged together"
+    if rule.quota_unit != "requests":
+        yield f"of {rule.quota_unit}"
     if rule.on_store_failure:
         yield f"{rule.on_store_failure} without Redis"

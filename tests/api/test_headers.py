@@ -23,6 +23,7 @@ from ratelimit_service.rules.response import HEADERS, MAX_NAME_LENGTH, SHARES, J
 from ratelimit_service.rules.rule import Level, Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.stores.store import Done
 from ratelimit_service.system.clock import DAY, MINUTE, SECOND
 from ratelimit_service.telemetry.tally import Tally
 from tests.books import book
@@ -33,14 +34,29 @@ ALL = "headers: [ratelimit, x_ratelimit, ietf]\nretry_after: true"
 Headers = Mapping[str, str]
 
 
+class LaterStore(MemoryStore):
+    """A store that does not answer at once."""
+
+    charge = None  # type: ignore[assignment]  # it takes its time
+
+    def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
+        MemoryStore.charge(self, hits)
+        done(None)
+
+
 class Shop:
     """A service with these descriptors, and with `top` at the top of its file; its time stands still."""
 
     def __init__(
-        self, descriptors: str, top: str = ALL, draw: Callable[[], int] = random_share, **options: Any
+        self,
+        descriptors: str,
+        top: str = ALL,
+        draw: Callable[[], int] = random_share,
+        store: type[MemoryStore] = MemoryStore,
+        **options: Any,
     ) -> None:
         self.clock = Clock(100 * DAY)  # at midnight
-        self.limiter = Limiter(MemoryStore(1000, self.clock), **options)
+        self.limiter = Limiter(store(1000, self.clock), **options)
         self.limiter.book = book(f"domain: shop\n{top}\ndescriptors:\n{indent(descriptors.strip(), '  ')}\n")
         self.method = ShouldRateLimit(self.limiter, ResponseEncoder(draw=draw))
 
@@ -123,6 +139,11 @@ LIMIT_TABLE: Sequence[tuple[str, Sequence[str], Headers]] = [
         {"RateLimit-Policy": '"a_x";q=5;w=604800'},
     ),
     (
+        "- {key: a, rate_limit: {unit: hour, requests_per_unit: 5, quota_unit: content-bytes}}",
+        ["a"],
+        {"X-RateLimit-Limit": "5, 5;w=3600", "RateLimit-Policy": '"a";q=5;qu="content-bytes";w=3600'},
+    ),
+    (
         """
 - key: a
   rate_limits:
@@ -165,9 +186,12 @@ LIMIT_TABLE: Sequence[tuple[str, Sequence[str], Headers]] = [
 ]
 
 
+@pytest.mark.parametrize("store", [MemoryStore, LaterStore])
 @pytest.mark.parametrize(("descriptors", "keys", "expected"), LIMIT_TABLE)
-def test_an_allowed_request_is_told_its_limits(descriptors: str, keys: Sequence[str], expected: Headers) -> None:
-    found = Shop(descriptors).headers(*keys)
+def test_an_allowed_request_is_told_its_limits(
+    descriptors: str, keys: Sequence[str], expected: Headers, store: type[MemoryStore]
+) -> None:
+    found = Shop(descriptors, store=store).headers(*keys)
 
     assert {name: found.get(name) for name in expected} == expected
     assert "Retry-After" not in found

@@ -247,7 +247,7 @@ def test_defaults_hold_for_their_file_only() -> None:
             "zzz: x",
             (
                 'unknown key "zzz"; in defaults there may be algorithm, burst, parts, anchor, count_refused, exceed, '
-                "on_store_failure"
+                "on_store_failure, quota_unit"
             ),
         ),
     ],
