@@ -9,7 +9,7 @@ import http_sf
 import pytest
 
 from tests.envoy.proxy import Envoy, bootstrap, by, route, start_envoy
-from tests.processes import START_SECONDS, Service, ask, start_service
+from tests.processes import START_SECONDS, Service, ask, eventually, start_service
 
 RULES: Final = """
 domain: shop
@@ -31,6 +31,7 @@ descriptors:
   - {key: small, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: large, quota_mode: true, rate_limit: {unit: week, requests_per_unit: 1}}
   - {key: tokens, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: bytes, rate_limit: {unit: year, requests_per_unit: 100, quota_unit: content-bytes}}
   - {key: evil, rate_limit: {unit: year, requests_per_unit: 1, name: "a\\r\\nx-evil: 1\\"é"}}
 """
 QUIET_RULES: Final = """
@@ -112,6 +113,15 @@ ROUTES: Final = [
     route("/quota", by(("small", "x-user")), by(("large", "x-user")), response_headers_to_add=_METADATA),
     route("/both", by(("user", "x-user")), by(("denied", "x-user")), response_headers_to_add=_METADATA),
     route("/tokens", per_route={"rate_limits": [by(("tokens", "x-user"), hits_addend={"number": 3})]}),
+    route(
+        "/bytes",
+        per_route={
+            "rate_limits": [
+                by(("bytes", "x-user"), hits_addend={"number": 0}),
+                by(("bytes", "x-user"), hits_addend={"format": "%BYTES_RECEIVED%"}, apply_on_stream_done=True),
+            ]
+        },
+    ),
     route("/quiet-user", by(("user", "x-user")), per_route={"domain": "quiet"}),
     route("/quiet-closed", by(("closed", "x-user")), per_route={"domain": "quiet"}),
     route("/settled", by(("user", "x-user")), per_route={"domain": "settled"}),
@@ -249,6 +259,15 @@ def test_what_is_not_limited_is_told_nothing(envoy: Envoy, path: str) -> None:
 
     assert told.status == 200
     assert not [name for name in told.headers if "ratelimit" in name or name == "retry-after"]
+
+
+def test_a_limit_of_bytes_says_so(envoy: Envoy) -> None:
+    """Each request is let in by what is left, and charged its bytes when it is done."""
+    first = ask(envoy.port, "/bytes", {"x-user": "ada"}, method="POST", body="0123456789")
+
+    assert first.headers["ratelimit-policy"] == '"bytes";q=100;qu="content-bytes";w=31536000'
+    assert items(first.headers["ratelimit"])[0][1]["r"] == 100
+    eventually(lambda: items(get(envoy, "/bytes").one("ratelimit"))[0][1]["r"] == 90, "10 bytes are charged")
 
 
 def test_names_cannot_end_a_header(envoy: Envoy) -> None:
