@@ -17,6 +17,7 @@ from ratelimit_service.limiter.verdict import Verdict, tightest_first
 from ratelimit_service.model import NEVER
 from ratelimit_service.rules.response import ResponseOptions, header_text, policy_name, quoted_string
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.settings.fields import HEADERS_OF
 from ratelimit_service.stores.hit import NO_LIMIT, Hit
 from ratelimit_service.system.clock import SECOND
 
@@ -89,6 +90,10 @@ class HeaderEncoder:
 
     def __init__(self, names: HeaderNames) -> None:
         self._limit, self._remaining, self._reset = map(_key, names)
+        self._same_names = frozenset(
+            other.value for other, taken in HEADERS_OF.items() if any(name.lower() in taken for name in names)
+        )
+        """The other sets that have a header of the same name. No header is sent twice."""
         self._constants: dict[Rule, _Constant] = {}
 
     def encode(self, verdict: Verdict, options: ResponseOptions, share: int) -> Iterator[bytes]:
@@ -108,7 +113,7 @@ class HeaderEncoder:
 
     def _about_limits(self, verdict: Verdict, tightest: Hit, options: ResponseOptions, share: int) -> Iterator[bytes]:
         headers = options.headers
-        if "ratelimit" in headers:
+        if "ratelimit" in headers and self._same_names.isdisjoint(headers):
             wait = tightest.decision.reset_after
             if share:
                 wait += options.retry_after_jitter.of(wait, share)

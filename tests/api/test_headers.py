@@ -127,6 +127,26 @@ def test_a_domain_chooses_its_sets(headers: str, expected: set[str]) -> None:
     assert set(Shop(USER, f"headers: {headers}").headers("user")) == expected
 
 
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ("[ratelimit]", {"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "1", "Reset": "60"}),
+        (
+            "[ratelimit, x_ratelimit]",
+            {"X-RateLimit-Limit": '2, 2;w=60;name="users"', "X-RateLimit-Remaining": "1", "X-RateLimit-Reset": "60"},
+        ),
+    ],
+)
+def test_where_an_operator_names_headers_as_another_set_does_that_set_alone_is_sent(
+    headers: str, expected: Headers
+) -> None:
+    shop = Shop(USER, f"headers: {headers}")
+    names = HeaderNames("X-RateLimit-Limit", "X-RateLimit-Remaining", "Reset")
+    shop.method = ShouldRateLimit(shop.limiter, ResponseEncoder(names))
+
+    assert shop.headers("user") == expected
+
+
 LIMIT_TABLE: Sequence[tuple[str, Sequence[str], Headers]] = [
     (
         "- {key: a, rate_limit: {unit: 90 seconds, requests_per_unit: 5}}",
