@@ -48,7 +48,7 @@ class Calls(Protocol):
         """Calls are over without a response."""
 
 
-class Connection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """Makes at most `max_in_flight` calls at a time; each is due at a moment, from which its latency counts.
 
     In a closed loop a call is due when the one before it is answered, otherwise when `call_at` says so.

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
-from ratelimit_service.commands.load.connection import Connection, call_headers
+from ratelimit_service.commands.load.connection import LoadConnection, call_headers
 from ratelimit_service.commands.load.latencies import Latencies
 from ratelimit_service.commands.load.requests import Requests
 
@@ -138,7 +138,7 @@ class Run:
         self._on_second = on_second
         authority = "localhost" if load.target.startswith("unix:") else load.target
         self._headers = call_headers(authority, "https" if load.tls else "http", load.timeout)
-        self._connections: list[Connection] = []
+        self._connections: list[LoadConnection] = []
         self._waiting: deque[int] = deque()
         """The moments of calls that are due while no connection is open."""
         self._beginning: asyncio.Task[None] | None = None
@@ -216,9 +216,9 @@ class Run:
             else:
                 self._sums.failed("too many calls wait for answers to others")
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> LoadConnection:
         load, loop = self._load, asyncio.get_running_loop()
-        make = partial(Connection, self._sums, load.in_flight, self._headers, closed_loop=load.rate is None)
+        make = partial(LoadConnection, self._sums, load.in_flight, self._headers, closed_loop=load.rate is None)
         async with asyncio.timeout(_CONNECT_SECONDS):
             if load.target.startswith("unix:"):
                 _, connection = await loop.create_unix_connection(
