@@ -67,6 +67,10 @@ class Limit:
     """How many above `requests` are let through, and counted as such."""
     calendar: Calendar | None = None
     """Windows of a calendar in place of equally long ones; only of a fixed window."""
+    block_for: int = 0
+    """Microseconds for which a denial blocks the counter; 0 for none."""
+    block_up_to: int = 0
+    """The length up to which a next block is twice as long as the last one; 0: all are `block_for` long."""
 
 
 @dataclass(slots=True)
@@ -106,6 +110,15 @@ class Decision:
     """Microseconds until the counter is as if untouched."""
     retry_after: int
     """Microseconds until the same hit would be allowed if no other comes: 0 when it is, `NEVER` when it cannot be."""
+
+
+@dataclass(slots=True)
+class Blocked(Decision):
+    """The answer for a hit on a counter that is blocked, or by which it is."""
+
+    # A field of Decision would cost every hit; this class costs those that have a block.
+    blocked_for: int
+    """Microseconds until the block ends; `retry_after` may be longer."""
 
 
 class ByPolicy(NamedTuple):

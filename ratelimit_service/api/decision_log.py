@@ -11,7 +11,7 @@ from ratelimit_service.api.request import decode
 from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.verdict import Verdict
-from ratelimit_service.model import NEVER, Request
+from ratelimit_service.model import NEVER, Blocked, Request
 from ratelimit_service.rules.explain import quoted_entries, why_unlimited
 from ratelimit_service.rules.report import quoted
 from ratelimit_service.rules.rule import Rule, window_in_words
@@ -70,6 +70,8 @@ def _decision(hit: Hit) -> str:
         "OVER_LIMIT" if hit.over else "OK",
         "always denied" if rule.deny else f"{hit.remaining} of {limit.requests} per {window_in_words(limit)} left",
     ]
+    if isinstance(decision, Blocked):
+        parts.append(f"blocked for {-(-decision.blocked_for // SECOND)} s")
     if not decision.allowed:
         if rule.shadow:
             parts.append("over the limit in shadow mode")

@@ -97,7 +97,7 @@ class Listing:
 
     def add(self, counter: Counter, content: Content) -> None:
         """Count the counter, and keep it if it is among the fullest."""
-        if content.used == 0:
+        if content.used == 0 and not content.blocked_for:
             self.untouched += 1
             return
         self.total += 1
@@ -407,7 +407,7 @@ def _cells(counter: Counter, content: Content) -> tuple[str, ...]:
         name = "(one of several)" if counter.ambiguous else "(sent with requests?)" if counter.may_be_sent else "(none)"
     return (
         used if rule is None else f"{used} of {limit.burst or limit.requests:,}",
-        "?" if content.remaining is None else f"{content.remaining:,}",
+        "blocked" if content.blocked_for else "?" if content.remaining is None else f"{content.remaining:,}",
         duration_in_words(content.reset_after),
         "never" if content.expires_after is None else duration_in_words(content.expires_after),
         counter.algorithm.replace("_", " ") or "?",
@@ -438,6 +438,7 @@ def _row_as_json(counter: Counter, content: Content) -> dict[str, Any]:
         "remaining": content.remaining,
         "reset_after": content.reset_after / SECOND,
         "retry_after": _retry(content.retry_after),
+        "blocked_for": content.blocked_for / SECOND if content.blocked_for else None,
         "expires_after": None if content.expires_after is None else content.expires_after / SECOND,
     }
 

@@ -159,7 +159,12 @@ def _state(rule: Rule, counter: Counter, content: Content | None) -> dict[str, A
         # The algorithm says what an untouched counter allows: a bucket of 0 requests nothing, whatever its burst.
         content = decode(counter, None, 0, 0)._replace(used=0, reset_after=0)
     return counter_state(
-        rule, content.remaining, content.reset_after, used=content.used, retry_after=content.retry_after
+        rule,
+        content.remaining,
+        content.reset_after,
+        used=content.used,
+        retry_after=content.retry_after,
+        blocked_for=content.blocked_for,
     )
 
 
@@ -317,6 +322,8 @@ def _ban_in_words(found: Json) -> str:
 def _state_in_words(state: Json) -> str:
     if state["remaining"] is None:
         return "not known: what is in the counter cannot be read"
+    if state.get("blocked_for"):
+        return f"blocked for {_span(state['blocked_for'])}"
     text = f"{state['remaining']:,} of {state['capacity']:,} left"
     if state["retry_after"]:
         return f"{text}, room for one in {_span(state['retry_after'])}"

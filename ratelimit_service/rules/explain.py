@@ -248,7 +248,13 @@ def _placed(place: Place | None) -> str | None:
 
 
 def counter_state(
-    rule: Rule, remaining: int | None, reset_after: int, *, used: int | None = None, retry_after: int | None = None
+    rule: Rule,
+    remaining: int | None,
+    reset_after: int,
+    *,
+    used: int | None = None,
+    retry_after: int | None = None,
+    blocked_for: int = 0,
 ) -> dict[str, Any]:
     """The `state` of a rule in the JSON: what its counter contains now. Without `retry_after` that is not known."""
     limit = rule.limit
@@ -260,6 +266,7 @@ def counter_state(
         "capacity": limit.burst or limit.requests,
         "reset_after": reset_after / SECOND,
         "retry_after": wait,
+        "blocked_for": blocked_for / SECOND if blocked_for else None,
     }
 
 

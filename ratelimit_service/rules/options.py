@@ -134,6 +134,11 @@ def _read_zone(node: YamlNode, key: str, report: Report) -> str | None:
     return text
 
 
+def _read_duration(node: YamlNode, key: str, report: Report) -> int | None:
+    window = _read_unit(node, key, report)
+    return None if window is None else window.microseconds
+
+
 def _hint(text: str, known: Iterable[str]) -> str:
     near = nearest(text, known)
     return f"; did you mean {near}?" if near else ""
@@ -297,6 +302,7 @@ UNIT = ValueType(
 )
 START = ValueType(_read_start, {"type": ["string", "integer", "null"]})
 ZONE = ValueType(_read_zone, {"type": ["string", "null"]})
+DURATION = ValueType(_read_duration, UNIT.schema)
 JSON = ValueType(_read_json, {"type": ["object", "null"]})
 JITTER = ValueType(
     _read_jitter,
@@ -673,6 +679,22 @@ OPTIONS = (
         EXCESS,
         "The amount above the limit that is still allowed, with a metric of its own: a number, or a share such as 10%.",
         0,
+    ),
+    Option(
+        "block_for",
+        (MapType.RATE_LIMIT, MapType.DEFAULTS),
+        DURATION,
+        'The time for which a denial blocks the counter, such as "15 minutes": it denies every hit until then, and '
+        "charges none.",
+        limit_field="block_for",
+    ),
+    Option(
+        "block_up_to",
+        (MapType.RATE_LIMIT, MapType.DEFAULTS),
+        DURATION,
+        "The longest block. Each is twice as long as the one before it, until the counter was not blocked for as long "
+        "as the last block lasted. Without it all are as long as block_for.",
+        limit_field="block_up_to",
     ),
     Option(
         "on_store_failure",

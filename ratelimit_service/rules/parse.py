@@ -491,11 +491,21 @@ def read_limit(
         calendar=calendar,
         **limit_fields(chosen),
     )
+    _check_blocks(block, limit, at, report)
     if (limit.burst or requests) + limit.exceed > MAX_REQUESTS:
         report.add(at, f"the limit and exceed come to more than {MAX_REQUESTS}")
     elif (problem := getattr(algorithm, "problem", None)) and (reason := problem(limit)):
         report.add(block.fields["algorithm"].key if "algorithm" in block.fields else at, f"{name}: {reason}")
     return algorithm, limit
+
+
+def _check_blocks(block: YamlMap, limit: Limit, at: Positioned, report: Report) -> None:
+    place = next((block.fields[key].key for key in ("block_up_to", "block_for") if given(block, key)), at)
+    if not limit.block_for:
+        if given(block, "block_up_to"):
+            report.add(place, "block_up_to has no meaning without block_for")
+    elif limit.block_up_to and limit.block_up_to < limit.block_for:
+        report.add(place, "block_up_to is shorter than block_for")
 
 
 def _uses(key: str, algorithm: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ratelimit_service.algorithms import Algorithm
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
+from ratelimit_service.system.clock import duration_in_words
 from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
 
 Entries = tuple[tuple[str, str], ...]
@@ -309,6 +310,9 @@ def _counting(rule: Rule) -> Iterator[str]:
         yield "refused count too" if limit.count_refused else "refused do not count"
     if limit.exceed:
         yield f"may exceed by {limit.exceed:,}"
+    if limit.block_for:
+        longest = f", doubling up to {duration_in_words(limit.block_up_to)}" if limit.block_up_to else ""
+        yield f"a denial blocks for {duration_in_words(limit.block_for)}{longest}"
     if rule.together == REQUEST:
         yield "charged together"
     if rule.quota_unit != "requests":

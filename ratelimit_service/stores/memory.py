@@ -18,7 +18,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 from types import MappingProxyType
 
-from ratelimit_service.algorithms import State, expiry
+from ratelimit_service.algorithms import State, blocking, expiry
 from ratelimit_service.model import Decision
 from ratelimit_service.rules.bans import MOST_BANS, Ban, Bans, too_many
 from ratelimit_service.stores.hit import Hit
@@ -40,6 +40,12 @@ _BESIDES = 110
 
 _INTEGERS = 100
 """Bytes of a state that is a tuple, with an integer or two of its own."""
+
+_BLOCK = "|block"
+"""The end of the key of a counter's block, which is kept like a counter; no key of a counter ends so."""
+
+States = dict[str, State | None]
+"""New states by key; None for a counter, or a block, that there is no more."""
 
 
 class MemoryStore:
@@ -83,10 +89,14 @@ class MemoryStore:
             if hit.together:
                 self._charge_bundles(hits[hits.index(hit) :], now)
                 return True
+            limit = hit.limit
+            if limit.block_for:
+                self._charge_alone(hit, now)
+                continue
             key = hit.key
             segment = segments[hash(key) & mask]
             before = segment.get(key)
-            state, hit.decision = hit.rule.algorithm.hit(before, hit.limit, hit.cost, now)
+            state, hit.decision = hit.rule.algorithm.hit(before, limit, hit.cost, now)
             if state is None or len(segment) >= crowded:
                 self._keep(segment, key, before, state, now)
             elif before is None:
@@ -108,32 +118,57 @@ class MemoryStore:
                 self._charge_bundle(list(members), now)
             else:
                 for hit in members:
-                    segment = self._segment(hit.key)
-                    before = segment.get(hit.key)
-                    state, hit.decision = _run(hit, before, hit.cost, now)
-                    self._keep(segment, hit.key, before, state, now)
+                    self._charge_alone(hit, now)
+
+    def _charge_alone(self, hit: Hit, now: int) -> None:
+        states: States = {}
+        hit.decision = self._run(hit, hit.cost, states, now)
+        self._keep_all(states, now)
 
     def _charge_bundle(self, hits: Sequence[Hit], now: int) -> None:
         """Charge all hits, or only the denied ones whose limit counts denied hits."""
-        states: dict[str, State | None] = {}
+        states: States = {}
         for hit in hits:
-            key = hit.key
-            state = states[key] if key in states else self._segment(key).get(key)
-            states[key], hit.decision = _run(hit, state, hit.cost, now)
-        if all(hit.decision.allowed for hit in hits):
-            for key, state in states.items():
-                segment = self._segment(key)
-                self._keep(segment, key, segment.get(key), state, now)
-            return
-        for hit in hits:
-            denied = not hit.decision.allowed
-            cost = hit.cost if denied and hit.limit.count_refused else 0
-            segment = self._segment(hit.key)
-            before = segment.get(hit.key)
-            state, looked = _run(hit, before, cost, now)
-            self._keep(segment, hit.key, before, state, now)
-            if not denied:
-                hit.decision = looked
+            hit.decision = self._run(hit, hit.cost, states, now)
+        if not all(hit.decision.allowed for hit in hits):
+            states = {}
+            for hit in hits:
+                if hit.decision.allowed:
+                    hit.decision = self._run(hit, 0, states, now)
+                else:
+                    self._charge_denied(hit, states, now)
+        self._keep_all(states, now)
+
+    def _charge_denied(self, hit: Hit, states: States, now: int) -> None:
+        """Charge a denied hit, which may have been denied only because of hits that are not charged after all."""
+        key, limit = hit.key, hit.limit
+        cost = hit.cost if limit.count_refused else 0
+        if limit.block_for and hit.cost > 0:
+            block = self._state(block_key := key + _BLOCK, states)
+            if blocking.rest(block, now):
+                cost = 0
+            else:
+                states[block_key] = blocking.start(block, limit, now)
+        states[key], _ = hit.rule.algorithm.hit(self._state(key, states), limit, cost, now)
+
+    def _run(self, hit: Hit, cost: int, states: States, now: int) -> Decision:
+        """Charge `cost`, and put the new state of the counter, and of its block, into `states`."""
+        key, limit, algorithm = hit.key, hit.limit, hit.rule.algorithm
+        state = self._state(key, states)
+        if not limit.block_for:
+            states[key], decision = algorithm.hit(state, limit, cost, now)
+            return decision
+        block = self._state(key + _BLOCK, states)
+        states[key], states[key + _BLOCK], decision = blocking.hit(algorithm, state, block, limit, cost, now)
+        return decision
+
+    def _state(self, key: str, states: States) -> State | None:
+        return states[key] if key in states else self._segment(key).get(key)
+
+    def _keep_all(self, states: States, now: int) -> None:
+        for key, state in states.items():
+            segment = self._segment(key)
+            self._keep(segment, key, segment.get(key), state, now)
 
     def _segment(self, key: str) -> dict[str, State]:
         return self._segments[hash(key) & self._mask]
@@ -220,10 +255,6 @@ class MemoryBans:
     async def lift(self, key: str, who: str) -> Ban | None:
         """As BanStore says."""
         return self._bans.drop(key, f"lifted by {who}")
-
-
-def _run(hit: Hit, state: State | None, cost: int, now: int) -> tuple[State | None, Decision]:
-    return hit.rule.algorithm.hit(state, hit.limit, cost, now)
 
 
 def _size(key: str, state: State) -> int:

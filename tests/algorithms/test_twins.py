@@ -68,10 +68,13 @@ def a_limit(random: Random, algorithm: Algorithm) -> Limit:
             first_request=random.random() < 0.5,
             count_refused=random.random() < 0.5,
             exceed=random.choice([0, 0, 2]),
+            block_for=random.choice([0, 0, 1, unit.window // 3, 2 * unit.window]),
         )
         if algorithm.name == "fixed_window" and random.random() < 0.5:
             calendar = Calendar(random.choice([*UNITS]), "", random.choice(["UTC", "America/Havana", "Pacific/Apia"]))
             limit = replace(limit, window=calendar.length, first_request=False, calendar=calendar)
+        if limit.block_for and random.random() < 0.5:
+            limit = replace(limit, block_up_to=limit.block_for * random.choice([1, 2, 5]))
         if algorithm.name != "sliding_log" and random.random() < 0.3:
             limit = replace(limit, requests=random.choice([2**32 - 101, random.randint(1, 10**6)]))
         if problem_of(algorithm, limit) is None:

@@ -40,6 +40,8 @@ descriptors:
     rate_limit: {unit: second, requests_per_unit: 100}
   - key: out
     rate_limit: {unit: year, requests_per_unit: 2, algorithm: sub_windows}
+  - key: strict
+    rate_limit: {unit: second, requests_per_unit: 2, count_refused: false, block_for: 2 days, block_up_to: 9 days}
 """
 
 
@@ -159,6 +161,7 @@ def test_one_comes_as_json_with_all_that_is_known(shop: Shop) -> None:
     assert 0 < times[0] == times[1] <= 31_536_000
     assert times[0] - 60 < times[2]
     assert row == {
+        "blocked_for": None,
         "key": f"{shop.prefix}rl2|shop|user=bob|fixed_window/31536000000000",
         "descriptor": "user=bob",
         "rule": "shop.user",
@@ -412,6 +415,22 @@ def test_what_a_user_must_be_allowed_is_told(shop: Shop) -> None:
 
 
 @pytest.mark.slow
+def test_a_block_is_shown_and_reset_although_its_counter_has_expired(shop: Shop) -> None:
+    """The hit costs too much, so that nothing is charged."""
+    shop.charge(Charge("shop", descriptor("strict=ada"), 3), Charge("shop", descriptor("strict=bob"), 1))
+    [row] = shop.as_json("shop", "--rule", "shop.strict", "--limit", "1")["counters"]
+
+    assert (row["descriptor"], row["used"], row["remaining"]) == ("strict=ada", 0, 0)
+    assert 172_000 < row["blocked_for"] == row["retry_after"] == row["reset_after"] <= 172_800
+    [line] = [line for line in shop.counters("shop").stdout.splitlines() if "strict=ada" in line]
+    assert re.split(r"\s{2,}", line.strip())[:3] == ["0 of 2", "blocked", "2 d"]
+    state = CliRunner().invoke(main, ["explain", "shop", "strict=ada"], env=shop.environ).stdout
+    assert "  now      blocked for 2 d\n" in state
+
+    assert "1 counter of " in shop.counters("shop", "strict=ada", "--reset", "--yes").stdout
+    assert "strict=ada" not in " ".join(shop.keys())
+
+
 def test_after_a_reset_the_service_lets_in_whom_it_had_refused(shop: Shop) -> None:
     body = '{"domain": "shop", "descriptors": [{"entries": [{"key": "out", "value": "ada"}]}]}'
     environ = {**shop.environ, "STORE_DEADLINE": "10s"}

@@ -73,6 +73,14 @@ def test_the_rule_comes_with_its_place_limit_counter_and_metric() -> None:
         ),
         ("{unit: day, requests_per_unit: 3, algorithm: sliding_window}", "3 requests per day (sliding window)"),
         (
+            "{unit: minute, requests_per_unit: 3, block_for: 15 minutes}",
+            "3 requests per minute (a denial blocks for 15 min)",
+        ),
+        (
+            "{unit: minute, requests_per_unit: 3, block_for: 15 minutes, block_up_to: day}",
+            "3 requests per minute (a denial blocks for 15 min, doubling up to 1 d)",
+        ),
+        (
             "{unit: day, requests_per_unit: 3, algorithm: sub_windows, count_refused: true}",
             "3 requests per day (sub windows, 10 parts, refused count too)",
         ),

@@ -194,6 +194,57 @@ def test_a_limit_that_its_algorithm_cannot_keep_is_refused_with_the_reason() -> 
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("block_up_to: day", ["1.yaml:4:52: block_up_to has no meaning without block_for"]),
+        ("block_for: 2 days, block_up_to: day", ["1.yaml:4:71: block_up_to is shorter than block_for"]),
+        ("block_for: 0 minutes", ['1.yaml:4:63: block_for "0 minutes" is no length of time']),
+        ("block_for: 101 years", ['1.yaml:4:63: block_for "101 years" is longer than 100 years']),
+        (
+            "block_for: 15 minuts",
+            [
+                (
+                    '1.yaml:4:63: block_for "15 minuts" is no multiple of second, minute, hour, day, week, month, '
+                    'year, such as "5 minutes"'
+                )
+            ],
+        ),
+    ],
+)
+def test_a_block_that_cannot_be_is_refused(options: str, expected: list[str]) -> None:
+    assert problems(limit(f"{{unit: minute, requests_per_unit: 5, {options}}}")) == expected
+
+
+def test_blocks_are_read_and_may_be_defaults() -> None:
+    rules = book("""
+        domain: d
+        defaults: {block_for: 15 minutes, block_up_to: day}
+        descriptors:
+          - {key: a, rate_limit: {unit: minute, requests_per_unit: 5}}
+          - {key: b, rate_limit: {unit: minute, requests_per_unit: 5, block_for: hour, algorithm: sliding_log}}
+          - {key: c, rate_limit: {deny: true}}
+        """).rules
+
+    assert [rule.limit and (rule.limit.block_for, rule.limit.block_up_to) for rule in rules] == [
+        (15 * MINUTE, DAY),
+        (HOUR, DAY),
+        None,
+    ]
+
+
+def test_a_default_that_a_limit_s_own_option_contradicts_is_told_at_the_limit() -> None:
+    text = """
+        domain: d
+        defaults: {block_up_to: hour}
+        descriptors:
+          - {key: a, rate_limit: {unit: minute, requests_per_unit: 5}}
+          - {key: b, rate_limit: {unit: minute, requests_per_unit: 5, block_for: day}}
+        """
+
+    assert problems(text) == ["1.yaml:6:63: block_up_to is shorter than block_for"]
+
+
 @pytest.mark.parametrize("option", ["algorithm: token_bucket", "exceed: 1", "count_refused: true", "parts: 3"])
 def test_whatever_limits_contradicts_unlimited(option: str) -> None:
     key = option.partition(":")[0]
@@ -247,7 +298,7 @@ def test_defaults_hold_for_their_file_only() -> None:
             "zzz: x",
             (
                 'unknown key "zzz"; in defaults there may be algorithm, burst, parts, anchor, count_refused, exceed, '
-                "on_store_failure, quota_unit"
+                "block_for, block_up_to, on_store_failure, quota_unit"
             ),
         ),
     ],

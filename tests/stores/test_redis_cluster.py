@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from ratelimit_service.model import Limit, Unit
+from ratelimit_service.model import Blocked, Limit, Unit
 from ratelimit_service.rules.rule import LIST, REQUEST, Rule
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores.redis.counters import Primaries
@@ -59,6 +59,26 @@ def test_counters_are_spread_over_all_nodes_and_a_request_may_have_some_on_each(
 
     run(story())
     assert all("spread" in redis.cli("KEYS", "*spread*") for redis in nodes.redises)
+
+
+def test_a_counter_is_blocked_in_its_slot_whatever_its_name(nodes: Nodes) -> None:
+    strict = Rule("shop", (), Limit(2, Unit.YEAR, Unit.YEAR.window, block_for=Unit.DAY.window), rule().algorithm)
+    names = ["ada", "{a", "a}", "{a}b", "{}", "ü" * 100]
+
+    async def story() -> None:
+        async with opened(nodes.url, REDIS_TYPE="cluster", REFUSED_MAX_COUNTERS="0") as store:
+            for _ in range(2):
+                answer = await charge(store, *(hit_of(strict, f"blocked{name}", 3) for name in names))
+                refund = await charge(store, *(hit_of(strict, f"blocked{name}", -3) for name in names))
+
+                assert all(isinstance(hit.decision, Blocked) for hit in (*answer.hits, *refund.hits))
+
+    run(story())
+    found = [
+        (redis, key) for redis in nodes.redises for key in redis.cli("KEYS", "*blocked*").split("\n") if "|block" in key
+    ]
+    assert len(found) == len(names)
+    assert all(86_000_000 < int(redis.cli("PTTL", key)) <= 86_400_000 for redis, key in found)
 
 
 def test_hits_that_come_before_the_nodes_are_known_wait_for_them(nodes: Nodes) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from ratelimit_service.model import NEVER, Decision, Limit, Unit
+from ratelimit_service.model import NEVER, Blocked, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.system.calendar import Calendar
-from ratelimit_service.system.clock import MINUTE
+from ratelimit_service.system.clock import HOUR, MINUTE
 from tests.redis import Redis, start_redis
 from tests.stores.redis_groups import Nodes, start_cluster
 from tests.stores.redis_stores import charge, hit_of, opened, rule, until
@@ -128,6 +128,49 @@ async def refused_twice(store: RedisStore, key: str) -> None:
     assert not (await charge(store, hit_of(DAILY, key))).allowed
     assert store.charge is not None
     assert store.charge([hit_of(DAILY, key)])
+
+
+STRICT = Rule("shop", (), Limit(2, Unit.DAY, Unit.DAY.window, block_for=HOUR), rule().algorithm)
+"""Denied hits count, but none is charged while a counter is blocked."""
+
+
+def test_a_flood_on_a_blocked_counter_costs_no_call_whatever_its_hits_cost(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            first = (await charge(store, hit_of(STRICT, "blocked", 3))).hits[0]
+            before = calls(redis)
+            flood = [(await charge(store, hit_of(STRICT, "blocked", cost))).hits[0] for cost in (1, 3, 2, 0, 9)]
+
+            assert calls(redis) == before
+            assert isinstance(first.decision, Blocked)
+            assert [hit.decision.allowed for hit in flood] == [False] * 5
+            assert [hit.tally.over_limit_with_local_cache for hit in flood] == [1, 3, 2, 0, 9]
+
+    run(story())
+
+
+def test_a_known_block_counts_down_and_then_the_counter_is_asked() -> None:
+    cache = DeniedCache(10 * ENTRY_BYTES)
+    hit = hit_of(STRICT, cost=2)
+    hit.decision = Blocked(False, 0, 1, 3 * HOUR, 2 * HOUR, HOUR)
+    cache.learn([hit], 0.0)
+    same, other, late = hit_of(STRICT, cost=2), hit_of(STRICT, cost=1), hit_of(STRICT, cost=2)
+
+    assert cache.answer([same, other], 600.0) == []
+    assert cache.answer([late], 3600.0) == [late]
+    assert same.decision == Blocked(False, 0, 2, 170 * MINUTE, 110 * MINUTE, 50 * MINUTE)
+    assert other.decision == Blocked(False, 0, 1, 170 * MINUTE, 50 * MINUTE, 50 * MINUTE)
+
+
+def test_a_block_is_known_by_a_hit_that_could_never_be_allowed() -> None:
+    cache = DeniedCache(10 * ENTRY_BYTES)
+    hit = hit_of(STRICT, cost=9)
+    hit.decision = Blocked(False, 0, 9, HOUR, NEVER, HOUR)
+    cache.learn([hit], 0.0)
+    same = hit_of(STRICT, cost=9)
+
+    assert cache.answer([same], 60.0) == []
+    assert same.decision == Blocked(False, 0, 9, 59 * MINUTE, NEVER, 59 * MINUTE)
 
 
 def test_a_flush_ends_what_is_remembered_in_every_service(redis: Redis) -> None:

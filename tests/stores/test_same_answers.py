@@ -73,10 +73,12 @@ def a_limit(random: Random, taken: set[tuple[str, str]]) -> dict[str, Any]:
         "anchor": ["first_request"] if algorithm == "fixed_window" else [],
         "count_refused": [True, False],
         "exceed": [1, 2, "50%"],
+        "block_for": ["10 years", "50 years"],
         "name": ["a", "b"],
         "replaces": [[{"name": "c"}], [{"name": "a"}], [{"name": "b"}, {"name": "c"}]],
     }
-    return limit | {key: random.choice(values) for key, values in options.items() if values and random.random() < 0.3}
+    limit |= {key: random.choice(values) for key, values in options.items() if values and random.random() < 0.3}
+    return {**limit, "block_up_to": "90 years"} if "block_for" in limit and random.random() < 0.5 else limit
 
 
 def some_descriptors(random: Random, deeper: bool) -> list[dict[str, Any]]:
@@ -88,7 +90,7 @@ def some_descriptors(random: Random, deeper: bool) -> list[dict[str, Any]]:
             case 0:
                 descriptor["rate_limits"] = [a_limit(random, taken) for _ in range(random.randint(1, 3))]
             case 1:
-                descriptor["rate_limit"] = random.choice([{"unlimited": True}, None])
+                descriptor["rate_limit"] = random.choice([{"unlimited": True}, {"deny": True}, None])
             case _:
                 descriptor["rate_limit"] = a_limit(random, taken)
         for flag in ("shadow_mode", "quota_mode", "detailed_metric"):

@@ -30,7 +30,7 @@ def test_limits_are_sent_once_and_hits_have_their_numbers() -> None:
     keys, (text,), runs = script().encode([first, second])
 
     assert keys == ["rl2|a", "rl2|b", "rl2|d", "rl2|c"]
-    limits = "1, 3, 60000000, 0, 10, 0, 1, 0, 0, 5, 5, 1000000, 9, 10, 0, 0, 1, 0"
+    limits = "1, 3, 60000000, 0, 10, 0, 1, 0, 0, 0, 0, 5, 5, 1000000, 9, 10, 0, 0, 1, 0, 0, 0"
     hits = "1, 1, 1, 2, -2, 1, 1, 4, 1, 1, 0, 1"
     assert text == f"[0, 2, {limits}, {hits}]"
     assert [list(run) for run in runs] == [[each] for each in first + second]

@@ -198,6 +198,70 @@ def test_a_refund_together_with_a_refused_hit_gives_nothing_back(open_store: Ope
     assert charge(store, ("a", 0)) == [(True, 0)]
 
 
+STRICT = Rule(
+    "shop",
+    (),
+    Limit(2, Unit.MINUTE, MINUTE, block_for=3 * MINUTE, block_up_to=10 * MINUTE),
+    open_algorithm("fixed_window"),
+)
+
+
+def test_a_denial_blocks_its_counter_alone(open_store: OpenStore) -> None:
+    clock = Clock()
+    store = open_store(clock)
+
+    assert charge_together(store, *[(STRICT, "a", 1, 0)] * 4, (STRICT, "b", 1, 0)) == [
+        (True, 1),
+        (True, 0),
+        (False, 0),
+        (False, 0),
+        (True, 1),
+    ]
+    clock.advance(3 * MINUTE - 1)
+    assert charge_together(store, (STRICT, "a", 0, 0), (STRICT, "a", -1, 0), (STRICT, "a", 1, 0)) == [
+        (False, 0),
+        (True, 0),
+        (False, 0),
+    ]
+    clock.advance(1)
+    assert charge_together(store, (STRICT, "a", 1, 0)) == [(True, 1)]
+
+
+def test_a_rule_without_blocks_on_the_same_counter_does_not_see_one(open_store: OpenStore) -> None:
+    store = open_store(Clock())
+    sent = Rule("shop", (), Limit(9, Unit.MINUTE, MINUTE), open_algorithm("fixed_window"), override=True)
+
+    answers = charge_together(store, (STRICT, "a", 3, 0), (sent, "a", 1, 0), (STRICT, "a", 1, 0), (sent, "a", 1, 0))
+
+    assert answers == [(False, 0), (True, 5), (False, 0), (True, 4)]
+
+
+def test_of_a_bundle_only_the_denied_counter_is_blocked(open_store: OpenStore) -> None:
+    store = open_store(Clock())
+
+    answers = charge_together(store, (STRICT, "a", 1, 1), (STRICT, "b", 3, 1), (STRICT, "b", 1, 1))
+    after = charge_together(store, (STRICT, "a", 1, 2), (STRICT, "c", 1, 2))
+    blocked = charge_together(store, (STRICT, "a", 1, 3), (STRICT, "b", 1, 3))
+
+    assert answers == [(True, 2), (False, 0), (False, 0)]
+    assert after == [(True, 1), (True, 1)]
+    assert blocked == [(True, 1), (False, 0)]
+
+
+@pytest.mark.parametrize("open_store", ["memory"], indirect=True)  # Redis drops the expired by a clock of its own
+def test_blocks_are_swept_when_they_are_forgotten(open_store: OpenStore) -> None:
+    clock = Clock()
+    store = open_store(clock)
+    charge_together(store, (STRICT, "a", 9, 0))
+    assert store.counters == 2  # the counter and its block
+
+    for minutes, left in ((1, 1), (4, 1), (1, 0)):
+        clock.advance(minutes * MINUTE)
+        for _ in range(1000):
+            store.sweep()
+        assert store.counters == left
+
+
 hits_together = st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 2))
 
 

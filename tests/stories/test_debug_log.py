@@ -35,6 +35,8 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 5, name: gone}
   - key: instead
     rate_limit: {unit: year, requests_per_unit: 5, replaces: [{name: gone}]}
+  - key: strict
+    rate_limit: {unit: year, requests_per_unit: 0, block_for: 2 years}
   - key: closed
     rate_limit: {deny: true}
 """
@@ -89,6 +91,7 @@ def test_every_descriptor_has_a_line_that_tells_the_rule_and_the_answer(tmp_path
             request([("user", "line\nbreak" + "x" * 500)]),
             request([("gone", "x")], [("instead", "x")]),
             request([("closed", "x")]),
+            request([("strict", "x")]),
         )
         place = f"{service.rules}/rules.yaml"
         found = [re.sub(r"again in \d+ s", "again in SECONDS s", line) for line in decisions(service)]
@@ -101,7 +104,8 @@ def test_every_descriptor_has_a_line_that_tells_the_rule_and_the_answer(tmp_path
         f'"shop" user="line\\nbreak{"x" * 69}…": OK, 0 of 1 per year left, by the rule at {place}:4:5',
         f'"shop" gone="x": OK, no rule: another limit of the request replaces the rule at {place}:16:5',
         f'"shop" instead="x": OK, 4 of 5 per year left, by the rule at {place}:18:5',
-        f'"shop" closed="x": OVER_LIMIT, always denied, by the rule at {place}:20:5',
+        f'"shop" closed="x": OVER_LIMIT, always denied, by the rule at {place}:22:5',
+        f'"shop" strict="x": OVER_LIMIT, 0 of 0 per year left, blocked for 63072000 s, by the rule at {place}:20:5',
     ]
 
 

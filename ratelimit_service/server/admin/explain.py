@@ -15,7 +15,7 @@ from ratelimit_service.api.method import Reply
 from ratelimit_service.api.request import decode
 from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
-from ratelimit_service.model import Request
+from ratelimit_service.model import Blocked, Request
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import (
     MatchedRule,
@@ -135,4 +135,5 @@ async def _asked(store: Store, hits: Sequence[Hit]) -> str:
 
 def _state(hit: Hit) -> dict[str, Any]:
     decision = hit.decision
-    return counter_state(hit.rule, hit.remaining, decision.reset_after)
+    blocked_for = decision.blocked_for if isinstance(decision, Blocked) else 0
+    return counter_state(hit.rule, hit.remaining, decision.reset_after, blocked_for=blocked_for)

@@ -1,23 +1,25 @@
 -- Charges a batch of hits in one step. script.py puts the algorithms' twins in below, writes the
 -- batch, and reads the reply.
 --
--- KEYS     the counter of each run; runs on one counter stand side by side, so that it is loaded and saved once
+-- KEYS     the counter of each run; runs on one counter stand side by side, so that it is loaded and saved once;
+--          then the block of the counter of each run whose limit has block_for
 -- ARGV[1]  the batch, a JSON list of integers:
 --            now in microseconds, or 0 for the time of Redis
---            how many limits; of each: algorithm (1 is the first of NAMES), requests, window, burst, parts,
+--            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES), requests, window, burst, parts,
 --              first_request (2 for a calendar), count_refused, exceed, jitter (microseconds that a key outlives its
---              state); of a calendar then four edges, which fixed_window.lua explains
+--              state), block_for, block_up_to; of a calendar then four edges, which fixed_window.lua explains
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 -- Returns  now; then of each run: got, how many of its hits were allowed, the first ones, or -1 if it was only looked
---          at and there is no room for nothing; room, what was left before them; left, what is left now; reset_after;
---          and retry_after of those that were refused
+--          at and there is no room for nothing; room, what was left before them; left, what is left now, or, of a
+--          blocked counter, how long it is blocked, negative; reset_after; and retry_after of those that were refused
 
 local call = redis.call
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local format, pcall, select, type, unpack = string.format, pcall, select, type, unpack
 local pack_integers, unpack_integers = cmsgpack.pack, cmsgpack.unpack
 local NEVER = -1
+local PER_LIMIT = 11
 local MOST_KEYS = 2000  -- read at once: Lua passes no more than 8,000 values to a function
 
 -- a * b / c as a whole number, and the remainder; exact even where a * b is above 2^53, up to which a double holds
@@ -69,7 +71,7 @@ end
 --twins--
 
 local function read_limits(batch, now)
-  local limits, whole, from = {}, true, 3
+  local limits, whole, from, blocks = {}, true, 3, false
   for i = 1, batch[2] do
     local found = twin(chunks[batch[from]])
     limits[i] = {
@@ -85,16 +87,19 @@ local function read_limits(batch, now)
       count_refused = batch[from + 6],
       exceed = batch[from + 7],
       jitter = batch[from + 8],
+      block_for = batch[from + 9],
+      block_up_to = batch[from + 10],
     }
-    from = from + 9
+    from = from + PER_LIMIT
     if limits[i].first_request == 2 then
       limits[i].edges = {unpack(batch, from, from + 3)}
       from = from + 4
     end
     limits[i].ahead = found.ahead(limits[i], now)
     whole = whole and not found.load
+    blocks = blocks or limits[i].block_for > 0
   end
-  return limits, whole, from
+  return limits, whole, from, blocks
 end
 
 -- Charges a run of equal hits: those that fit in one step; the first one that does not fit is decided by itself, and
@@ -123,16 +128,22 @@ local function charge(keys, batch)
     local time = call('TIME')
     now = time[1] * 1000000 + time[2]
   end
-  local limits, whole, at = read_limits(batch, now)
+  local limits, whole, at, with_blocks = read_limits(batch, now)
   local run, ends = 1, #batch
+  local runs, block_of, blocking = #keys, nil, nil
+  if with_blocks then
+    blocking = twin('blocking')
+    runs, block_of = blocking.find(batch, at, limits)
+  end
   -- Read all states with one command, not one each; unless there are logs, of which only a part is read, or runs
   -- charged together, which may change a counter between two of its runs.
-  local alone = ends == at - 1 + 3 * #keys
+  local alone = ends == at - 1 + 3 * runs
   local packed = whole and alone and #keys > 0 and #keys <= MOST_KEYS and call('MGET', unpack(keys))
   local reply, filled = {now}, 1
 
+  -- The state of a counter; without a limit, a block.
   local function load(i, limit)
-    if limit.load then
+    if limit and limit.load then
       return limit.load(keys[i], limit, now)
     end
     local found = packed and packed[i] or not packed and redis.pcall('GET', keys[i])
@@ -160,11 +171,19 @@ local function charge(keys, batch)
     local key, limit = keys[run], limits[batch[at]]
     local before, skewed = settled(load(run, limit), limit)
     local state = before
+    local block_key, block_before, block
     repeat
       limit = limits[batch[at]]
       local cost, count = batch[at + 1], batch[at + 2]
       local got, room, left, reset, retry
-      if count == 1 then
+      if blocking and block_of[run] then
+        if not block_key then
+          block_key = keys[block_of[run]]
+          block_before = load(block_of[run])
+          block = block_before
+        end
+        state, block, got, room, left, reset, retry = blocking.hit(state, block, limit, cost, now)
+      elseif count == 1 then
         state, got, room, left, reset, retry = limit.hit(state, limit, cost, now)
       else
         state, got, room, left, reset, retry = charge_run(state, limit, cost, count, now)
@@ -175,19 +194,50 @@ local function charge(keys, batch)
     if state ~= before or skewed then
       limit.save(key, state, limit, now)
     end
+    if block ~= block_before then
+      blocking.save(block_key, block, now)
+    end
   end
 
   -- As in memory.py: all are charged, or only the denied ones whose limit counts denied hits; the others are looked at.
   local function charge_together(count)
     local before, skewed, states, answers, all = {}, {}, {}, {}, true
+    local blocks_before, blocks = {}, {}  -- by the keys of blocks
+    local function block_key_of(i)
+      return blocking and keys[block_of[run + i - 1]]
+    end
     local function hit(i, cost)
-      local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
+      local key, limit, block_key = keys[run + i - 1], limits[batch[at + 3 * i - 3]], block_key_of(i)
+      if block_key then
+        local state, block, allowed, room, left, reset, retry =
+          blocking.hit(states[key] or nil, blocks[block_key] or nil, limit, cost, now)
+        states[key], blocks[block_key] = state or false, block or false
+        return {state, allowed, room, left, reset, retry}
+      end
       local answered = {limit.hit(states[key] or nil, limit, cost, now)}
       states[key] = answered[1] or false
       return answered
     end
+    -- The charge of a denied hit, which may have been denied only because of hits that are not charged after all.
+    local function charge_denied(i)
+      local key, limit, block_key = keys[run + i - 1], limits[batch[at + 3 * i - 3]], block_key_of(i)
+      local cost = batch[at + 3 * i - 2]
+      local charged = limit.count_refused == 1 and cost or 0
+      if block_key and cost > 0 then
+        if blocking.rest(blocks[block_key], now) > 0 then
+          charged = 0
+        else
+          blocks[block_key] = blocking.start(blocks[block_key], limit, now)
+        end
+      end
+      states[key] = limit.hit(states[key] or nil, limit, charged, now) or false
+    end
     for i = 1, count do
-      local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
+      local key, limit, block_key = keys[run + i - 1], limits[batch[at + 3 * i - 3]], block_key_of(i)
+      if block_key and blocks_before[block_key] == nil then
+        blocks_before[block_key] = load(block_of[run + i - 1]) or false
+        blocks[block_key] = blocks_before[block_key]
+      end
       if before[key] == nil then
         before[key], skewed[key] = settled(load(run + i - 1, limit), limit)
         before[key] = before[key] or false
@@ -200,10 +250,14 @@ local function charge(keys, batch)
       for key, state in pairs(before) do
         states[key] = state
       end
+      for block_key, block in pairs(blocks_before) do
+        blocks[block_key] = block
+      end
       for i = 1, count do
-        local counts = answers[i][2] == 0 and limits[batch[at + 3 * i - 3]].count_refused == 1
-        local looked = hit(i, counts and batch[at + 3 * i - 2] or 0)
-        if answers[i][2] == 1 then
+        if answers[i][2] == 0 then
+          charge_denied(i)
+        else
+          local looked = hit(i, 0)
           answers[i] = looked
           looked[2] = looked[2] == 1 and 1 or -1
         end
@@ -215,6 +269,11 @@ local function charge(keys, batch)
       if states[key] ~= before[key] or skewed[key] then
         limit.save(key, states[key] or nil, limit, now)
         before[key], skewed[key] = states[key], false
+      end
+    end
+    for block_key, block in pairs(blocks) do
+      if block ~= blocks_before[block_key] then
+        blocking.save(block_key, block or nil, now)
       end
     end
     run, at = run + count, at + 3 * count

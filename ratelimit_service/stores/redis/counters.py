@@ -11,7 +11,7 @@ follow a redirection without a host (`cluster-preferred-endpoint-type unknown-en
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -36,11 +36,15 @@ from ratelimit_service.stores.redis.counters_decode import (
     OwnKeyParser,
     UpstreamKeyParser,
     decode,
+    with_block,
 )
 from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.keys import (
     SLOTS,
+    blocked_counter,
+    cluster_block,
     cluster_key,
+    plain_block,
     plain_key,
     resets_key,
     slot_of,
@@ -228,6 +232,7 @@ class Counters:
         self._clustered = is_clustered(main, per_second)
         self._prefix = settings.cache_key_prefix
         self._key_of = (cluster_key if self._clustered else plain_key)(self._prefix)
+        self._block_of = cluster_block if self._clustered else plain_block
         self._upstream = settings.key_format is KeyFormat.ENVOYPROXY
         self._book = book
         self._main = Primaries(settings, main)
@@ -277,7 +282,8 @@ class Counters:
                 for address in addresses:
                     now = await self._now(redis, address)
                     async for keys in redis.scan(address, parser.pattern):
-                        counters = [parser.parse(key, now) for key in _unseen(keys, seen)]
+                        # A block may outlast its counter, which is found by it then.
+                        counters = [parser.parse(key, now) for key in _unseen(map(blocked_counter, keys), seen)]
                         selected, left_out = _select(counters, rules)
                         if selected or left_out:
                             yield CounterBatch(redis, address, selected, left_out)
@@ -286,22 +292,32 @@ class Counters:
                 self.slots_moved |= redis.slots != slots
 
     async def read(self, batch: CounterBatch) -> list[tuple[Counter, Content | None]]:
-        """What each counter holds; None for a key that does not exist."""
+        """What each counter holds; None for a key that does not exist, unless it is blocked."""
         contents: list[tuple[Counter, Content | None]] = []
         for counters in _chunks(batch.counters):
             gets = [("GET", counter.key) for counter in counters]
             ttls = [("PTTL", counter.key) for counter in counters]
-            time, *replies = await batch.redis.execute(batch.address, [("TIME",), *gets, *ttls])
+            blocks = [("GET", self._block_of(counter.key.decode())) for counter in counters if counter.limit.block_for]
+            time, *replies = await batch.redis.execute(batch.address, [("TIME",), *gets, *ttls, *blocks])
             now = _microseconds(time)
+            stored_blocks = iter(replies[2 * len(counters) :])
             for counter, stored, milliseconds in zip(counters, replies, replies[len(counters) :], strict=False):
                 gone = stored is None or milliseconds == _NO_KEY
-                contents.append((counter, None if gone else decode(counter, stored, milliseconds, now)))
+                content = None if gone else decode(counter, stored, milliseconds, now)
+                if counter.limit.block_for:
+                    blocked = with_block(content or decode(counter, None, 0, now), next(stored_blocks), now)
+                    content = blocked if blocked.blocked_for else content
+                contents.append((counter, content))
         return contents
 
     async def reset(self, batch: CounterBatch) -> int:
-        """Remove the keys, which gives back all that was used; says how many there were."""
+        """Remove counters and their blocks, so that the whole limits are free; returns how many counters there were."""
         self._with_resets.add(batch.redis)
-        return sum(await batch.redis.execute(batch.address, [("UNLINK", counter.key) for counter in batch.counters]))
+        commands = [
+            ("UNLINK", counter.key, *([self._block_of(counter.key.decode())] if counter.limit.block_for else ()))
+            for counter in batch.counters
+        ]
+        return sum(map(bool, await batch.redis.execute(batch.address, commands)))
 
     async def announce_resets(self) -> None:
         """Make all services forget which counters were denied: they read this key together with the number of keys."""
@@ -374,7 +390,7 @@ def _fault_of(error: RedisError | TimeoutError) -> Fault:
     return fault_of_exception(cause or ConnectionResetError())
 
 
-def _unseen(keys: Sequence[bytes], seen: set[int]) -> Iterator[bytes]:
+def _unseen(keys: Iterable[bytes], seen: set[int]) -> Iterator[bytes]:
     for key in keys:
         fingerprint = hash(key)  # 64 bits in place of the key: 80 MB for a million, as measured
         if fingerprint not in seen:

@@ -17,8 +17,8 @@ from struct import Struct, error
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from ratelimit_service.algorithms import NAMES, State, expiry, open_algorithm, sliding_window, token_bucket
-from ratelimit_service.model import Limit, Unit
+from ratelimit_service.algorithms import NAMES, State, blocking, expiry, open_algorithm, sliding_window, token_bucket
+from ratelimit_service.model import NEVER, Limit, Unit
 from ratelimit_service.rules.book import Domain, Node, RuleBook
 from ratelimit_service.rules.rule import Rule, counter_key
 from ratelimit_service.stores.redis.keys import VERSION, cluster_counter, plain_counter
@@ -79,8 +79,8 @@ class OwnKeyParser:
         self._by_text: dict[tuple[int, str], Sequence[Node]] = {}
         # Where a hash tag may stand before the domain, keys of other domains match too: `parse` leaves them out.
         tag = "*" if clustered else ""
-        self.pattern = f"{escaped(prefix + VERSION)}{tag}{escaped(self._start)}|*{escaped(ending)}"
-        """A pattern for SCAN that all of the keys match."""
+        self.pattern = f"{escaped(prefix + VERSION)}{tag}{escaped(self._start)}|*{escaped(ending)}*"
+        """A pattern for SCAN that all of the keys match, and those of the counters' blocks."""
 
     def parse(self, key: bytes, _now: int) -> Counter | None:
         """The counter; None for a key that is not of this domain."""
@@ -332,10 +332,14 @@ class Content(NamedTuple):
     """Until a hit of cost 1 is allowed: 0 if it is now, `NEVER` if it cannot be; None without a rule."""
     expires_after: int | None
     """Until Redis removes the key; None if it never does."""
+    blocked_for: int = 0
+    """Until its block ends; 0 without one."""
 
     @property
     def fullness(self) -> float:
         """The used part of the limit, 0 to 1; -1 if it is not known."""
+        if self.blocked_for:
+            return 1.0
         if self.used is None or self.remaining is None:
             return -1.0
         total = self.used + self.remaining
@@ -363,6 +367,21 @@ def decode(counter: Counter, stored: bytes | None, milliseconds: int, now: int) 
         used = (limit.burst or limit.requests) + limit.exceed - look.remaining
     retry = hit(state, limit, 1, now)[1].retry_after
     return Content(used, max(0, look.remaining - limit.exceed), look.reset_after, retry, expires)
+
+
+def with_block(content: Content, stored: bytes | None, now: int) -> Content:
+    """The content of a counter with a block, from the replies to GET and TIME."""
+    try:
+        block = _integers(stored or b"")
+    except (KeyError, error):
+        return content
+    rest = blocking.rest(block, now) if len(block) == 3 else 0
+    if not rest:
+        return content
+    retry = content.retry_after if content.retry_after == NEVER else max(rest, content.retry_after or 0)
+    return content._replace(
+        remaining=0, reset_after=max(rest, content.reset_after), retry_after=retry, blocked_for=rest
+    )
 
 
 def _state(counter: Counter, stored: bytes | None) -> tuple[State | None, bool]:

@@ -6,7 +6,7 @@ by `ratelimit counters` within seconds.
 
 Where denied hits count, each of them moves the counter and has to be sent; except to a fixed window of the calendar, if
 `LOCAL_CACHE_SIZE_IN_BYTES` is set. Such a window stays over its limit until it ends; further hits are not counted, as
-in upstream.
+in upstream. And except to a blocked counter, which is charged nothing and denies every hit until the block ends.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ from itertools import islice
 from sys import getsizeof
 from typing import Final, NamedTuple
 
-from ratelimit_service.model import Decision, Limit
+from ratelimit_service.model import NEVER, Blocked, Decision, Limit
 from ratelimit_service.stores.hit import Hit
 
 _SWEEP: Final = 1000
@@ -32,7 +32,7 @@ class _Denied(NamedTuple):
     until: float
     """Seconds of the monotonic clock."""
     cost: int
-    """Of the hit that was denied; 0 when a hit of any cost is denied."""
+    """Of the hit that was denied; 0 when a hit of any cost is denied; of a blocked counter -1 minus that cost."""
     limit: Limit
     decision: Decision
 
@@ -76,6 +76,9 @@ class DeniedCache:
                 over = before.over if entry.cost else cost
                 hit.decision = Decision(False, before.remaining, over, reset, wait)
                 hit.tally.over_limit_with_local_cache += hit.decision.over
+            elif entry.cost < 0 and (limit is entry.limit or limit == entry.limit):
+                hit.decision = _still_blocked(entry, cost, int((entry.until - now) * 1_000_000))
+                hit.tally.over_limit_with_local_cache += cost
             else:
                 left.append(hit)
         return left
@@ -86,22 +89,22 @@ class DeniedCache:
             if hit.cost < 0:
                 self._remove(hit.key)
                 continue
-            decision = hit.decision
-            if hit.together or decision.retry_after <= 0:
-                continue
-            limit = hit.limit
-            if limit.count_refused:
+            decision, limit = hit.decision, hit.limit
+            wait, cost = decision.retry_after, hit.cost
+            if isinstance(decision, Blocked):
+                wait, cost = decision.blocked_for, -1 - cost
+            elif limit.count_refused:
                 if not self._windows or hit.rule.algorithm.name != "fixed_window" or limit.first_request:
                     continue
                 cost = 0
-            else:
-                cost = hit.cost
+            if hit.together or wait <= 0:
+                continue
             known = self.known
             if hit.key not in known:
                 self._bytes += _size(hit.key)
                 while self._bytes > self._most_bytes and known:
                     self._remove(next(iter(known)))
-            known[hit.key] = _Denied(sent + decision.retry_after / 1_000_000, cost, limit, decision)
+            known[hit.key] = _Denied(sent + wait / 1_000_000, cost, limit, decision)
 
     def clear(self) -> None:
         """Remove all entries: counters were reset."""
@@ -123,6 +126,16 @@ class DeniedCache:
     def _remove(self, key: str) -> None:
         if self.known.pop(key, None) is not None:
             self._bytes -= _size(key)
+
+
+def _still_blocked(entry: _Denied, cost: int, wait: int) -> Blocked:
+    """The decision on a hit of this cost while the counter is blocked for `wait`."""
+    before = entry.decision
+    assert isinstance(before, Blocked)
+    retry, reset = wait, max(wait, before.reset_after - before.blocked_for + wait)
+    if cost == -1 - entry.cost:  # of any other cost it is not known how long it would be denied without the block
+        retry = before.retry_after if before.retry_after == NEVER else before.retry_after - before.blocked_for + wait
+    return Blocked(False, 0, cost, reset, retry, wait)
 
 
 def _size(key: str) -> int:

@@ -5,6 +5,7 @@ version changes when the meaning of what is stored does. In a Cluster each count
 that are charged together, all or none: one step of Redis needs one slot, so they share a hash tag, `rl2|{shop}shop|…`.
 """
 
+import re
 from binascii import crc_hqx
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -46,6 +47,29 @@ def cluster_key(prefix: str) -> Callable[[Hit], str]:
         return f"{start}{{{_without_braces(shared)}}}{key}"
 
     return name
+
+
+_BLOCK: Final = "|block"
+"""The end of the name of a counter's block; no name of a counter ends so."""
+
+
+def plain_block(counter: str) -> str:
+    """The name of the block of the counter with this name, on one server."""
+    return counter + _BLOCK
+
+
+def cluster_block(counter: str) -> str:
+    """The same in a Cluster: in the slot of the counter."""
+    name = counter + _BLOCK
+    return name_in_slot(name, slot_of(counter)) or name
+
+
+def blocked_counter(name: bytes) -> bytes:
+    """The name of the counter whose block has this name; any other name as it is."""
+    return _BLOCK_NAME.sub(b"", name)
+
+
+_BLOCK_NAME: Final = re.compile(rb"\|block[01]*\Z")
 
 
 def plain_counter(prefix: str) -> Callable[[str], str | None]:

@@ -11,7 +11,8 @@ other are one run: the script charges as many as fit in one step, and each hit i
 is impossible where a charge changes what the next hit is answered:
 
 - `reset_after` of a sliding window and of a bucket depends on how much is charged;
-- so does `retry_after` where refused hits count, except in a fixed window, which ends when it ends.
+- so does `retry_after` where refused hits count, except in a fixed window, which ends when it ends;
+- a denial that blocks the counter changes `reset_after` of the hits after it.
 
 Hits that are charged together are a run each, and no hit is moved past them.
 """
@@ -25,8 +26,9 @@ from random import random
 from typing import Any, Final, NamedTuple, Protocol
 
 from ratelimit_service.algorithms import NAMES
-from ratelimit_service.model import Decision, Limit
+from ratelimit_service.model import Blocked, Decision, Limit
 from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.redis.keys import plain_block
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
@@ -160,13 +162,22 @@ def cut(hits: Sequence[Hit], most: int = MOST_IN_PART) -> Iterator[Sequence[Hit]
 class BatchScript:
     """Charges hits on the counters that `key` names, at the time of Redis; in tests at the time of `clock`."""
 
-    def __init__(self, key: Callable[[Hit], str], clock: Clock | None = None, *, jitter_seconds: int = 0) -> None:
+    def __init__(
+        self,
+        key: Callable[[Hit], str],
+        clock: Clock | None = None,
+        *,
+        jitter_seconds: int = 0,
+        block_key: Callable[[str], str] = plain_block,
+    ) -> None:
         self.text = script_text()
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         self.key = key
         self._clock = clock
         self._own_clock = system_clock if clock is None else clock
         self._jitter = jitter_seconds * SECOND
+        self._block_key = block_key
+        """The name of a counter's block, in the same slot."""
 
     def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
         """The hits of these requests as a batch of runs."""
@@ -194,6 +205,7 @@ class BatchScript:
         limits: list[int] = []
         numbers: list[int] = []
         known: dict[int, int] = {}  # by the rule's identity: the hash of a limit takes a microsecond
+        longest_block = 0
         for size, hits_by_key in sections:
             if size:
                 numbers.append(-size)
@@ -212,12 +224,17 @@ class BatchScript:
                     if number is None:
                         known[id(rule)] = number = len(known) + 1
                         limits += _numbers_of(rule.algorithm.name, first.limit, self._jitter, self._own_clock)
+                        longest_block = max(longest_block, first.limit.block_for)
                     keys.append(key)
                     runs.append(run)
                     numbers += (number, first.cost, len(run))
         now = 0 if self._clock is None else self._clock()
+        keys += self._blocks(keys, runs) if longest_block else ()
         # str() writes a list of integers as JSON has it, in half the time of json.dumps.
         return Encoded(keys, (str([now, len(known), *limits, *numbers]),), runs)
+
+    def _blocks(self, keys: Sequence[str], runs: Sequence[Run]) -> list[str]:
+        return [self._block_key(key) for key, run in zip(keys, runs, strict=True) if run[0].limit.block_for]
 
     def decode(self, reply: Any, runs: Sequence[Run]) -> list[Hit]:
         """Write the decisions on the hits; returns the denied and the refunded ones."""
@@ -232,6 +249,8 @@ class BatchScript:
                 over = max(0, min(exceed - left, room - left)) if left < exceed else 0
                 hit.decision = Decision(True, left, over, reset, 0)
                 if hit.cost < 0:
+                    if left < 0:
+                        hit.decision = Blocked(True, 0, 0, reset, 0, -left)
                     changed.append(hit)
             else:
                 _share(hits, got, room, left, reset, retry)
@@ -240,9 +259,9 @@ class BatchScript:
 
 
 def script_text() -> str:
-    """The source of the script, with the twins of the algorithms."""
+    """The source of the script, with the twins of the algorithms and of their blocks."""
     twins = []
-    for index, name in enumerate(NAMES, start=1):
+    for index, name in enumerate((*NAMES, "blocking"), start=1):
         chunk = files("ratelimit_service.algorithms").joinpath(f"{name}.lua").read_text(encoding="utf-8")
         twins.append(f"chunks[{index}] = '{name}'\nchunks.{name} = function()\n{chunk}\nend\n")
     batch = files("ratelimit_service.stores.redis").joinpath("batch.lua").read_text(encoding="utf-8")
@@ -262,7 +281,7 @@ _BY_CALENDAR: Final = 2
 
 
 def _numbers_of(algorithm: str, limit: Limit, jitter: int, clock: Clock) -> tuple[int, ...]:
-    """A limit as the script reads it."""
+    """A limit as the script reads it: PER_LIMIT integers, then the edges of a calendar."""
     # Aligned windows end all at once; if their keys expired so too, Redis would stall at each minute.
     at_once = algorithm == "fixed_window" and not limit.first_request
     numbers = (
@@ -275,6 +294,8 @@ def _numbers_of(algorithm: str, limit: Limit, jitter: int, clock: Clock) -> tupl
         int(limit.count_refused),
         limit.exceed,
         int(random() * jitter) if at_once else 0,  # noqa: S311 - no secret
+        limit.block_for,
+        limit.block_up_to,
     )
     return numbers if limit.calendar is None else numbers + limit.calendar.edges(clock())
 
@@ -295,7 +316,8 @@ def _runs(hits: Sequence[Hit]) -> list[list[Hit]]:
 def _is_answered_in_a_run(hit: Hit) -> bool:
     """The answer to each hit of a run follows from the answers before and after the whole run."""
     name = hit.rule.algorithm.name
-    return name in _EXPIRES_AT_ONCE and (name == "fixed_window" or not hit.limit.count_refused)
+    limit = hit.limit
+    return name in _EXPIRES_AT_ONCE and not limit.block_for and (name == "fixed_window" or not limit.count_refused)
 
 
 def _next_of(names: Sequence[Sequence[str]]) -> Callable[[Hit], str]:
@@ -316,8 +338,11 @@ def _share(hits: Run, got: int, room: int, left: int, reset: int, retry: int) ->
             hit.decision = Decision(True, room, over, reset, 0)
         else:
             over = max(0, min(cost + exceed - room, cost))
-            hit.decision = Decision(False, left, over, reset, retry)
-            room = left
+            if left >= 0:
+                hit.decision = Decision(False, left, over, reset, retry)
+                room = left
+            else:
+                hit.decision = Blocked(False, 0, over, reset, retry, -left)
 
 
 _hits = attrgetter("hits")

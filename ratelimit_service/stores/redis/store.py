@@ -22,7 +22,14 @@ from ratelimit_service.stores.redis.bans import BanFollower, BanTable
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
 from ratelimit_service.stores.redis.faults import Fault
-from ratelimit_service.stores.redis.keys import bans_keys, cluster_key, plain_key, resets_key
+from ratelimit_service.stores.redis.keys import (
+    bans_keys,
+    cluster_block,
+    cluster_key,
+    plain_block,
+    plain_key,
+    resets_key,
+)
 from ratelimit_service.stores.redis.lane import Lane, LaneContext
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
@@ -66,7 +73,8 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
     prefix, jitter = settings.cache_key_prefix, settings.expiration_jitter_max_seconds
     main, per_second = main_target(settings), per_second_target(settings)
     name = cluster_key if is_clustered(main, per_second) else plain_key
-    script = BatchScript(name(prefix), clock, jitter_seconds=jitter)
+    block = cluster_block if name is cluster_key else plain_block
+    script = BatchScript(name(prefix), clock, jitter_seconds=jitter, block_key=block)
     with_upstream = settings.key_format is KeyFormat.ENVOYPROXY
     return RedisStore(
         context,

@@ -1,0 +1,78 @@
+-- Twin of blocking.py.
+-- A block: {when it is forgotten, when it ends, its length}. In Redis: integers.
+
+local function in_force(block, now)
+  if not block or not block[3] or block[1] <= now then
+    return nil
+  end
+  local forgotten, ends, length = block[1], block[2], block[3]
+  if ends - now > 2 * length then
+    return {now + length + forgotten - ends, now + length, length}
+  end
+  return block
+end
+
+local function start(block, limit, now)
+  block = in_force(block, now)
+  local length = limit.block_for
+  if block then
+    length = max(length, min(2 * block[3], limit.block_up_to))
+  end
+  local ends = now + length
+  return {limit.block_up_to > limit.block_for and ends + length or ends, ends, length}
+end
+
+local function rest(block, now)
+  block = in_force(block, now)
+  return block and max(0, block[2] - now) or 0
+end
+
+-- -> state, block, allowed, room, left, reset_after, retry_after: as of the algorithm, and of a block in force `left` is
+-- the time that it lasts, negative
+local function hit(state, block, limit, cost, now)
+  block = in_force(block, now)
+  local after, allowed, room, left, reset, retry
+  local lasts = block and block[2] - now or 0
+  if lasts > 0 then
+    after, allowed, room, left, reset = limit.hit(state, limit, min(cost, 0), now)
+    if cost < 0 then
+      return after, block, 1, 0, -lasts, max(lasts, reset), 0
+    end
+    room = 0
+    retry = select(6, limit.hit(state, limit, cost, now))
+  else
+    after, allowed, room, left, reset, retry = limit.hit(state, limit, cost, now)
+    if allowed == 1 or cost == 0 then
+      return after, block, allowed, room, left, reset, retry
+    end
+    block = start(block, limit, now)
+    lasts = block[3]
+  end
+  return after, block, 0, room, -lasts, max(lasts, reset), retry == NEVER and NEVER or max(lasts, retry)
+end
+
+-- The number of runs; and of each one whose limit has block_for, the index of its block's key.
+local function find(batch, at, limits)
+  local runs, blocking, block_of = 0, {}, {}
+  while at <= #batch do
+    if batch[at] < 0 then
+      at = at + 1
+    else
+      runs = runs + 1
+      if limits[batch[at]].block_for > 0 then
+        blocking[#blocking + 1] = runs
+      end
+      at = at + 3
+    end
+  end
+  for index, run in ipairs(blocking) do
+    block_of[run] = runs + index
+  end
+  return runs, block_of
+end
+
+local function save(key, block, now)
+  save_integers(key, block, {jitter = 0}, now)
+end
+
+return {hit = hit, start = start, rest = rest, find = find, save = save}
