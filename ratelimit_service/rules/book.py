@@ -71,7 +71,7 @@ class Node:
 class Domain(Node):
     """The root of a domain's tree, with the options of the domain."""
 
-    __slots__ = ("address_keys", "lookups", "response", "secrets", "together")
+    __slots__ = ("address_keys", "default", "lookups", "response", "secrets", "together")
 
     def __init__(  # noqa: PLR0913 - what its files say
         self,
@@ -83,6 +83,7 @@ class Domain(Node):
         lookups: Mapping[str, Lookup] = MappingProxyType({}),
         secrets: Secrets = NO_SECRETS,
         address_keys: frozenset[str] = frozenset(),
+        default: Rule | None = None,
     ) -> None:
         super().__init__(children, place=place)
         self.response = response
@@ -92,6 +93,8 @@ class Domain(Node):
         self.secrets = secrets
         self.address_keys = address_keys
         """The keys whose values some descriptor compares or counts as addresses."""
+        self.default = default
+        """The rule for what no descriptor fits."""
         self.together = together
         """The places of `charge: together`. If any, a limit that comes with a request joins the request's bundle."""
 
@@ -112,11 +115,14 @@ class RuleBook:
         found = [root.secrets for root in domains.values() if root.secrets.keys]
         keys = {key for secrets in found for key in secrets.keys}
         self._all_secrets = Secrets(found[0].hash_value, keys) if found else NO_SECRETS
-        nodes = (node for root in domains.values() for node in all_nodes(root))
-        self.rules = tuple(rule for node in nodes if node.rule is not None for rule in (node.rule, *node.rule.beside))
+        first = [found for root in domains.values() for found in _first_rules(root)]
+        self.rules = tuple(rule for found in first for rule in (found, *found.beside))
 
     def match(self, domain: str, entries: Entries) -> Rule | None:
-        """The rule that applies to these entries, or None when nothing limits them."""
+        """The rule that applies to these entries, or None when nothing limits them.
+
+        The default of the domain applies unless they match a rule, or are exempt: see `exempts`.
+        """
         root = self.domains.get(domain)
         if root is None:
             return None
@@ -124,13 +130,13 @@ class RuleBook:
             entries = looked_up(root.lookups, entries)
         if root.secrets.keys:
             nodes = _walk(root, entries)
-            return nodes[-1].rule if len(nodes) > len(entries) else None
+            return rule_at(root, nodes[-1]) if len(nodes) > len(entries) else root.default
         node: Node = root
         for key, value in entries:
             if node.matchers is not None:
                 child = node.matchers.find(key, value, f"{key}_{value}")
                 if child is None:
-                    return None
+                    return root.default
                 node = child
                 continue
             composite = f"{key}_{value}"
@@ -142,9 +148,9 @@ class RuleBook:
                 if child is None:
                     child = children.get(key)
                     if child is None:
-                        return None
+                        return root.default
             node = child
-        return node.rule
+        return node.rule or rule_at(root, node)
 
     def matched_entries(self, domain: str, entries: Entries) -> Entries:
         """The entries as the domain's lookups make them; the same object if it has none."""
@@ -197,6 +203,20 @@ class RuleBook:
             override=True,
             secrets=NO_SECRETS if found is None else found.secrets,
         )
+
+
+def rule_at(root: Domain, node: Node) -> Rule | None:
+    """The rule of entries that end at this node: an exemption has none, and other nodes without a rule the default."""
+    return node.rule or (root.default if node.children or node is root else None)
+
+
+def _first_rules(root: Domain) -> Iterator[Rule]:
+    """The rule of each node, without those beside it, and the default."""
+    for node in all_nodes(root):
+        if node.rule is not None:
+            yield node.rule
+    if root.default is not None:
+        yield root.default
 
 
 def _walk(root: Domain, entries: Entries) -> Sequence[Node]:

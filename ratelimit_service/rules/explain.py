@@ -109,24 +109,31 @@ def _explain(book: RuleBook, root: Domain, domain: str, descriptor: Descriptor) 
         found, step = candidates_step(walk[-1], key, value, root.secrets)
         steps.append(step._replace(lookup=_lookup_in_words(root, entry)))
         if found is None:
-            outcome = f"No limit: no descriptor fits entry {len(steps)} of {len(entries)}."
-            return DescriptorExplanation(shown, tuple(steps), outcome, hints=tuple(_hints(root, walk, looked_up)))
+            break
         walk.append(found)
 
-    rule = walk[-1].rule
+    why = ""
+    hints: tuple[str, ...] = ()
+    rule = book.match(domain, entries)
+    if rule is None or rule.default:
+        hints = tuple(_hints(root, walk, looked_up))
+        if len(walk) > len(entries):
+            why = "the descriptor that the last entry matched has no rate_limit"
+        else:
+            why = f"no descriptor fits entry {len(steps)} of {len(entries)}"
     if rule is None:
-        outcome = "No limit: the descriptor that the last entry matched has no rate_limit."
-        return DescriptorExplanation(shown, tuple(steps), outcome, hints=tuple(_hints(root, walk, looked_up)))
+        return DescriptorExplanation(shown, tuple(steps), f"No limit: {why}.", hints=hints)
     counted = counted_entries(rule, entries)
     named = metric_entries(rule, entries, looked_up, counted)
     matched = tuple(
         _matched_rule(each, counter_key(each, counted), metric_path(each, named)) for each in (rule, *rule.beside)
     )
     if len(matched) == 1:
-        outcome = f"The rule at {rule.place} applies: {matched[0].limit}."
+        outcome = f"{'default' if rule.default else 'rule'} at {rule.place} applies: {matched[0].limit}."
     else:
-        outcome = f"The {len(matched)} limits at {rule.place} apply: {'; '.join(each.limit for each in matched)}."
-    return DescriptorExplanation(shown, tuple(steps), outcome, matched)
+        outcome = f"{len(matched)} limits at {rule.place} apply: {'; '.join(each.limit for each in matched)}."
+    outcome = f"{why[0].upper()}{why[1:]}: the {outcome}" if why else f"The {outcome}"
+    return DescriptorExplanation(shown, tuple(steps), outcome, matched, hints)
 
 
 def _lookup_in_words(root: Domain, entry: tuple[str, str]) -> str:
@@ -356,13 +363,14 @@ def why_unlimited(book: RuleBook, domain: str, entries: Entries) -> str:
     """Why no rule applies to the entries: where the walk through the book ended."""
     if domain not in book.domains:
         return f"domain {quoted(domain)} has no rules"
+    rule = book.match(domain, entries)
+    if rule is not None:
+        return f"another limit of the request replaces the rule at {rule.place}"
     nodes = book.walk(domain, entries)
     entries = book.matched_entries(domain, entries)
     shown = book.shown(domain, entries)
     last, count = nodes[-1], len(nodes) - 1
     here = f"the descriptor at {last.place}" if count else f"domain {quoted(domain)}"
-    if count == len(entries) and last.rule is not None:
-        return f"another limit of the request replaces the rule at {last.rule.place}"
     if count < len(entries):
         entry = quoted_entries(shown[count : count + 1])
         why = f"entry {count + 1} of {len(entries)}, {entry}, fits nothing below {here}"

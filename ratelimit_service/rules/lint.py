@@ -52,7 +52,7 @@ covers another one if and only if it matches the text of the other one with this
 def lint(book: RuleBook) -> list[LintWarning]:
     """All warnings about the book, sorted by file and line."""
     found = [*book.warnings]
-    found += [warning for node in book.domains.values() for warning in _level(node)]
+    found += [warning for root in book.domains.values() for warning in _level(root, root)]
     found += [warning for root in book.domains.values() for warning in _lookups(root)]
     found += [warning for rule in book.rules if rule.beside for warning in _policy_names(book, rule)]
     found += review(book)
@@ -79,7 +79,7 @@ def _lookups(root: Domain) -> Iterator[LintWarning]:
     """Lookups to names for which there is no descriptor, and descriptors of entries that are always looked up."""
     for lookup in root.lookups.values():
         names = {*lookup.names.values()} if lookup.otherwise is None else {lookup.otherwise, *lookup.names.values()}
-        left, tried = names, 0
+        left, tried = names if root.default is None else set(), 0
         for node in all_nodes(root):
             tried += len(left)
             left = {name for name in left if node.child(lookup.becomes, name, root.secrets) is None}
@@ -108,7 +108,7 @@ _MAX_COMPARED: Final = 200_000
 """Names tried at descriptors, for one lookup."""
 
 
-def _level(parent: Node) -> Iterator[LintWarning]:
+def _level(root: Domain, parent: Node) -> Iterator[LintWarning]:
     key_only = any(node.key_only for node in parent.children.values())
     wildcards_left = sum(node.is_wildcard(name) for name, node in parent.children.items())
     fits = Counter(node.fit.key for node in parent.children.values() if node.fit is not None)
@@ -134,13 +134,13 @@ def _level(parent: Node) -> Iterator[LintWarning]:
                 exempts = key_only or wildcards_left > 0 or bool(fits)
             else:
                 exempts = _falls_back(parent, name)
-            if node.key_only or not exempts:
+            if root.default is None and (node.key_only or not exempts):
                 nothing = (
                     f"{quoted(name)} does nothing: it has no rate_limit, no descriptors, and exempts from no limit"
                 )
                 message = f"{nothing}; give it a rate_limit, or take it away"
                 yield warning_at(node.place, "no-effect", message)
-        yield from _level(node)
+        yield from _level(root, node)
 
 
 def _cover(parent: Node, name: str, node: Node) -> str | None:

@@ -345,12 +345,13 @@ class MapType(StrEnum):
 
     FILE = "at the top of the file"
     DEFAULTS = "in defaults"
-    LOOKUP = "in lookup"
     DESCRIPTOR = "in a descriptor"
     RATE_LIMIT = "in rate_limit"
     CALENDAR = "in calendar"
     REPLACES = "in an entry of replaces"
     GROUP = "in group"
+    DEFAULT = "in default"
+    LOOKUP = "in lookup"
 
 
 class Option(NamedTuple):
@@ -467,20 +468,20 @@ OPTIONS = (
     ),
     Option(
         "rate_limit",
-        (MapType.DESCRIPTOR,),
+        (MapType.DESCRIPTOR, MapType.DEFAULT),
         map_of("rate_limit"),
         "The limit for requests whose last entry matches this descriptor. Without it they are not limited.",
     ),
     Option(
         "rate_limits",
-        (MapType.DESCRIPTOR,),
+        (MapType.DESCRIPTOR, MapType.DEFAULT),
         maps_of("rate_limit"),
         "Several limits for the same requests, in place of rate_limit. They are decided together: a hit that one of "
         "them denies is not charged to the others.",
     ),
     Option(
         "charge",
-        (MapType.FILE, MapType.DESCRIPTOR),
+        (MapType.FILE, MapType.DESCRIPTOR, MapType.DEFAULT),
         choice(("each", "together")),
         "together: if one of these limits denies its hit, the request is charged to none of them. each: every limit is "
         "charged by itself, as in Envoy. At the top of the file it applies to all its descriptors.",
@@ -528,6 +529,13 @@ OPTIONS = (
         (MapType.FILE,),
         map_of("defaults"),
         "Default values for the limits of the file. A default that a limit's algorithm does not use is ignored.",
+    ),
+    Option(
+        "default",
+        (MapType.FILE,),
+        map_of("default"),
+        "The limit for requests that no descriptor fits. A descriptor with neither rate_limit nor descriptors is an "
+        "exemption from it.",
     ),
     Option(
         "lookup",
@@ -760,7 +768,7 @@ OPTIONS = (
     ),
     Option(
         "shadow_mode",
-        (MapType.DESCRIPTOR,),
+        (MapType.DESCRIPTOR, MapType.DEFAULT),
         FLAG,
         "Try the limit: it is counted and reported, but denies nothing.",
         False,
@@ -768,7 +776,7 @@ OPTIONS = (
     ),
     Option(
         "quota_mode",
-        (MapType.DESCRIPTOR,),
+        (MapType.DESCRIPTOR, MapType.DEFAULT),
         FLAG,
         "The limit is a quota: a request is refused when all its quotas are used up.",
         False,
@@ -776,7 +784,7 @@ OPTIONS = (
     ),
     Option(
         "detailed_metric",
-        (MapType.DESCRIPTOR,),
+        (MapType.DESCRIPTOR, MapType.DEFAULT),
         FLAG,
         "The rule's metrics have the request's values at all levels. Not inherited.",
         False,
@@ -798,8 +806,15 @@ OPTIONS = (
         False,
     ),
     Option(
+        "share_threshold",
+        (MapType.DEFAULT,),
+        FLAG,
+        "All requests that no descriptor fits share one counter. Without it each list of entries has its own.",
+        False,
+    ),
+    Option(
         "metadata",
-        (MapType.DESCRIPTOR,),
+        (MapType.DESCRIPTOR, MapType.DEFAULT),
         JSON,
         "Any JSON object; Envoy receives it as dynamic metadata with the limit's response.",
         rule_field="metadata",

@@ -8,7 +8,7 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.errors import Problem, RulesError
@@ -88,7 +88,7 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
             problems += report.problems
             warnings += report.warnings
         problems += data.problems
-        problems += [problem for found in domains.values() for problem in found.plain_secrets()]
+        problems += [problem for found in domains.values() for problem in found.problems()]
         siblings.free()
         if problems:
             raise RulesError(problems)
@@ -126,6 +126,10 @@ _TOGETHER = {
 """The bundle by the value of `charge`, and by whether the limit is in a list."""
 
 
+DEFAULT: Final = "default"
+"""The name in metrics of the default of a domain."""
+
+
 class _Domain(NamedTuple):
     """What is read of a domain so far."""
 
@@ -136,6 +140,8 @@ class _Domain(NamedTuple):
     values: dict[str, Place]
     """By key, the first descriptor with a value of its own and without `hash_values`."""
     lookups: dict[str, Lookup]
+    default: list[Rule]
+    """One, or none."""
 
     response: dict[str, tuple[Any, Place]]
     """The options of responses by key, each with its place."""
@@ -157,9 +163,17 @@ class _Domain(NamedTuple):
             lookups=lookups,
             secrets=secrets,
             address_keys=frozenset(self.address_keys),
+            default=next(iter(self.default), None),
         )
 
-    def plain_secrets(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with the files of the domain together."""
+        yield from self._plain_secrets()
+        if self.default and DEFAULT in self.children and (place := self.children[DEFAULT].place):
+            message = f"descriptor {quoted(DEFAULT)} has the name of the domain's default, at {self.default[0].place}"
+            yield Problem(*place, message)
+
+    def _plain_secrets(self) -> Iterator[Problem]:
         """Values that the rules would show, of keys whose values are secret."""
         for key in self.values.keys() & self.secrets.keys:
             message = f"the values of {quoted(key)} are secret in this domain; write hash_values: true here too"
@@ -216,22 +230,26 @@ class _Parser:
         children: dict[str, Node] = {}
         lookups: dict[str, Lookup] = {}
         address_keys: set[str] = set()
+        default: list[Rule] = []
         if "domain" in values:
             self._domain = values["domain"]
             at = root.fields["domain"].value
-            new = _Domain(self._place_of(at), children, [], self._secrets, {}, lookups, {}, address_keys)
+            new = _Domain(self._place_of(at), children, [], self._secrets, {}, lookups, default, {}, address_keys)
             first = domains.setdefault(self._domain, new)
             self._secrets, self._values = first.secrets, first.values
             if values.get("charge") == "together":
                 first.together.append(self._place_of(at))
             if first.children is children or merge_domains:
-                children, lookups, address_keys = first.children, first.lookups, first.address_keys
+                children, lookups, default = first.children, first.lookups, first.default
+                address_keys = first.address_keys
                 self._add_response(root, values, first.response)
             else:
                 message = f"domain {quoted(self._domain)} is already in {first.place}; MERGE_DOMAIN_CONFIG joins files"
                 self._report.add(at, message)
         for item in values.get("lookup", []):
             self._add_lookup(item, lookups)
+        if "default" in values:
+            self._add_default(values["default"], root.fields["default"].key, default)
         self._add_descriptors(values.get("descriptors", []), (), children, address_keys)
         self._calendars.warn(self._report)
 
@@ -243,6 +261,20 @@ class _Parser:
                 first, place = found.setdefault(key, (values[key], self._place_of(at)))
                 if first != values[key]:
                     self._report.add(at, f"{key} of domain {quoted(self._domain)} has another value at {place}")
+
+    def _add_default(self, item: YamlMap, at: Positioned, default: list[Rule]) -> None:
+        values = read_options(item, MapType.DEFAULT, self._report)
+        shared = DEFAULT if values.get("share_threshold") else None
+        rule = self._read_rule(item, values, (Level(DEFAULT, shared),))
+        if rule is None:
+            if not given(item, "rate_limit") and not given(item, "rate_limits"):
+                self._report.add(at, "default has no rate_limit; write one, or take default away")
+        elif default:
+            message = f"domain {quoted(self._domain)} has a default already, at {default[0].place}"
+            self._report.add(at, message)
+        else:
+            beside = tuple(replace(each, default=True) for each in rule.beside)
+            default.append(replace(rule, default=True, beside=beside))
 
     def _add_lookup(self, item: YamlMap, lookups: dict[str, Lookup]) -> None:
         values = read_options(item, MapType.LOOKUP, self._report)

@@ -79,6 +79,8 @@ class Rule:
     """The tallies by value, for a rule whose metrics have values of requests in their names."""
     override: bool = False
     """The limit came with the request."""
+    default: bool = False
+    """The limit of its domain for what no descriptor fits. Its one level, `default`, stands for all entries."""
     secrets: Secrets = NO_SECRETS
     """Of the domain."""
     scale: Scale = field(init=False)
@@ -151,6 +153,9 @@ def tally_of(rule: Rule, entries: Entries) -> Tally:
 
 def metric_path(rule: Rule, entries: Entries) -> Path:
     """The name in metrics of a hit of this rule by these entries."""
+    if rule.default:
+        values = [f"{key}_{value}" for key, value in entries] if rule.levels[0].by_value else ()
+        return (rule.domain, rule.levels[0].name, *values, *rule.path_suffix)
     return (
         rule.domain,
         *(
@@ -187,6 +192,8 @@ def counter_key(rule: Rule, entries: Entries) -> str:
             # Most need no escape. This test takes 0.03 µs, the escape 0.15 µs.
             safe_name = name if name.isidentifier() else _escaped(name)
             key += f"|{safe_name}={value if value.isalnum() else _escaped(value)}"
+    elif rule.default:
+        return f"{key}|~{rule.levels[0].name}{rule.key_suffix}"
     else:
         for level, (name, value) in zip(rule.levels, entries, strict=True):
             if len(value) > _MAX_KEY_LENGTH or len(name) > _MAX_KEY_LENGTH:

@@ -15,7 +15,7 @@ from ratelimit_service.stores.memory import MemoryStore
 from tests.books import book
 from tests.clocks import Clock
 from tests.rules.test_match import SHOP
-from tests.stores.test_same_answers import a_file, a_request
+from tests.stores.test_same_answers import a_book, a_file, a_request
 
 
 def explained(
@@ -286,7 +286,7 @@ def test_explain_ends_where_match_ends(entries: tuple[tuple[str, str], ...]) -> 
 def test_the_counters_of_an_explanation_are_those_that_the_request_charges(seed: int) -> None:
     random = Random(seed)  # noqa: S311 - the seed tells the rules and the requests
     limiter = Limiter(MemoryStore(10, Clock()))
-    limiter.book = rules = book(a_file(random))
+    limiter.book = rules = a_book(a_file(random))
     request = a_request(random, next(iter(rules.domains)))
 
     counters = sorted(matched.counter for _, _, matched in charged_rules(explain(rules, request)))

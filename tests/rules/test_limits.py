@@ -166,7 +166,10 @@ def test_of_a_share_that_is_no_whole_number_the_whole_part_counts() -> None:
             '4:61: exceed must be a whole number from 0 to 4294967295 or a share such as 10%, not the text "1.5%"',
         ),
         ("exceed: 4294967295", "4:3: the limit and exceed come to more than 4294967295"),
-        ("charge: each", "4:53: charge does not belong in rate_limit, but at the top of the file or in a descriptor"),
+        (
+            "charge: each",
+            "4:53: charge does not belong in rate_limit, but at the top of the file or in a descriptor or in default",
+        ),
     ],
 )
 def test_a_malformed_option_is_refused_at_its_place(text: str, expected: str) -> None:

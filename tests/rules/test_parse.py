@@ -66,17 +66,23 @@ def test_a_file_that_is_not_a_domain_with_descriptors_is_refused(text: str, expe
         ("Domain: x", '1.yaml:2:1: unknown key "Domain"; did you mean domain?'),
         (
             "ratelimit: {}",
-            '1.yaml:2:1: unknown key "ratelimit"; did you mean rate_limit, which belongs in a descriptor?',
+            (
+                '1.yaml:2:1: unknown key "ratelimit"; did you mean rate_limit, which belongs in a descriptor or '
+                "in default?"
+            ),
         ),
         (
             "zzz: 1",
             (
                 '1.yaml:2:1: unknown key "zzz"; at the top of the file there may be domain, charge, headers, '
-                "retry_after, retry_after_jitter, problem_body, rule_metadata, defaults, lookup, descriptors"
+                "retry_after, retry_after_jitter, problem_body, rule_metadata, defaults, default, lookup, descriptors"
             ),
         ),
         ("unit: day", "1.yaml:2:1: unit does not belong at the top of the file, but in rate_limit or in calendar"),
-        ("metadata: {}", "1.yaml:2:1: metadata does not belong at the top of the file, but in a descriptor"),
+        (
+            "metadata: {}",
+            "1.yaml:2:1: metadata does not belong at the top of the file, but in a descriptor or in default",
+        ),
         (
             "name: x",
             "1.yaml:2:1: name does not belong at the top of the file, but in rate_limit or in an entry of replaces",
@@ -204,7 +210,7 @@ def test_a_malformed_descriptor_is_refused_at_its_place(text: str, expected: str
             '1.yaml:4:62: replaces "own" is the name of this limit itself',
         ]),
         ("{unlimited: true, shadow_mode: true}", [
-            "1.yaml:4:33: shadow_mode does not belong in rate_limit, but in a descriptor",
+            "1.yaml:4:33: shadow_mode does not belong in rate_limit, but in a descriptor or in default",
         ]),
         ("{unlimited: true, unlimitd: true}", ['1.yaml:4:33: unknown key "unlimitd"; did you mean unlimited?']),
     ],

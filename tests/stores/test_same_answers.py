@@ -110,12 +110,24 @@ def a_file(random: Random) -> str:
     """A rules file in which nothing is wrong."""
     while True:
         domain, charge = random.choice(["shop", "a|b=c~", "{ü}"]), random.choice([None, "each", "together"])
-        file = json.dumps({"domain": domain, "charge": charge, "descriptors": some_descriptors(random, True)})
+        file: dict[str, Any] = {"domain": domain, "charge": charge, "descriptors": some_descriptors(random, True)}
+        if random.random() < 0.3:
+            file["default"] = {
+                "rate_limit": a_limit(random, set()),
+                **{flag: random.random() < 0.3 for flag in ("shadow_mode", "detailed_metric", "share_threshold")},
+            }
+        if random.random() < 0.3:
+            file["lookup"] = {"from": "users.csv", "key": "user", "as": "a_b", "else": random.choice([None, "ada"])}
+        text = json.dumps(file)
         try:
-            book(file)
+            a_book(text)
         except RulesError:
             continue
-        return file
+        return text
+
+
+def a_book(file: str) -> RuleBook:
+    return book(file, read_data=lambda _: b"ada,adam\nz|,z|\n")
 
 
 def a_request(random: Random, domain: str) -> Request:
@@ -195,7 +207,7 @@ async def agree(store: RedisStore, seed: int) -> None:
     random = Random(seed)  # noqa: S311 - the seed decides the rules and the requests
     file = a_file(random)
     modes = {mode: random.random() < 0.1 for mode in ("shadow_mode", "quota_mode")}
-    in_memory, in_redis = (Service(of, book(file), **modes) for of in (MemoryStore(10_000), store))
+    in_memory, in_redis = (Service(of, a_book(file), **modes) for of in (MemoryStore(10_000), store))
     for _ in range(REQUESTS):
         request = a_request(random, json.loads(file)["domain"])
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from ratelimit_service.algorithms import NAMES, State, blocking, expiry, open_algorithm, sliding_window, token_bucket
 from ratelimit_service.model import NEVER, Limit, Unit
-from ratelimit_service.rules.book import Domain, Node, RuleBook
+from ratelimit_service.rules.book import Domain, Node, RuleBook, rule_at
 from ratelimit_service.rules.rule import Rule, counter_key
 from ratelimit_service.stores.redis.keys import VERSION, cluster_counter, plain_counter
 from ratelimit_service.system.clock import SECOND
@@ -92,11 +92,14 @@ class OwnKeyParser:
             return None
         *parts, ending = name[len(self._start) + 1 :].split("|")
         algorithm, limit = _parse_ending(ending)
+        if parts == [_SHARED_DEFAULT]:
+            rule = self._default(ending)
+            return Counter(key, self._domain, ALL_OTHERS, rule, algorithm, rule.limit if rule and rule.limit else limit)
         parsed = [_parse_entry(part) for part in parts]
         entries = [part for part in parsed if part is not None]
         if len(entries) < len(parsed):
             return Counter(key, self._domain, "", None, algorithm, limit)
-        words = " ".join(f"{entry.key}={entry.value}" for entry in entries)
+        words = " ".join(f"{entry.key}={entry.value}" for entry in entries) or "(no entries)"
         rules = self._rules(entries, name)
         if len(rules) != 1 or (rule := rules[0]).limit is None:
             return Counter(key, self._domain, words, None, algorithm, limit, ambiguous=len(rules) > 1)
@@ -113,10 +116,19 @@ class OwnKeyParser:
         counted = tuple((entry.key, entry.value) for entry in entries)
         return [
             rule
-            for first in [node.rule for node in nodes if node.rule is not None]
-            for rule in (first, *first.beside)
+            for first in ([rule_at(root, node) for node in nodes] or [root.default])
+            for rule in (() if first is None else (first, *first.beside))
             if rule.limit is not None and counter_key(rule, counted) == name and self._is_charged(rule)
         ]
+
+    def _default(self, ending: str) -> Rule | None:
+        """The default of the domain, if its one counter's key ends like this."""
+        root = self._book.domains.get(self._domain)
+        first = root.default if root is not None else None
+        for rule in () if first is None else (first, *first.beside):
+            if rule.names_levels and rule.key_suffix == f"|{ending}" and self._is_charged(rule):
+                return rule
+        return None
 
     def _children(self, root: Domain, node: Node, entry: "_Entry") -> Iterator[Node]:
         """The nodes that the entry may match; several only if a digest stands in place of its value."""
@@ -147,6 +159,11 @@ class OwnKeyParser:
 def _has_digests(node: Node) -> bool:
     """Whether its descriptor compares digests, if values are secret."""
     return node.fit is not None and node.fit.kind == "list"
+
+
+_SHARED_DEFAULT: Final = "~default"
+ALL_OTHERS: Final = "(what no descriptor fits)"
+"""In place of the descriptor, for the one counter of a default with share_threshold."""
 
 
 class _Entry(NamedTuple):

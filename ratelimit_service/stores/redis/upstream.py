@@ -80,6 +80,8 @@ def _moment_of(key: str, limit: Limit, now: int) -> int:
 def is_upstreams(rule: Rule) -> bool:
     """Whether the rule counts as upstream does: in aligned windows, one unit long, with a single limit without blocks.
 
+    Upstream has no default of a domain.
+
     The name has the start of the window, and not its length: several limits of a descriptor would share a counter
     whenever their windows start at one moment, such as those of a minute and an hour.
     """
@@ -92,6 +94,7 @@ def is_upstreams(rule: Rule) -> bool:
         and rule.together == ALONE
         and not rule.path_suffix
         and not limit.block_for
+        and not rule.default
         and limit.window == limit.unit.window
     )
 
