@@ -78,8 +78,8 @@ proto: .venv/.development  ## Generate ratelimit_service/api/generated from prot
 # The locks name packages and hashes only: no index, no folder of this machine. That of development comes first, because
 # what generates code narrows what runs it; the other is what of it the service needs, and what builds the service.
 lock: .venv/.development  ## Pin the newest packages that pyproject.toml allows, in both locks.
-	$(COMPILE) --upgrade --extra dev --output-file $(DEVELOPMENT_LOCK) pyproject.toml
-	$(COMPILE) --upgrade --build-deps-for editable --constraint $(DEVELOPMENT_LOCK) --output-file $(LOCK) pyproject.toml
+	$(COMPILE) --upgrade --extra dev --extra regex --output-file $(DEVELOPMENT_LOCK) pyproject.toml
+	$(COMPILE) --upgrade --extra regex --build-deps-for editable --constraint $(DEVELOPMENT_LOCK) --output-file $(LOCK) pyproject.toml
 
 clean:  ## Remove everything that was made, .venv and .tools too.
 	rm -rf .venv .tools .coverage* htmlcov build dist

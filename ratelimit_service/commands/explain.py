@@ -279,6 +279,7 @@ _KINDS: Final = {
     "wildcard": "wildcard",
     "list": "list",
     "range": "networks",
+    "regex": "regex",
     "not": "not",
     "key": "key alone",
 }

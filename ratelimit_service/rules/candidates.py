@@ -18,7 +18,7 @@ class Candidate(NamedTuple):
 
     name: str
     kind: str
-    """`exact`, `wildcard` or `key`; or what values are compared with, `list`, `range`; `not` if it is negated."""
+    """`exact`, `wildcard` or `key`; or what values are compared with, `list`, `range`, `regex`; or `not`."""
     place: Place | None
     """None when the book has no such descriptor."""
     chosen: bool
@@ -148,6 +148,6 @@ def _why_not(node: Node, value: str) -> str:
 
 def _said(fit: Fit, matches: bool) -> str:
     """That a value matches what it is compared with, or does not."""
-    if fit.kind == "pattern":
+    if fit.kind in ("pattern", "regex"):
         return f"{'matches' if matches else 'does not match'} {fit.words}"
     return f"is {'one' if matches else 'none'} of {fit.words}" if fit.kind == "list" else f"is in none of {fit.words}"

@@ -1,4 +1,4 @@
-"""What a descriptor compares values with, from its options: `values`, `cidr`, `not`; and `group`.
+"""What a descriptor compares values with, from its options: `values`, `cidr`, `regex`, `not`; and `group`.
 
 Each such descriptor has a name, which its metrics have and the keys of its counters if all values share one. It is
 `label`, or else made of what stands in the file: `method_values(GET,POST)`, `ip_not_cidr(10.0.0.0/8)`. The start and a
@@ -15,15 +15,16 @@ from ratelimit_service.rules.address import Network, grouped_by, parse_address, 
 from ratelimit_service.rules.document import Scalar, YamlMap
 from ratelimit_service.rules.matching import Fit, Ranges, Table, Wildcards
 from ratelimit_service.rules.options import MapType, given, read_options
-from ratelimit_service.rules.report import Report, quoted
+from ratelimit_service.rules.regex import compiled
+from ratelimit_service.rules.report import Positioned, Report, quoted
 from ratelimit_service.rules.rule import Place, plural
 from ratelimit_service.rules.secret import DIGEST, HashValue
 
-COMPARED: Final = ("value", "values", "cidr")
+COMPARED: Final = ("value", "values", "cidr", "regex")
 """The options that say what values are compared with. A descriptor has one of them, or none; `not` inverts each."""
 
 MAX_TESTS: Final = 100
-"""Descriptors of one key at a level that no look-up finds: with `not`, each must be tried in turn."""
+"""Descriptors of one key at a level that no look-up finds: those with `not` or `regex` are tried in turn."""
 
 MAX_LIST_BYTES: Final = 8 * 2**20
 """Of all values of a list."""
@@ -127,9 +128,7 @@ def read_fit(
         fit, content = _negated(fit), f"not_{content}"
     at = item.fields["key"].key
     if fit.is_tested and siblings.count((level, key)) == MAX_TESTS + 1:
-        report.add(
-            at, f"this level has more than {MAX_TESTS} descriptors of this key with not, which are tried in turn"
-        )
+        report.add(at, f"this level has more than {MAX_TESTS} descriptors of this key with not or regex")
     place = Place(report.path, at.line, at.column)
     first = siblings.add((level, key, content), place)
     if first is not place and "label" in values:  # without labels, their names are the same, which is reported
@@ -152,6 +151,8 @@ def _read(
     match option, item.fields[option].value:
         case "cidr", _:
             return _read_networks(key, value, networks, report)
+        case "regex", at:
+            return _read_regex(key, value, at, report)
         case "value", Scalar() as scalar if "*" not in value:
             return _read_values(key, [scalar], hash_value, report)
         case "value", _:
@@ -230,6 +231,15 @@ def _read_networks(key: str, items: Sequence[Scalar], places: _Places, report: R
         networks.append(network)
     fit = Fit(key, "range", plural(len(networks), "network"), networks=tuple(networks))
     return _Read(fit, _content("cidr", [str(network) for network in networks]), True)
+
+
+def _read_regex(key: str, pattern: str, at: Positioned, report: Report) -> _Read:
+    try:
+        search: Callable[[str], bool] = compiled(pattern)
+    except ValueError as error:
+        report.add(at, f"regex {quoted(pattern)}: {error}")
+        search = bool
+    return _Read(Fit(key, "regex", quoted(pattern), search=search), _content("regex", [pattern]), False)
 
 
 def _content(option: str, texts: Iterable[str]) -> str:

@@ -258,7 +258,7 @@ def _findings(key: str, value: str) -> Iterator[Finding]:
         yield Finding("address", f"{as_text}, and Envoy sends this address otherwise: write {_value(canonical)}")
     if any(pattern.search(value) for pattern in _REGEX):
         instead = _instead(_SOME_OF_REGEX, value)
-        yield Finding("regex", f"{as_text}, not as a regular expression; only * stands for any text: {instead}")
+        yield Finding("regex", f"{as_text}, not as a regular expression; write regex in place of value, or {instead}")
     if "**" in value:
         instead = f"write {_value(re.sub('[*]+', '*', value))}"
         yield Finding("glob", f"** means no more than *, which stands for any text, also with / in it: {instead}")

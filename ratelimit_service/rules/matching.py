@@ -156,7 +156,7 @@ class Fit:
 
     key: str
     kind: str
-    """`list`, `range`, or `pattern` of one that is negated."""
+    """`list`, `range`, `regex`, or `pattern` of one that is negated."""
     words: str
     """What the value is compared with, such as `2 networks`."""
     negated: bool = False
@@ -168,12 +168,12 @@ class Fit:
     networks: tuple[Network, ...] = ()
     """Of a range."""
     search: Callable[[str], object] = lambda _: None
-    """Of a negated range and a pattern; the result is true if the value matches."""
+    """Of a negated range, a pattern and a regex; the result is true if the value matches."""
 
     @property
     def is_tested(self) -> bool:
         """Whether it needs a test of its own, because no look-up can find it."""
-        return self.negated
+        return self.negated or self.kind == "regex"
 
     def fits(self, value: str) -> bool:
         """Whether it fits the value; for those that need a test of their own."""

@@ -426,10 +426,17 @@ OPTIONS = (
         "Of several networks at a level with an address, the longest prefix wins.",
     ),
     Option(
+        "regex",
+        (MapType.DESCRIPTOR,),
+        NAME,
+        "In place of value: a regular expression, in the syntax of RE2, that the whole value must match. A dot matches "
+        "any character but the end of a line.",
+    ),
+    Option(
         "not",
         (MapType.DESCRIPTOR,),
         FLAG,
-        "Match the values that value, values or cidr beside it does not.",
+        "Match the values that value, values, cidr or regex beside it does not.",
         False,
     ),
     Option(
@@ -802,7 +809,8 @@ OPTIONS = (
         "share_threshold",
         (MapType.DESCRIPTOR,),
         FLAG,
-        "All values that the descriptor matches by a `*`, values, cidr or not share one counter, instead of one each.",
+        "All values that the descriptor matches by a `*`, values, cidr, regex or not share one counter, instead of one "
+        "each.",
         False,
     ),
     Option(

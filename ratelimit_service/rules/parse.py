@@ -330,7 +330,7 @@ class _Parser:
             if values.get("share_threshold"):
                 shared = found.label or value or key
                 if key and not several:
-                    needs = "values, cidr, not or a value with a * in it"
+                    needs = "values, cidr, regex, not or a value with a * in it"
                     message = f"share_threshold needs {needs}, and this is {quoted(name)}"
                     self._report.add(item.fields["share_threshold"].key, message)
             if found.is_address:

@@ -1,6 +1,9 @@
 """Descriptors that compare values with more than one text: lists, networks; and priorities among them."""
 
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from random import Random
@@ -185,8 +188,78 @@ def test_the_descriptors_that_are_tried_in_turn_have_a_bound() -> None:
 
     book(level(*some, "key: l, not: true, value: x"))
     assert problems(*some, "key: k, not: true, value: x", "key: k, not: true, value: y") == [
-        "1.yaml:103:4: this level has more than 100 descriptors of this key with not, which are tried in turn"
+        "1.yaml:103:4: this level has more than 100 descriptors of this key with not or regex"
     ]
+
+
+EXPRESSIONS = book(level(
+    "key: p, regex: '/v[0-9]+/.*'",
+    "key: p, regex: '.*[.]png', share_threshold: true, label: picture",
+    "key: p, value: /v1/*",
+    "key: p, not: true, regex: '/.*', priority: -1",
+    "key: q, regex: 'a.c|x'",
+    "key: q, regex: '(?i)straße|\\p{Greek}+'",
+))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name"),
+    [
+        ("p", "/v12/x", "p_regex(/v[0-9]+/.*)"),
+        ("p", "/v1/x.png", "p_regex(/v[0-9]+/.*)"),  # in the order of the file
+        ("p", "/x.png", "p_picture"),
+        ("p", "/x.png?", None),
+        ("p", "x/v1/", "p_not_regex(/.*)"),
+        ("p", "", "p_not_regex(/.*)"),
+        ("q", "abc", "q_regex(a.c|x)"),
+        ("q", "abcd", None),  # all of the value, for both alternatives
+        ("q", "yx", None),
+        ("q", "a\nc", None),
+        ("q", "STRASSE", None),
+        ("q", "STRAßE", "q_regex((?i)straße|\\p{Greek}+)"),
+        ("q", "αβγ", "q_regex((?i)straße|\\p{Greek}+)"),
+        ("q", "\ud800", None),
+    ],
+)
+def test_a_regex_matches_whole_values(key: str, value: str, name: str | None) -> None:
+    assert matched(EXPRESSIONS, key, value) == name
+
+
+def test_a_regex_has_its_reason() -> None:
+    assert [reason for kind, _, _, reason in why(EXPRESSIONS, "p", "x") if kind in ("regex", "not")] == [
+        'does not fit: does not match "/v[0-9]+/.*"',
+        'does not fit: does not match ".*[.]png"',
+        'fits: does not match "/.*" (priority -1)',
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*b", "(a*)*b", "(x+x+)+y", "a*a*a*a*a*a*a*b", "(.*)(.*)(.*)(.*)c"])
+def test_a_pattern_that_takes_others_for_ever_is_matched_by_a_long_value(pattern: str) -> None:
+    rules = book(level(f"key: k, regex: '{pattern}'"))
+
+    # The square of this length is more than a minute: this does not return if a match takes it.
+    assert matched(rules, "k", "a" * 2_000_000 + "!") is None
+
+
+def test_what_has_no_regex_does_not_load_re2() -> None:
+    program = "import sys; from tests.books import book; book({!r}); print('re2' in sys.modules)"
+    loaded = [
+        subprocess.run([sys.executable, "-c", program.format(text)], capture_output=True, text=True, check=True).stdout
+        for text in (level("key: k, values: [x]"), level("key: k, regex: x"))
+    ]
+
+    assert loaded == ["False\n", "True\n"]
+
+
+def test_without_re2_a_regex_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['re2'] = None; from tests.books import book; from ratelimit_service.errors import *\n"
+        f"try: book({level('key: k, regex: x')!r})\nexcept RulesError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    what = "needs the package google-re2; install ratelimit-service[regex], or write value with a *"
+    assert done.stdout == f'1.yaml:3:19: regex "x": {what}\n'
 
 
 PRIORITIES = book(level(
@@ -336,14 +409,14 @@ def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() ->
             '1.yaml:3:21: "a*": values are compared as they are, with no *; write it as the value of a descriptor',
         ]),
         (["key: k, value: a, values: [b]"], [
-            "1.yaml:3:22: values contradicts value: a descriptor has one of value, values and cidr",
+            "1.yaml:3:22: values contradicts value: a descriptor has one of value, values, cidr and regex",
         ]),
         (["key: k, cidr: 10.0.0.0/8, values: [b]"], [
-            "1.yaml:3:30: values contradicts cidr: a descriptor has one of value, values and cidr",
+            "1.yaml:3:30: values contradicts cidr: a descriptor has one of value, values, cidr and regex",
         ]),
         (["key: k*, values: [b]"], ["1.yaml:3:9: a key with a * in it cannot have values, which is for one key"]),
-        (["key: k, label: x"], ["1.yaml:3:12: label has no meaning without values, cidr or not"]),
-        (["key: k, value: x, label: x"], ["1.yaml:3:22: label has no meaning without values, cidr or not"]),
+        (["key: k, label: x"], ["1.yaml:3:12: label has no meaning without values, cidr, regex or not"]),
+        (["key: k, value: x, label: x"], ["1.yaml:3:22: label has no meaning without values, cidr, regex or not"]),
         (["key: k, cidr: 10.0.0.0/33"], [
             '1.yaml:3:18: "10.0.0.0/33" is no network, such as 10.0.0.0/8 or 2001:db8::/32',
         ]),
@@ -367,9 +440,11 @@ def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() ->
         (["key: k, values: [a], label: x", "key: k, value: x"], [
             '1.yaml:4:4: descriptor "k_x" is given twice at this level, first at 1.yaml:3:4; join them',
         ]),
-        (["key: k, not: true"], ["1.yaml:3:12: not has nothing to invert; write value, values or cidr beside it"]),
+        (["key: k, not: true"], [
+            "1.yaml:3:12: not has nothing to invert; write value, values, cidr or regex beside it",
+        ]),
         (["key: k, not: true, value: ''"], [
-            "1.yaml:3:12: not has nothing to invert; write value, values or cidr beside it",
+            "1.yaml:3:12: not has nothing to invert; write value, values, cidr or regex beside it",
         ]),
         (["key: k*, not: true, value: x"], [
             "1.yaml:3:9: a key with a * in it cannot have value, which is for one key",
@@ -379,6 +454,20 @@ def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() ->
         ]),
         (["key: k, not: true, cidr: ['::1', '::1/128']"], [
             "1.yaml:3:37: network ::1/128 is given twice at this level, first at 1.yaml:3:30; take one of them away",
+        ]),
+        (["key: k, regex: 'a(b'"], ['1.yaml:3:19: regex "a(b": missing ): a(b']),
+        (["key: k, regex: '(a)\\1'"], ['1.yaml:3:19: regex "(a)\\1": invalid escape sequence: \\1']),
+        (["key: k, regex: 'a(?=b)'"], ['1.yaml:3:19: regex "a(?=b)": invalid perl operator: (?=']),
+        (["key: k, regex: '((a{100}){100}){100}'"], [
+            '1.yaml:3:19: regex "((a{100}){100}){100}": invalid repetition size: {100}',
+        ]),
+        (["key: k, regex: '\\pL{1000}'", f"key: k, regex: {'x' * 1001}"], [
+            '1.yaml:3:19: regex "\\pL{1000}": pattern too large - compile failed',
+            f'1.yaml:4:19: regex "{"x" * 79}…": is longer than 1,000 characters',
+        ]),
+        (["key: k, regex: ''"], ["1.yaml:3:19: regex must not be empty"]),
+        (["key: k, regex: x", "key: k, regex: x, label: y"], [
+            "1.yaml:4:4: this descriptor matches what the one at 1.yaml:3:4 does; join them",
         ]),
         (["key: k, priority: high"], [
             '1.yaml:3:22: priority must be a whole number from -1000000 to 1000000, not the text "high"',
@@ -521,6 +610,7 @@ COMPARED: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({}),
     st.fixed_dictionaries({"value": st.sampled_from([*WORDS, *PATTERNS])}),
     st.fixed_dictionaries({"values": st.lists(st.sampled_from(WORDS), min_size=1, unique=True)}),
+    st.fixed_dictionaries({"regex": st.sampled_from(["a", "a|b", ".*1", "[^0-9]*", "(a|ab)(b?)"])}),
     st.fixed_dictionaries({"cidr": st.lists(st.sampled_from(CIDRS), min_size=1, max_size=3, unique=True)}),
 )
 
@@ -579,6 +669,8 @@ def matches(each: Mapping[str, Any], value: str) -> bool:
         return fitting_prefix(each, value) >= 0
     if "values" in each:
         return canonical(value) in [canonical(one) for one in each["values"]]
+    if "regex" in each:
+        return re.fullmatch(each["regex"], value) is not None
     return wild(each["value"], value) if "*" in each["value"] else canonical(each["value"]) == canonical(value)
 
 
@@ -605,6 +697,9 @@ def naive(some: Sequence[Mapping[str, Any]], key: str, value: str) -> int | None
                 and not other.get("not")
             ]
             if own == key and 0 <= fitting_prefix(each, value) == max(others):
+                fitting.append((order, 1, index))
+        elif "regex" in each:
+            if own == key and re.fullmatch(each["regex"], value):
                 fitting.append((order, 1, index))
         elif name == text:
             fitting.append((order, 0, index))
