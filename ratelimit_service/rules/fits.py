@@ -1,4 +1,4 @@
-"""What a descriptor compares values with, from its options: `values`, `cidr`, `regex`, `not`; and `group`.
+"""What a descriptor compares values with: `values`, `values_from`, `cidr`, `regex`, `not`; and how by `group`.
 
 Each such descriptor has a name, which its metrics have and the keys of its counters if all values share one. It is
 `label`, or else made of what stands in the file: `method_values(GET,POST)`, `ip_not_cidr(10.0.0.0/8)`. The start and a
@@ -12,7 +12,8 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.rules.address import Network, grouped_by, parse_address, parse_network
-from ratelimit_service.rules.document import Scalar, YamlMap
+from ratelimit_service.rules.data_files import DataFiles
+from ratelimit_service.rules.document import Scalar, YamlMap, YamlNode
 from ratelimit_service.rules.matching import Fit, Ranges, Table, Wildcards
 from ratelimit_service.rules.options import MapType, given, read_options
 from ratelimit_service.rules.regex import compiled
@@ -20,8 +21,11 @@ from ratelimit_service.rules.report import Positioned, Report, quoted
 from ratelimit_service.rules.rule import Place, plural
 from ratelimit_service.rules.secret import DIGEST, HashValue
 
-COMPARED: Final = ("value", "values", "cidr", "regex")
+COMPARED: Final = ("value", "values", "values_from", "cidr", "regex")
 """The options that say what values are compared with. A descriptor has one of them, or none; `not` inverts each."""
+
+MAX_ALL_VALUES: Final = 2_000_000
+"""Of all lists, one that several descriptors name as often as they do."""
 
 MAX_TESTS: Final = 100
 """Descriptors of one key at a level that no look-up finds: those with `not` or `regex` are tried in turn."""
@@ -52,9 +56,12 @@ class ReadFit(NamedTuple):
 
 
 class Siblings:
-    """What all files have at each level so far, to find what is given twice."""
+    """What all files have at each level so far, to find what is given twice; and the data files that they name."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: DataFiles) -> None:
+        self.data = data
+        self.values = 0
+        """In all lists."""
         self._networks: dict[object, _Places] = {}
         self._contents: dict[object, Place] = {}
         self._counts = Counter[object]()
@@ -123,7 +130,8 @@ def read_fit(
         report.add(item.fields["key"].value, f"a key with a * in it cannot have {option}, which is for one key")
     # The same network as in a descriptor that is negated is no mistake.
     networks = {} if negated else siblings.networks((level, key, values.get("priority", 0)))
-    fit, content, has_addresses = _read(option, item, values, networks, report, hash_value)
+    read = _Reader(key, siblings, report, hash_value, networks)
+    fit, content, has_addresses = read.option(option, values[option], item.fields[option].value)
     if negated:
         fit, content = _negated(fit), f"not_{content}"
     at = item.fields["key"].key
@@ -136,30 +144,6 @@ def read_fit(
     is_address = group is not None or bool(fit.networks)
     counted_as = group or (grouped_by(32, 128) if has_addresses else None)
     return ReadFit(fit, values.get("label", content), is_address, counted_as)
-
-
-def _read(
-    option: str,
-    item: YamlMap,
-    values: Mapping[str, Any],
-    networks: _Places,
-    report: Report,
-    hash_value: HashValue | None,
-) -> _Read:
-    """What the option compares values with."""
-    key, value = values["key"], values[option]
-    match option, item.fields[option].value:
-        case "cidr", _:
-            return _read_networks(key, value, networks, report)
-        case "regex", at:
-            return _read_regex(key, value, at, report)
-        case "value", Scalar() as scalar if "*" not in value:
-            return _read_values(key, [scalar], hash_value, report)
-        case "value", _:
-            fit = Fit(key, "pattern", quoted(value), search=Wildcards([(value, True)]).find)
-            return _Read(fit, f"value({value})", False)
-        case _:
-            return _read_values(key, value, hash_value, report)
 
 
 def _negated(fit: Fit) -> Fit:
@@ -185,61 +169,112 @@ def _report_second(item: YamlMap, compared: Sequence[str], report: Report) -> No
     report.add(keys[1], f"{second} contradicts {first}: a descriptor has one of {_one_of(COMPARED, 'and')}")
 
 
-def _read_values(key: str, items: Sequence[Scalar], hash_value: HashValue | None, report: Report) -> _Read:
-    table: Table[str | int, bool] = Table(len(items))
-    size = 0
-    has_addresses = False
-    texts = [item.text for item in items]
-    if hash_value is not None:
-        texts = [text if DIGEST.fullmatch(text) else hash_value(text) for text in texts]
-    for item, text in zip(items, texts, strict=True):
-        address = parse_address(text)
-        entry = text if address is None else address
-        if "*" in item.text:
-            message = (
-                f"{quoted(text)}: values are compared as they are, with no *; write it as the value of a descriptor"
-            )
-            report.add(item, message)
-        elif table.get(entry):
-            report.warn(item, "duplicate", f"{quoted(text)} is in this list twice")
-        table.setdefault(entry, True)
-        has_addresses = has_addresses or address is not None
-        size += len(text.encode())
-    if size > MAX_LIST_BYTES:
-        report.add(
-            items[0], f"the values of this list are larger than {MAX_LIST_BYTES >> 20} MiB; make two lists of them"
+class _Reader(NamedTuple):
+    """Reads what one descriptor compares values with."""
+
+    key: str
+    siblings: Siblings
+    report: Report
+    hash_value: HashValue | None
+    networks: _Places
+    """Those of the level so far."""
+
+    def option(self, option: str, value: Any, at: YamlNode) -> _Read:
+        """What the option with this value, which stands there, compares values with."""
+        match option, at:
+            case "values", _:
+                return self._values(value, at)
+            case "values_from", _:
+                return self._values_from(value, at)
+            case "cidr", _:
+                return self._networks(value)
+            case "regex", _:
+                return self._regex(value, at)
+            case _, Scalar() if "*" not in value:
+                return self._values([at], at)
+        fit = Fit(self.key, "pattern", quoted(value), search=Wildcards([(value, True)]).find)
+        return _Read(fit, f"value({value})", False)
+
+    def _values(self, items: Sequence[Scalar], at: Positioned) -> _Read:
+        texts = [self._text(item.text) for item in items]
+        if sum(len(text.encode()) for text in texts) > MAX_LIST_BYTES:
+            message = f"the values of this list are larger than {MAX_LIST_BYTES >> 20} MiB; put them into a data file"
+            self.report.add(at, message)
+        table: Table[str | int, bool] = Table(len(items))
+        for item, text in zip(items, texts, strict=True):
+            if "*" in item.text:
+                self.report.add(item, f"{quoted(text)}: {_NO_PATTERN}; write it as the value of a descriptor")
+            elif not _add(text, table):
+                self.report.warn(item, "duplicate", f"{quoted(text)} is in this list twice")
+        return self._list(table, plural(len(table), "value"), _content("values", texts), at)
+
+    def _values_from(self, name: str, at: Positioned) -> _Read:
+        file = self.siblings.data.open(name, at, "values_from", self.report)
+        values = () if file is None else file.entries
+        table: Table[str | int, bool] = Table(len(values))
+        patterns = []
+        for value in values:
+            _add(self._text(value), table)
+            if "*" in value:
+                patterns.append(value)
+        if file is not None and patterns:
+            # Not quoted: the values may be secrets, and messages are logged.
+            self.siblings.data.report_of(file).add(file.places()[patterns[0]], f"a value with a *: {_NO_PATTERN}")
+        return self._list(
+            table, f"{plural(len(table), 'value')} of {quoted(name)}", _content("values_from", [name]), at
         )
-    fit = Fit(key, "list", plural(len(table), "value"), values=table, hash_value=hash_value)
-    return _Read(fit, _content("values", texts), has_addresses)
+
+    def _text(self, value: str) -> str:
+        """The value, or its digest if it is a secret."""
+        return value if self.hash_value is None or DIGEST.fullmatch(value) else self.hash_value(value)
+
+    def _list(self, table: Table[str | int, bool], words: str, content: str, at: Positioned) -> _Read:
+        before = self.siblings.values
+        self.siblings.values += len(table)
+        if before <= MAX_ALL_VALUES < self.siblings.values:
+            self.report.add(at, f"all lists together have more than {MAX_ALL_VALUES:,} values")
+        has_addresses = any(not isinstance(value, str) for value in table)
+        return _Read(Fit(self.key, "list", words, values=table, hash_value=self.hash_value), content, has_addresses)
+
+    def _networks(self, items: Sequence[Scalar]) -> _Read:
+        networks: list[Network] = []
+        for item in items:
+            network = parse_network(item.text)
+            if network is None:
+                self.report.add(item, f"{quoted(item.text)} is no network, such as 10.0.0.0/8 or 2001:db8::/32")
+                continue
+            if not network.as_written:
+                message = f"{quoted(item.text)} has bits of a host; it is used as the network {network}"
+                self.report.warn(item, "host-bits", message)
+            place = Place(self.report.path, item.line, item.column)
+            first = self.networks.setdefault((network.low, network.bits), place)
+            if first is not place:
+                message = f"network {network} is given twice at this level, first at {first}; take one of them away"
+                self.report.add(item, message)
+            networks.append(network)
+        fit = Fit(self.key, "range", plural(len(networks), "network"), networks=tuple(networks))
+        return _Read(fit, _content("cidr", [str(network) for network in networks]), True)
+
+    def _regex(self, pattern: str, at: Positioned) -> _Read:
+        try:
+            search: Callable[[str], bool] = compiled(pattern)
+        except ValueError as error:
+            self.report.add(at, f"regex {quoted(pattern)}: {error}")
+            search = bool
+        return _Read(Fit(self.key, "regex", quoted(pattern), search=search), _content("regex", [pattern]), False)
 
 
-def _read_networks(key: str, items: Sequence[Scalar], places: _Places, report: Report) -> _Read:
-    networks: list[Network] = []
-    for item in items:
-        network = parse_network(item.text)
-        if network is None:
-            report.add(item, f"{quoted(item.text)} is no network, such as 10.0.0.0/8 or 2001:db8::/32")
-            continue
-        if not network.as_written:
-            report.warn(
-                item, "host-bits", f"{quoted(item.text)} has bits of a host; it is used as the network {network}"
-            )
-        place = Place(report.path, item.line, item.column)
-        first = places.setdefault((network.low, network.bits), place)
-        if first is not place:
-            report.add(item, f"network {network} is given twice at this level, first at {first}; take one of them away")
-        networks.append(network)
-    fit = Fit(key, "range", plural(len(networks), "network"), networks=tuple(networks))
-    return _Read(fit, _content("cidr", [str(network) for network in networks]), True)
+_NO_PATTERN: Final = "the values of a list are compared as they are, with no *"
 
 
-def _read_regex(key: str, pattern: str, at: Positioned, report: Report) -> _Read:
-    try:
-        search: Callable[[str], bool] = compiled(pattern)
-    except ValueError as error:
-        report.add(at, f"regex {quoted(pattern)}: {error}")
-        search = bool
-    return _Read(Fit(key, "regex", quoted(pattern), search=search), _content("regex", [pattern]), False)
+def _add(text: str, table: Table[str | int, bool]) -> bool:
+    """Add a value to a list, an address as its number; returns whether it is new."""
+    address = parse_address(text)
+    entry = text if address is None else address
+    if table.get(entry):
+        return False
+    table.setdefault(entry, True)
+    return True
 
 
 def _content(option: str, texts: Iterable[str]) -> str:

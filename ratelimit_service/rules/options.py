@@ -419,6 +419,13 @@ OPTIONS = (
         "a value, however many there are. An address matches however it is written.",
     ),
     Option(
+        "values_from",
+        (MapType.DESCRIPTOR,),
+        NAME,
+        "In place of values: the path of a data file with a line for each value. It is loaded again when it changes. A "
+        "name after the value, with a comma between them, is ignored.",
+    ),
+    Option(
         "cidr",
         (MapType.DESCRIPTOR,),
         texts(single=True),

@@ -77,7 +77,7 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
     problems: list[Problem] = []
     warnings: list[LintWarning] = []
     data = DataFiles(read_data, {} if previous is None else previous.data)
-    siblings = Siblings()
+    siblings = Siblings(data)
     load = _Load(near_ratio, most_values, hash_value, old, ByteBudget(), data, siblings)
     with _without_garbage_collector():
         for source in sources:
@@ -128,6 +128,9 @@ _TOGETHER = {
 
 DEFAULT: Final = "default"
 """The name in metrics of the default of a domain."""
+
+_PLAIN = ("value", "values", "values_from")
+"""The options that have values, which must be digests where values are secret."""
 
 
 class _Domain(NamedTuple):
@@ -309,9 +312,8 @@ class _Parser:
             secret = given(item, "hash_values") and values.get("hash_values", True)
             if secret:
                 value = self._read_secret(item, key, value)
-            elif (value and "*" not in value) or "values" in values:
-                at_value = item.fields["value" if value else "values"].value
-                self._values.setdefault(key, self._place_of(at_value))
+            elif "*" not in value and (plain := [option for option in _PLAIN if values.get(option)]):
+                self._values.setdefault(key, self._place_of(item.fields[plain[0]].value))
             hash_value = self._secrets.hash_value if secret else None
             level = (self._domain, *above)
             found = read_fit(item, values, self._load.siblings, level, self._report, hash_value)
@@ -330,7 +332,7 @@ class _Parser:
             if values.get("share_threshold"):
                 shared = found.label or value or key
                 if key and not several:
-                    needs = "values, cidr, regex, not or a value with a * in it"
+                    needs = "a list, cidr, regex, not or a value with a * in it"
                     message = f"share_threshold needs {needs}, and this is {quoted(name)}"
                     self._report.add(item.fields["share_threshold"].key, message)
             if found.is_address:

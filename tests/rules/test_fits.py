@@ -19,7 +19,7 @@ from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.rules.book import RuleBook, free_books
 from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.explain import explain
-from ratelimit_service.rules.fits import MAX_LIST_BYTES
+from ratelimit_service.rules.fits import MAX_ALL_VALUES, MAX_LIST_BYTES
 from ratelimit_service.rules.lint import lint
 from ratelimit_service.rules.options import MAX_VALUES
 from ratelimit_service.rules.parse import parse
@@ -302,6 +302,90 @@ def test_each_value_of_a_list_has_its_own_counter_unless_they_share_one() -> Non
         assert found == keys
 
 
+def from_file(text: bytes, *descriptors: str, **options: Any) -> RuleBook:
+    """The rules of these descriptors, in a folder that has the data file `list.txt`."""
+    files = {"list.txt": text}
+    return book(level(*descriptors), read_data=files.__getitem__, **options)
+
+
+LISTED = b'# ours\nGET\n10.0.0.1, office\n"a,b"\n2001:DB8::1\n'
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("GET", "k_values_from(list.txt)"),
+        ("::ffff:10.0.0.1", "k_values_from(list.txt)"),
+        ("2001:db8:0::1", "k_values_from(list.txt)"),
+        ("a,b", "k_values_from(list.txt)"),
+        ("office", "k_not_values_from(list.txt)"),
+        ("# ours", "k_not_values_from(list.txt)"),
+    ],
+)
+def test_a_list_may_stand_in_a_data_file(value: str, name: str) -> None:
+    rules = from_file(LISTED, "key: k, values_from: list.txt", "key: k, not: true, values_from: list.txt")
+
+    assert matched(rules, "k", value) == name
+
+
+def test_a_list_in_a_file_has_its_reason() -> None:
+    rules = from_file(LISTED, "key: k, values_from: list.txt")
+
+    assert why(rules, "k", "GET")[1] == (
+        "list", "k_values_from(list.txt)", True, 'fits: is one of 4 values of "list.txt"',
+    )  # fmt: skip
+
+
+def test_a_list_that_changes_keeps_the_tally_of_its_rule() -> None:
+    before = from_file(b"a\n", "key: k, values_from: list.txt, share_threshold: true")
+    after = from_file(b"b\n", "key: k, values_from: list.txt, share_threshold: true", previous=before)
+
+    assert (matched(before, "k", "b"), matched(after, "k", "b")) == (None, "k_values_from(list.txt)")
+    assert before.rules[0].tally is after.rules[0].tally
+    assert counter_key(before.rules[0], (("k", "a"),)) == counter_key(after.rules[0], (("k", "b"),))
+
+
+def test_an_empty_list_in_a_file_matches_nothing() -> None:
+    rules = from_file(b"# none yet\n", "key: k, values_from: list.txt", "key: k, not: true, values_from: list.txt")
+
+    assert matched(rules, "k", "x") == "k_not_values_from(list.txt)"
+
+
+def test_secret_values_of_a_file_are_digests_and_in_no_message() -> None:
+    hash_value = HashValue("k")
+    text = f"s3cret\n{hash_value('other')}\n".encode()
+
+    rules = from_file(text, "key: k, hash_values: true, values_from: list.txt", hash_value=hash_value)
+    with pytest.raises(RulesError) as caught:
+        from_file(b"x\n  s3c*ret\n", "key: k, values_from: list.txt")
+
+    assert [matched(rules, "k", value) is not None for value in ("s3cret", "other", "x", hash_value("other"))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert [str(problem) for problem in caught.value.problems] == [
+        "list.txt:2:3: a value with a *: the values of a list are compared as they are, with no *"
+    ]
+    with pytest.raises(RulesError, match=r'1\.yaml:4:25: the values of "k" are secret in this domain'):
+        from_file(text, "key: k, hash_values: true", "key: k, values_from: list.txt", hash_value=hash_value)
+
+
+def test_a_file_that_is_not_there_is_an_error_at_its_name() -> None:
+    with pytest.raises(RulesError, match=r"1\.yaml:3:25: values_from .* cannot be read: no such file"):
+        book(level("key: k, values_from: /nowhere/list.txt"))
+
+
+def test_all_lists_together_have_a_bound() -> None:
+    text = "".join(f"{number}\n" for number in range(MAX_ALL_VALUES // 20 + 1)).encode()
+
+    with pytest.raises(RulesError) as caught:
+        from_file(text, *(f"key: k{number}, values_from: list.txt" for number in range(10, 30)))
+
+    assert str(caught.value) == "1.yaml:22:27: all lists together have more than 2,000,000 values"
+
+
 def test_a_list_has_one_name_in_metrics_and_its_values_by_option() -> None:
     for option, path in (("", ("d", "m_values(GET,PUT)")), ("value_to_metric: true, ", ("d", "m_PUT"))):
         rule = book(level(f"key: m, {option}values: [GET, PUT]")).match("d", (("m", "PUT"),))
@@ -406,17 +490,20 @@ def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() ->
         (["key: k, values: [~]"], ["1.yaml:3:21: each of values must be text, not null; write it in quotes"]),
         (["key: k, values: [a, [b]]"], ["1.yaml:3:24: each of values must be text, not a list"]),
         (["key: k, values: [a*]"], [
-            '1.yaml:3:21: "a*": values are compared as they are, with no *; write it as the value of a descriptor',
+            ('1.yaml:3:21: "a*": the values of a list are compared as they are, with no *; '
+            "write it as the value of a descriptor"),
         ]),
         (["key: k, value: a, values: [b]"], [
-            "1.yaml:3:22: values contradicts value: a descriptor has one of value, values, cidr and regex",
+            "1.yaml:3:22: values contradicts value: a descriptor has one of value, values, values_from, cidr and regex",
         ]),
         (["key: k, cidr: 10.0.0.0/8, values: [b]"], [
-            "1.yaml:3:30: values contradicts cidr: a descriptor has one of value, values, cidr and regex",
+            "1.yaml:3:30: values contradicts cidr: a descriptor has one of value, values, values_from, cidr and regex",
         ]),
         (["key: k*, values: [b]"], ["1.yaml:3:9: a key with a * in it cannot have values, which is for one key"]),
-        (["key: k, label: x"], ["1.yaml:3:12: label has no meaning without values, cidr, regex or not"]),
-        (["key: k, value: x, label: x"], ["1.yaml:3:22: label has no meaning without values, cidr, regex or not"]),
+        (["key: k, label: x"], ["1.yaml:3:12: label has no meaning without values, values_from, cidr, regex or not"]),
+        (["key: k, value: x, label: x"], [
+            "1.yaml:3:22: label has no meaning without values, values_from, cidr, regex or not",
+        ]),
         (["key: k, cidr: 10.0.0.0/33"], [
             '1.yaml:3:18: "10.0.0.0/33" is no network, such as 10.0.0.0/8 or 2001:db8::/32',
         ]),
@@ -441,10 +528,10 @@ def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() ->
             '1.yaml:4:4: descriptor "k_x" is given twice at this level, first at 1.yaml:3:4; join them',
         ]),
         (["key: k, not: true"], [
-            "1.yaml:3:12: not has nothing to invert; write value, values, cidr or regex beside it",
+            "1.yaml:3:12: not has nothing to invert; write value, values, values_from, cidr or regex beside it",
         ]),
         (["key: k, not: true, value: ''"], [
-            "1.yaml:3:12: not has nothing to invert; write value, values, cidr or regex beside it",
+            "1.yaml:3:12: not has nothing to invert; write value, values, values_from, cidr or regex beside it",
         ]),
         (["key: k*, not: true, value: x"], [
             "1.yaml:3:9: a key with a * in it cannot have value, which is for one key",
@@ -520,7 +607,7 @@ def test_a_list_has_a_bound_of_values_and_of_bytes() -> None:
         "1.yaml:3:20: values has more than 200,000 values; make two descriptors of them"
     ]
     assert problems(f"key: k, values: {large}") == [
-        "1.yaml:3:21: the values of this list are larger than 8 MiB; make two lists of them"
+        "1.yaml:3:20: the values of this list are larger than 8 MiB; put them into a data file"
     ]
 
 

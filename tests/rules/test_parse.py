@@ -121,11 +121,11 @@ def test_a_key_that_does_not_belong_is_refused_and_said_where_it_does(text: str,
         ("- key: a\n  unit: day", "1.yaml:4:3: unit does not belong in a descriptor, but in rate_limit or in calendar"),
         (
             "- key: a\n  share_threshold: true",
-            '1.yaml:4:3: share_threshold needs values, cidr, regex, not or a value with a * in it, and this is "a"',
+            '1.yaml:4:3: share_threshold needs a list, cidr, regex, not or a value with a * in it, and this is "a"',
         ),
         (
             "- key: a\n  value: b\n  share_threshold: yes",
-            '1.yaml:5:3: share_threshold needs values, cidr, regex, not or a value with a * in it, and this is "a_b"',
+            '1.yaml:5:3: share_threshold needs a list, cidr, regex, not or a value with a * in it, and this is "a_b"',
         ),
         ("- key: a\n  rate_limit: 5", "1.yaml:4:15: rate_limit must be a map, not the number 5"),
         ("- key: a\n  metadata: x", '1.yaml:4:13: metadata must be a map, not the text "x"'),
