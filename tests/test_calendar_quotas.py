@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
-from ratelimit_service.api.headers import HeaderNames
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Request
@@ -48,11 +47,11 @@ RULES = """
 class Service:
     """A limiter whose clock can be turned."""
 
-    def __init__(self, now: str) -> None:
+    def __init__(self, now: str, rules: str = RULES) -> None:
         self.clock = Clock(moment(now))
         self.limiter = Limiter(MemoryStore(1000, self.clock))
-        self.limiter.book = book(RULES)
-        self._encoder = ResponseEncoder(HeaderNames("limit", "remaining", "reset"))
+        self.limiter.book = book(rules)
+        self._encoder = ResponseEncoder()
 
     def ask(self, *keys: str, cost: int = 1) -> RateLimitResponse:
         plan = self.limiter.plan(Request("shop", [Descriptor(((key, "x"),), cost) for key in keys]))
@@ -71,7 +70,7 @@ class Service:
 
 
 def headers(limit: int, remaining: int, reset: int) -> dict[str, str]:
-    return {"limit": str(limit), "remaining": str(remaining), "reset": str(reset)}
+    return {"RateLimit-Limit": str(limit), "RateLimit-Remaining": str(remaining), "RateLimit-Reset": str(reset)}
 
 
 def test_a_month_is_told_to_the_second_at_its_edges() -> None:
@@ -85,6 +84,18 @@ def test_a_month_is_told_to_the_second_at_its_edges() -> None:
     assert service.told("month", "2026-04-14T21:59:58Z") == (True, 0, 2, headers(3, 0, 2))
     assert service.told("month", "2026-04-14T21:59:59.5Z") == (False, 0, 1, headers(3, 0, 1))
     assert service.told("month", "2026-04-14T22:00Z") == (True, 2, 30 * 86400, headers(3, 2, 2592000))
+
+
+def test_the_other_headers_end_at_the_edge_too_and_tell_the_length_of_the_unit() -> None:
+    service = Service("2026-03-14T22:59:57Z", RULES.replace("[ratelimit]", "[x_ratelimit, ietf]"))
+
+    assert service.told("month", "2026-03-14T22:59:57Z")[3] == {
+        "X-RateLimit-Limit": "3, 3;w=2592000",
+        "X-RateLimit-Remaining": "2",
+        "X-RateLimit-Reset": "3",
+        "RateLimit-Policy": '"month";q=3;w=2592000',
+        "RateLimit": '"month";r=2;t=3',
+    }
 
 
 @pytest.mark.parametrize(

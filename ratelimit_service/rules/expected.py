@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.model import MAX_REQUESTS, Limit
+from ratelimit_service.rules.calendar import read_calendar
 from ratelimit_service.rules.document import YamlMap, YamlNode
 from ratelimit_service.rules.options import BY_MAP, NAME, Excess, MapType, read_options
 from ratelimit_service.rules.report import Report, quoted
@@ -32,8 +33,13 @@ class ExpectedLimit(NamedTuple):
             return len(rules) == 1 and all(_agrees(rules[0], *each) for each in self.options.items())
         if self.counts is not None:
             limits = [rule.limit for rule in rules]
-            return sorted(self.counts) == sorted((limit.requests, limit.window) for limit in limits if limit)
+            return sorted(self.counts) == sorted((limit.requests, _aligned(limit)) for limit in limits if limit)
         return self.text == _kind(rules)
+
+
+def _aligned(limit: Limit) -> int:
+    """The length of the windows; 0 for those of a calendar, which have none such as `month`."""
+    return 0 if limit.calendar is not None else limit.window
 
 
 def limits_in_words(rules: Sequence[Rule]) -> str:
@@ -83,6 +89,8 @@ def _read_options(node: YamlMap, key: str, report: Report) -> ExpectedLimit:
         options["unit"] = Window(window.unit, multiplier or window.times).microseconds
     elif multiplier is not None:
         report.add(node.fields["unit_multiplier"].key, f"{key} has a unit_multiplier without a unit")
+    if "calendar" in options:
+        options["calendar"] = read_calendar(node, options["calendar"], report)
     text = ", ".join(f"{name}: {getattr(field.value, 'text', '…')}" for name, field in node.fields.items())
     return ExpectedLimit(text, options=options)
 
@@ -118,7 +126,9 @@ def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
     found: object
     match key:
         case "unit":
-            found = limit.window
+            found = _aligned(limit)
+        case "calendar":
+            found = limit.calendar
         case "requests_per_unit":
             found = limit.requests
         case "algorithm":

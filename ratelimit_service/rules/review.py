@@ -117,7 +117,7 @@ def _is_weaker(rule: Rule, upper: Rule) -> bool:
         return False
     if any(each.shadow or each.quota for each in (rule, upper)) or limit.first_request or other.first_request:
         return False
-    if other.window % limit.window:
+    if other.window % limit.window or limit.calendar != other.calendar:
         return False
     larger, at_least = _compare(limit, other)
     return larger and at_least

@@ -33,6 +33,8 @@ descriptors:
     rate_limit: {deny: true}
   - key: vip
     rate_limit: {unit: day, requests_per_unit: 9, replaces: [{name: users}]}
+  - key: quota
+    rate_limit: {calendar: {unit: month, zone: Europe/Berlin}, requests_per_unit: 9}
 """
 
 
@@ -103,13 +105,15 @@ def test_the_examples_pass_their_tests() -> None:
         "request: user=ada\noverride: 2/hour\nremaining: 1\nlimit: 2 per hour",
         "request: user=ada\nheaders: {ratelimit-limit: ~}",
         "domain: mail\nrequest: user=ada\nlimit: none",
+        "request: quota=x\nlimit: {calendar: {unit: month, start: 1, zone: Europe/Berlin}, requests_per_unit: 9}",
+        "request: quota=x\nat: 2026-03-31T21:59:20Z\nuntil_reset: 40s",
     ],
 )
 def test_a_case_passes_that_says_what_the_rules_do(tmp_path: Path, text: str) -> None:
     result = run(tmp_path, case(text))
 
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[-1] == f"1 case passed, 0 failed (7 rules of {tmp_path}/rules)"
+    assert result.stdout.splitlines()[-1] == f"1 case passed, 0 failed (8 rules of {tmp_path}/rules)"
 
 
 @pytest.mark.parametrize(
@@ -159,6 +163,19 @@ def test_a_case_passes_that_says_what_the_rules_do(tmp_path: Path, text: str) ->
         ("request: user=ada\ntimes: 6\nanswer: allowed", "answer to request 6 of 6", "allowed", "refused"),
         ("request: user=ada\ntimes: 7\nanswer: allowed", "answer to request 6 of 7", "allowed", "refused"),
         ("request: user=ada\nheaders: {RateLimit-Limit: 5}", "header ratelimit-limit", "5", "none"),
+        ("request: quota=x\nlimit: 9/month", "limit", "9/month", "9 requests per calendar month, Europe/Berlin"),
+        (
+            "request: quota=x\nlimit: {unit: month}",
+            "limit",
+            "unit: month",
+            "9 requests per calendar month, Europe/Berlin",
+        ),
+        (
+            "request: quota=x\nlimit: {calendar: {unit: month}}",
+            "limit",
+            "calendar: …",
+            "9 requests per calendar month, Europe/Berlin",
+        ),
         ("request: plan=free\nmetadata: {owner: shop}", "metadata owner", "shop", "billing"),
         ("request: user=ada\nmetadata: {owner: shop}", "metadata owner", "shop", "none"),
     ],
@@ -238,6 +255,7 @@ def test_a_request_that_the_service_does_not_answer_fails_its_case(tmp_path: Pat
         (case("request: user=ada\nlimit: unlimted"), ':4:12: limit "unlimted" is no limit such as 5 per minute'),
         (case("request: user=ada\nlimit: 99999999999 per day"), ":4:12: limit "),
         (case("request: user=ada\nlimit: {unit: day, brust: 1}"), ':4:24: unknown key "brust"; did you mean burst?'),
+        (case("request: user=ada\nlimit: {calendar: {unit: hour}}"), ':4:30: unit "hour" is not one of day, week,'),
         (case("request: user=ada\nlimit: {replaces: [{name: x}]}"), ":4:13: limit cannot be compared by replaces"),
         (case("request: user=ada\nlimit: {unit_multiplier: 2}"), ":4:13: limit has a unit_multiplier without a unit"),
         (

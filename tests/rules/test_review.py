@@ -152,6 +152,12 @@ PAIRS = {
         "weaker",
         "2 requests",
     ),
+    "months that begin together": (
+        nested("calendar: {unit: month}, requests_per_unit: 1", "calendar: {unit: month}, requests_per_unit: 2"),
+        nested("calendar: {unit: month}, requests_per_unit: 1", "calendar: {unit: day}, requests_per_unit: 2"),
+        "weaker",
+        "2 requests per calendar month, UTC here can never deny before the 1 request per calendar month, UTC at",
+    ),
     "windows that begin together": (
         nested(f"{DAY}: 1", f"{DAY}: 2"),
         nested(f"{DAY}: 1", f"{DAY}: 2, anchor: first_request"),
