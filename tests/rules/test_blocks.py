@@ -1,0 +1,149 @@
+"""Every block of YAML in docs/rules.md is loaded, and what is said beside it is true of requests."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+from click.testing import CliRunner
+
+from ratelimit_service.cli import main
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+
+
+def blocks() -> dict[str, str]:
+    """Each block by the heading above it; a second one below a heading has ` 2` in its name."""
+    found: dict[str, str] = {}
+    heading = ""
+    count: Counter[str] = Counter()
+    for match in re.finditer(r"^##+ (.*)$|^```yaml\n((?:.*\n)*?)```$", DOCUMENT, re.MULTILINE):
+        if match[2] is None:
+            heading = match[1]
+        else:
+            count[heading] += 1
+            found[heading if count[heading] == 1 else f"{heading} {count[heading]}"] = match[2]
+    return found
+
+
+def as_file(block: str) -> str:
+    """The block as a whole file: what it leaves out is put around it."""
+    if block.startswith("rate_limit:"):
+        block = f"- {{key: user, {block.strip()}}}\n"
+    if block.startswith("- "):
+        block = f"descriptors:\n{indent(block, '  ')}"
+    if "descriptors:" not in block:
+        one, other = "{unit: minute, requests_per_unit: 60}", "{unit: minute, requests_per_unit: 1}"
+        block += f"descriptors: [{{key: user, rate_limit: {one}}}, {{key: ip, rate_limit: {other}}}]\n"
+    return block if "domain:" in block else f"domain: shop\n{block}"
+
+
+def data_file(heading: str) -> str:
+    [text] = re.findall(rf"^## {heading}$(?:.*\n)*?```\n((?:.*\n)*?)```$", DOCUMENT, re.MULTILINE)
+    return str(text)
+
+
+CASES = {
+    "Lists and networks": """
+    - {request: method=PATCH, limit: 60 per minute, steps: [{hits: 60}, {request: method=POST, remaining: 59}]}
+    - {request: method=GET, limit: none}
+    - {request: remote_address=10.9.8.7, limit: unlimited, rule: remote_address_office}
+    - {request: "remote_address=2001:DB8::1", limit: unlimited}
+    - {request: "remote_address=::ffff:10.0.0.1", limit: unlimited}
+    - {request: remote_address=11.0.0.1, limit: none}
+    - {request: remote_address=unknown, limit: none}
+    """,
+    "All but some": """
+    - {request: method=POST, limit: 60 per minute}
+    - {request: method=HEAD, limit: none}
+    """,
+    "Addresses by prefix": """
+    - request: "remote_address=2001:db8:1:2::1"
+      steps: [{hits: 100}, {request: "remote_address=2001:db8:1:2:ffff::9", answer: refused},
+              {request: "remote_address=2001:db8:1:3::1", answer: allowed}]
+    - {request: remote_address=10.0.0.1, steps: [{hits: 100}, {request: remote_address=10.0.0.2, remaining: 99}]}
+    """,
+    "Calendar quotas": """
+    - request: customer=acme
+      at: 2026-03-14T22:59:59Z
+      limit: {requests_per_unit: 100000, calendar: {unit: month, start: 15, zone: Europe/Berlin}}
+      steps: [{hits: 100000, until_reset: 1s}, {answer: refused}, {after: 1s, answer: allowed, until_reset: 2674800s},
+              {after: 2674800s, remaining: 99999}]
+    """,
+    "Allow and deny": """
+    - {request: user=ada, limit: 60 per minute}
+    - {request: user=monitoring, limit: unlimited}
+    - {request: user=mallory, limit: denied, hits: 0, answer: refused}
+    - {request: user=monitoring + user=mallory, answer: refused}
+    """,
+    "Algorithms": """
+    - request: upload=x
+      limit: {algorithm: token_bucket, requests_per_unit: 100, unit: minute}
+      steps: [{times: 20, answer: allowed}, {answer: refused, until_reset: 1s}, {after: 600ms, answer: allowed}]
+    """,
+    "Soft limits": """
+    - request: user=ada
+      steps: [{times: 1000, answer: allowed, remaining: 0}, {times: 100, answer: allowed, remaining: 0},
+              {answer: refused}]
+    """,
+    "Trials": """
+    - {request: user=ada, hits: 60, steps: [{answer: allowed}, {denied: false, answer: allowed}]}
+    """,
+    "Defaults": """
+    - {request: user=ada, limit: {algorithm: token_bucket, burst: 20, exceed: 10%}}
+    """,
+    "Several limits": """
+    - request: user=ada
+      limit: 10 per second, 1000 per day
+      steps: [{times: 10, answer: allowed}, {times: 5, answer: refused}, {after: 1s, hits: 0, rule: user.per_second},
+              {times: 10, answer: allowed}]
+    """,
+    "Charged together": """
+    - request: user=ada + ip=x
+      steps: [{remaining: [59, 0]}, {answer: refused, times: 5}, {hits: 0, remaining: [59, 0]}]
+    """,
+    "Secret values": """
+    - {request: api_key=k-1, limit: 60 per minute, steps: [{hits: 60}, {request: api_key=k-2, remaining: 59}]}
+    """,
+    "Secret values 2": """
+    - {request: api_key=h-0d2c13fa5cd6ef5a9e3fb8b2cd1b9d0a, limit: 6000 per minute}
+    - {request: api_key=k-1, limit: none}
+    """,
+    "Lookups": """
+    - request: api_key=k-7f3a91
+      limit: 1000 per minute
+      rule: tier_pro
+    - {request: api_key=k-02bc44, limit: 10 per minute, rule: tier_free}
+    - {request: api_key=k-unknown, limit: 10 per minute}
+    - {request: 'api_key="a value, with a comma"', limit: 1000 per minute}
+    """,
+    "What callers are told": """
+    - request: user=ada
+      steps:
+        - hits: 10
+          headers: {RateLimit-Policy: '"burst";q=10;w=1, "hourly";q=1000;w=3600', Retry-After: ~}
+        - {answer: refused, headers: {Retry-After: "1", Content-Type: application/problem+json}}
+    """,
+}
+"""For each block cases of `ratelimit rules test`, with what the text beside it says."""
+
+
+def test_each_block_has_its_cases() -> None:
+    assert set(blocks()) == set(CASES)
+
+
+@pytest.mark.parametrize("heading", CASES)
+def test_what_is_said_beside_a_block_is_true(tmp_path: Path, heading: str) -> None:
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    text = as_file(blocks()[heading])
+    domain = "api" if "domain: api" in text else "shop"
+    (rules / "rules.yaml").write_text(text)
+    (rules / "keys.csv").write_text(data_file("Data files"))
+    (tmp_path / "cases.yaml").write_text(f"domain: {domain}\ncases:{CASES[heading]}\n")
+
+    result = CliRunner().invoke(main, ["rules", "test", str(tmp_path / "cases.yaml"), "--rules", str(rules)])
+
+    assert result.exit_code == 0, result.output
