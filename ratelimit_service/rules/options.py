@@ -126,9 +126,8 @@ def _read_zone(node: YamlNode, key: str, report: Report) -> str | None:
             calendar.open_zone(text)
         except ValueError:
             names = calendar.zone_names()
-            known = {name.lower().rpartition("/")[2]: name for name in names} | {name.lower(): name for name in names}
-            near = nearest(text, known)
-            hint = f"did you mean {known[near]}?" if near else "names are such as Europe/Berlin"
+            near = nearest(text, names)
+            hint = f"did you mean {names[near]}?" if near else "names are such as Europe/Berlin"
             report.add(node, f"{key} {quoted(text)} is no time zone; {hint}")
             return None
     return text

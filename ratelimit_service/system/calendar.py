@@ -11,7 +11,9 @@ Laws:
 import re
 from bisect import bisect_left
 from calendar import monthrange
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -149,9 +151,12 @@ def open_zone(name: str) -> ZoneInfo:
     raise ValueError(f"no time zone has the name {name}")
 
 
-def zone_names() -> set[str]:
-    """The names of all zones. Reads hundreds of files."""
-    return available_timezones()
+@cache
+def zone_names() -> Mapping[str, str]:
+    """The names of all zones, by what may be meant by them in small letters: the name, or the city alone."""
+    # Reads hundreds of files, once: a rules file may have a thousand mistakes.
+    names = sorted(available_timezones())
+    return {name.lower().rpartition("/")[2]: name for name in names} | {name.lower(): name for name in names}
 
 
 _ZONE: Final = re.compile("[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}")
