@@ -3,7 +3,7 @@
 from ratelimit_service.rules.document import Scalar, YamlMap
 from ratelimit_service.rules.options import MapType, given, read_options
 from ratelimit_service.rules.report import Report, quoted
-from ratelimit_service.system.calendar import Calendar
+from ratelimit_service.system.calendar import Calendar, calendar_of
 
 
 def read_calendar(block: YamlMap, fields: YamlMap, report: Report) -> Calendar | None:
@@ -27,7 +27,7 @@ def read_calendar(block: YamlMap, fields: YamlMap, report: Report) -> Calendar |
         return None
     start = options.get(own, "")
     try:
-        return Calendar(unit, start, options.get("zone", "UTC"))
+        return calendar_of(unit, start, options.get("zone", "UTC"))
     except ValueError as error:
         report.add(fields.fields[own].value, f"start {quoted(start)} {error}")
         return None

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from calendar import monthrange
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -138,6 +138,12 @@ class Calendar:
 
     def _shown(self, second: int) -> datetime:
         return datetime.fromtimestamp(second, self._zone).replace(tzinfo=None, fold=0)
+
+
+@lru_cache(1000)
+def calendar_of(unit: str, start: str, zone: str) -> Calendar:
+    """The calendar with these windows: one object for all limits, so that an edge is computed once for all of them."""
+    return Calendar(unit, start, zone)
 
 
 def open_zone(name: str) -> ZoneInfo:

@@ -148,6 +148,15 @@ def test_a_counter_belongs_to_one_calendar() -> None:
     ]
 
 
+def test_limits_with_the_same_calendar_share_it_so_that_an_edge_is_computed_once() -> None:
+    one = "calendar: {unit: month, start: 15, zone: Europe/Berlin}, requests_per_unit: 7"
+    other = "requests_per_unit: 8, calendar: {zone: Europe/Berlin, start: '15', unit: month}"
+
+    limits = [rule.limit for text in (one, other) for rule in book(limit(f"{{{text}}}")).rules]
+
+    assert len({id(each.calendar) for each in limits if each}) == 1
+
+
 def test_limits_of_a_list_have_names_of_their_own() -> None:
     found = rules(
         "[{calendar: {unit: month}, requests_per_unit: 7}, {calendar: {unit: month, start: 15}, requests_per_unit: 7},"
