@@ -1,12 +1,16 @@
 """The fixed window, step by step: (seconds, cost) -> (allowed, remaining, over, reset, retry)."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import State, fixed_window
 from ratelimit_service.model import NEVER, Limit, Unit
-from ratelimit_service.system.clock import MINUTE, SECOND
+from ratelimit_service.system.calendar import Calendar
+from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 
 THREE_A_MINUTE = Limit(3, Unit.MINUTE, MINUTE)
 
@@ -150,3 +154,46 @@ def test_what_exceeds_the_limit_is_let_through_so_far_and_reported() -> None:
         (False, 0, 1, 60, 60),
         (False, 0, 3, 60, NEVER),
     ]
+
+
+BERLIN = Calendar("day", "", "Europe/Berlin")
+SHORT_DAY = 1_774_738_800
+"""29 March 2026, 00:00 in Berlin: a day of 23 hours."""
+
+
+def test_a_window_of_a_calendar_is_as_long_as_it_is_there() -> None:
+    by_day = replace(THREE_A_MINUTE, unit=Unit.DAY, window=DAY, calendar=BERLIN)
+
+    answers = steps(
+        by_day,
+        *((SHORT_DAY + second, cost) for second, cost in ((-1, 3), (0, 0), (0, 3), (82799, 1), (82800, 1), (82799, 2))),
+    )
+
+    assert answers == [
+        (True, 0, 0, 1, 0),
+        (True, 3, 0, 82800, 0),
+        (True, 0, 0, 82800, 0),
+        (False, 0, 1, 1, 1),
+        (True, 2, 0, 86400, 0),
+        (True, 0, 0, 86401, 0),  # by a clock that stepped back
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(-3 * DAY, 3 * DAY), st.integers(1, 3))))
+def test_each_window_of_a_calendar_counts_for_itself(history: list[tuple[int, int]]) -> None:
+    by_day = replace(THREE_A_MINUTE, requests=5, unit=Unit.DAY, window=DAY, calendar=BERLIN)
+    counts: Counter[int] = Counter()
+    state: State | None = None
+    for after, cost in sorted(history):
+        now = SHORT_DAY * SECOND + after
+        # The days around it have 24 hours; after it the clocks are an hour ahead.
+        begin = after // DAY * DAY if after < 23 * HOUR else (after + HOUR) // DAY * DAY - HOUR
+        end = begin + (23 * HOUR if begin == 0 else DAY)
+        counts[begin] += cost
+
+        state, decision = fixed_window.hit(state, by_day, cost, now)
+
+        assert decision.allowed is (counts[begin] <= 5)
+        assert decision.remaining == max(0, 5 - counts[begin])
+        assert decision.reset_after == end - after
+        assert decision.retry_after == (0 if decision.allowed else end - after)
