@@ -170,9 +170,10 @@ class HeaderEncoder:
         x_name = f";name={quoted_string(header_text(rule.name))}" if rule.name else ""
         item = quoted_string(policy_name(rule)).encode()
         unit = "" if rule.quota_unit == "requests" else f";qu={quoted_string(rule.quota_unit)}"
-        policy = b"%b;q=%d%b;w=%d" % (item, requests, unit.encode(), window)
-        if rule.limit is None:  # it denies always, in no window
-            policy = b"%b;q=0" % item
+        policy = b"%b;q=%d%b" % (item, requests, unit.encode())
+        # One that denies always has no window, and the windows of a calendar are not equally long.
+        if rule.limit is not None and limit.calendar is None:
+            policy += b";w=%d" % window
         constant = self._constants[rule] = _Constant(
             limit=header(self._limit, b"%d" % requests),
             window=b"" if rule.limit is None else f", {requests};w={window}{x_name}".encode(),

@@ -153,7 +153,7 @@ class Planner:
             nothing = [banned.get(index) for index in range(len(request.descriptors))]
             increments.append((self._unknown_domains.of((domain,)), "total_hits", 1))
             unmatched = _unmatched(request, nothing, book) if request.explain else None
-            return Plan(nothing, tally, increments, edition, unmatched)
+            return Plan(nothing, tally, increments, edition, unmatched, response=book.response if banned else None)
         if address_keys := book.domains[domain].address_keys:
             increments += [
                 (tally, "no_address", 1)

@@ -107,8 +107,11 @@ class RuleBook:
         domains: Mapping[str, Domain],
         warnings: Sequence[LintWarning] = (),
         data: Mapping[str, DataFile] = MappingProxyType({}),
+        response: ResponseOptions | None = None,
     ) -> None:
         self.domains = domains
+        self.response = response
+        """What responses of domains without rules have beside the decision: a ban may refuse there."""
         self.warnings = warnings
         self.data = data
         """The data files that the rules name, by path."""

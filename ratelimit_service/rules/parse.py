@@ -93,7 +93,9 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
         if problems:
             raise RulesError(problems)
         roots = {name: found.domain(response) for name, found in domains.items()}
-        return RuleBook(roots, [*warnings, *data.warnings], data.files)
+        return RuleBook(
+            roots, [*warnings, *data.warnings], data.files, response=None if response == SILENT else response
+        )
 
 
 @contextmanager

@@ -19,8 +19,9 @@ from ratelimit_service.api.response import ResponseEncoder, random_share
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
+from ratelimit_service.rules.bans import EVERY_DOMAIN, FOR_EVER, Ban
 from ratelimit_service.rules.response import HEADERS, MAX_NAME_LENGTH, SHARES, Jitter, ResponseOptions
-from ratelimit_service.rules.rule import Level, Rule
+from ratelimit_service.rules.rule import Entries, Level, Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.store import Done
@@ -148,6 +149,11 @@ def test_where_an_operator_names_headers_as_another_set_does_that_set_alone_is_s
 
 
 LIMIT_TABLE: Sequence[tuple[str, Sequence[str], Headers]] = [
+    (
+        "- {key: a, rate_limit: {calendar: {unit: month}, requests_per_unit: 5}}",
+        ["a"],
+        {"RateLimit-Policy": '"a";q=5', "RateLimit": '"a";r=4;t=1728000', "X-RateLimit-Reset": "1728000"},
+    ),
     (
         "- {key: a, rate_limit: {unit: 90 seconds, requests_per_unit: 5}}",
         ["a"],
@@ -333,6 +339,62 @@ def test_a_denied_rule_has_a_policy_of_0_without_a_window() -> None:
     assert found["X-RateLimit-Limit"] == "0"
     assert found["RateLimit-Policy"] == '"banned";q=0'
     assert found["RateLimit"] == '"banned";r=0'
+
+
+ADA: Entries = (("user", "x"),)
+
+
+def test_a_ban_is_told_as_a_limit_of_0_with_the_time_that_is_left() -> None:
+    shop = Shop(USER, f"{ALL}\nrule_metadata: true\nproblem_body: true")
+    shop.limiter.bans.clock = shop.clock
+    shop.limiter.bans.put(ban("shop", ADA, until=shop.clock() + 90 * SECOND - 1))
+
+    response = shop.ask("user")
+
+    assert headers_of(response) == {
+        "RateLimit-Limit": "0",
+        "RateLimit-Remaining": "0",
+        "RateLimit-Reset": "90",
+        "X-RateLimit-Limit": "0",
+        "X-RateLimit-Remaining": "0",
+        "X-RateLimit-Reset": "90",
+        "RateLimit-Policy": '"banned";q=0',
+        "RateLimit": '"banned";r=0;t=90',
+        "Retry-After": "90",
+        "Content-Type": "application/problem+json",
+    }
+    assert response.raw_body == PROBLEM
+    assert metadata(response) == {"refused_by": {"domain": "shop", "rule": "banned"}}
+
+
+def test_a_ban_for_ever_is_told_no_time() -> None:
+    shop = Shop(USER)
+    shop.limiter.bans.put(ban("shop", ADA, until=FOR_EVER))
+
+    found = shop.headers("user")
+
+    assert "Retry-After" not in found
+    assert found["RateLimit"] == '"banned";r=0'
+
+
+def test_in_a_domain_without_rules_a_ban_is_told_as_the_settings_say() -> None:
+    options = ResponseOptions(("ietf",), retry_after=True)
+    shop = Shop(USER)
+    shop.limiter.bans.clock = shop.clock
+    shop.limiter.book = book("domain: other", response=options)
+    assert shop.headers("user") == {}
+
+    shop.limiter.bans.put(ban(EVERY_DOMAIN, ADA, until=shop.clock() + MINUTE))
+
+    assert shop.headers("user") == {
+        "RateLimit-Policy": '"banned";q=0',
+        "RateLimit": '"banned";r=0;t=60',
+        "Retry-After": "60",
+    }
+
+
+def ban(domain: str, entries: Entries, until: int) -> Ban:
+    return Ban(domain, entries, until=until, made=0, who="test", why="test")
 
 
 def test_with_global_shadow_mode_nothing_is_said_of_a_refusal() -> None:
