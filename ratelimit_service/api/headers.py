@@ -15,7 +15,7 @@ from ratelimit_service.api.metadata import exceeding_hit
 from ratelimit_service.api.wire import field
 from ratelimit_service.limiter.verdict import Verdict, tightest_first
 from ratelimit_service.model import NEVER
-from ratelimit_service.rules.response import ResponseOptions, header_text, policy_name, quoted_string
+from ratelimit_service.rules.response import ResponseOptions, header_text, limit_name, quoted_string
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings.fields import HEADERS_OF
 from ratelimit_service.stores.hit import NO_LIMIT, Hit
@@ -78,10 +78,10 @@ class _Constant(NamedTuple):
     window: bytes
     """`, 10;w=60;name="login"`, an element of X-RateLimit-Limit."""
     item: bytes
-    """`"login"`, the name of the policy."""
-    policy: bytes
+    """`"login"`, the name of the limit."""
+    quota_policy: bytes
     """`"login";q=10;w=60`."""
-    policy_header: bytes
+    quota_policy_header: bytes
     """The header RateLimit-Policy, when there is no other limit."""
 
 
@@ -141,10 +141,10 @@ class HeaderEncoder:
     def _ietf(self, hits: Sequence[Hit], options: ResponseOptions, share: int) -> Iterator[bytes]:
         if len(hits) == 1:
             (hit,) = hits
-            yield self._constant(hit).policy_header
+            yield self._constant(hit).quota_policy_header
             yield header(_RATELIMIT, self._service_limit(hit, options, share))
             return
-        yield header(_POLICY, b", ".join([self._constant(hit).policy for hit in hits]))
+        yield header(_POLICY, b", ".join([self._constant(hit).quota_policy for hit in hits]))
         limits = [self._service_limit(hit, options, share) for hit in hits]
         yield header(_RATELIMIT, b", ".join(limits))
 
@@ -168,18 +168,18 @@ class HeaderEncoder:
         rule, limit = hit.rule, hit.limit
         requests, window = limit.requests, limit.window // SECOND
         x_name = f";name={quoted_string(header_text(rule.name))}" if rule.name else ""
-        item = quoted_string(policy_name(rule)).encode()
+        item = quoted_string(limit_name(rule)).encode()
         unit = "" if rule.quota_unit == "requests" else f";qu={quoted_string(rule.quota_unit)}"
-        policy = b"%b;q=%d%b" % (item, requests, unit.encode())
+        quota_policy = b"%b;q=%d%b" % (item, requests, unit.encode())
         # One that denies always has no window, and the windows of a calendar are not equally long.
         if rule.limit is not None and limit.calendar is None:
-            policy += b";w=%d" % window
+            quota_policy += b";w=%d" % window
         constant = self._constants[rule] = _Constant(
             limit=header(self._limit, b"%d" % requests),
             window=b"" if rule.limit is None else f", {requests};w={window}{x_name}".encode(),
             item=item,
-            policy=policy,
-            policy_header=header(_POLICY, policy),
+            quota_policy=quota_policy,
+            quota_policy_header=header(_POLICY, quota_policy),
         )
         return constant
 

@@ -17,7 +17,7 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.address import address_text
 from ratelimit_service.rules.book import Domain, Node, RuleBook, all_nodes
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted, shortened, warning_at
-from ratelimit_service.rules.response import policy_name
+from ratelimit_service.rules.response import limit_name
 from ratelimit_service.rules.review import review
 from ratelimit_service.rules.rule import Rule, units_in_words
 from ratelimit_service.system.clock import DAY
@@ -36,9 +36,9 @@ KINDS: Final = (
     "list",
     "lookup",
     "no-effect",
-    "policy-name",
     "regex",
     "replaces",
+    "same-name",
     "unreached",
     "weaker",
 )
@@ -54,25 +54,25 @@ def lint(book: RuleBook) -> list[LintWarning]:
     found = [*book.warnings]
     found += [warning for root in book.domains.values() for warning in _level(root, root)]
     found += [warning for root in book.domains.values() for warning in _lookups(root)]
-    found += [warning for rule in book.rules if rule.beside for warning in _policy_names(book, rule)]
+    found += [warning for rule in book.rules if rule.beside for warning in _same_names(book, rule)]
     found += review(book)
     return sorted(found, key=lambda warning: warning[:3])
 
 
-def _policy_names(book: RuleBook, first: Rule) -> Iterator[LintWarning]:
+def _same_names(book: RuleBook, first: Rule) -> Iterator[LintWarning]:
     """The limits of a list that RateLimit-Policy gives one name: a client has both, and cannot tell them apart."""
     response = book.domains[first.domain].response
     if response is None or "ietf" not in response.headers:
         return
     names: dict[str, Rule] = {}
     for rule in (first, *first.beside):
-        other = names.setdefault(policy_name(rule), rule)
+        other = names.setdefault(limit_name(rule), rule)
         if other is not rule:
             message = (
-                f"{quoted(policy_name(rule))} is the name of the limit at {other.place} too; in the header "
+                f"{quoted(limit_name(rule))} is the name of the limit at {other.place} too; in the header "
                 "RateLimit-Policy a client cannot tell one from the other"
             )
-            yield warning_at(rule.place, "policy-name", message)
+            yield warning_at(rule.place, "same-name", message)
 
 
 def _lookups(root: Domain) -> Iterator[LintWarning]:

@@ -17,7 +17,7 @@ SHARES: Final = 1 << SHARE_BITS
 MAX_JITTER: Final = DAY
 
 MAX_NAME_LENGTH: Final = 128
-"""Of a policy in a header. A response has up to ten of them in each of two headers, and many clients accept 8 KiB of
+"""Of a name in a header. A response has up to ten of them in each of two headers, and many clients accept 8 KiB of
 headers."""
 
 
@@ -90,7 +90,7 @@ def response_in_words(options: ResponseOptions) -> list[str]:
     return found
 
 
-def policy_name(rule: Rule) -> str:
+def limit_name(rule: Rule) -> str:
     """The name of a limit in headers: its `name`, else its levels, in printable ASCII and at most 128 characters.
 
     It has nothing of requests: levels are named as in the file.

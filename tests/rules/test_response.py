@@ -13,7 +13,7 @@ from ratelimit_service.rules.response import (
     Jitter,
     ResponseOptions,
     header_text,
-    policy_name,
+    limit_name,
     quoted_string,
     response_in_words,
     response_options,
@@ -167,7 +167,7 @@ def test_a_quoted_string_ends_where_it_ends() -> None:
     assert quoted_string('a"b\\') == r'"a\"b\\"'
 
 
-def test_a_policy_is_named_by_its_name_or_by_its_levels() -> None:
+def test_a_limit_is_named_by_its_name_or_by_its_levels() -> None:
     rules = book(
         """
         domain: shop
@@ -183,7 +183,7 @@ def test_a_policy_is_named_by_its_name_or_by_its_levels() -> None:
         """
     ).rules
 
-    assert [policy_name(rule) for rule in rules] == ["plan_free.user.per_minute", "daily"]
+    assert [limit_name(rule) for rule in rules] == ["plan_free.user.per_minute", "daily"]
 
 
 @pytest.mark.parametrize(("headers", "warned"), [("[ietf]", True), ("[ratelimit]", False), ("[]", False)])
@@ -204,7 +204,7 @@ def test_limits_of_a_list_with_one_name_are_warned_of_where_clients_see_it(heade
 
     expected = (
         '1.yaml:8:9: warning: "users" is the name of the limit at 1.yaml:7:9 too; in the header RateLimit-Policy a '
-        "client cannot tell one from the other [policy-name]"
+        "client cannot tell one from the other [same-name]"
     )
     assert [str(warning) for warning in found] == ([expected] if warned else [])
 
