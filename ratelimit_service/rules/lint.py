@@ -36,6 +36,7 @@ KINDS: Final = (
     "list",
     "lookup",
     "no-effect",
+    "overlap",
     "regex",
     "replaces",
     "same-name",
@@ -119,13 +120,7 @@ def _level(root: Domain, parent: Node) -> Iterator[LintWarning]:
     for name, node in parent.children.items():
         wildcards_left -= node.is_wildcard(name)
         if cover := _cover(parent, name, node):
-            if node.key_only:
-                move = "take it away, or narrow that one"
-            elif any(child.priority for child in parent.children.values()):
-                move = "give it a higher priority, or take it away"
-            else:
-                move = "move it before that one, or take it away"
-            message = f"{quoted(name)} is never reached: {cover} fits first, whatever would fit this; {move}"
+            message = f"{quoted(name)} is never reached: {cover}, or take it away"
             yield warning_at(node.place, "unreached", message)
         elif node.rule is None and not node.children:
             if node.fit is not None:
@@ -144,7 +139,10 @@ def _level(root: Domain, parent: Node) -> Iterator[LintWarning]:
 
 
 def _cover(parent: Node, name: str, node: Node) -> str | None:
-    """The wildcard that matches every request before this descriptor can: of its priority, or of a higher one."""
+    """The wildcard that matches every request before this descriptor can, and the remedy; None if there is none.
+
+    It has the same priority, or a higher one.
+    """
     if parent.wildcards is None or node.fit is not None:
         return None
     first_of = parent.wildcards.find if parent.matchers is None else parent.matchers.wildcard
@@ -154,7 +152,9 @@ def _cover(parent: Node, name: str, node: Node) -> str | None:
     if found.priority == node.priority and not node.key_only and "*" not in name:
         return None  # an exact value comes first
     cover = next(pattern for pattern, child in parent.children.items() if child is found)
-    return f"{quoted(cover)} at {found.place}"
+    in_order = found.priority == node.priority and node.is_wildcard(name)
+    remedy = "move it before that one" if in_order else "give it a higher priority"
+    return f"{quoted(cover)} at {found.place} fits first, whatever would fit this; {remedy}"
 
 
 def _falls_back(parent: Node, name: str) -> bool:

@@ -626,7 +626,10 @@ def test_a_list_has_a_bound_of_values_and_of_bytes() -> None:
         (["key: k, cidr: [10.0.0.1/8]"], [
             '1.yaml:3:19: warning: "10.0.0.1/8" has bits of a host; it is used as the network 10.0.0.0/8 [host-bits]',
         ]),
-        (["key: k, cidr: [10.0.0.0/8, 10.1.0.0/16]"], []),
+        (["key: k, cidr: [10.0.0.0/8, 10.1.0.0/16]"], [
+            ("1.yaml:3:4: warning: 10.1.0.0/16 changes nothing: it is inside 10.0.0.0/8; take one of them away "
+            "[overlap]"),
+        ]),
         (["key: k, value: a*", "key: k, value: ab*, priority: 1"], []),
         (["key: k, value: ab", "key: k, value: a*, priority: 1"], [
             ('1.yaml:3:4: warning: "k_ab" is never reached: "k_a*" at 1.yaml:4:4 fits first, whatever would fit this; '

@@ -27,8 +27,8 @@ def warnings(*descriptors: str) -> list[str]:
 def test_what_an_earlier_wildcard_covers_is_never_reached(first: str, second: str, expected: str) -> None:
     found = warnings(f"key: k, {first}, {LIMIT}", f"key: k, {second}{',' if second else ''} {LIMIT}")
 
-    fix = "move it before that one, or take it away" if second else "take it away, or narrow that one"
-    assert found == [f"1.yaml:4:4: warning: {expected}, whatever would fit this; {fix} [unreached]"]
+    fix = "move it before that one" if second else "give it a higher priority"
+    assert found == [f"1.yaml:4:4: warning: {expected}, whatever would fit this; {fix}, or take it away [unreached]"]
 
 
 def test_a_key_alone_is_never_reached_even_when_the_wildcard_comes_later() -> None:

@@ -22,6 +22,7 @@ def nested(upper: str, lower: str, beside_upper: str = "", beside_lower: str = "
 
 MINUTE = "unit: minute, requests_per_unit"
 DAY = "unit: day, requests_per_unit"
+RATE = "rate_limit: {unit: day, requests_per_unit: 1}"
 BUCKET = "algorithm: token_bucket"
 
 PAIRS = {
@@ -163,6 +164,30 @@ PAIRS = {
         nested(f"{DAY}: 1", f"{DAY}: 2, anchor: first_request"),
         "weaker",
         "2 requests",
+    ),
+    "an address in networks that are tried first": (
+        f"{{key: k, cidr: [10.0.0.0/8], {RATE}}}, {{key: k, values: [a, 10.1.2.3, '::ffff:10.9.9.9'], {RATE}}}",
+        f"{{key: k, values: [a, 10.1.2.3, '::ffff:10.9.9.9'], {RATE}}}, {{key: k, cidr: [10.0.0.0/8], {RATE}}}",
+        "overlap",
+        '"10.1.2.3" (and 1 other of this list) never fits this list: the networks at 1.yaml:2:16 are tried first; move',
+    ),
+    "an address in networks of the same priority": (
+        f"{{key: k, cidr: [10.0.0.0/8], {RATE}}}, {{key: k, values: [10.1.2.3], {RATE}}}",
+        f"{{key: k, cidr: [10.0.0.0/8], {RATE}}}, {{key: k, values: [10.1.2.3], priority: 1, {RATE}}}",
+        "overlap",
+        '"10.1.2.3" never fits this list: the networks at 1.yaml:2:16 are tried first',
+    ),
+    "a network in another one": (
+        f"{{key: k, cidr: [10.1.0.0/16, 10.2.0.0/16, 10.0.0.0/8, 11.0.0.0/8], {RATE}}}",
+        f"{{key: k, cidr: [10.1.0.0/16, 10.2.0.0/16, 11.0.0.0/8], {RATE}}}",
+        "overlap",
+        "2:16: warning: 10.1.0.0/16 (and 1 other of this list) changes nothing: it is inside 10.0.0.0/8; take one of",
+    ),
+    "a network in one of the same list": (
+        f"{{key: k, cidr: [10.0.0.0/8, 10.1.0.0/16], {RATE}}}",
+        f"{{key: k, cidr: [10.0.0.0/8], {RATE}}}, {{key: k, cidr: [10.1.0.0/16], {RATE}}}",
+        "overlap",
+        "10.1.0.0/16 changes nothing: it is inside 10.0.0.0/8",
     ),
 }  # fmt: skip
 
