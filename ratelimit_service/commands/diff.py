@@ -16,7 +16,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.diff import AFRESH, KEPT, RuleChange, diff, limits_in_words
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.report import printable
-from ratelimit_service.rules.rule import Rule, entries_in_words, plural
+from ratelimit_service.rules.rule import Entries, Rule, entries_in_words, plural
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.watch import read_sources
 from ratelimit_service.settings import Section, Settings
@@ -100,19 +100,27 @@ def _lines(changes: Sequence[RuleChange], books: Sequence[RuleBook]) -> Iterator
         )
         yield style(printable(f"{mark} {_name(change)}: {differences}"))
         if change.names:
-            yield printable(f"    {'; '.join(_details(change))}")
+            yield printable(f"    {'; '.join(_details(change, books))}")
     old, new = [plural(len(book.rules), "rule") for book in books]
     yield f"{_summary(changes)} ({old} → {new})"
 
 
-def _details(change: RuleChange) -> Iterator[str]:
+def _details(change: RuleChange, books: Sequence[RuleBook]) -> Iterator[str]:
     old, new = change.old, change.new
     yield " → ".join(str(rule.place) for rule in (old, new) if rule is not None)
     if old is not None and new is not None and old.path != new.path:
         yield f"{'.'.join(old.path)} before, {'.'.join(new.path)} now"
     if change.counters:
         yield _COUNTERS[change.counters]
-    yield f"such as {entries_in_words(change.entries)}"
+    yield f"such as {entries_in_words(_shown(change, books))}"
+
+
+def _shown(change: RuleChange, books: Sequence[RuleBook]) -> Entries:
+    """The request of a change, with digests in place of values that are secret before or now."""
+    entries = change.entries
+    for book in books:
+        entries = book.shown(change.domain, entries)
+    return entries
 
 
 def _summary(changes: Sequence[RuleChange]) -> str:
@@ -138,7 +146,7 @@ def _as_json(changes: Sequence[RuleChange], books: Sequence[RuleBook]) -> dict[s
                 "kind": change.kind,
                 "domain": change.domain,
                 "descriptors": list(change.names),
-                "request": [{"key": key, "value": value} for key, value in change.entries],
+                "request": [{"key": key, "value": value} for key, value in _shown(change, books)],
                 "old": _described(change.old),
                 "new": _described(change.new),
                 "differences": [difference._asdict() for difference in change.differences],

@@ -6,6 +6,7 @@ difference, and a descriptor that was removed is one only if requests get anothe
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from ratelimit_service.errors import ComparisonError
@@ -23,7 +24,7 @@ from ratelimit_service.rules.rule import (
     counting_in_words,
     rule_in_words,
 )
-from ratelimit_service.rules.witness import ChildNodes, witnesses
+from ratelimit_service.rules.witness import ChildNodes, Witness, lookup_witnesses, witnesses
 
 MAX_PAIRS: Final = 1_000_000
 """Pairs of descriptors that are compared, about 10 µs each."""
@@ -90,6 +91,7 @@ class _Domains:
         self._old = old
         self._new = new
         self._seen: set[tuple[int, int]] = set()
+        self._looked_up = lookup_witnesses(old, new)
 
     def changes(self) -> Iterator[RuleChange]:
         """The changes of the domain."""
@@ -106,18 +108,28 @@ class _Domains:
     def _below(
         self, old: ChildNodes | None, new: ChildNodes | None, names: tuple[str, ...], entries: Entries
     ) -> Iterator[RuleChange]:
-        for name, key, value in witnesses(old, new):
-            old_child = None if old is None else old.child(key, value)
-            new_child = None if new is None else new.child(key, value)
+        pairs: dict[tuple[int, int], tuple[Witness, Node | None, Node | None]] = {}
+        listed: dict[tuple[int, int], set[str]] = {}
+        for witness in chain(witnesses(old, new), self._looked_up):
+            old_child = None if old is None else old.child(witness.key, witness.value)
+            new_child = None if new is None else new.child(witness.key, witness.value)
+            if old_child is None and new_child is None:
+                continue
             pair = (id(old_child), id(new_child))
-            if pair in self._seen or (old_child is None and new_child is None):
+            pairs.setdefault(pair, (witness, old_child, new_child))
+            if witness.listed:
+                listed.setdefault(pair, set()).add(witness.value)
+        for pair, (witness, old_child, new_child) in pairs.items():
+            if pair in self._seen:
                 continue
             self._seen.add(pair)
             if len(self._seen) > MAX_PAIRS:
                 raise ComparisonError(
                     f"domain {self._name} has more than {MAX_PAIRS:,} pairs of descriptors to compare"
                 )
-            path, walked = (*names, name), (*entries, (key, value))
+            values = len(listed.get(pair, ()))
+            path = (*names, f"{witness.name} ({values:,} values)" if values > 1 else witness.name)
+            walked = (*entries, (witness.key, witness.value))
             change = compared(self._name, path, walked, _rule(old_child), _rule(new_child))
             if change is not None:
                 yield change
@@ -148,7 +160,8 @@ def compared(
     if old_keys and new_keys:
         counters = KEPT if set(new_keys) <= set(old_keys) else AFRESH
         if counters == AFRESH and not differences:
-            differences.append(Difference("counter", " and ".join(old_keys), " and ".join(new_keys)))
+            both = zip(old_keys, new_keys, strict=False)
+            differences.append(Difference("counter", *next((one, two) for one, two in both if one != two)))
     return RuleChange(domain, names, entries, old, new, differences, counters) if differences else None
 
 
@@ -200,5 +213,13 @@ def _value(value: object) -> str:
 
 
 def _counters(rule: Rule, entries: Entries) -> list[str]:
-    counted = counted_entries(rule, entries)
-    return [counter_key(each, counted) for each in (rule, *rule.beside) if each.limit is not None]
+    """The keys of the rule's counters for these entries, and for some addresses in their place."""
+    found = []
+    for address in ("", *_ADDRESSES):
+        counted = counted_entries(rule, tuple((key, address) for key, _ in entries) if address else entries)
+        found += [counter_key(each, counted) for each in (rule, *rule.beside) if each.limit is not None]
+    return found
+
+
+_ADDRESSES: Final = ("198.51.100.77", "2001:db8:1:2:3:4:5:6")
+"""Whose counters show by which prefix addresses are counted."""

@@ -8,11 +8,11 @@ networks, each value and each address where a network begins or has ended is tri
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, takewhile
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from ratelimit_service.errors import ComparisonError
 from ratelimit_service.rules.book import Domain, Node
-from ratelimit_service.rules.matching import Fit
 
 MAX_OVERLAPS: Final = 100_000
 """Pairs of wildcards of one level that are compared: a few seconds."""
@@ -31,6 +31,8 @@ class Witness(NamedTuple):
     name: str
     key: str
     value: str
+    listed: bool = False
+    """The value is of a list."""
 
 
 class ChildNodes(NamedTuple):
@@ -45,7 +47,10 @@ class ChildNodes(NamedTuple):
         return self.node.children
 
     def child(self, key: str, value: str) -> Node | None:
-        """The descriptor that an entry matches."""
+        """The descriptor that an entry of a request matches."""
+        lookup = self.root.lookups.get(key)
+        if lookup is not None:
+            key, value = lookup.entry(value) or (key, value)
         return self.node.child(key, value, self.root.secrets)
 
 
@@ -54,19 +59,39 @@ def witnesses(old: ChildNodes | None, new: ChildNodes | None) -> Iterator[Witnes
     shown: set[int] = set()
     for level, other in ((old, new), (new, old)):
         for name, child in {} if level is None else level.children.items():
-            if level is not None and child.fit is not None:
-                yield from _around(level, other, name, child.key, child.fit)
+            if level is None or id(child) in shown:
                 continue
-            if level is None or id(child) in shown or (entry := _reaching(level, other, name, child)) is None:
-                continue
-            yield Witness(name, *entry)
-            twin = None if other is None else other.children.get(name)
-            if other is not None and twin is not None and other.child(*entry) is twin:
-                shown.add(id(twin))
+            if child.fit is not None:
+                in_list = child.fit.values is not None and not child.fit.negated
+                for value in child.fit.samples():
+                    yield Witness(name, child.key, value, listed=in_list and child.fit.fits(value))
+            elif (entry := _reaching(level, other, name, child)) is not None:
+                yield Witness(name, *entry)
+                twin = None if other is None else other.children.get(name)
+                if other is not None and twin is not None and other.child(*entry) is twin:
+                    shown.add(id(twin))
     if old is not None and new is not None:
         for first, second in _overlaps(_wildcards(old), _wildcards(new)):
             if (entry := _in_both(old, new, first, second)) is not None:
                 yield Witness(f"{first} and {second}", *entry)
+
+
+def lookup_witnesses(old: Domain | None, new: Domain | None) -> list[Witness]:
+    """Entries that are looked up: one for each two results that any value has in the old and in the new domain."""
+    found = []
+    roots = [root for root in (old, new) if root is not None]
+    for key in dict.fromkeys(key for root in roots for key in root.lookups):
+        lookups = [root.lookups.get(key) for root in roots]
+        values = dict.fromkeys(value for lookup in lookups if lookup is not None for value in lookup.names)
+        groups: dict[tuple[_Entry | None, ...], list[str]] = {}
+        for value in (*values, *_TEXTS):
+            results = tuple(None if lookup is None else lookup.entry(value) for lookup in lookups)
+            groups.setdefault(results, []).append(value)
+        for results, group in groups.items():
+            number = len([value for value in group if value in values])
+            several = f" ({number:,} values)" if len({*results}) > 1 and number > 1 else ""
+            found.append(Witness(f"{key}{several}", key, group[0]))
+    return found
 
 
 def _reaching(level: ChildNodes, other: ChildNodes | None, name: str, child: Node) -> _Entry | None:
@@ -83,16 +108,6 @@ def _reaching(level: ChildNodes, other: ChildNodes | None, name: str, child: Nod
 
 
 _SPECIFIC: Final = 3
-
-
-def _around(level: ChildNodes, other: ChildNodes | None, name: str, key: str, fit: Fit) -> Iterator[Witness]:
-    """An entry for each pair of an old and a new descriptor that the values or the networks lead to."""
-    pairs = set()
-    for value in fit.samples():
-        pair = id(level.child(key, value)), id(None if other is None else other.child(key, value))
-        if pair not in pairs:
-            pairs.add(pair)
-            yield Witness(name, key, value)
 
 
 def _specific(other: ChildNodes | None, name: str, entry: _Entry) -> int:
@@ -122,7 +137,8 @@ def _in_both(old: ChildNodes, new: ChildNodes, first: str, second: str) -> _Entr
 
 
 def _wildcards(level: ChildNodes) -> Sequence[str]:
-    return [name for name, child in level.children.items() if child.is_wildcard(name)]
+    patterns = [(-child.priority, name) for name, child in level.children.items() if child.is_wildcard(name)]
+    return [name for _, name in sorted(patterns, key=itemgetter(0))]  # stable: those of one priority as in the file
 
 
 def _overlaps(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, str]]:

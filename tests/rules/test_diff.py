@@ -202,10 +202,45 @@ DAY_1, DAY_2 = "1 request per day", "2 requests per day"
         ),
         ([A1], ["key: a, rate_limit: {deny: true}"], [f"~ a: limit {DAY_1} → always denied"]),
         (["key: a, rate_limit: {unlimited: true}"], [A1], [f"~ a: limit unlimited → {DAY_1}"]),
+        (
+            [f"key: a, values: [x, y], {ONE}", A2],
+            [f"key: a, values: [x], {ONE}", A2],
+            [f"~ a_values(x,y): limit {DAY_1} → {DAY_2} (kept)"],
+        ),
+        (
+            [f"key: a, label: l, values: [x, y, z], {ONE}", A2],
+            [f"key: a, label: l, values: [w, x], {ONE}", A2],
+            [
+                f"~ a_l (2 values): limit {DAY_1} → {DAY_2} (kept)",
+                f"~ a_l: limit {DAY_2} → {DAY_1} (kept)",
+            ],
+        ),
+        (
+            [f"key: a, label: net, cidr: [10.0.0.0/8], {ONE}", A2],
+            [f"key: a, label: net, cidr: [10.0.0.0/9, 10.192.0.0/10], {ONE}", A2],
+            [f"~ a_net: limit {DAY_1} → {DAY_2} (afresh)"],
+        ),
+        (
+            [X1, f"key: a, value: xy, priority: 1, {TWO}"],
+            [f"key: a, value: x*, priority: 2, {ONE}", f"key: a, value: xy, priority: 1, {TWO}"],
+            [f"~ a_xy: limit {DAY_2} → {DAY_1} (kept)"],
+        ),
+        (
+            [X1, f"key: a, value: '*y', {TWO}"],
+            [X1, f"key: a, value: '*y', priority: 1, {TWO}"],
+            [f"~ a_x* and a_*y: limit {DAY_1} → {DAY_2} (kept)"],
+        ),
+        (
+            [f"key: a, group: {{ipv6: 64}}, {ONE}"],
+            [f"key: a, group: {{ipv6: 48}}, {ONE}"],
+            ["~ a: counter d|a~a=2001:db8:1:2::/64|fixed_window/{0} → d|a~a=2001:db8:1::/48|fixed_window/{0} (afresh)"],
+        ),
     ],
 )  # fmt: skip
 def test_each_request_with_another_limit_is_a_change(old: list[str], new: list[str], expected: list[str]) -> None:
-    assert [shown(change) for change in diff(files(*old), files(*new))] == expected
+    assert [shown(change) for change in diff(files(*old), files(*new))] == [
+        line.replace("{0}", "86400000000") for line in expected
+    ]
 
 
 def test_a_change_has_a_request_that_shows_it() -> None:
@@ -239,6 +274,37 @@ def test_what_responses_have_is_a_change_of_the_domain() -> None:
     [change] = diff(files(plain), files(plain, head="domain: d\nheaders: [ietf]\nretry_after: true"))
 
     assert change.differences == [("responses", "the decision alone", "headers ietf, Retry-After")]
+
+
+TIERS = """\
+domain: d
+lookup: {{from: tiers, key: api_key, as: tier{0}}}
+descriptors:
+- {{key: tier, value: gold, rate_limit: {{unit: day, requests_per_unit: 2}}}}
+- {{key: tier, value: free, rate_limit: {{unit: day, requests_per_unit: 1}}}}
+"""
+
+
+def tiers(keys: str, otherwise: str = "") -> RuleBook:
+    """A book whose API keys are looked up in such a file."""
+    return book(TIERS.format(otherwise), read_data=lambda _: keys.encode())
+
+
+def test_values_of_a_lookup_that_get_another_tier_are_a_change() -> None:
+    old, new = tiers("k1,gold\nk2,free\nk3,free\nk4,free\n"), tiers("k1,gold\nk2,gold\nk3,gold\nk4,free\n")
+
+    changes = diff(old, new)
+
+    assert [shown(change) for change in changes] == [f"~ api_key (2 values): limit {DAY_1} → {DAY_2} (kept)"]
+    assert changes[0].entries == (("api_key", "k2"),)
+    assert new.match("d", changes[0].entries) is changes[0].new
+    assert diff(old, tiers("k4,free\nk1,gold\nk3,free\nk2,free\n")) == []
+
+
+def test_what_a_lookup_makes_of_all_other_values_may_change() -> None:
+    old, new = tiers("k1,gold\n"), tiers("k1,gold\n", ", else: free")
+
+    assert [shown(change) for change in diff(old, new)] == [f"+ api_key: limit no limit → {DAY_1}"]
 
 
 def test_digests_and_values_of_secrets_are_compared_as_what_they_stand_for() -> None:
