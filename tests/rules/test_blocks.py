@@ -94,6 +94,24 @@ CASES = {
     "Defaults": """
     - {request: user=ada, limit: {algorithm: token_bucket, burst: 20, exceed: 10%}}
     """,
+    "Regular expressions": """
+    - {request: path=/v1/users/42, limit: 60 per minute}
+    - {request: path=/v1/users/42/orders, limit: none}
+    - {request: path=/api/v1/users/42, limit: none}
+    """,
+    "Blocks": """
+    - request: login=ada
+      steps: [{hits: 5, answer: allowed}, {answer: refused, until_reset: 900s},
+              {after: 14m, answer: refused, remaining: 0}, {after: 1m, hits: 5, answer: allowed}, {answer: refused, until_reset: 1800s},
+              {after: 1h, hits: 5, answer: allowed}, {answer: refused, until_reset: 900s}]
+    """,
+    "A default for the rest": """
+    - {request: user=ada + path=/health, limit: [500 per minute, none]}
+    - request: path=/cart
+      limit: 100 per minute
+      rule: shop.default
+      steps: [{hits: 100}, {answer: refused}, {request: user=ada path=/cart, remaining: 99}]
+    """,
     "Several limits": """
     - request: user=ada
       limit: 10 per second, 1000 per day
