@@ -8,16 +8,19 @@ from pathlib import Path
 import click
 
 from ratelimit_service.commands.sources import env_file_option, merge_option, read_settings, rules_flags, rules_option
-from ratelimit_service.errors import Problem, RulesError
+from ratelimit_service.errors import Problem, RulesError, SettingsError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.lint import KINDS, lint
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.report import LintWarning
+from ratelimit_service.rules.review import shared_keys
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.watch import ensure_exists, read_sources
 from ratelimit_service.settings import Section
+from ratelimit_service.settings.fields import KeyFormat
+from ratelimit_service.stores.redis.upstream import is_upstreams
 
 
 @click.command(
@@ -63,7 +66,10 @@ def command(
         raise click.UsageError("--rules says where rules are when no PATH does: leave one of them out")
     hash_value = HashValue(settings.hash_key.get_secret_value())
     book, errors = _load(paths or [settings.rules_path], settings.merge_domain_config, hash_value)
-    warnings = [] if book is None else [warning for warning in lint(book) if warning.kind not in ignored]
+    found = [] if book is None else lint(book)
+    if book is not None and _has_upstream_keys(env_file):
+        found = sorted([*found, *shared_keys(book, is_upstreams)], key=lambda warning: warning[:3])
+    warnings = [warning for warning in found if warning.kind not in ignored]
     if as_json:
         click.echo(json.dumps(_findings(book, errors, warnings), indent=2, ensure_ascii=False))
     else:
@@ -76,6 +82,15 @@ def command(
             click.echo(f"{plural(len(book.rules), 'rule')} in {plural(len(book.domains), 'domain')} are good{where}")
     if errors:
         sys.exit(1)
+
+
+def _has_upstream_keys(env_file: Path | None) -> bool:
+    """Whether the counters of the service have upstream's names; not if a setting of Redis is wrong."""
+    try:
+        settings, _ = read_settings({}, env_file, Section.REDIS)
+    except SettingsError:
+        return False
+    return settings.key_format is KeyFormat.ENVOYPROXY
 
 
 def _load(paths: Sequence[Path], merge_domains: bool, hash_value: HashValue) -> tuple[RuleBook | None, list[Problem]]:

@@ -36,6 +36,7 @@ KINDS: Final = (
     "list",
     "lookup",
     "no-effect",
+    "one-counter",
     "overlap",
     "regex",
     "replaces",

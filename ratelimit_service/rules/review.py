@@ -7,7 +7,7 @@ modes that deny nothing, one that replaces the upper one, and one below a limit 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import attrgetter
 from typing import Any, Final
@@ -42,6 +42,36 @@ def review(book: RuleBook) -> Iterator[LintWarning]:
             if node.matchers is not None:
                 yield from _lists(node)
     yield from _replaces(book)
+
+
+def shared_keys(book: RuleBook, is_named: Callable[[Rule], bool]) -> Iterator[LintWarning]:
+    """Warnings about rules that share a counter for every value, where names are as envoyproxy/ratelimit's.
+
+    There the parts of a key are joined by `_` and not escaped. `is_named` says which rules have such keys.
+    """
+    rules: dict[str, Rule] = {}
+    for name, root in book.domains.items():
+        for text, rule in _key_texts(root, name):
+            if is_named(rule) and (first := rules.setdefault(text, rule)) is not rule:
+                message = (
+                    f"with KEY_FORMAT=envoyproxy this limit and the one at {first.place} count on one key, "
+                    f"{text.replace(_ANY_VALUE, '…')}_…: rename one of the keys, values or domains"
+                )
+                yield warning_at(rule.place, "one-counter", message)
+
+
+_ANY_VALUE: Final = "\0"
+"""A character that no key or value of a file contains."""
+
+
+def _key_texts(node: Node, above: str) -> Iterator[tuple[str, Rule]]:
+    """The limits below a node, each with the text of its counters' keys. Of patterns and lists it is not known."""
+    for name, child in node.children.items():
+        if child.fit is None and not child.is_wildcard(name):
+            text = f"{above}_{name}_{_ANY_VALUE}" if child.key_only else f"{above}_{name}"
+            if child.rule is not None:
+                yield text, child.rule
+            yield from _key_texts(child, text)
 
 
 def review_descriptor(item: YamlMap, values: Mapping[str, Any], report: Report) -> None:

@@ -3,9 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from ratelimit_service.commands.check import command
+from ratelimit_service.rules.rule import counter_key
+from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.redis.upstream import upstream_key
+from tests.books import book
 
 GOOD = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
 
@@ -130,3 +135,48 @@ def test_a_file_given_twice_is_one_file(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(GOOD)
 
     assert check(tmp_path, tmp_path / "a.yaml").stdout == "1 rule in 1 domain are good\n"
+
+
+LIMIT = "rate_limit: {unit: day, requests_per_unit: 1}"
+A_B = "key: a, value: b"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "name"),
+    [
+        (f"key: a_b, value: c, {LIMIT}", f"key: a, descriptors: [{{key: x, {LIMIT}}}]", ""),
+        (f"{A_B}, descriptors: [{{key: c, value: d, {LIMIT}}}]", f"key: a, value: b_c_d, {LIMIT}", "shop_a_b_c_d"),
+        (f"{A_B}, descriptors: [{{key: c, {LIMIT}}}]", f"key: a, value: b_c, {LIMIT}", ""),
+        (f"key: a, value: x*, {LIMIT}", f"key: a, {LIMIT}", ""),
+        (f"{A_B}, descriptors: [{{key: c, {LIMIT}}}]", f"key: a_b_c, {LIMIT}", "shop_a_b_c_…"),
+        (f"{A_B}, descriptors: [{{key: c, {LIMIT}}}]", f"key: a_b_c, {LIMIT[:-1]}, unit_multiplier: 2}}", ""),
+        (f"key: a_b, {LIMIT}", f"key: a_b, value: c, {LIMIT}", ""),
+    ],
+)  # fmt: skip
+def test_rules_that_share_a_key_of_upstreams_are_warned_of_where_keys_are_such(
+    tmp_path: Path, first: str, second: str, name: str
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(f"domain: shop\ndescriptors:\n- {{{first}}}\n- {{{second}}}\n")
+
+    def told(**environ: str) -> list[str]:
+        result = CliRunner().invoke(command, [str(file)], env={"MERGE_DOMAIN_CONFIG": None, **environ})
+        return [line for line in result.stderr.splitlines() if "[one-counter]" in line]
+
+    assert told() == []
+    assert told(KEY_FORMAT="envoyproxy", REDIS_TYPE="strange") == []
+    found = told(KEY_FORMAT="envoyproxy")
+    assert len(found) == bool(name)
+    assert all(f"count on one key, {name}_…: rename one" in line and line.startswith(f"{file}:4:") for line in found)
+
+
+def test_such_rules_do_share_a_key() -> None:
+    descriptors = f"{{{A_B}, descriptors: [{{key: c, {LIMIT}}}]}}, {{key: a_b_c, {LIMIT}}}"
+    rules = book(f"domain: shop\ndescriptors: [{descriptors}]\n")
+    keys = set()
+    for entries in ((("a", "b"), ("c", "v")), (("a_b_c", "v"),)):
+        rule = rules.match("shop", entries)
+        assert rule is not None
+        keys.add(upstream_key("", Hit(rule, counter_key(rule, entries), 1, tally=rule.tally, quota=False), 0))
+
+    assert keys == {"shop_a_b_c_v_0"}
