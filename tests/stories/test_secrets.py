@@ -33,14 +33,22 @@ HASH: Final = HashValue(KEY)
 MARK: Final = "Zq7XkVw9TbN2"
 """In all secret values, and nowhere else; its letters and digits are never escaped."""
 
-PLAIN, EXACT, PATTERN = f'sk|{MARK}=%"é', f"paid_{MARK}", f"test_{MARK}"
+PLAIN, EXACT, PATTERN, LISTED = f'sk|{MARK}=%"é', f"paid_{MARK}", f"test_{MARK}", f"listed_{MARK}"
+TOKENS: Final = f"gold_{MARK},gold\n{HASH(f'digest_{MARK}')},gold\n"
 LONG: Final = MARK * 60
 """Longer than a key of Redis may be."""
 
 LIMIT: Final = "rate_limit: {unit: year, requests_per_unit: 2}"
 RULES: Final = f"""\
 domain: shop
+lookup:
+  - {{from: tokens.csv, key: token, as: tier, else: free, HASHED}}
 descriptors:
+  - {{key: tier, value_to_metric: true, {LIMIT}, descriptors: [{{key: token, detailed_metric: true, {LIMIT}}}]}}
+  - {{key: tier, value: gold, detailed_metric: true, rate_limit: {{unit: year, requests_per_unit: 4}}}}
+  - {{key: api_key, values: [{LISTED}, {LISTED}2], label: partners, HASHED value_to_metric: true, {LIMIT}}}
+  - {{key: api_key, values: [{LISTED}3], HASHED value_to_metric: true, {LIMIT}}}
+  - {{key: address, group: {{ipv4: 24}}, value_to_metric: true, HASHED {LIMIT}}}
   - {{key: api_key, HASHED detailed_metric: true, {LIMIT}, descriptors: [{{key: path, {LIMIT}}}]}}
   - {{key: api_key, value: test_*, HASHED value_to_metric: true, {LIMIT}, metadata: {{of: test}}}}
   - {{key: api_key, value: {EXACT}, HASHED {LIMIT}, descriptors: [{{key: path, {LIMIT}}}]}}
@@ -80,7 +88,13 @@ def request(*descriptors: Sequence[tuple[str, str]], domain: str = "shop", limit
 
 REQUESTS: Final = [
     *[request([("api_key", value)]) for value in (PLAIN, EXACT, PATTERN, LONG) for _ in range(3)],
-    *[request([("api_key", value)]) + EXPLAIN for value in (PLAIN, EXACT, PATTERN)],
+    *[request([("api_key", value)]) + EXPLAIN for value in (PLAIN, EXACT, PATTERN, LISTED, f"{LISTED}3")],
+    *[request([("token", f"{start}_{MARK}")]) for start in ("gold", "digest", "other") for _ in range(3)],
+    request([("token", f"gold_{MARK}"), ("token", PLAIN)], [("token", PLAIN), ("token", f"gold_{MARK}")]),
+    request([("token", f"gold_{MARK}")]) + EXPLAIN,
+    request([("token", f"gold_{MARK}")], limit=6),
+    request([("token", f"gold_{MARK}"), ("verb", "GET")]) + EXPLAIN,
+    *[request([("address", address)]) for address in ("192.0.2.1", "192.0.2.77", f"no{MARK}")],
     request([("api_key", PLAIN), ("path", "/")]),
     request([("user", "ada"), ("api_key", PLAIN)], [("user", "list"), ("api_key", EXACT)]),
     # nothing matches these
@@ -183,20 +197,22 @@ def commands(service: Service, environ: Mapping[str, str], found: Found) -> None
         done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
 
-    asked = (f"api_key={PLAIN}", f"api_key={EXACT}", "+", "path=/", f"api_key={PATTERN}")
+    asked = (f"api_key={PLAIN}", f"api_key={EXACT}", "+", "path=/", f"api_key={PATTERN}", "+", f"token=gold_{MARK}")
     found["explain"] = run("explain", "shop", *asked) + run("explain", "shop", *asked, "--json")
     found["explain"] += run("explain", "shop", f"api_key={PLAIN}", "--limit", "3/year")
     found["explain --at"] = run("explain", "shop", *asked, "--at", f"127.0.0.1:{service.debug_port}")
     found["check"] = run("check")
     old = service.rules.parent / "old"
     old.mkdir()
+    (old / "tokens.csv").write_text(TOKENS)
     (old / "rules.yaml").write_text(RULES.replace("HASHED", "hash_values: true,").replace("2}", "1}"))
     found["diff"] = run("diff", str(old), str(service.rules)) + run("diff", str(old), str(service.rules), "--json")
     if "REDIS_URL" not in environ:
         return
     found["counters"] = run("counters", "shop") + run("counters", "shop", "--json")
-    for value in (PLAIN, EXACT, PATTERN, "none"):
+    for value in (PLAIN, EXACT, PATTERN, LISTED, "none"):
         found["counters"] += run("counters", "shop", f"api_key={value}")
+    found["counters"] += run("counters", "shop", f"token=gold_{MARK}")
     found["counters"] += run("counters", "shop", f"api_key={PLAIN}", "--rule", "nothing")
     found["counters"] += run("counters", "shop", f"api_key={PLAIN}", "--rule", "shop.user.api_key")
     by_value, by_digest = (run("counters", "shop", f"api_key={value}") for value in (EXACT, HASH(EXACT)))
@@ -226,7 +242,9 @@ def monitored(redis: Redis, folder: Path, found: Found) -> Iterator[None]:
 def story(folder: Path, rules: str, store: str) -> Found:
     """Everything that is said and kept while a service with these rules answers."""
     found: Found = {}
-    folder.mkdir()
+    (folder / "rules").mkdir(parents=True)
+    (folder / "rules" / "rules.yaml").write_text(rules)
+    (folder / "rules" / "tokens.csv").write_text(TOKENS)
     with ExitStack() as stack:
         environ = dict(ENVIRON)
         redis = None
@@ -238,7 +256,7 @@ def story(folder: Path, rules: str, store: str) -> Found:
             environ |= {"WORKERS": "2"} if store == "workers" else {}
             environ |= {"KEY_FORMAT": "envoyproxy"} if store == "envoyproxy" else {}
             stack.enter_context(monitored(redis, folder / "monitor", found))
-        service = stack.enter_context(start_service(folder / "service", rules, environ))
+        service = stack.enter_context(start_service(folder / "service", folder / "rules", environ))
         call_all(service, found)
         pages(service, found)
         commands(service, environ, found)
@@ -247,6 +265,9 @@ def story(folder: Path, rules: str, store: str) -> Found:
         service.write_rules(f"{rules}  - {{key: api_key, value: {EXACT}, hash_values: true, {LIMIT}, unit: x}}\n")
         service.wait_until(lambda: "rules not loaded" in service.log, "refuses the rules")
         afterwards: Found = {}
+        service.write_rules(rules)
+        service.write_rules(f"{TOKENS}gold_{MARK},silver\n", "tokens.csv")
+        service.wait_until(lambda: "is given twice" in service.log, "refuses the data file")
         pages(service, afterwards)
         found["bad rules"] = str(afterwards)
         service.stop()
