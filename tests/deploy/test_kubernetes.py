@@ -14,7 +14,7 @@ import ratelimit_service
 from ratelimit_service.api.health import NAMES
 from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
-from ratelimit_service.settings import Settings
+from ratelimit_service.settings import SETTINGS, Settings
 from tests.deploy.known import longest_stop, understood
 from tests.processes import ROOT, ask, start_service
 
@@ -51,6 +51,18 @@ def environ() -> dict[str, str]:
 def settings() -> Settings:
     """What the service makes of it."""
     return understood(environ())
+
+
+def test_the_key_of_digests_comes_from_a_secret_that_may_be_missing() -> None:
+    """Without it the pod starts all the same: its counters are in memory."""
+    [variable] = [variable for variable in container()["env"] if "value" not in variable]
+
+    assert variable["name"] in {setting.variable for setting in SETTINGS}
+    reference = variable["valueFrom"]["secretKeyRef"]
+    assert reference["optional"] is True
+    command = f"kubectl create secret generic {reference['name']} --from-literal={reference['key']}="
+    for file in (FOLDER / "deployment.yaml", ROOT / "docs" / "deploy.md"):
+        assert command in file.read_text(encoding="utf-8")
 
 
 def test_every_manifest_is_applied() -> None:

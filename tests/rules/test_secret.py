@@ -312,3 +312,27 @@ def test_a_key_with_a_star_at_the_level_of_a_secret_one_shows_no_value_either() 
     )
 
     assert key_of(found, ("api_key", SECRET)) == f"shop|api_key={DIGEST_OF_SECRET}|fixed_window/86400000000"
+
+
+def test_addresses_are_grouped_before_they_are_hashed() -> None:
+    found = book(
+        """\
+        domain: shop
+        descriptors:
+          - key: address
+            hash_values: true
+            group: {ipv4: 24, ipv6: 64}
+            rate_limit: {unit: day, requests_per_unit: 1}
+        """,
+        hash_value=HASH,
+    )
+    keys = {
+        address: key_of(found, ("address", address))
+        for address in ("192.0.2.1", "192.0.2.77", "::ffff:192.0.2.3", "192.0.3.1", "2001:db8::1", "2001:DB8:0::ff")
+    }
+
+    assert len(set(keys.values())) == 3
+    assert keys["192.0.2.1"] == keys["192.0.2.77"] == keys["::ffff:192.0.2.3"]
+    assert keys["2001:db8::1"] == keys["2001:DB8:0::ff"]
+    assert HASH("192.0.2.0/24") in keys["192.0.2.1"]
+    assert "192" not in keys["192.0.2.1"].replace(HASH("192.0.2.0/24"), "")
