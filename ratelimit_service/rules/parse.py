@@ -17,7 +17,16 @@ from ratelimit_service.rules.book import Domain, Node, RuleBook
 from ratelimit_service.rules.calendar import read_calendar
 from ratelimit_service.rules.data_files import DataFiles, ReadData
 from ratelimit_service.rules.data_reads import read_data_file
-from ratelimit_service.rules.document import Position, Scalar, Source, YamlMap, free_nodes, kind_of, read_document
+from ratelimit_service.rules.document import (
+    Position,
+    Scalar,
+    Source,
+    YamlList,
+    YamlMap,
+    free_nodes,
+    kind_of,
+    read_document,
+)
 from ratelimit_service.rules.fits import Siblings, read_fit
 from ratelimit_service.rules.lint import Calendars, lint_key, lint_value, without_hash_key
 from ratelimit_service.rules.lookup import Lookup
@@ -355,6 +364,11 @@ class _Parser:
     def _read_secret(self, item: YamlMap, key: str, value: str) -> str:
         """Make the values of the key secret; returns the descriptor's value as the book has it."""
         at = item.fields["hash_values"].key
+        for option in ("value", "values"):
+            node = item.fields[option].value if option in item.fields else None
+            for each in node.items if isinstance(node, YamlList) else [node]:
+                if isinstance(each, Scalar):
+                    self._report.hide(each, each.text)
         if "*" in key:
             self._report.add(at, f"hash_values needs a key without a *, and this is {quoted(key)}")
         elif self._load.hash_value is None:

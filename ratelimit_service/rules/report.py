@@ -64,6 +64,17 @@ class Report:
         if len(self.warnings) < MAX_PROBLEMS:
             self.warnings[LintWarning(self.path, at.line, at.column, kind, message)] = None
 
+    def hide(self, at: Positioned, text: str) -> None:
+        """Take the text, which is secret, out of the errors at its position."""
+        secret = shortened(text)
+        if secret and any(problem[1:3] == (at.line, at.column) for problem in self._problems):
+            self._problems = {
+                problem._replace(message=problem.message.replace(secret, "…"))
+                if problem[1:3] == (at.line, at.column)
+                else problem: None
+                for problem in self._problems
+            }
+
     def stop(self, at: Positioned, message: str) -> NoReturn:
         """Add an error after which reading cannot continue, and raise RulesError."""
         self.add(at, message)

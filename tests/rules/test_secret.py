@@ -293,6 +293,26 @@ def test_an_error_does_not_quote_a_secret_value() -> None:
         assert SECRET not in str(problems)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "value: 4111111111111111111111",
+        "value: 41111.11111111111111e9",
+        "values: 4111111111111111111111",
+        "values: [4111111111111111111111, 41111.11111111111111e9]",
+        "values: 41111-hidden",
+    ],
+)
+@pytest.mark.parametrize("keyed", [True, False])
+def test_an_error_about_the_type_of_a_secret_value_does_not_quote_it(given: str, keyed: bool) -> None:
+    text = f"domain: shop\ndescriptors: [{{key: api_key, {given}, hash_values: true}}]"
+
+    problems = wrong(text, hash_value=HASH if keyed else None)
+    assert problems
+    assert "41111" not in str(problems)
+    assert "41111" in str(wrong(text.replace(", hash_values: true", "")))
+
+
 def test_a_secret_value_is_not_warned_of() -> None:
     limit = "rate_limit: {unit: day, requests_per_unit: 1}"
     text = f"domain: a\ndescriptors: [{{key: k, value: 10.0.0.0/8, hash_values: true, {limit}}}]"
