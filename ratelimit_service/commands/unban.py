@@ -11,7 +11,6 @@ from ratelimit_service.commands.request import ENTRY, Entry, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, rules_option
 from ratelimit_service.rules.bans import canonical, domain_in_words
 from ratelimit_service.rules.report import printable
-from ratelimit_service.rules.rule import entries_in_words
 
 
 @click.command(
@@ -35,7 +34,8 @@ def command(
     named = canonical(one_descriptor(entries, "unban"))
     lifted = open_client(url, rules, env_file).unban(domain, named)
     if lifted is None:
-        what = printable(f"{entries_in_words(named)} in {domain_in_words(domain)}")
-        click.echo(f"ratelimit: there is no ban of {what}; `ratelimit bans` lists those in force", err=True)
+        # The entries are not repeated: only the rules, perhaps those of another machine, tell which are secret.
+        what = f"there is no ban of exactly these entries in {printable(domain_in_words(domain))}"
+        click.echo(f"ratelimit: {what}; `ratelimit bans` lists those in force", err=True)
         sys.exit(1)
     click.echo(f"no longer banned: {lifted}")

@@ -118,7 +118,7 @@ def test_all_instances_enforce_a_ban_until_it_is_lifted_and_it_outlasts_reload_a
     again = commands.run("unban", "shop", "user=ada")
     assert (again.exit_code, again.stderr) == (
         1,
-        "ratelimit: there is no ban of user=ada in domain shop; `ratelimit bans` lists those in force\n",
+        "ratelimit: there is no ban of exactly these entries in domain shop; `ratelimit bans` lists those in force\n",
     )
 
 

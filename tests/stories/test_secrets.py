@@ -9,7 +9,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -33,7 +33,10 @@ HASH: Final = HashValue(KEY)
 MARK: Final = "Zq7XkVw9TbN2"
 """In all secret values, and nowhere else; its letters and digits are never escaped."""
 
-PLAIN, EXACT, PATTERN, LISTED = f'sk|{MARK}=%"é', f"paid_{MARK}", f"test_{MARK}", f"listed_{MARK}"
+PLAIN, EXACT, PATTERN, LISTED, BANNED = (
+    f'sk|{MARK}=%"é',
+    *(f"{start}_{MARK}" for start in ("paid", "test", "listed", "banned")),
+)
 TOKENS: Final = f"gold_{MARK},gold\n{HASH(f'digest_{MARK}')},gold\n"
 LONG: Final = MARK * 60
 """Longer than a key of Redis may be."""
@@ -183,20 +186,49 @@ def call_all(service: Service, found: Found) -> None:
 
 
 def pages(service: Service, found: Found) -> None:
-    for path in ("/", "/metrics", "/rlconfig", "/stats", "/status", "/nothing"):
+    for path in ("/", "/bans", "/metrics", "/rlconfig", "/stats", "/status", "/nothing"):
         found[path] = str(ask(service.debug_port, path))
     found["/metrics"] += service.metrics()
 
 
-def commands(service: Service, environ: Mapping[str, str], found: Found) -> None:
-    """What `explain` and `counters` print; the value is an argument, or else its digest."""
+Run = Callable[..., str]
+"""Runs a command of ours, and returns what it prints."""
+
+
+def runner(service: Service, environ: Mapping[str, str]) -> Run:
+    settings = {**environ, "PYTHONPATH": str(ROOT), "RULES_PATH": str(service.rules)}
 
     def run(*arguments: str) -> str:
         command = [sys.executable, "-m", "ratelimit_service", *arguments]
-        settings = {**environ, "PYTHONPATH": str(ROOT), "RULES_PATH": str(service.rules)}
         done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
 
+    return run
+
+
+def bans(service: Service, run: Run, found: Found, *, in_redis: bool) -> None:
+    """Bans are made and shown, refuse requests, and are lifted: by value and by digest."""
+    at = () if in_redis else ("--url", f"http://127.0.0.1:{service.debug_port}")
+    why = ("--for", "1h", "--why", "a test")
+    banned = f"api_key={BANNED}"
+    said = [run("ban", "shop", banned, *why, *at), run("ban", "*", f"{banned}2", "path=/", *why, *at)]
+    said += [run("ban", "shop", banned, "--for", "soon", "--why", "x", *at), run("unban", "shop", f"{banned}3", *at)]
+    body = json.dumps({"domain": "shop", "descriptors": [{"entries": [{"key": "api_key", "value": BANNED}]}]})
+    service.wait_until(lambda: ask(service.http_port, "/json", method="POST", body=body).status == 429, "it is banned")
+    said += [
+        str(ask(service.http_port, "/json", method="POST", body=body)),
+        run("bans", *at),
+        run("bans", "--json", *at),
+    ]
+    shown: Found = {}
+    pages(service, shown)
+    said += [str(shown), run("explain", "shop", banned, "--at", f"127.0.0.1:{service.debug_port}")]
+    said += [run("unban", "shop", f"api_key={HASH(BANNED)}", *at), run("unban", "shop", banned, *at)]
+    found["bans"] = "\n".join(said)
+
+
+def commands(service: Service, run: Run, found: Found, *, in_redis: bool) -> None:
+    """What `explain` and `counters` print; the value is an argument, or else its digest."""
     asked = (f"api_key={PLAIN}", f"api_key={EXACT}", "+", "path=/", f"api_key={PATTERN}", "+", f"token=gold_{MARK}")
     found["explain"] = run("explain", "shop", *asked) + run("explain", "shop", *asked, "--json")
     found["explain"] += run("explain", "shop", f"api_key={PLAIN}", "--limit", "3/year")
@@ -207,7 +239,7 @@ def commands(service: Service, environ: Mapping[str, str], found: Found) -> None
     (old / "tokens.csv").write_text(TOKENS)
     (old / "rules.yaml").write_text(RULES.replace("HASHED", "hash_values: true,").replace("2}", "1}"))
     found["diff"] = run("diff", str(old), str(service.rules)) + run("diff", str(old), str(service.rules), "--json")
-    if "REDIS_URL" not in environ:
+    if not in_redis:
         return
     found["counters"] = run("counters", "shop") + run("counters", "shop", "--json")
     for value in (PLAIN, EXACT, PATTERN, LISTED, "none"):
@@ -259,7 +291,9 @@ def story(folder: Path, rules: str, store: str) -> Found:
         service = stack.enter_context(start_service(folder / "service", folder / "rules", environ))
         call_all(service, found)
         pages(service, found)
-        commands(service, environ, found)
+        run = runner(service, environ)
+        bans(service, run, found, in_redis=redis is not None)
+        commands(service, run, found, in_redis=redis is not None)
         if redis is not None:
             found["Redis"] = kept(redis)
         service.write_rules(f"{rules}  - {{key: api_key, value: {EXACT}, hash_values: true, {LIMIT}, unit: x}}\n")
@@ -286,6 +320,7 @@ ALWAYS: Final = {
     "explain",
     "explain --at",
     "diff",
+    "bans",
 }
 ALWAYS_FOUND: Final = ALWAYS | {"bad rules", "log"}
 FOUND_WITH_REDIS: Final = ALWAYS_FOUND | {"MONITOR", "Redis", "counters", "by value"}
