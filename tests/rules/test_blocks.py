@@ -101,9 +101,14 @@ CASES = {
     """,
     "Blocks": """
     - request: login=ada
-      steps: [{hits: 5, answer: allowed}, {answer: refused, until_reset: 900s},
-              {after: 14m, answer: refused, remaining: 0}, {after: 1m, hits: 5, answer: allowed}, {answer: refused, until_reset: 1800s},
-              {after: 1h, hits: 5, answer: allowed}, {answer: refused, until_reset: 900s}]
+      steps:
+        - {hits: 5, answer: allowed}
+        - {answer: refused, until_reset: 900s}
+        - {after: 14m, answer: refused, remaining: 0}
+        - {after: 1m, hits: 5, answer: allowed}
+        - {answer: refused, until_reset: 1800s}
+        - {after: 1h, hits: 5, answer: allowed}
+        - {answer: refused, until_reset: 900s}
     """,
     "A default for the rest": """
     - {request: user=ada + path=/health, limit: [500 per minute, none]}
