@@ -246,7 +246,7 @@ def _hit(rule: Rule, entries: Entries, matched: Entries, cost: int, *, quota: bo
     if rule.limit is not None:
         return Hit(rule, counter_key(rule, counted), cost, tally=tally, quota=quota, together=together)
     hit = Hit(rule, "", cost, tally=tally, quota=quota)
-    hit.decision = denial(cost) if rule.deny else UNLIMITED
+    hit.decision = denial(cost, rule.retry_after) if rule.deny else UNLIMITED
     return hit
 
 

@@ -177,11 +177,15 @@ def _differences(old: Rule, new: Rule) -> Iterator[Difference]:
 
 
 _FIELDS: Final[Mapping[str, str]] = {
-    **{option.key: option.rule_field for option in OPTIONS if option.rule_field and option.key != "detailed_metric"},
+    **{
+        option.key: option.rule_field
+        for option in OPTIONS
+        if option.rule_field and option.key not in {"detailed_metric", "retry_after"}
+    },
     "replaces": "replaces",
     "charge": "together",
 }
-"""The options that make a difference to requests, besides the limit itself; the field of Rule by the option."""
+"""The options that make a difference to requests, besides the limit in words; the field of Rule by the option."""
 
 _IN_WORDS: Final = frozenset({"deny", "charge", "on_store_failure", "quota_unit"})
 """Those that the limit in words contains."""

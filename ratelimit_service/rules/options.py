@@ -758,6 +758,14 @@ OPTIONS = (
         rule_field="deny",
     ),
     Option(
+        "retry_after",
+        (MapType.RATE_LIMIT,),
+        DURATION,
+        'The time that a request which `deny` refuses is told to wait, such as "1 hour", in Retry-After and in '
+        "duration_until_reset. Only with deny: of a limit it follows from the counter.",
+        rule_field="retry_after",
+    ),
+    Option(
         "name",
         (MapType.RATE_LIMIT,),
         TEXT,
@@ -844,7 +852,9 @@ WITHOUT_LIMIT = ("unlimited", "allow", "deny")
 """The keys that take the place of a limit."""
 
 LIMITING = tuple(
-    key for key in BY_MAP[MapType.RATE_LIMIT] if key not in WITHOUT_LIMIT and key not in ("name", "replaces")
+    key
+    for key in BY_MAP[MapType.RATE_LIMIT]
+    if key not in WITHOUT_LIMIT and key not in ("name", "replaces", "retry_after")
 )
 """The keys that say how much is allowed; a rule without a limit has none of them."""
 

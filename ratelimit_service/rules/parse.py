@@ -423,6 +423,11 @@ class _Parser:
         if limit is not None and algorithm.name == "fixed_window" and not (limit.first_request or limit.calendar):
             self._calendars.add(limit, options["unit"].unit, block.fields["unit"].value)
         replaces = self._read_replaces(options.get("replaces", []), options.get("name", ""))
+        if given(block, "retry_after") and not given(block, "deny"):
+            at_retry = block.fields["retry_after"].key
+            self._report.add(
+                at_retry, "retry_after has no meaning without deny: of a limit it follows from the counter"
+            )
         path_suffix: Path = ()
         if before is not None:
             for key in filter(options.get, WITHOUT_LIMIT):

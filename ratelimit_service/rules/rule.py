@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm
-from ratelimit_service.model import Limit
+from ratelimit_service.model import NEVER, Limit
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.system.clock import duration_in_words
 from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
@@ -56,6 +56,8 @@ class Rule:
     replaces: frozenset[str] = frozenset()
     deny: bool = False
     """It denies always, and has no limit."""
+    retry_after: int = NEVER
+    """The microseconds that one that denies always tells to wait."""
     shadow: bool = False
     quota: bool = False
     detailed: bool = False
@@ -269,7 +271,11 @@ def limit_in_words(limit: Limit | None) -> str:
 
 def rule_in_words(rule: Rule) -> str:
     """The limit of a rule in words, or `always denied`."""
-    return "always denied" if rule.deny else limit_in_words(rule.limit)
+    if not rule.deny:
+        return limit_in_words(rule.limit)
+    if rule.retry_after == NEVER:
+        return "always denied"
+    return f"always denied, with a retry after {duration_in_words(rule.retry_after)}"
 
 
 def window_in_words(limit: Limit) -> str:

@@ -248,6 +248,7 @@ REFUSALS: Sequence[tuple[str, Sequence[str], str | None]] = [
     ("- {key: a, rate_limit: {unit: minute, requests_per_unit: 1}}", ["a"], "60"),
     ("- {key: a, rate_limit: {unit: minute, requests_per_unit: 0}}", ["a"], None),
     ("- {key: a, rate_limit: {deny: true}}", ["a"], None),
+    ("- {key: a, rate_limit: {unit: minute, requests_per_unit: 1, block_for: 15 minutes}}", ["a"], "900"),
     # A token every 6 s.
     ("- {key: a, rate_limit: {unit: minute, requests_per_unit: 10, burst: 1, algorithm: token_bucket}}", ["a"], "6"),
     ("- {key: a, rate_limit: {unit: minute, requests_per_unit: 1, algorithm: sliding_log}}", ["a"], "60"),
@@ -395,6 +396,18 @@ def test_in_a_domain_without_rules_a_ban_is_told_as_the_settings_say() -> None:
 
 def ban(domain: str, entries: Entries, until: int) -> Ban:
     return Ban(domain, entries, until=until, made=0, who="test", why="test")
+
+
+def test_a_rule_that_denies_may_tell_a_time_to_wait() -> None:
+    rule = "- {key: a, rate_limit: {deny: true, retry_after: 1 hour}}"
+    shop = Shop(rule, f"{ALL}\nretry_after_jitter: 10%", draw=lambda: SHARES // 2)
+
+    response = shop.ask("a")
+
+    found = headers_of(response)
+    assert response.statuses[0].duration_until_reset.seconds == 3780
+    assert [found[name] for name in ("Retry-After", "RateLimit-Reset", "X-RateLimit-Reset")] == ["3780"] * 3
+    assert found["RateLimit"] == '"a";r=0;t=3780'
 
 
 def test_with_global_shadow_mode_nothing_is_said_of_a_refusal() -> None:

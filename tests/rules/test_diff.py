@@ -268,6 +268,14 @@ def test_an_option_of_the_domain_is_a_change_of_the_domain() -> None:
     assert change.differences == [("charge of limits that come with requests", "each", "together")]
 
 
+def test_the_time_that_a_denied_caller_is_told_to_wait_is_a_change() -> None:
+    deny = "key: a, rate_limit: {{deny: true{0}}}"
+
+    [change] = diff(files(deny.format("")), files(deny.format(", retry_after: 1 hour")))
+
+    assert change.differences == [("limit", "always denied", "always denied, with a retry after 1 h")]
+
+
 def test_what_responses_have_is_a_change_of_the_domain() -> None:
     plain = "key: a, " + ONE
 

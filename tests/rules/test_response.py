@@ -140,6 +140,31 @@ def test_the_options_in_words() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (
+            "{unit: day, requests_per_unit: 0, retry_after: 1 hour}",
+            "3:58: retry_after has no meaning without deny: of a limit it follows from the counter",
+        ),
+        (
+            "{allow: true, retry_after: 1 hour}",
+            "3:38: retry_after has no meaning without deny: of a limit it follows from the counter",
+        ),
+        (
+            "{deny: true, retry_after: true}",
+            '3:50: retry_after "true" is not one of second, minute, hour, day, week, month, year',
+        ),
+        ("{deny: true, retry_after: 0 hours}", '3:50: retry_after "0 hours" is no length of time'),
+    ],
+)
+def test_only_what_denies_always_has_a_time_to_wait_of_its_own(limit: str, expected: str) -> None:
+    with pytest.raises(RulesError) as caught:
+        book(f"domain: shop\ndescriptors:\n- {{key: a, rate_limit: {limit}}}\n")
+
+    assert [str(problem) for problem in caught.value.problems] == [f"1.yaml:{expected}"]
+
+
 def test_a_jitter_only_lengthens_and_at_most_by_what_it_says() -> None:
     assert NO_JITTER.of(10**15, SHARES - 1) == 0
     assert [Jitter(percent=10).of(1000, share) for share in (0, SHARES // 2, SHARES - 1)] == [0, 50, 99]
