@@ -24,6 +24,8 @@ descriptors:
       - {unit: 5 years, requests_per_unit: 9}
   - {key: closed, rate_limit: {unit: year, requests_per_unit: 0}}
   - {key: denied, rate_limit: {deny: true}}
+  - {key: maintenance, rate_limit: {deny: true, retry_after: 1 hour}}
+  - {key: blocked, rate_limit: {unit: minute, requests_per_unit: 1, block_for: 1 year}}
   - {key: free, rate_limit: {allow: true}}
   - {key: soft, rate_limit: {unit: year, requests_per_unit: 1, exceed: 1}}
   - {key: trial, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
@@ -109,7 +111,10 @@ def told_service(tmp_path_factory: pytest.TempPathFactory, transport: str) -> It
 ROUTES: Final = [
     *(route(f"/{key}", by((key, "x-user")), response_headers_to_add=_METADATA) for key in ("user", "closed", "denied")),
     *(route(f"/{key}", by((key, "x-user")), response_headers_to_add=_METADATA) for key in ("free", "soft", "trial")),
-    *(route(f"/{key}", by((key, "x-user")), response_headers_to_add=_METADATA) for key in ("slow", "evil")),
+    *(
+        route(f"/{key}", by((key, "x-user")), response_headers_to_add=_METADATA)
+        for key in ("slow", "evil", "maintenance", "blocked")
+    ),
     route("/quota", by(("small", "x-user")), by(("large", "x-user")), response_headers_to_add=_METADATA),
     route("/both", by(("user", "x-user")), by(("denied", "x-user")), response_headers_to_add=_METADATA),
     route("/tokens", per_route={"rate_limits": [by(("tokens", "x-user"), hits_addend={"number": 3})]}),
@@ -201,6 +206,34 @@ def test_what_is_always_refused_is_not_told_to_come_back(envoy: Envoy, path: str
     assert told.one("ratelimit-policy") == policy
     assert told.one("ratelimit") == f'"{path[1:]}";r=0'
     assert told.metadata["refused_by"]["rule"] == path[1:]
+
+
+def test_what_is_closed_for_a_time_is_told_how_long(envoy: Envoy) -> None:
+    told = get(envoy, "/maintenance")
+
+    assert (told.status, told.one("retry-after")) == (429, "3600")
+    assert told.one("ratelimit") == '"maintenance";r=0;t=3600'
+
+
+def test_what_is_blocked_is_told_until_when(envoy: Envoy) -> None:
+    get(envoy, "/blocked")
+    told = get(envoy, "/blocked")
+
+    assert told.status == 429
+    assert 31_536_000 - 60 < seconds(told.one("retry-after")) <= 31_536_000
+
+
+def test_what_is_banned_is_told_how_long(envoy: Envoy, told_service: Service) -> None:
+    ban = {"domain": "shop", "entries": [{"key": "free", "value": "mallory"}], "for": "1h", "why": "a test"}
+    made = ask(told_service.debug_port, "/bans", method="POST", body=json.dumps(ban))
+    assert made.status == 200, made.body
+
+    eventually(lambda: get(envoy, "/free", "mallory").status == 429, "mallory is banned")
+
+    told = get(envoy, "/free", "mallory")
+    assert 3600 - 60 < seconds(told.one("retry-after")) <= 3601
+    assert told.one("ratelimit-policy") == '"banned";q=0'
+    assert told.metadata == {"refused_by": {"domain": "shop", "rule": "banned"}}
 
 
 def test_a_request_that_costs_more_than_its_limit_is_not_told_to_come_back(envoy: Envoy) -> None:
