@@ -1,5 +1,6 @@
 """Rules that deny always, and rules that never do: what is answered, charged and counted."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,12 +9,15 @@ from google.protobuf.json_format import MessageToDict
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.response import ResponseEncoder
+from ratelimit_service.errors import RpcError, StoreError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.plan import denial
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import NEVER, Decision, Descriptor, Request
 from ratelimit_service.rules.response import ResponseOptions
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.stores.store import Done
 from ratelimit_service.system.clock import SECOND
 from tests.books import book
 from tests.clocks import Clock
@@ -244,6 +248,46 @@ def test_together_a_refund_to_a_deny_rule_spares_nothing() -> None:
     tested.ask("ip", cost=3)
 
     assert summary(tested.ask("user", "ip", cost=-2)) == [(False, 0), (False, 4)]
+
+
+class BrokenStore(MemoryStore):
+    """A store that is away."""
+
+    charge = None  # type: ignore[assignment]  # it takes its time
+
+    def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
+        done(StoreError("the store is away"))
+
+
+def broken(**options: Any) -> Shop:
+    tested = Shop(**options)
+    rules = tested.limiter.book
+    tested.limiter = Limiter(BrokenStore(10, Clock()), **options)
+    tested.limiter.book = rules
+    return tested
+
+
+def test_a_deny_rule_refuses_although_the_store_fails() -> None:
+    tested = broken()
+
+    verdict = tested.ask("ip", "user=mallory")
+
+    assert (verdict.allowed, summary(verdict)) == (False, [(False, 0), (True, 0)])
+    assert tested.counts("user_mallory") == {"total_hits": 1, "over_limit": 1}
+    assert tested.counts("ip") == {"error_failed": 1}
+    assert tested.limiter.domains.of("shop").by_policy == 1
+    assert tested.limiter.totals.store_errors == 0
+
+
+@pytest.mark.parametrize("other", ["watched", "no_quota"])
+def test_a_deny_rule_that_refuses_nothing_by_itself_does_not_hide_that_the_store_fails(other: str) -> None:
+    with pytest.raises(RpcError, match="the store is away"):
+        broken().ask("ip", other)
+
+
+def test_in_global_shadow_mode_a_deny_rule_does_not_hide_that_the_store_fails() -> None:
+    with pytest.raises(RpcError, match="the store is away"):
+        broken(shadow_mode=True).ask("ip", "user=mallory")
 
 
 def answer(rules: str, *entries: str, encoder: ResponseEncoder) -> RateLimitResponse:

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from itertools import chain
 from time import perf_counter_ns
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
 from ratelimit_service.limiter.plan import Plan, Planner
 from ratelimit_service.limiter.verdict import Verdict, tightest_of
-from ratelimit_service.model import ByPolicy, Cancel, Request
+from ratelimit_service.model import ByPolicy, Cancel, Decision, Request
 from ratelimit_service.rules.bans import Bans, BanSummary
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries
@@ -135,6 +135,8 @@ class Limiter:
                 self.totals.service_errors += 1
                 asked.domain.failed += 1
                 on_verdict(RpcError(Status.INVALID_ARGUMENT, str(error)))
+            elif asked.denied and not self._shadow_mode and any(map(_refuses_without_counter, asked.hits)):
+                on_verdict(self._judge_without_store(asked, error))
             else:
                 self._count_failed(asked)
                 on_verdict(RpcError(Status.UNAVAILABLE, str(error)))
@@ -175,6 +177,15 @@ class Limiter:
         plan.domain.add(_outcome(plan, refused=refused, by_policy=by_policy), 1)
         return verdict
 
+    def _judge_without_store(self, plan: Plan, error: StoreError) -> Verdict:
+        """The verdict on a request that is refused whatever the store would have decided."""
+        # With an error in its place, a gateway that then lets requests pass would let in whom a rule denies always.
+        for hit in plan.charged:
+            if not hasattr(hit, "decision"):
+                hit.decision = _UNDECIDED
+                hit.by_policy = ByPolicy("error", str(error))
+        return self._judge(plan)
+
     def _count_failed(self, plan: Plan) -> None:
         """Count a request that ends with the error of its store."""
         self.totals.store_errors += 1
@@ -184,9 +195,18 @@ class Limiter:
                 hit.tally.count_by_policy(hit.cost, "error", "failed")
 
 
+_UNDECIDED: Final = Decision(True, 0, 0, 0, 0)
+"""In place of a decision that the store could not take: it is not what refuses the request."""
+
+
+def _refuses_without_counter(hit: Hit | None) -> bool:
+    return hit is not None and not hit.key and hit.over and not hit.quota
+
+
 def _count_by_policy(hit: Hit, answered: ByPolicy) -> None:
     if not hit.spared:
-        hit.tally.count_by_policy(hit.cost, answered.policy, "allowed" if hit.decision.allowed else "refused")
+        outcome = "failed" if answered.policy == "error" else "allowed" if hit.decision.allowed else "refused"
+        hit.tally.count_by_policy(hit.cost, answered.policy, outcome)
 
 
 def _outcome(plan: Plan, *, refused: bool, by_policy: bool) -> str:

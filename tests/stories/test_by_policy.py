@@ -17,6 +17,8 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 3, on_store_failure: closed}
   - key: free
     rate_limit: {unlimited: true}
+  - key: banned
+    rate_limit: {deny: true}
 """
 
 
@@ -52,3 +54,19 @@ def test_json_and_metrics_say_by_which_policy_a_request_is_answered(tmp_path: Pa
     )
     assert 'ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"} 0\n' in metrics
     assert 'ratelimit_requests_total{domain="shop",outcome="allowed"} 1\n' in metrics
+
+
+def test_what_a_rule_denies_always_is_refused_without_redis_too(tmp_path: Path) -> None:
+    """Beside a limit whose request would end with an error."""
+    environ = {"REDIS_URL": f"127.0.0.1:{free_port()}", "ON_STORE_FAILURE": "error"}
+    with start_service(tmp_path / "service", RULES, environ) as service:
+        service.wait_until(lambda: "store lost" in service.log, "Redis is not there")
+
+        failed, refused, alone = (
+            ask(service.http_port, "/json", method="POST", body=body(*keys))
+            for keys in (["user"], ["user", "banned"], ["banned"])
+        )
+
+    assert (failed.status, refused.status, alone.status) == (503, 429, 429)
+    assert refused.headers["x-ratelimit-by-policy"].startswith("error (")
+    assert json.loads(refused.body)["overallCode"] == "OVER_LIMIT"
