@@ -41,6 +41,7 @@ KINDS: Final = (
     "regex",
     "replaces",
     "same-name",
+    "short-block",
     "unreached",
     "weaker",
 )

@@ -36,6 +36,7 @@ def review(book: RuleBook) -> Iterator[LintWarning]:
     for rule in book.rules:
         yield from _log(rule)
         yield from _bucket(rule)
+        yield from _block(rule)
     for root in book.domains.values():
         yield from _weaker(root, ())
         for node in all_nodes(root):
@@ -133,6 +134,20 @@ def _bucket(rule: Rule) -> Iterator[LintWarning]:
         yield warning_at(rule.place, "bucket", message)
 
 
+def _block(rule: Rule) -> Iterator[LintWarning]:
+    limit = rule.limit
+    if limit is None or rule.algorithm.name != "fixed_window":
+        return
+    longest = max(limit.block_for, limit.block_up_to)
+    if 0 < longest < limit.window:
+        message = (
+            f"a block of {duration_in_words(longest)} is shorter than the window of {duration_in_words(limit.window)}: "
+            "a counter that denies does so until its window ends, which is mostly later; write a longer block_for, or "
+            "a shorter unit"
+        )
+        yield warning_at(rule.place, "short-block", message)
+
+
 def _weaker(node: Node, above: tuple[Rule, ...]) -> Iterator[LintWarning]:
     """Warnings about limits below the node; `above` has the limits of the nodes on the way to it."""
     for child in node.children.values():
@@ -152,6 +167,8 @@ def _weaker(node: Node, above: tuple[Rule, ...]) -> Iterator[LintWarning]:
 def _is_weaker(rule: Rule, upper: Rule) -> bool:
     limit, other = rule.limit, upper.limit
     if limit is None or other is None or not other.requests or rule.algorithm is not upper.algorithm:
+        return False
+    if limit.block_for:  # its block denies when the other one has room again
         return False
     if any(each.shadow or each.quota for each in (rule, upper)) or limit.first_request or other.first_request:
         return False

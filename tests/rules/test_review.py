@@ -38,6 +38,12 @@ PAIRS = {
         "bucket",
         "2:24: warning: a bucket of 9 fills in 900 µs, and what is added to a full one is lost: far fewer than 10,0",
     ),
+    "a block that ends before its window": (
+        limit(f"{DAY}: 9, block_for: 1 hour, block_up_to: 23 hours"),
+        limit(f"{DAY}: 9, block_for: 1 hour, block_up_to: 24 hours"),
+        "short-block",
+        "2:24: warning: a block of 23 h is shorter than the window of 1 d: a counter that denies does so until its",
+    ),
     "a bucket that is never full again": (
         limit(f"{DAY}: 1, {BUCKET}, burst: 366"),
         limit(f"{DAY}: 1, {BUCKET}, burst: 365"),
@@ -119,6 +125,12 @@ PAIRS = {
     "a child that may exceed": (
         nested(f"{DAY}: 10, exceed: 1", f"{DAY}: 11, exceed: 1"),
         nested(f"{DAY}: 10, exceed: 2", f"{DAY}: 11"),
+        "weaker",
+        "11 requests per day here",
+    ),
+    "a child that blocks for longer": (
+        nested(f"{DAY}: 10", f"{DAY}: 11"),
+        nested(f"{DAY}: 10", f"{DAY}: 11, block_for: 2 days"),
         "weaker",
         "11 requests per day here",
     ),
