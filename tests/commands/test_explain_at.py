@@ -27,6 +27,8 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 50, replaces: [{name: base}]}
   - key: free
     rate_limit: {unlimited: true}
+  - key: login
+    rate_limit: {unit: year, requests_per_unit: 2, block_for: 2 years}
 """
 
 ELSEWHERE = "--at takes the debug port, 6070 unless DEBUG_PORT says otherwise"
@@ -47,8 +49,8 @@ def now(result: Result) -> list[str]:
     return [re.sub(r" in .*", " in …", line) for line in result.stdout.splitlines() if line.startswith("  now")]
 
 
-def charge(service: Service, user: str, hits: int) -> None:
-    descriptor = {"entries": [{"key": "user", "value": user}]}
+def charge(service: Service, user: str, hits: int, key: str = "user") -> None:
+    descriptor = {"entries": [{"key": key, "value": user}]}
     body = json.dumps({"domain": "shop", "descriptors": [descriptor], "hitsAddend": hits})
     assert ask(service.http_port, "/json", method="POST", body=body).status in {200, 429}
 
@@ -68,6 +70,16 @@ def test_counters_in_the_memory_of_the_service_are_shown(service: Service) -> No
     ]
     assert now(again) == now(first)
     assert f"The rule at {service.rules}/rules.yaml:5:5 applies: 10 requests per year." in first.stdout
+
+
+def test_a_block_in_the_memory_of_the_service_is_shown(service: Service) -> None:
+    charge(service, "blocked", 3, key="login")
+
+    found = explain(service.debug_port, "shop", "login=blocked", "+", "login=free")
+    as_json = json.loads(explain(service.debug_port, "shop", "login=blocked", "--json").stdout)
+
+    assert now(found) == ["  now      blocked for 730 d", "  now      2 of 2 left"]
+    assert 63_000_000 < as_json["descriptors"][0]["rules"][0]["state"]["blocked_for"] <= 63_072_000
 
 
 def test_a_look_is_in_no_count(service: Service) -> None:

@@ -25,6 +25,7 @@ descriptors:
   - {key: tenant, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: vip, rate_limit: {unlimited: true}}
   - {key: denied, rate_limit: {deny: true}}
+  - {key: login, rate_limit: {unit: year, requests_per_unit: 2, block_for: 2 years}}
   - {key: guest, rate_limit: {unit: year, requests_per_unit: 1, name: guests}}
   - {key: member, rate_limit: {unit: year, requests_per_unit: 3, replaces: [{name: guests}]}}
   - key: small
@@ -74,6 +75,7 @@ def envoy(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         route("/page", by(("user", "x-user"), ("page", "x-page"))),
         route("/both", by(("user", "x-user")), by(("user", "x-user"), ("page", "x-page"))),
         route("/closed", by(("closed", "=always"))),
+        route("/login", by(("login", "x-user"))),
         route("/denied", by(("denied", "=always")), by(("user", "x-user"))),
         route("/trial", by(("trial", "x-user"))),
         route("/file", by(("file", "x-file"))),

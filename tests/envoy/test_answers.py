@@ -44,6 +44,17 @@ def test_what_is_denied_always_has_a_limit_of_0_and_no_time_to_come_back(envoy: 
     assert (refused.headers["x-ratelimit-limit"], refused.headers["x-ratelimit-remaining"]) == ("0, 3;w=31536000", "0")
 
 
+def test_a_blocked_client_is_told_when_its_block_ends(envoy: Envoy) -> None:
+    """Two years, though its window ends with this one; and nobody else is blocked."""
+    replies = [envoy.get("/login", x_user="blocked") for _ in range(4)]
+
+    assert [reply.status for reply in replies] == [200, 200, 429, 429]
+    assert all(0 <= 63_072_000 - int(reply.headers["x-ratelimit-reset"]) < 60 for reply in replies[2:])
+    assert all(0 <= 63_072_000 - int(reply.headers["ratelimit-reset"]) < 60 for reply in replies[2:])
+    assert [reply.headers["x-ratelimit-remaining"] for reply in replies] == ["1", "0", "0", "0"]
+    assert envoy.statuses(1, "/login", x_user="other") == [200]
+
+
 def test_the_service_s_headers_are_on_the_response(envoy: Envoy) -> None:
     """Passed or refused; the reset is at the end of the year."""
     replies = [envoy.get("/user", x_user="header") for _ in range(4)]
