@@ -16,7 +16,7 @@ import uvloop
 from ratelimit_service.commands.request import Entry, EntryType, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, read_book, read_settings, rules_option
 from ratelimit_service.errors import SettingsError, StoreError
-from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.book import ANY_DOMAIN, RuleBook
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries, Place, Rule, limit_in_words, plural, rule_in_words
 from ratelimit_service.settings import Settings
@@ -225,19 +225,18 @@ def _named(book: RuleBook, domain: str, name: str) -> list[Rule]:
 
 
 def _find(known: Mapping[str, list[Rule]], domain: str, name: str) -> list[Rule]:
-    return known.get(name) or known.get(f"{domain}.{name}") or []
+    return known.get(name) or known.get(f"{domain}.{name}") or known.get(f"{ANY_DOMAIN}.{name}") or []
 
 
 def _rules_by_name(book: RuleBook, domain: str) -> dict[str, list[Rule]]:
     """The domain's rules by each name that --rule takes."""
     known: dict[str, list[Rule]] = {}
-    for rule in book.rules:
-        if rule.domain == domain:
-            path = ".".join(rule.path)
-            levels = ".".join(rule.path[: len(rule.path) - len(rule.path_suffix)])
-            places = _places(rule.place) if rule.place else ()
-            for each in {path, levels, rule.name, *places}:
-                known.setdefault(each, []).append(rule)
+    for rule in book.rules_in(domain):
+        path = ".".join(rule.path)
+        levels = ".".join(rule.path[: len(rule.path) - len(rule.path_suffix)])
+        places = _places(rule.place) if rule.place else ()
+        for each in {path, levels, rule.name, *places}:
+            known.setdefault(each, []).append(rule)
     known.pop("", None)
     return known
 
@@ -252,7 +251,7 @@ def _places(place: Place) -> Iterator[str]:
 def _check_domain(selection: Selection, count: int) -> None:
     """Exit if the domain has neither rules nor counters: most likely it is misspelt."""
     domains = selection.book.domains
-    if count or selection.domain in domains:
+    if count or selection.book.name_of(selection.domain):
         return
     near = get_close_matches(selection.domain, domains, 1)
     hint = f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(domains)}" if domains else ""

@@ -146,15 +146,16 @@ class Planner:
     def plan(self, request: Request, book: RuleBook, edition: object) -> Plan:
         """The plan for a request by this edition of the book."""
         domain = request.domain
-        tally = self._domains.of(domain)
+        name = book.name_of(domain)
+        tally = self._domains.of(name or domain)
         increments: list[TallyIncrement] = []
         banned = self._banned(request, book, increments) if self._bans else {}
-        if domain not in book.domains:
+        if name is None:
             nothing = [banned.get(index) for index in range(len(request.descriptors))]
             increments.append((self._unknown_domains.of((domain,)), "total_hits", 1))
             unmatched = _unmatched(request, nothing, book) if request.explain else None
             return Plan(nothing, tally, increments, edition, unmatched, response=book.response if banned else None)
-        if address_keys := book.domains[domain].address_keys:
+        if address_keys := book.domains[name].address_keys:
             increments += [
                 (tally, "no_address", 1)
                 for descriptor in request.descriptors
@@ -196,14 +197,15 @@ class Planner:
         unmatched = _unmatched(request, hits, book) if request.explain else None
         # As upstream: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
         idle_quota = self._quota_mode and None in hits
-        return Plan(hits, tally, increments, edition, unmatched, idle_quota, response=book.domains[domain].response)
+        return Plan(hits, tally, increments, edition, unmatched, idle_quota, response=book.domains[name].response)
 
     def _count_unmatched(self, book: RuleBook, domain: str, entries: Entries) -> Sequence[TallyIncrement]:
         """Counts a descriptor that matches no rule, unless the rules exempt it."""
         if book.exempts(domain, entries):
             return ()
-        shape = (domain, *(key for key, _ in entries))
-        return (self._domains.of(domain), "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1)
+        name = book.name_of(domain) or domain
+        shape = (name, *(key for key, _ in entries))
+        return (self._domains.of(name), "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1)
 
     def _banned(self, request: Request, book: RuleBook, increments: list[TallyIncrement]) -> dict[int, Hit]:
         """The hits on the descriptors that are banned, by their index; `increments` counts them."""

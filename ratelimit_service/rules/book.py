@@ -6,7 +6,9 @@ which the last entry reaches. A level with options that upstream does not have i
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
+from typing import Final
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Limit
@@ -15,9 +17,18 @@ from ratelimit_service.rules.lookup import Lookup, looked_up
 from ratelimit_service.rules.matching import Fit, Matchers, Wildcards
 from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.response import ResponseOptions
-from ratelimit_service.rules.rule import ALONE, REQUEST, Entries, Place, Rule
+from ratelimit_service.rules.rule import ALONE, MAX_KEY_LENGTH, REQUEST, Entries, Place, Rule, counted_in
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.telemetry.tally import Tally
+
+DEFAULT: Final = "default"
+"""The name in metrics of the default of a domain."""
+
+ANY_DOMAIN: Final = "*"
+"""The name of the domain whose rules are for all domains that have none."""
+
+_MAX_COUNTED_IN: Final = 10_000
+"""Rules of `*` that are kept for domains that clients choose: 15 MB at most."""
 
 
 class Node:
@@ -120,6 +131,8 @@ class RuleBook:
         self._all_secrets = Secrets(found[0].hash_value, keys) if found else NO_SECRETS
         first = [found for root in domains.values() for found in _first_rules(root)]
         self.rules = tuple(rule for found in first for rule in (found, *found.beside))
+        # Each plan keeps its rules: those for one domain share them.
+        self._counted_in = lru_cache(_MAX_COUNTED_IN)(counted_in)
 
     def match(self, domain: str, entries: Entries) -> Rule | None:
         """The rule that applies to these entries, or None when nothing limits them.
@@ -128,7 +141,7 @@ class RuleBook:
         """
         root = self.domains.get(domain)
         if root is None:
-            return None
+            return self._match_in_any(domain, entries)
         if root.lookups:
             entries = looked_up(root.lookups, entries)
         if root.secrets.keys:
@@ -155,21 +168,52 @@ class RuleBook:
             node = child
         return node.rule or rule_at(root, node)
 
+    def _match_in_any(self, domain: str, entries: Entries) -> Rule | None:
+        rule = self.match(ANY_DOMAIN, entries) if ANY_DOMAIN in self.domains else None
+        return None if rule is None else self.counted_in(rule, domain)
+
+    def counted_in(self, rule: Rule, domain: str) -> Rule:
+        """The rule as it is for requests for `domain`: itself, or of domain `*` one that counts by `domain`.
+
+        The same object for the same rule and domain, as long as it is kept.
+        """
+        if rule.domain == domain:
+            return rule
+        return self._counted_in(rule, domain) if len(domain) <= MAX_KEY_LENGTH else counted_in(rule, domain)
+
+    def name_of(self, domain: str) -> str | None:
+        """The name of the domain whose rules apply to requests for `domain`: itself, `*`, or none."""
+        if domain in self.domains:
+            return domain
+        return ANY_DOMAIN if ANY_DOMAIN in self.domains else None
+
+    def root(self, domain: str) -> Domain | None:
+        """The domain whose rules apply to requests for `domain`."""
+        return self.domains.get(domain) or self.domains.get(ANY_DOMAIN)
+
+    def rules_in(self, domain: str) -> Sequence[Rule]:
+        """All rules of requests for `domain`, as `match` returns them."""
+        root = self.root(domain)
+        first = [] if root is None else [self.counted_in(rule, domain) for rule in _first_rules(root)]
+        return [rule for found in first for rule in (found, *found.beside)]
+
     def matched_entries(self, domain: str, entries: Entries) -> Entries:
         """The entries as the domain's lookups make them; the same object if it has none."""
-        root = self.domains.get(domain)
+        root = self.root(domain)
         return looked_up(root.lookups, entries) if root is not None and root.lookups else entries
 
     def walk(self, domain: str, entries: Entries) -> Sequence[Node]:
         """The domain's node and the nodes that the entries match, up to the first entry that matches none."""
-        return _walk(self.domains[domain], self.matched_entries(domain, entries))
+        root = self.root(domain)
+        assert root is not None, "the domain has rules"
+        return _walk(root, self.matched_entries(domain, entries))
 
     def shown(self, domain: str, entries: Entries) -> Entries:
         """The entries as pages, logs and responses may show them: with digests in place of secret values.
 
         In a domain without rules, values of keys that are secret in any other domain are secret too.
         """
-        root = self.domains.get(domain)
+        root = self.root(domain)
         return (self._all_secrets if root is None else root.secrets).hide(entries)
 
     def shown_anywhere(self, entries: Entries) -> Entries:
@@ -189,7 +233,7 @@ class RuleBook:
         if algorithm and window are the same.
         """
         overridden = self.match(domain, entries)
-        found = self.domains.get(domain)
+        found = self.root(domain)
         if overridden is not None:
             together, path_suffix = overridden.together, overridden.path_suffix
         else:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.bans import Bans, find_ban
-from ratelimit_service.rules.book import Domain, Node, RuleBook
+from ratelimit_service.rules.book import ANY_DOMAIN, Domain, Node, RuleBook
 from ratelimit_service.rules.candidates import MAX_LISTED, Step, candidates_step
 from ratelimit_service.rules.report import nearest, quoted, shortened
 from ratelimit_service.rules.response import response_in_words
@@ -77,10 +77,13 @@ class RequestExplanation(NamedTuple):
 def explain(book: RuleBook, request: Request) -> RequestExplanation:
     """Match the request as the limiter does, and record each step with its reason."""
     domain = request.domain
-    root = book.domains.get(domain)
+    root = book.root(domain)
     if root is None:
         return RequestExplanation(domain, _unknown(domain, list(book.domains)), ())
     found = [_explain(book, root, domain, descriptor) for descriptor in request.descriptors]
+    if domain not in book.domains:
+        of_any = f"Domain {quoted(domain)} has no rules of its own: those of domain {quoted(ANY_DOMAIN)} apply."
+        found = [each._replace(hints=(of_any, *each.hints)) for each in found]
     replacing = [matched.rule for explanation in found for matched in explanation.matched if matched.rule.replaces]
     return RequestExplanation(
         domain,
@@ -361,7 +364,8 @@ _MAX_TRIED_IN_A_CALL: Final = 50
 
 def why_unlimited(book: RuleBook, domain: str, entries: Entries) -> str:
     """Why no rule applies to the entries: where the walk through the book ended."""
-    if domain not in book.domains:
+    root = book.root(domain)
+    if root is None:
         return f"domain {quoted(domain)} has no rules"
     rule = book.match(domain, entries)
     if rule is not None:
@@ -376,7 +380,7 @@ def why_unlimited(book: RuleBook, domain: str, entries: Entries) -> str:
         why = f"entry {count + 1} of {len(entries)}, {entry}, fits nothing below {here}"
     else:
         why = f"{here} has no limit"
-    other = in_another_order(book.domains[domain], entries, _MAX_TRIED_IN_A_CALL)
+    other = in_another_order(root, entries, _MAX_TRIED_IN_A_CALL)
     if other is not None:
         order, rule = other
         return f"{why}; in the order {quoted_entries(order)} the rule at {rule.place} applies"

@@ -384,7 +384,7 @@ OPTIONS = (
         (MapType.FILE,),
         NAME,
         "The namespace of the file's rules, which Envoy's ratelimit filter sends. Required; a file has one, and no two "
-        "files the same unless MERGE_DOMAIN_CONFIG is set.",
+        'files the same unless MERGE_DOMAIN_CONFIG is set. "*" has the rules for all domains without a file.',
         missing="the file has no domain; it must begin with one, such as domain: shop",
     ),
     Option(

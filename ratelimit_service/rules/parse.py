@@ -8,12 +8,12 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
-from ratelimit_service.rules.book import Domain, Node, RuleBook
+from ratelimit_service.rules.book import DEFAULT, Domain, Node, RuleBook
 from ratelimit_service.rules.calendar import read_calendar
 from ratelimit_service.rules.data_files import DataFiles, ReadData
 from ratelimit_service.rules.data_reads import read_data_file
@@ -136,9 +136,6 @@ _TOGETHER = {
 }
 """The bundle by the value of `charge`, and by whether the limit is in a list."""
 
-
-DEFAULT: Final = "default"
-"""The name in metrics of the default of a domain."""
 
 _PLAIN = ("value", "values", "values_from")
 """The options that have values, which must be digests where values are secret."""

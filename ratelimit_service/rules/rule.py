@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -81,6 +81,8 @@ class Rule:
     """The tallies by value, for a rule whose metrics have values of requests in their names."""
     override: bool = False
     """The limit came with the request."""
+    counter_domain: str = ""
+    """The domain in the keys of its counters; of a rule of domain `*` that of the request."""
     default: bool = False
     """The limit of its domain for what no descriptor fits. Its one level, `default`, stands for all entries."""
     secrets: Secrets = NO_SECRETS
@@ -106,7 +108,9 @@ class Rule:
         changes_values = any(level.counted_as is not None for level in self.levels)
         set_once(self, "changes_values", changes_values)
         set_once(self, "names_levels", changes_values or any(level.shared is not None for level in self.levels))
-        set_once(self, "key_prefix", _escaped(self.domain))
+        if not self.counter_domain:
+            set_once(self, "counter_domain", self.domain)
+        set_once(self, "key_prefix", _prefix_of(self.counter_domain))
         set_once(self, "key_suffix", "" if limit is None else _key_suffix_of(self.algorithm.name, limit))
 
     @property
@@ -116,6 +120,12 @@ class Rule:
 
     def __repr__(self) -> str:
         return f"<Rule {'.'.join(self.path)} at {self.place}>"
+
+
+def counted_in(rule: Rule, domain: str) -> Rule:
+    """A rule of domain `*` as it is for requests for this domain: with counters of their own, and the same tally."""
+    beside = tuple(counted_in(each, domain) for each in rule.beside)
+    return replace(rule, counter_domain=domain, beside=beside)
 
 
 def counted_entries(rule: Rule, entries: Entries) -> Entries:
@@ -189,7 +199,7 @@ def counter_key(rule: Rule, entries: Entries) -> str:
     key = rule.key_prefix
     if not rule.names_levels:
         for name, value in entries:
-            if len(value) > _MAX_KEY_LENGTH or len(name) > _MAX_KEY_LENGTH:
+            if len(value) > MAX_KEY_LENGTH or len(name) > MAX_KEY_LENGTH:
                 return _digest(_plain_parts(rule, entries), rule)
             # Most need no escape. This test takes 0.03 µs, the escape 0.15 µs.
             safe_name = name if name.isidentifier() else _escaped(name)
@@ -198,14 +208,14 @@ def counter_key(rule: Rule, entries: Entries) -> str:
         return f"{key}|~{rule.levels[0].name}{rule.key_suffix}"
     else:
         for level, (name, value) in zip(rule.levels, entries, strict=True):
-            if len(value) > _MAX_KEY_LENGTH or len(name) > _MAX_KEY_LENGTH:
+            if len(value) > MAX_KEY_LENGTH or len(name) > MAX_KEY_LENGTH:
                 return _digest(_plain_parts(rule, entries), rule)
             key += f"|{_escaped(name)}"
             if level.shared is not None or level.counted_as is not None:
                 key += f"~{_escaped(level.name)}"
             if level.shared is None:
                 key += f"={_escaped(value)}"
-    return _digest(key, rule) if len(key) > _MAX_KEY_LENGTH else key + rule.key_suffix
+    return _digest(key, rule) if len(key) > MAX_KEY_LENGTH else key + rule.key_suffix
 
 
 def _digest(key: str, rule: Rule) -> str:
@@ -214,7 +224,7 @@ def _digest(key: str, rule: Rule) -> str:
 
 def _plain_parts(rule: Rule, entries: Entries) -> str:
     """The text that a digest is made of: as unambiguous as the escaped key, in a tenth of the time."""
-    parts = [rule.domain]
+    parts = [rule.counter_domain]
     for index, (name, value) in enumerate(entries):
         level = rule.levels[index] if rule.names_levels else None
         if level is None or (level.shared is None and level.counted_as is None):
@@ -222,6 +232,11 @@ def _plain_parts(rule: Rule, entries: Entries) -> str:
         else:
             parts += (name, "~", level.name) if level.shared is not None else (name, "~=", level.name, value)
     return "".join([f"{len(part)}:{part}" for part in parts])
+
+
+def _prefix_of(domain: str) -> str:
+    # No escape has two percent signs in a row.
+    return _escaped(domain) if len(domain) <= MAX_KEY_LENGTH else f"%%{sha256(domain.encode()).hexdigest()}"
 
 
 def _escaped(text: str) -> str:
@@ -257,7 +272,8 @@ def _float32(number: float) -> float:
     return rounded
 
 
-_MAX_KEY_LENGTH = 500
+MAX_KEY_LENGTH = 500
+"""In characters; what is longer is replaced by its digest."""
 
 
 def limit_in_words(limit: Limit | None) -> str:

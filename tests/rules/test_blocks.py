@@ -117,6 +117,9 @@ CASES = {
       rule: shop.default
       steps: [{hits: 100}, {answer: refused}, {request: user=ada path=/cart, remaining: 99}]
     """,
+    "Domains without a file": """
+    - {request: path=/cart, limit: 1000 per minute}
+    """,
     "Several limits": """
     - request: user=ada
       limit: 10 per second, 1000 per day

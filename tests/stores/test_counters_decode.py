@@ -117,6 +117,53 @@ def test_a_name_tells_the_entries_and_the_rule(entries: Entries, words: str, clu
         assert counter == Counter(key, "shop", words, hit.rule, hit.rule.algorithm.name, hit.rule.limit)  # type: ignore[arg-type]  # it has one
 
 
+REST = """
+    domain: "{}"
+    default: {{rate_limits: [{{unit: minute, requests_per_unit: 5}}, {{unit: day, requests_per_unit: 9}}], {}}}
+    descriptors:
+      - key: user
+        rate_limit: {{unit: minute, requests_per_unit: 10}}
+    """
+
+
+@pytest.mark.parametrize(
+    ("options", "entries", "words"),
+    [
+        ("", (("path", "/x"),), "path=/x"),
+        ("", (("user", "ada"), ("path", "/x")), "user=ada path=/x"),
+        ("", (), "(no entries)"),
+        ("share_threshold: true", (("path", "/x"),), "(what no descriptor fits)"),
+        ("share_threshold: true", (("user", "ada"),), "user=ada"),
+    ],
+)
+@pytest.mark.parametrize("domain", ["shop", "*"])
+@pytest.mark.parametrize("cluster", [False, True])
+def test_a_name_tells_counters_of_a_default_and_of_any_domain(
+    options: str, entries: Entries, words: str, domain: str, cluster: bool
+) -> None:
+    rest = book(REST.format(domain, options))
+    for hit in hits(rest, "shop", entries):
+        key = (cluster_key if cluster else plain_key)("")(hit).encode()
+
+        counter = parser(rest, "shop", cluster=cluster).parse(key, NOW)
+
+        assert counter == Counter(key, "shop", words, hit.rule, "fixed_window", hit.rule.limit)  # type: ignore[arg-type]  # it has one
+        assert hit.rule in rest.rules_in("shop")
+
+
+def test_upstreams_name_tells_the_rule_of_any_domain() -> None:
+    rest = book(REST.format("*", ""))
+    [hit] = hits(rest, "shop", (("user", "ada"),))
+    key = UpstreamScript("", 0, Clock(NOW)).key(hit)
+
+    counter = upstream_parse(rest, "shop")(key)
+
+    assert key == f"shop_user_ada_{NOW // 1_000_000}"
+    assert counter is not None
+    assert (counter.rule, counter.descriptor) == (hit.rule, "user_ada")
+    assert upstream_parse(book(REST.format("api", "")), "shop")(key) is None
+
+
 @given(st.text(), st.text(), st.text(), st.booleans())
 def test_any_domain_and_any_value_are_told_apart_from_all_others(
     domain: str, value: str, other: str, cluster: bool

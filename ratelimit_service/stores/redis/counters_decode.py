@@ -107,7 +107,7 @@ class OwnKeyParser:
 
     def _rules(self, entries: "Sequence[_Entry]", name: str) -> list[Rule]:
         """The rules that give these entries this counter's key: several only where values are secret."""
-        root = self._book.domains.get(self._domain)
+        root = self._book.root(self._domain)
         if root is None:
             return []
         nodes: list[Node] = [root]
@@ -116,19 +116,25 @@ class OwnKeyParser:
         counted = tuple((entry.key, entry.value) for entry in entries)
         return [
             rule
-            for first in ([rule_at(root, node) for node in nodes] or [root.default])
-            for rule in (() if first is None else (first, *first.beside))
+            for found in ([rule_at(root, node) for node in nodes] or [root.default])
+            for rule in self._with_beside(found)
             if rule.limit is not None and counter_key(rule, counted) == name and self._is_charged(rule)
         ]
 
     def _default(self, ending: str) -> Rule | None:
         """The default of the domain, if its one counter's key ends like this."""
-        root = self._book.domains.get(self._domain)
-        first = root.default if root is not None else None
-        for rule in () if first is None else (first, *first.beside):
+        root = self._book.root(self._domain)
+        for rule in self._with_beside(None if root is None else root.default):
             if rule.names_levels and rule.key_suffix == f"|{ending}" and self._is_charged(rule):
                 return rule
         return None
+
+    def _with_beside(self, found: Rule | None) -> Sequence[Rule]:
+        """All limits of a descriptor, by its first one."""
+        if found is None:
+            return ()
+        first = self._book.counted_in(found, self._domain)
+        return (first, *first.beside)
 
     def _children(self, root: Domain, node: Node, entry: "_Entry") -> Iterator[Node]:
         """The nodes that the entry may match; several only if a digest stands in place of its value."""
@@ -229,9 +235,13 @@ class UpstreamKeyParser:
         """A pattern for SCAN that all of the keys match."""
         self._shapes: dict[int, dict[str, list[_Shape]]] = {}
         """By length and text of the literal start, as `Wildcards` keeps patterns."""
-        for name, root in book.domains.items():
+        roots = dict(book.domains)
+        if (any_domain := book.root(domain)) is not None:
+            roots.setdefault(domain, any_domain)
+        for name, root in roots.items():
             if name == domain or name.startswith(f"{domain}_") or domain.startswith(f"{name}_"):
-                for rule, levels in _walk(root, (), root.secrets.keys):
+                for found, levels in _walk(root, (), root.secrets.keys):
+                    rule = book.counted_in(found, name)
                     if is_charged(rule) and rule.limit is not None:
                         self._add(rule, rule.limit, levels)
 
@@ -246,14 +256,14 @@ class UpstreamKeyParser:
             return None
         start = int(second) * SECOND
         shape = max(self._matching(stem, start, now), key=lambda shape: shape.literal, default=None)
-        if shape is None or shape.rule.domain != self._domain:
+        if shape is None or shape.rule.counter_domain != self._domain:
             return None
         descriptor = stem[len(self._domain) + 1 :]
         end = start + shape.limit.window
         return Counter(key, self._domain, descriptor, shape.rule, "fixed_window", shape.limit, end)
 
     def _add(self, rule: Rule, limit: Limit, levels: "tuple[_Texts, ...]") -> None:
-        texts = [rule.domain]
+        texts = [rule.counter_domain]
         for level in levels:
             texts[-1] += f"_{level[0]}"
             texts += level[1:]

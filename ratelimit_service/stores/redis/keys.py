@@ -43,7 +43,7 @@ def cluster_key(prefix: str) -> Callable[[Hit], str]:
         together = rule.together
         if together == ALONE or tagged:
             return f"{start}{{}}{key}" if "{" in key and not tagged else start + key
-        shared = rule.domain if together == REQUEST else key.removesuffix(rule.key_suffix)
+        shared = rule.counter_domain if together == REQUEST else key.removesuffix(rule.key_suffix)
         return f"{start}{{{_without_braces(shared)}}}{key}"
 
     return name
