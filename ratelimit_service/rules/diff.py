@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from ratelimit_service.errors import ComparisonError
-from ratelimit_service.rules.book import Domain, Node, RuleBook
+from ratelimit_service.rules.book import DEFAULT, Domain, Node, RuleBook, rule_at
 from ratelimit_service.rules.options import OPTIONS
 from ratelimit_service.rules.response import SILENT, response_in_words
 from ratelimit_service.rules.rule import (
@@ -68,7 +68,7 @@ def diff(old: RuleBook, new: RuleBook) -> list[RuleChange]:
     return [
         change
         for domain in dict.fromkeys([*old.domains, *new.domains])
-        for change in _Domains(domain, old.domains.get(domain), new.domains.get(domain)).changes()
+        for change in _Domains(domain, old, new).changes()
     ]
 
 
@@ -84,14 +84,15 @@ def limits_in_words(rule: Rule | None) -> str:
 
 
 class _Domains:
-    """A domain of the old and of the new book; one of them may not have it."""
+    """What the old and the new book have for a domain: its own rules, those of domain `*`, or none."""
 
-    def __init__(self, name: str, old: Domain | None, new: Domain | None) -> None:
+    def __init__(self, name: str, old: RuleBook, new: RuleBook) -> None:
         self._name = name
-        self._old = old
-        self._new = new
+        self._books = old, new
+        self._old = old.root(name)
+        self._new = new.root(name)
         self._seen: set[tuple[int, int]] = set()
-        self._looked_up = lookup_witnesses(old, new)
+        self._looked_up = lookup_witnesses(self._old, self._new)
 
     def changes(self) -> Iterator[RuleChange]:
         """The changes of the domain."""
@@ -103,6 +104,9 @@ class _Domains:
             ]
             if differences:
                 yield RuleChange(self._name, (), (), None, None, differences)
+        default = self._compared((DEFAULT,), _UNKNOWN, None, None)
+        if default is not None:
+            yield default
         yield from self._below(_children_of(self._old, self._old), _children_of(self._new, self._new), (), ())
 
     def _below(
@@ -130,18 +134,35 @@ class _Domains:
             values = len(listed.get(pair, ()))
             path = (*names, f"{witness.name} ({values:,} values)" if values > 1 else witness.name)
             walked = (*entries, (witness.key, witness.value))
-            change = compared(self._name, path, walked, _rule(old_child), _rule(new_child))
-            if change is not None:
-                yield change
+            # Elsewhere both have what the change of the default says.
+            if _fits(old_child) or _fits(new_child):
+                change = self._compared(path, walked, old_child, new_child)
+                if change is not None:
+                    yield change
             yield from self._below(_children_of(self._old, old_child), _children_of(self._new, new_child), path, walked)
+
+    def _compared(
+        self, names: Sequence[str], entries: Entries, old: Node | None, new: Node | None
+    ) -> RuleChange | None:
+        """How the limits at these nodes differ; None is where no descriptor fits."""
+        rules = []
+        for book, root, node in zip(self._books, (self._old, self._new), (old, new), strict=True):
+            rule = None if root is None else root.default if node is None else rule_at(root, node)
+            rules.append(None if rule is None else book.counted_in(rule, self._name))
+        return compared(self._name, names, entries, *rules)
+
+
+def _fits(node: Node | None) -> bool:
+    """Whether the node has a rule, or is an exemption: if not, the default of the domain applies."""
+    return node is not None and (node.rule is not None or not node.children)
+
+
+_UNKNOWN: Final = (("other", "\u2026"),)
+"""Entries that most likely no descriptor fits."""
 
 
 def _children_of(root: Domain | None, node: Node | None) -> ChildNodes | None:
     return None if root is None or node is None else ChildNodes(root, node)
-
-
-def _rule(node: Node | None) -> Rule | None:
-    return None if node is None else node.rule
 
 
 def compared(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.errors import ComparisonError, RulesError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.diff import RuleChange, compared, diff
+from ratelimit_service.rules.diff import RuleChange, compared, diff, limits_in_words
 from ratelimit_service.rules.document import Source
 from ratelimit_service.rules.parse import parse
 from ratelimit_service.rules.secret import HashValue
@@ -394,3 +394,66 @@ def test_every_value_that_leaves_or_enters_a_list_or_a_network_is_of_a_change(ol
         rules = old_book.match("d", entries), new_book.match("d", entries)
         if compared("d", (), entries, *rules) is not None:
             assert rules in found
+
+
+DEFAULT_5 = "domain: d\ndefault: {rate_limit: {unit: day, requests_per_unit: 5}}\n"
+TREE = """\
+descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}}, {key: b}, {key: c, descriptors: [{key: a}]}]
+"""
+
+
+def changed(old: str, new: str) -> list[tuple[str, tuple[str, ...], str, str]]:
+    """Of each change its domain, its names, and the limits."""
+    return [
+        (change.domain, tuple(change.names), limits_in_words(change.old), limits_in_words(change.new))
+        for change in diff(book(old), book(new))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (f"domain: d\n{TREE}", f"{DEFAULT_5}{TREE}", [("d", ("default",), "no limit", "5 requests per day")]),
+        (
+            f"{DEFAULT_5}{TREE}",
+            f"{DEFAULT_5}{TREE}".replace("5", "6"),
+            [("d", ("default",), "5 requests per day", "6 requests per day")],
+        ),
+        (
+            f"{DEFAULT_5}{TREE}",
+            f"{DEFAULT_5}{TREE}".replace("{key: b}, ", ""),
+            [("d", ("b",), "no limit", "5 requests per day")],
+        ),
+        (
+            f"{DEFAULT_5}{TREE}",
+            f"{DEFAULT_5}{TREE}".replace("key: a, rate", "key: e, rate"),
+            [
+                ("d", ("a",), "1 request per day", "5 requests per day"),
+                ("d", ("e",), "5 requests per day", "1 request per day"),
+            ],
+        ),
+        (
+            f"{DEFAULT_5}{TREE}",
+            f"{DEFAULT_5}{TREE}".replace("{key: c,", "{key: f,"),
+            [
+                ("d", ("c", "a"), "no limit", "5 requests per day"),
+                ("d", ("f", "a"), "5 requests per day", "no limit"),
+            ],
+        ),
+    ],
+)
+def test_what_no_descriptor_fits_is_compared_by_the_default(
+    old: str, new: str, expected: list[tuple[str, tuple[str, ...], str, str]]
+) -> None:
+    assert changed(old, new) == expected
+
+
+def test_a_domain_that_gets_a_file_had_the_rules_of_any_domain() -> None:
+    any_domain = 'domain: "*"\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}}, {key: b}]\n'
+    own = "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: LIMIT}}]\n"
+
+    [change] = diff(book(any_domain), book(any_domain, own.replace("LIMIT", "7")))
+
+    assert (change.domain, tuple(change.names), change.counters) == ("d", ("a",), "kept")
+    assert [limits_in_words(rule) for rule in (change.old, change.new)] == ["1 request per day", "7 requests per day"]
+    assert diff(book(any_domain), book(any_domain, own.replace("LIMIT", "1"))) == []
