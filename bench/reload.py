@@ -1,5 +1,8 @@
 """How long a reload of many rules holds up calls: `python bench/reload.py [--rules 10000] [--reloads 10]`.
 
+With `--lines 100000` the rules stay as they are, and a data file with so many lines changes, in which every call looks
+its key up.
+
 A client asks one call after the other while the rules change again and again, and beside it the same time long without
 a change; the difference is the reload's doing. Pinned to a core each where there are two, so that the client's own
 pauses are few.
@@ -26,6 +29,7 @@ from ratelimit_service.api.ratelimit import ShouldRateLimit
 from tests.processes import Service, start_service
 
 DOMAINS = 100
+LOOKUP = "lookup: {from: keys.csv, key: key1, as: key1, else: value1}\n"
 
 
 def rules(count: int, requests: int) -> dict[str, str]:
@@ -60,10 +64,18 @@ def line(name: str, took: list[float]) -> str:
     return f"{name:16} {len(took):8} " + " ".join(f"{value:8.2f}" for value in (*at, took[-1]))
 
 
-def write(service: Service, count: int, requests: int) -> None:
-    """Change every file."""
+def write(service: Service, count: int, requests: int, lines: int) -> None:
+    """Change every file, or the data file."""
+    if lines:
+        service.write_rules(data_file(lines, requests), "keys.csv")
+        return
     for name, text in rules(count, requests).items():
         service.write_rules(text, name)
+
+
+def data_file(lines: int, seed: int) -> str:
+    """So many keys, each with one of three tiers."""
+    return "".join(f"k-{seed}-{number:020},tier{number % 3}\n" for number in range(lines))
 
 
 def has_loaded(service: Service, times: int) -> bool:
@@ -76,6 +88,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rules", type=int, default=10_000)
     options.add_argument("--reloads", type=int, default=10)
+    options.add_argument("--lines", type=int, default=0)
     chosen = options.parse_args()
     entry = RateLimitDescriptor.Entry(key="key1", value="value1")
     body = RateLimitRequest(domain="d1", descriptors=[RateLimitDescriptor(entries=[entry])]).SerializeToString()
@@ -85,28 +98,31 @@ def main() -> None:
         first = Path(folder, "rules")
         first.mkdir()
         for name, text in rules(chosen.rules, 1).items():
-            (first / name).write_text(text)
+            looks_up = chosen.lines and name == "d1.yaml"
+            (first / name).write_text(f"{LOOKUP}{text}" if looks_up else text)
+        (first / "keys.csv").write_text(data_file(chosen.lines, 1))
         with start_service(Path(folder), first) as service:
             if (os.cpu_count() or 1) > 1:
                 os.sched_setaffinity(service.pid, {0})
                 os.sched_setaffinity(0, {1})
             with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel:
                 ask = channel.unary_unary(ShouldRateLimit.path, bytes, bytes)
-                write(service, chosen.rules, 2)
+                write(service, chosen.rules, 2, chosen.lines)
                 service.wait_until(partial(has_loaded, service, 2), "the rules are loaded")
 
                 changing: list[float] = []
                 spent = 0.0
                 for reload in range(chosen.reloads):
                     loaded = partial(has_loaded, service, service.log.count("rules loaded") + 1)
-                    write(service, chosen.rules, 10 + reload)
+                    write(service, chosen.rules, 10 + reload, chosen.lines)
                     started = time.perf_counter()
                     changing += calls(ask, body, loaded)
                     spent += time.perf_counter() - started
                 end = time.perf_counter() + spent
                 quiet = calls(ask, body, lambda: time.perf_counter() > end)
 
-    print(f"{chosen.rules} rules in {DOMAINS} domains, {chosen.reloads} reloads, {spent:.1f} s; ms per call")
+    what = f"{chosen.rules} rules in {DOMAINS} domains, a data file of {chosen.lines} lines"
+    print(f"{what}, {chosen.reloads} reloads, {spent:.1f} s; ms per call")
     print(f"{'':16} {'calls':>8} {'p50':>8} {'p99':>8} {'p99.9':>8} {'max':>8}")
     print(line("no reload", quiet))
     print(line("while reloading", sorted(changing)))
