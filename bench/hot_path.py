@@ -9,7 +9,7 @@ import argparse
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from random import Random
@@ -67,6 +67,30 @@ def requests(keys: int, descriptors: int = 1, entries: int = 1) -> list[bytes]:
         ).SerializeToString()
         for number in range(keys)
     ]
+
+
+def of_addresses(values: Iterable[str]) -> list[bytes]:
+    """A request for each of these addresses."""
+    return [
+        RateLimitRequest(
+            domain="bench",
+            descriptors=[RateLimitDescriptor(entries=[RateLimitDescriptor.Entry(key="ip", value=value)])],
+        ).SerializeToString()
+        for value in values
+    ]
+
+
+def lists() -> RuleBook:
+    """A list of 100,000 addresses, 10,000 networks, and a limit for each other /64."""
+    limit = "rate_limit: {unit: minute, requests_per_unit: 1000}"
+    addresses = ", ".join(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}" for number in range(100_000))
+    networks = ", ".join(f"2001:db8:{number:x}::/48" for number in range(10_000))
+    return book(
+        "domain: bench\ndescriptors:\n"
+        f"- {{key: ip, values: [{addresses}], {limit}}}\n"
+        f"- {{key: ip, cidr: [{networks}], {limit}}}\n"
+        f"- {{key: ip, group: {{ipv6: 64}}, {limit}}}\n"
+    )
 
 
 def nanoseconds(step: Callable[[Any], object], given: Iterable[Any], calls: int, rounds: int = ROUNDS) -> float:
@@ -131,10 +155,10 @@ def headers_nanoseconds(bodies: list[bytes], calls: int, requests: int) -> dict[
     return best
 
 
-def new_nanoseconds(rulebook: RuleBook, calls: int) -> float:
-    """Of a call whose bytes were not seen before."""
+def new_nanoseconds(rulebook: RuleBook, calls: int, bodies: Sequence[bytes] = ()) -> float:
+    """Of a call whose bytes were not seen before; `bodies` are for all rounds."""
     tested, _ = method(rulebook)
-    bodies = requests(calls * ROUNDS)
+    bodies = bodies or requests(calls * ROUNDS)
     rounds = (bodies[first : first + calls] for first in range(0, len(bodies), calls))
     best = float("inf")
     for some in rounds:
@@ -181,6 +205,12 @@ def main() -> None:
     show("four descriptors of three entries", call_nanoseconds(rulebook, requests(keys, 4, 3), calls))
     show("never asked before", new_nanoseconds(rulebook, calls))
     show("10,000 rules more", call_nanoseconds(rules(others=10_000), bodies, calls))
+    listed = lists()
+    everyone = range(calls * ROUNDS)
+    rotating = of_addresses(f"2a00::{number >> 16:x}:{number & 0xFFFF:x}" for number in everyone)
+    show("a new address of one /64, a list of 100,000", new_nanoseconds(listed, calls, rotating))
+    networked = of_addresses(f"2001:db8:{number % 10_000:x}::{number // 10_000 + 1:x}" for number in everyone)
+    show("a new address in 10,000 networks", new_nanoseconds(listed, calls, networked))
     for name, cost in algorithms_nanoseconds(bodies, calls).items():
         show(f"`{name}`", cost)
     for name, cost in headers_nanoseconds(bodies, calls, 100_000_000).items():

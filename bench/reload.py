@@ -1,7 +1,8 @@
 """How long a reload of many rules holds up calls: `python bench/reload.py [--rules 10000] [--reloads 10]`.
 
 With `--lines 100000` the rules stay as they are, and a data file with so many lines changes, in which every call looks
-its key up.
+its key up. With `--values 100000` the rules are few, and have a list of so many addresses and a tenth as many networks.
+One of each changes; the call's own address is in the list.
 
 A client asks one call after the other while the rules change again and again, and beside it the same time long without
 a change; the difference is the reload's doing. Pinned to a core each where there are two, so that the client's own
@@ -48,6 +49,21 @@ def rules(count: int, requests: int) -> dict[str, str]:
     return files
 
 
+def lists(count: int, changed: int) -> dict[str, str]:
+    """Rules with a list of `count` addresses and a tenth as many networks, one of each changed."""
+    numbers = [number * 7919 % 2**24 for number in range(1, count)]
+    addresses = [f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}" for number in numbers]
+    networks = [f"2001:db8:{number:x}::/48" for number in range(1, count // 10)]
+    limit = "rate_limit: {unit: minute, requests_per_unit: 4000000000}"
+    lines = [
+        "domain: d1",
+        "descriptors:",
+        f"- {{key: key1, values_from: addresses.txt, {limit}}}",
+        f"- {{key: key1, cidr: [{', '.join([*networks, f'192.0.2.{changed}'])}], label: networks, {limit}}}",
+    ]
+    return {"addresses.txt": "\n".join([*addresses, f"192.0.3.{changed}", "192.0.2.77"]), "d1.yaml": "\n".join(lines)}
+
+
 def calls(ask: Callable[[bytes], bytes], body: bytes, until: Callable[[], bool]) -> list[float]:
     """Milliseconds of one call after the other."""
     took = []
@@ -64,12 +80,9 @@ def line(name: str, took: list[float]) -> str:
     return f"{name:16} {len(took):8} " + " ".join(f"{value:8.2f}" for value in (*at, took[-1]))
 
 
-def write(service: Service, count: int, requests: int, lines: int) -> None:
-    """Change every file, or the data file."""
-    if lines:
-        service.write_rules(data_file(lines, requests), "keys.csv")
-        return
-    for name, text in rules(count, requests).items():
+def write(service: Service, files: dict[str, str]) -> None:
+    """Write these files."""
+    for name, text in files.items():
         service.write_rules(text, name)
 
 
@@ -88,16 +101,22 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rules", type=int, default=10_000)
     options.add_argument("--reloads", type=int, default=10)
-    options.add_argument("--lines", type=int, default=0)
+    options.add_argument("--lines", type=int, default=0, help="of a data file, which changes in place of the rules")
+    options.add_argument("--values", type=int, default=0, help="of a list, in place of rules")
     chosen = options.parse_args()
-    entry = RateLimitDescriptor.Entry(key="key1", value="value1")
+    entry = RateLimitDescriptor.Entry(key="key1", value="192.0.2.77" if chosen.values else "value1")
+    files = partial(lists, chosen.values) if chosen.values else partial(rules, chosen.rules)
+
+    def changed(number: int) -> dict[str, str]:
+        return {"keys.csv": data_file(chosen.lines, number)} if chosen.lines else files(number)
+
     body = RateLimitRequest(domain="d1", descriptors=[RateLimitDescriptor(entries=[entry])]).SerializeToString()
 
     # The service's log, which the end of the process prints, is not what is wanted here.
     with redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
         first = Path(folder, "rules")
         first.mkdir()
-        for name, text in rules(chosen.rules, 1).items():
+        for name, text in files(1).items():
             looks_up = chosen.lines and name == "d1.yaml"
             (first / name).write_text(f"{LOOKUP}{text}" if looks_up else text)
         (first / "keys.csv").write_text(data_file(chosen.lines, 1))
@@ -107,21 +126,25 @@ def main() -> None:
                 os.sched_setaffinity(0, {1})
             with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel:
                 ask = channel.unary_unary(ShouldRateLimit.path, bytes, bytes)
-                write(service, chosen.rules, 2, chosen.lines)
+                write(service, changed(2))
                 service.wait_until(partial(has_loaded, service, 2), "the rules are loaded")
 
                 changing: list[float] = []
                 spent = 0.0
                 for reload in range(chosen.reloads):
                     loaded = partial(has_loaded, service, service.log.count("rules loaded") + 1)
-                    write(service, chosen.rules, 10 + reload, chosen.lines)
+                    write(service, changed(10 + reload))
                     started = time.perf_counter()
                     changing += calls(ask, body, loaded)
                     spent += time.perf_counter() - started
                 end = time.perf_counter() + spent
                 quiet = calls(ask, body, lambda: time.perf_counter() > end)
 
-    what = f"{chosen.rules} rules in {DOMAINS} domains, a data file of {chosen.lines} lines"
+    what = f"{chosen.rules} rules in {DOMAINS} domains"
+    if chosen.values:
+        what = f"a list of {chosen.values}"
+    elif chosen.lines:
+        what += f", a data file of {chosen.lines} lines"
     print(f"{what}, {chosen.reloads} reloads, {spent:.1f} s; ms per call")
     print(f"{'':16} {'calls':>8} {'p50':>8} {'p99':>8} {'p99.9':>8} {'max':>8}")
     print(line("no reload", quiet))

@@ -6,8 +6,8 @@ the same texts, and takes two to five times as long.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from ipaddress import IPv6Address
-from string import hexdigits
 from typing import Final, NamedTuple
 
 IPV4: Final = 1 << 128
@@ -16,17 +16,19 @@ _MAPPED: Final = 0xFFFF
 """The upper 96 bits of an IPv6 address that maps an IPv4 address (RFC 4291, section 2.5.5.2)."""
 _OCTETS: Final = {str(number): number for number in range(256)}
 """Leading zeros are refused, as `ipaddress` does: some programs read them as octal numbers."""
-_HEX: Final = frozenset(hexdigits)
 _GROUPS: Final = 8
-_LONGEST_GROUP: Final = 4
+_DIGITS: Final = 32
 _LONGEST: Final = 64
 """Characters of an address with its zone. A longer text is none: reading it would only take time."""
 
 
 def parse_address(text: str) -> int | None:
     """The number of the address; None if the text is no address."""
-    if len(text) > _LONGEST:
-        return None
+    return _parse(text) if len(text) <= _LONGEST else None
+
+
+@lru_cache(64)  # a plan needs the same address three times
+def _parse(text: str) -> int | None:
     if ":" not in text:
         number = _ipv4(text)
         return None if number is None else IPV4 | number
@@ -57,18 +59,19 @@ def _ipv6(text: str) -> int | None:
         if low is None:
             return None
         text = f"{head}:{low >> 16:x}:{low & 0xFFFF:x}"
-    if not _HEX.issuperset(text.replace(":", "")):  # int() would accept underscores and signs
-        return None
     before, gap, after = text.partition("::")
     high = before.split(":") if before else []
     low_groups = after.split(":") if after else []
     zeros = _GROUPS - len(high) - len(low_groups)
-    if zeros < 1 if gap else zeros:
+    if (zeros < 1 if gap else zeros) or "" in high or "" in low_groups:
         return None
-    groups = [*high, *(["0"] * zeros), *low_groups]
-    if not all(0 < len(group) <= _LONGEST_GROUP for group in groups):
+    digits = "".join([group.zfill(4) for group in (*high, *["0"] * zeros, *low_groups)])
+    try:
+        # Other than int(), this takes no signs and no underscores. Spaces, which it skips, make fewer octets.
+        octets = bytes.fromhex(digits)
+    except ValueError:
         return None
-    return int("".join([group.zfill(_LONGEST_GROUP) for group in groups]), 16)
+    return int.from_bytes(octets, "big") if len(digits) == len(octets) * 2 == _DIGITS else None
 
 
 def address_text(number: int) -> str:
@@ -140,6 +143,8 @@ def grouped_by(ipv4: int, ipv6: int) -> Callable[[str], str]:
         number = parse_address(value)
         if number is None:
             return value
+        if ipv4 == 32 and ":" not in value:
+            return value  # has one form
         bits, most = (ipv4, 32) if number >= IPV4 else (ipv6, 128)
         return address_text(number) if bits == most else str(_network(number, bits))
 
