@@ -114,14 +114,17 @@ _MAX_COMPARED: Final = 200_000
 def _level(root: Domain, parent: Node) -> Iterator[LintWarning]:
     key_only = any(node.key_only for node in parent.children.values())
     wildcards_left = sum(node.is_wildcard(name) for name, node in parent.children.items())
+    before: set[int] = set()
     fits = Counter(node.fit.key for node in parent.children.values() if node.fit is not None)
     for node, first, value in () if parent.matchers is None else parent.matchers.hidden:
         text = value if isinstance(value, str) else address_text(value)
         message = f"{quoted(text)} is in the list at {first.place} too, which is tried first"
         yield warning_at(node.place, "duplicate", message)
     for name, node in parent.children.items():
-        wildcards_left -= node.is_wildcard(name)
-        if cover := _cover(parent, name, node):
+        if node.is_wildcard(name):
+            wildcards_left -= 1
+            before.add(id(node))
+        if cover := _cover(parent, name, node, before):
             message = f"{quoted(name)} is never reached: {cover}, or take it away"
             yield warning_at(node.place, "unreached", message)
         elif node.rule is None and not node.children:
@@ -140,23 +143,37 @@ def _level(root: Domain, parent: Node) -> Iterator[LintWarning]:
         yield from _level(root, node)
 
 
-def _cover(parent: Node, name: str, node: Node) -> str | None:
-    """The wildcard that matches every request before this descriptor can, and the remedy; None if there is none.
+def _cover(parent: Node, name: str, node: Node, before: set[int]) -> str | None:
+    """The descriptor that matches every request before this one can, and the remedy; None if there is none.
 
-    It has the same priority, or a higher one.
+    It is a wildcard of the same priority or of a higher one, or the key alone with a higher one. `before` has the
+    identities of the wildcards that stand before it.
     """
-    if parent.wildcards is None or node.fit is not None:
+    found = parent.children.get(node.key)
+    if found is None or not found.key_only or found.priority <= node.priority:
+        found = _covering_wildcard(parent, name, node, before)
+    if found is None:
         return None
-    first_of = parent.wildcards.find if parent.matchers is None else parent.matchers.wildcard
-    found = first_of(f"{name}_{_ANY_TEXT}" if node.key_only and "*" not in name else name.replace("*", _ANY_TEXT))
-    if found is None or found is node or found.priority < node.priority:
-        return None
-    if found.priority == node.priority and not node.key_only and "*" not in name:
-        return None  # an exact value comes first
     cover = next(pattern for pattern, child in parent.children.items() if child is found)
-    in_order = found.priority == node.priority and node.is_wildcard(name)
+    in_order = found.priority == node.priority and not node.key_only
     remedy = "move it before that one" if in_order else "give it a higher priority"
     return f"{quoted(cover)} at {found.place} fits first, whatever would fit this; {remedy}"
+
+
+def _covering_wildcard(parent: Node, name: str, node: Node, before: set[int]) -> Node | None:
+    if parent.wildcards is None:
+        return None
+    first_of = parent.wildcards.find if parent.matchers is None else parent.matchers.wildcard
+    any_value = node.fit is not None or (node.key_only and "*" not in name)
+    found = first_of(f"{node.key}_{_ANY_TEXT}" if any_value else name.replace("*", _ANY_TEXT))
+    if found is None or found is node or found.priority < node.priority:
+        return None
+    if found.priority == node.priority:
+        if node.fit is not None:
+            return found if id(found) in before else None
+        if not node.key_only and "*" not in name:
+            return None  # an exact value comes first
+    return found
 
 
 def _falls_back(parent: Node, name: str) -> bool:

@@ -631,6 +631,20 @@ def test_a_list_has_a_bound_of_values_and_of_bytes() -> None:
             "[overlap]"),
         ]),
         (["key: k, value: a*", "key: k, value: ab*, priority: 1"], []),
+        (["key: k, value: '*'", "key: k, values: [a]"], [
+            ('1.yaml:4:4: warning: "k_values(a)" is never reached: "k_*" at 1.yaml:3:4 fits first, whatever would fit '
+            "this; move it before that one, or take it away [unreached]"),
+        ]),
+        (["key: k, values: [a]", "key: k, value: '*'"], []),
+        (["key: k, values: [a]", "key: k, value: '*', priority: 1"], [
+            ('1.yaml:3:4: warning: "k_values(a)" is never reached: "k_*" at 1.yaml:4:4 fits first, whatever would fit '
+            "this; give it a higher priority, or take it away [unreached]"),
+        ]),
+        (["key: k, value: 'a*'", "key: k, values: [a]"], []),
+        (["key: k, cidr: 10.0.0.0/8", "key: k, priority: 1"], [
+            ('1.yaml:3:4: warning: "k_cidr(10.0.0.0/8)" is never reached: "k" at 1.yaml:4:4 fits first, whatever '
+            "would fit this; give it a higher priority, or take it away [unreached]"),
+        ]),
         (["key: k, value: ab", "key: k, value: a*, priority: 1"], [
             ('1.yaml:3:4: warning: "k_ab" is never reached: "k_a*" at 1.yaml:4:4 fits first, whatever would fit this; '
             "give it a higher priority, or take it away [unreached]"),
