@@ -35,6 +35,8 @@ RULES = """
         rate_limits:
           - {calendar: {unit: day}, requests_per_unit: 2, count_refused: false}
           - {calendar: {unit: month}, requests_per_unit: 3, count_refused: false}
+      - key: blocked
+        rate_limit: {calendar: {unit: day}, requests_per_unit: 1, block_for: 2 days}
       - key: joint
         charge: together
         rate_limit: {calendar: {unit: month}, requests_per_unit: 9}
@@ -86,14 +88,14 @@ def test_a_month_is_told_to_the_second_at_its_edges() -> None:
     assert service.told("month", "2026-04-14T22:00Z") == (True, 2, 30 * 86400, headers(3, 2, 2592000))
 
 
-def test_the_other_headers_end_at_the_edge_too_and_tell_the_length_of_the_unit() -> None:
+def test_the_other_headers_end_at_the_edge_too() -> None:
     service = Service("2026-03-14T22:59:57Z", RULES.replace("[ratelimit]", "[x_ratelimit, ietf]"))
 
     assert service.told("month", "2026-03-14T22:59:57Z")[3] == {
         "X-RateLimit-Limit": "3, 3;w=2592000",
         "X-RateLimit-Remaining": "2",
         "X-RateLimit-Reset": "3",
-        "RateLimit-Policy": '"month";q=3;w=2592000',
+        "RateLimit-Policy": '"month";q=3',  # no window, because they are not equally long
         "RateLimit": '"month";r=2;t=3',
     }
 
@@ -169,6 +171,15 @@ def test_what_is_charged_together_is_spared_where_another_denies() -> None:
     service.ask("joint", "closed")
 
     assert service.ask("joint", cost=0).statuses[0].limit_remaining == 9
+
+
+def test_a_block_outlasts_the_window_in_which_it_began() -> None:
+    service = Service("2026-11-28T23:00Z")
+    service.ask("blocked")
+
+    assert service.told("blocked", "2026-11-28T23:00Z")[:3] == (False, 0, 2 * 86400)
+    assert service.told("blocked", "2026-11-29T00:00Z")[:3] == (False, 0, 47 * 3600)
+    assert service.told("blocked", "2026-11-30T23:00Z")[:3] == (True, 0, 3600)
 
 
 def test_a_share_counts_by_the_same_calendar_while_the_store_is_away() -> None:
