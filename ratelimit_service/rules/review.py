@@ -1,9 +1,9 @@
 """Warnings about limits: where one contradicts itself, has no effect, or contradicts another one of its domain.
 
-A limit is *weaker* than one above it if, in a request that is charged to both, it can deny no hit before that one does.
-The counter above counts all that the lower one counts, so this is sure where both count in the same way, the lower
-limit is the larger one, and its window fits a whole number of times into the upper one's. Some such limits are meant:
-modes that deny nothing, one that replaces the upper one, and one below a limit of 0, which refuses what lacks an entry.
+A limit is *weaker* than one above it if that one is the first to deny, in requests that are charged to both. The
+counter above counts all that the lower one counts, so this is sure where both count in the same way, and the lower
+limit is the larger one, in windows that nest. Some such limits are meant: modes that deny nothing, one that replaces
+the upper one, and one below a limit of 0, which refuses what lacks an entry.
 """
 
 from collections import Counter
@@ -156,9 +156,9 @@ def _weaker(node: Node, above: tuple[Rule, ...]) -> Iterator[LintWarning]:
             stronger = next((upper for upper in above if _is_weaker(rule, upper)), None)
             if stronger is not None and not any(each.replaces & {upper.name for upper in above} for each in rules):
                 message = (
-                    f"{limit_in_words(rule.limit)} here can never deny before the {limit_in_words(stronger.limit)} at "
-                    f"{stronger.place} do, in a request with both descriptors; lower it, or let it replace that one: "
-                    "give that one a name, and write it here under replaces"
+                    f"the limit of {limit_in_words(rule.limit)} is larger than {limit_in_words(stronger.limit)} "
+                    f"at {stronger.place}, which counts the same and more: where a request has both descriptors, that "
+                    "one denies first; lower this one, or give that one a name, and write it here under replaces"
                 )
                 yield warning_at(rule.place, "weaker", message)
         yield from _weaker(child, (*above, *rules))
@@ -170,12 +170,24 @@ def _is_weaker(rule: Rule, upper: Rule) -> bool:
         return False
     if limit.block_for:  # its block denies when the other one has room again
         return False
-    if any(each.shadow or each.quota for each in (rule, upper)) or limit.first_request or other.first_request:
-        return False
-    if other.window % limit.window or limit.calendar != other.calendar:
+    if any(each.shadow or each.quota for each in (rule, upper)):
         return False
     larger, at_least = _compare(limit, other)
-    return larger and at_least
+    return larger and at_least and _nest(rule.algorithm.name, limit, other)
+
+
+def _nest(algorithm: str, limit: Limit, other: Limit) -> bool:
+    """Whether what the limit counts at any time is within what the other one counts."""
+    same = limit.window == other.window and limit.calendar == other.calendar
+    match algorithm:
+        case "fixed_window":
+            fits = not other.window % limit.window and limit.calendar is other.calendar is None
+            return (same or fits) and not (limit.first_request or other.first_request)
+        case "sub_windows":  # it remembers up to a part more than the window
+            return limit.parts == other.parts if same else limit.window * 2 <= other.window
+        case "sliding_window":  # it takes the requests of the window before as evenly spread
+            return same
+    return limit.window <= other.window
 
 
 def _compare(limit: Limit, other: Limit) -> tuple[bool, bool]:

@@ -1,8 +1,13 @@
 """Each warning about limits: a file that has it, and one that is almost the same and has not."""
 
+from collections.abc import Sequence
+from random import Random
+
 import pytest
 
+from ratelimit_service.algorithms import State
 from ratelimit_service.rules.lint import lint
+from ratelimit_service.rules.rule import Rule
 from tests.books import book
 
 
@@ -23,6 +28,7 @@ def nested(upper: str, lower: str, beside_upper: str = "", beside_lower: str = "
 MINUTE = "unit: minute, requests_per_unit"
 DAY = "unit: day, requests_per_unit"
 RATE = "rate_limit: {unit: day, requests_per_unit: 1}"
+LOG = "algorithm: sliding_log"
 BUCKET = "algorithm: token_bucket"
 
 PAIRS = {
@@ -96,37 +102,37 @@ PAIRS = {
         nested(f"{DAY}: 10", f"{DAY}: 11"),
         nested(f"{DAY}: 10", f"{DAY}: 10"),
         "weaker",
-        "2:97: warning: 11 requests per day here can never deny before the 10 requests per day at 1.yaml:2:25 do, in a",
+        "2:97: warning: the limit of 11 requests per day is larger than 10 requests per day at 1.yaml:2:25, wh",
     ),
     "a child with more in a shorter time": (
         nested(f"{DAY}: 10", f"{MINUTE}: 11"),
         nested(f"{DAY}: 10", "unit: week, requests_per_unit: 11, algorithm: sub_windows"),
         "weaker",
-        "11 requests per minute here can never deny before the 10 requests per day",
+        "11 requests per minute is larger than 10 requests per day",
     ),
     "a child with more in a time that fits": (
         nested("unit: 6 hours, requests_per_unit: 10", "unit: 3 hours, requests_per_unit: 11"),
         nested("unit: 6 hours, requests_per_unit: 10", "unit: 4 hours, requests_per_unit: 11"),
         "weaker",
-        "11 requests per 3 hours here",
+        "11 requests per 3 hours is larger",
     ),
     "a child of the child": (
         f"{{key: k, rate_limit: {{{DAY}: 1}}, descriptors: [{{key: l, descriptors: [{limit(f'{DAY}: 2')}]}}]}}",
         f"{{key: k, descriptors: [{{key: l, descriptors: [{limit(f'{DAY}: 2')}]}}]}}",
         "weaker",
-        "2 requests per day here",
+        "2 requests per day is larger",
     ),
     "a child with a larger bucket": (
         nested(f"{DAY}: 10, {BUCKET}, burst: 5", f"{DAY}: 10, {BUCKET}, burst: 6"),
         nested(f"{DAY}: 10, {BUCKET}, burst: 5", f"{DAY}: 11, {BUCKET}, burst: 4"),
         "weaker",
-        "10 requests per day here",
+        "10 requests per day is larger",
     ),
     "a child that may exceed": (
         nested(f"{DAY}: 10, exceed: 1", f"{DAY}: 11, exceed: 1"),
         nested(f"{DAY}: 10, exceed: 2", f"{DAY}: 11"),
         "weaker",
-        "11 requests per day here",
+        "11 requests per day is larger",
     ),
     "a child that blocks for longer": (
         nested(f"{DAY}: 10", f"{DAY}: 11"),
@@ -138,7 +144,7 @@ PAIRS = {
         nested(f"{DAY}: 10, name: base", f"{DAY}: 11"),
         nested(f"{DAY}: 10, name: base", f"{DAY}: 11, replaces: [{{name: base}}]"),
         "weaker",
-        "11 requests per day here",
+        "11 requests per day is larger",
     ),
     "a child below a limit": (nested(f"{DAY}: 1", f"{DAY}: 2"), nested(f"{DAY}: 0", f"{DAY}: 2"), "weaker", "2 req"),
     "a child that denies": (
@@ -169,7 +175,25 @@ PAIRS = {
         nested("calendar: {unit: month}, requests_per_unit: 1", "calendar: {unit: month}, requests_per_unit: 2"),
         nested("calendar: {unit: month}, requests_per_unit: 1", "calendar: {unit: day}, requests_per_unit: 2"),
         "weaker",
-        "2 requests per calendar month, UTC here can never deny before the 1 request per calendar month, UTC at",
+        "2 requests per calendar month, UTC is larger than 1 request per calendar month, UTC at",
+    ),
+    "logs of windows that do not fit": (
+        nested(f"unit: 5 hours, {LOG}, requests_per_unit: 1", f"unit: 3 hours, {LOG}, requests_per_unit: 2"),
+        nested("unit: 5 hours, requests_per_unit: 1", "unit: 3 hours, requests_per_unit: 2"),
+        "weaker",
+        "2 requests",
+    ),
+    "sub-windows with the same parts": (
+        nested(f"{DAY}: 1, algorithm: sub_windows", f"{DAY}: 2, algorithm: sub_windows"),
+        nested(f"{DAY}: 1, algorithm: sub_windows", f"{DAY}: 2, algorithm: sub_windows, parts: 9"),
+        "weaker",
+        "2 requests",
+    ),
+    "estimates of the same window": (
+        nested(f"{DAY}: 1, algorithm: sliding_window", f"{DAY}: 2, algorithm: sliding_window"),
+        nested(f"{DAY}: 1, algorithm: sliding_window", "unit: hour, requests_per_unit: 2, algorithm: sliding_window"),
+        "weaker",
+        "2 requests",
     ),
     "windows that begin together": (
         nested(f"{DAY}: 1", f"{DAY}: 2"),
@@ -226,4 +250,56 @@ def test_each_limit_of_a_list_is_looked_at() -> None:
 
     [found] = warnings(f"{{key: k, {lists}, {below}}}")
 
-    assert "11 requests per day here can never deny before the 10 requests per day" in found
+    assert "11 requests per day is larger than 10 requests per day" in found
+
+
+WAITS = (0, 0, 0, 50_000, 100_000, 500_000, 900_000, 1_000_000, 1_100_000, 1_900_000, 3_000_000)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("upper", "lower"),
+    [
+        (f"algorithm: {name}{upper}", f"algorithm: {name}{lower}")
+        for name, upper, lower in (
+            ("fixed_window", "", ""),
+            ("fixed_window", ", exceed: 1", ", exceed: 2"),
+            ("sliding_log", "", ""),
+            ("sub_windows", "", ""),
+            ("sub_windows", ", parts: 10", ", parts: 2"),
+            ("sub_windows", ", parts: 2", ", parts: 10"),
+            ("sliding_window", "", ""),
+            ("token_bucket", "", ""),
+            ("token_bucket", ", burst: 2", ", burst: 2"),
+            ("leaky_bucket", ", burst: 1", ", burst: 3"),
+        )
+    ],
+)
+def test_a_limit_that_is_called_weaker_is_not_the_first_to_deny(times: int, upper: str, lower: str) -> None:
+    above = f"unit: {times} seconds, requests_per_unit: 4, {upper}"
+    found = book(f"domain: d\ndescriptors: [{nested(above, f'unit: second, requests_per_unit: 5, {lower}')}]\n")
+    weaker = any(warning.kind == "weaker" for warning in lint(found))
+    random = Random(times)  # noqa: S311 - no secret
+
+    first = sum(denies_first(found.rules, [random.choice(WAITS) for _ in range(16)]) for _ in range(300))
+
+    if weaker:
+        assert first == 0
+    elif (times, lower) == (1, ", parts: 2"):
+        assert first > 0  # the sub-windows that are left out are rightly so
+
+
+def denies_first(rules: Sequence[Rule], waits: Sequence[int]) -> bool:
+    """Whether the lower of two limits is the first to deny, in requests after these times that are charged to both."""
+    states: list[State | None] = [None, None]
+    now = 1_700_000_000_000_000
+    for wait in waits:
+        now += wait
+        allowed = []
+        for index, rule in enumerate(rules):
+            assert rule.limit is not None
+            states[index], decision = rule.algorithm.hit(states[index], rule.limit, 1, now)
+            allowed.append(decision.allowed)
+        if not all(allowed):
+            return allowed[0]
+    return False
