@@ -91,12 +91,7 @@ class RedisBanClient:
 
     def list(self, domain: str | None) -> Listed:
         """As BanClient says."""
-
-        async def read(table: BanTable) -> list[Ban]:
-            now = await table.now()
-            return [ban for ban in (await table.read()).values() if not ban.lifted_by and ban.until > now]
-
-        bans = [ban for ban in self._run(read) if domain is None or ban.domain == domain]
+        bans = [ban for ban in self._run(BanTable.read) if domain is None or ban.domain == domain]
         return Listed(sorted(bans, key=lambda ban: ban.made, reverse=True), len(bans))
 
     def ban(self, domain: str, entries: Entries, length: str, why: str) -> Ban:

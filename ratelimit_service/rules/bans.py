@@ -313,7 +313,7 @@ class Bans:
         buckets = [by_entry.setdefault(entry, []) for entry in ban.entries]
         min(buckets, key=len).append(ban)
         if not quietly:
-            log.info("banned: %s %s by %s: %s", ban, moment_in_words(ban.until), *map(printable, (ban.who, ban.why)))
+            log_ban(ban)
         self._changed()
 
     def drop(self, key: str, reason: str) -> Ban | None:
@@ -352,6 +352,11 @@ class Bans:
                 by_entry.pop(entry, None)
         if not by_entry:
             del self._by_domain[ban.domain]
+
+
+def log_ban(ban: Ban) -> None:
+    """The log line of a ban that holds from now on."""
+    log.info("banned: %s %s by %s: %s", ban, moment_in_words(ban.until), *map(printable, (ban.who, ban.why)))
 
 
 def _noop() -> None:

@@ -179,7 +179,25 @@ def test_a_key_of_another_type_is_logged_and_known_bans_stay(
     run(story())
 
 
-def test_many_bans_are_read_while_the_loop_goes_on(redis: Redis, tmp_path: Path) -> None:
+def test_only_what_has_changed_is_read_again(redis: Redis, tmp_path: Path) -> None:
+    prefix = f"{tmp_path.name}:"
+
+    async def story() -> None:
+        async with opened(redis.socket, CACHE_KEY_PREFIX=prefix) as store:
+            bans, follower = followed(store)
+            for user in ("ada", "bob", "eve"):
+                await follower.put(ban_of(user))
+            await until(lambda: len(bans) == 3, "all are known")
+            before = {ban.key: ban for ban in bans.all()}
+            await follower.put(ban_of("eve", why="again"))
+            await until(lambda: bans.get(ban_of("eve").key) == ban_of("eve", why="again"), "the change is known")
+            same = [bans.get(ban_of(user).key) is before[ban_of(user).key] for user in ("ada", "bob", "eve")]
+            assert same == [True, True, False]
+
+    run(story())
+
+
+def test_many_bans_are_read_page_by_page(redis: Redis, tmp_path: Path) -> None:
     prefix = f"{tmp_path.name}:"
 
     async def story() -> None:
