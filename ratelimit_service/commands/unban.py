@@ -16,8 +16,8 @@ from ratelimit_service.rules.report import printable
 @click.command(
     epilog="""\b
 Examples:
-  ratelimit unban shop user=ada
-  ratelimit unban '*' remote_address=203.0.113.7"""
+  ratelimit ban shop user=ada --for 1h --why "a mistake"
+  ratelimit unban shop user=ada"""
 )
 @click.argument("domain")
 @click.argument("entries", metavar="KEY=VALUE...", nargs=-1, required=True, type=ENTRY)

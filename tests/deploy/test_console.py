@@ -2,8 +2,8 @@
 
 Each document has a service and a Redis of its own, and its console blocks run in order, in a shell in a folder with a
 copy of config/. The ports that documents name are replaced by those that the service got. What is printed, on both
-outputs, must be what the document shows, but for times: `41 s`, `5 min 19 s`, `"41s"` and the like are `…` in both, and
-any number of spaces is one, since columns are as wide as the times in them.
+outputs, must be what the document shows, but for who types, and for times: `41 s`, `5 min 19 s`, `"41s"` and the like
+are `…` in both, and any number of spaces is one, since columns are as wide as the times in them.
 """
 
 import re
@@ -39,6 +39,8 @@ ELSEWHERE: Final = frozenset({"make", "docker", "kubectl"})
 tests of the image and of the manifests."""
 
 _TIME: Final = re.compile(r"\b\d[\d,]* ?(?:d|h|min|s)\b(?: \d+ (?:h|min|s)\b)?")
+_MOVES: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC|\b1\d{9}\b|[\w.-]+@[\w.-]+")
+"""Moments, also as seconds since the epoch, and who types."""
 _LASTS: Final = 86_400
 """Counters that are shown again later are of a day's windows, or of none."""
 
@@ -90,7 +92,7 @@ def limits(printed: str) -> bool:
 
 def masked(text: str) -> str:
     """Without what moves."""
-    return re.sub(r" +", " ", _TIME.sub("…", text)).replace("\n ", "\n").strip()
+    return re.sub(r" +", " ", _TIME.sub("…", _MOVES.sub("…", text))).replace("\n ", "\n").strip()
 
 
 @dataclass
