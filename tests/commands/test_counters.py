@@ -447,3 +447,33 @@ def test_after_a_reset_the_service_lets_in_whom_it_had_refused(shop: Shop) -> No
 
         eventually(lambda: call() == 200, "it is let in again")
         assert [call() for _ in range(2)] == [200, 429]
+
+
+REST = """\
+domain: "*"
+lookup: {from: users.csv, key: user, as: plan}
+default: {share_threshold: true, rate_limit: {unit: year, requests_per_unit: 5}}
+descriptors: [{key: plan, value: pro, rate_limit: {unit: year, requests_per_unit: 100}}]
+"""
+
+
+def test_counters_of_a_lookup_a_default_and_any_domain_have_their_rules(redis: Redis, tmp_path: Path) -> None:
+    shop = Shop(redis, tmp_path)
+    shop.rules.write_text(REST)
+    (tmp_path / "users.csv").write_text("ada,pro\n")
+    shop.charge(
+        Charge("api", descriptor("user=ada"), 3),
+        Charge("api", descriptor("user=bob"), 1),
+        Charge("api", descriptor("path=/c"), 1),
+        Charge("web", descriptor("user=ada"), 7),
+    )
+
+    found = {(row["rule"], row["descriptor"], row["used"]) for row in shop.as_json("api")["counters"]}
+    of_rule = [row["used"] for row in shop.as_json("api", "--rule", "plan_pro")["counters"]]
+    of_entries = [row["used"] for row in shop.as_json("web", "user=ada")["counters"]]
+    of_default = [row["used"] for row in shop.as_json("api", "anything=x")["counters"]]
+
+    assert found == {("*.plan_pro", "user=ada", 3), ("*.default", "(what no descriptor fits)", 2)}
+    assert (of_rule, of_entries, of_default) == ([3], [7], [2])
+    assert shop.counters("web", "--reset", "--yes").stdout.startswith("1 counter of domain web reset\n")
+    assert len(shop.keys()) == 2
