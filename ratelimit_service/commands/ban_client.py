@@ -39,8 +39,8 @@ _MOST_BYTES: Final = 64 << 20
 url_option = click.option(
     "--url",
     metavar="URL",
-    help="The debug port of a service, which then makes the change.  [default: the settings' Redis; without one"
-    " http://localhost:6070, with the port of DEBUG_PORT]",
+    help="The debug port of a service on this machine, which then makes the change.  [default: the settings' Redis; "
+    "without one http://localhost:6070, with the port of DEBUG_PORT]",
 )
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import socket
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from ratelimit_service.rules.bans import MOST_BANS, make_ban
+from ratelimit_service.system.address import Tcp
 from ratelimit_service.system.clock import HOUR, SECOND, system_clock
 from tests.admin.conftest import RULES
 from tests.admin.service import Reply, Service, ask, running
@@ -18,6 +20,7 @@ from tests.browser import browse
 ENTRIES = [{"key": "user", "value": "ada"}]
 BAN = {"domain": "shop", "entries": ENTRIES, "for": "1h", "why": "spam", "who": "ada@host"}
 UNBAN = {"domain": "shop", "entries": ENTRIES}
+CHANGES = {"POST": BAN, "DELETE": UNBAN}
 
 
 def send(service: Service, verb: str, body: Any, path: str = "/bans", **headers: str) -> Reply:
@@ -154,6 +157,30 @@ def test_pages_of_other_sites_change_no_ban(service: Service, verb: str, headers
 
     assert reply.status == 403
     assert [ban["entries"] for ban in listed(service)["bans"]] == [ENTRIES]
+
+
+def own_address() -> str:
+    """An address of this machine that is not its loopback's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError as error:
+            pytest.skip(f"the machine has no other address than the loopback's: {error}")
+        return str(probe.getsockname()[0])
+
+
+def test_other_machines_see_bans_and_change_none(tmp_path: Path) -> None:
+    address = own_address()
+    with running(tmp_path, RULES, debug_host="::") as service:  # every address, as by default
+        there = Tcp(address, service.debug[0].port)
+        made = send(service, "POST", BAN)
+        refused = [ask(there, verb, "/bans", body=json.dumps(body).encode()) for verb, body in CHANGES.items()]
+        seen = ask(there, "GET", "/bans")
+
+    assert made.status == 200
+    assert [reply.status for reply in refused] == [403, 403]
+    assert "from the machine of the service alone" in refused[0].text
+    assert json.loads(seen.text)["total"] == 1
 
 
 def test_bans_are_not_on_the_clients_port(service: Service) -> None:

@@ -1,5 +1,7 @@
-"""`/bans` on the operator's port: GET lists the bans in force, POST makes one, DELETE lifts one."""
+"""`/bans` on the operator's port: GET lists the bans in force; POST makes one, DELETE lifts one, from this machine."""
 
+from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Final
 
 from aiohttp import web
@@ -31,21 +33,21 @@ class BansApi:
 
     async def ban(self, request: web.Request) -> web.Response:
         """Make the ban in the body, and respond with it."""
-        body = await read_body(request, MOST_BYTES)
-        if isinstance(body, web.Response):
-            return body
-        try:
-            return await self._respond(banning(body, request.remote or ""))
-        except RpcError as error:
-            return refusal(400, error.message)
+        return await self._change(request, banning)
 
     async def unban(self, request: web.Request) -> web.Response:
         """Lift the ban in the body, and respond with it; 404 if there is none."""
+        return await self._change(request, unbanning)
+
+    async def _change(self, request: web.Request, asked: Callable[[bytes, str], bytes]) -> web.Response:
+        remote = request.remote or ""
+        if not _is_this_machine(remote):
+            return refusal(403, "bans change from the machine of the service alone, or in Redis; see docs/bans.md")
         body = await read_body(request, MOST_BYTES)
         if isinstance(body, web.Response):
             return body
         try:
-            return await self._respond(unbanning(body, request.remote or ""))
+            return await self._respond(asked(body, remote))
         except RpcError as error:
             return refusal(400, error.message)
 
@@ -58,3 +60,11 @@ class BansApi:
             return refusal(503, "the store did not answer in time")
         headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
         return web.Response(text=escape_control(found.decode()), headers=headers, content_type="application/json")
+
+
+def _is_this_machine(remote: str) -> bool:
+    """Whether the client's address is of this machine: the port asks for no password, and may be open to a network."""
+    if not remote:
+        return True  # a unix socket
+    address = ip_address(remote.partition("%")[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
