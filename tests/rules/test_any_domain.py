@@ -1,6 +1,8 @@
 """Domain `*`: the rules for all domains that have none."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ratelimit_service.errors import RulesError
 from ratelimit_service.limiter.limiter import Limiter
@@ -8,8 +10,10 @@ from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.explain import explain, why_unlimited
-from ratelimit_service.rules.rule import Entries, counted_entries, counter_key
+from ratelimit_service.rules.rule import Entries, Rule, counted_entries, counter_key
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.stores.redis.keys import cluster_key
 from tests.books import book
 from tests.clocks import Clock
 
@@ -195,3 +199,29 @@ def test_why_a_request_is_not_limited_is_said_for_any_domain() -> None:
     assert why_unlimited(book(ANY), "api", (("plan", "free"),)) == (
         'entry 1 of 1, plan="free", fits nothing below domain "api"'
     )
+
+
+KEYS = st.sampled_from(["user", "path", "plan"])
+
+
+@given(st.lists(st.tuples(KEYS, st.text(max_size=3)), max_size=3).map(tuple), st.booleans(), st.booleans())
+def test_a_domain_is_limited_and_counted_as_if_it_had_these_rules_itself(
+    entries: Entries, default: bool, together: bool
+) -> None:
+    more = "default: {rate_limit: {unit: day, requests_per_unit: 1}}\n    " if default else ""
+    more += "charge: together\n    " if together else ""
+    text = ANY.replace("descriptors:", f"{more}descriptors:")
+    theirs = book(text.replace('"*"', "api")).match("api", entries)
+    ours = book(SHOP, text).match("api", entries)
+
+    assert (ours is None) is (theirs is None)
+    if ours is not None and theirs is not None:
+        assert [each.limit for each in (ours, *ours.beside)] == [each.limit for each in (theirs, *theirs.beside)]
+        assert [counter_key(each, entries) for each in (ours, *ours.beside)] == [
+            counter_key(each, entries) for each in (theirs, *theirs.beside)
+        ]
+        assert cluster_key("")(hit_of(ours, entries)) == cluster_key("")(hit_of(theirs, entries))
+
+
+def hit_of(rule: Rule, entries: Entries) -> Hit:
+    return Hit(rule, counter_key(rule, entries), 1, tally=rule.tally, quota=False)
