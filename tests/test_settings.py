@@ -585,7 +585,7 @@ def test_the_key_of_digests_may_stand_in_a_file(tmp_path: Path) -> None:
     file.write_text(f" {GOOD_KEY}\n")
 
     assert load_settings({"HASH_KEY_FILE": str(file)})[0].hash_key.get_secret_value() == GOOD_KEY
-    assert load_settings({"HASH_KEY": GOOD_KEY, "HASH_KEY_FILE": ""})[0].hash_key.get_secret_value() == GOOD_KEY
+    assert load_settings({"HASH_KEY": f"{GOOD_KEY}\n", "HASH_KEY_FILE": ""})[0].hash_key.get_secret_value() == GOOD_KEY
     assert load_settings({"HASH_KEY_FILE": str(file)}, section=Section.RULES)[0].hash_key.get_secret_value() == GOOD_KEY
 
 

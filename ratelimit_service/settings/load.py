@@ -165,7 +165,7 @@ def _problem(given: Given, wrong: str, *, secret: bool = False) -> str:
 
 
 def _read_hash_key(given: dict[str, Given], problems: list[str]) -> None:
-    """Put the content of HASH_KEY_FILE, without white space around it, in place of HASH_KEY."""
+    """Put the content of HASH_KEY_FILE in place of HASH_KEY."""
     path = given.get("HASH_KEY_FILE")
     if path is None or not path.text:
         return
@@ -173,14 +173,14 @@ def _read_hash_key(given: dict[str, Given], problems: list[str]) -> None:
         problems.append(f"{path.label}: contradicts {given['HASH_KEY'].label}: take one of them away")
         return
     try:
-        text = read_file(path.text, _MOST_KEY_BYTES + 1).decode().strip()
+        text = read_file(path.text, _MOST_KEY_BYTES + 1).decode()
     except OSError as error:
         problems.append(_problem(path, f"cannot be read: {error.strerror}"))
     except UnicodeDecodeError:
         problems.append(_problem(path, "cannot be read: it is not UTF-8"))
     else:
         given["HASH_KEY"] = Given(text, path.label)
-        if not text:
+        if not text.strip():
             problems.append(_problem(path, "is empty"))
         elif len(text) > _MOST_KEY_BYTES:
             problems.append(_problem(path, f"is larger than {_MOST_KEY_BYTES} bytes"))

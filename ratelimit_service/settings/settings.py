@@ -77,10 +77,12 @@ _SHORTEST_HASH_KEY: Final = 32
 """Characters: 128 bits in hex, too many to try."""
 
 
-def _check_hash_key(key: SecretStr) -> SecretStr:
-    if 0 < len(key.get_secret_value()) < _SHORTEST_HASH_KEY:
+def _read_hash_key(given: SecretStr) -> SecretStr:
+    """The key without white space around it: in a Secret or a file it often ends with a newline."""
+    key = given.get_secret_value().strip()
+    if 0 < len(key) < _SHORTEST_HASH_KEY:
         raise ValueError(f"has fewer than {_SHORTEST_HASH_KEY} characters; `openssl rand -hex 32` makes a good one")
-    return key
+    return SecretStr(key)
 
 
 _Model = TypeVar("_Model", bound=BaseSettings)
@@ -216,7 +218,7 @@ class Settings(BaseSettings):
         "1s", "Interval at which the rules files are checked for changes.", NEW
     )
     merge_domain_config: Boolean = _rules("false", "Allow several files to have rules of the same domain.")
-    hash_key: Annotated[SecretStr, AfterValidator(_check_hash_key)] = _rules(
+    hash_key: Annotated[SecretStr, AfterValidator(_read_hash_key)] = _rules(
         "", "Key of the digests of `hash_values`: 32 characters or more, a secret, the same for all instances.", NEW
     )
     hash_key_file: str = _rules("", "File with that key, in place of `HASH_KEY`; read at the start.", NEW)

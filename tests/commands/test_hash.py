@@ -46,3 +46,27 @@ def test_the_key_may_stand_in_a_file_of_settings(tmp_path: Path) -> None:
     (tmp_path / "env").write_text(f"HASH_KEY={KEY}\n")
 
     assert run(SECRET, "--env-file", str(tmp_path / "env"), key=None).output == f"{DIGEST_OF_SECRET}\n"
+
+
+def test_rules_and_cases_may_have_a_digest_in_place_of_a_value(tmp_path: Path) -> None:
+    rules, cases = tmp_path / "shop.yaml", tmp_path / "cases"
+    rules.write_text(
+        f"""domain: shop
+descriptors:
+  - {{key: api_key, hash_values: true, rate_limit: {{unit: day, requests_per_unit: 1}}}}
+  - {{key: api_key, value: {DIGEST_OF_SECRET}, hash_values: true, rate_limit: {{unit: day, requests_per_unit: 2}}}}
+"""
+    )
+    cases.write_text(
+        f"""domain: shop
+cases:
+  - {{request: api_key={SECRET}, limit: 2 per day}}
+  - {{request: api_key={DIGEST_OF_SECRET}, limit: 2 per day}}
+  - {{request: api_key=other, limit: 1 per day}}
+"""
+    )
+    arguments = ["rules", "test", str(cases), "--rules", str(rules)]
+
+    result = CliRunner().invoke(main, arguments, env={"HASH_KEY": KEY})
+
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"3 cases passed, 0 failed (2 rules of {rules})")
