@@ -62,6 +62,25 @@ descriptors:
       - {{key: api_key, rate_limits: [{{unit: day, requests_per_unit: 9}}, {{unit: year, requests_per_unit: 9}}]}}
 """
 
+MORE_RULES: Final = f"""\
+domain: rest
+default: {{detailed_metric: true, {LIMIT}}}
+descriptors:
+  - {{key: api_key, values_from: partners.txt, HASHED value_to_metric: true, {LIMIT[:-1]}, block_for: 1 day}}}}
+  - {{key: api_key, regex: "re_.*", HASHED value_to_metric: true, {LIMIT}}}
+  - {{key: session, values: [none], not: true, HASHED value_to_metric: true, {LIMIT}}}
+"""
+PARTNERS: Final = f"# of partners\npartner_{MARK}\n"
+
+
+def write_rules(folder: Path, hashed: str) -> None:
+    folder.mkdir(parents=True)
+    (folder / "rules.yaml").write_text(RULES.replace("HASHED", hashed))
+    (folder / "tokens.csv").write_text(TOKENS)
+    (folder / "more.yaml").write_text(MORE_RULES.replace("HASHED", hashed))
+    (folder / "partners.txt").write_text(PARTNERS)
+
+
 ENVIRON: Final[Mapping[str, str]] = {
     "LOG_LEVEL": "debug",
     "HASH_KEY": KEY,
@@ -100,6 +119,12 @@ REQUESTS: Final = [
     *[request([("address", address)]) for address in ("192.0.2.1", "192.0.2.77", f"no{MARK}")],
     request([("api_key", PLAIN), ("path", "/")]),
     request([("user", "ada"), ("api_key", PLAIN)], [("user", "list"), ("api_key", EXACT)]),
+    *[
+        request([(key, f"{start}_{MARK}")], domain="rest") + more
+        for key, start in (("api_key", "partner"), ("api_key", "re"), ("api_key", "other"), ("session", "any"))
+        for more in (b"", b"", b"", EXPLAIN)
+    ],
+    request([("path", "/"), ("api_key", PLAIN)], domain="rest"),
     # nothing matches these
     *[
         request(*descriptors, domain=domain) + more
@@ -232,19 +257,23 @@ def commands(service: Service, run: Run, found: Found, *, in_redis: bool) -> Non
     asked = (f"api_key={PLAIN}", f"api_key={EXACT}", "+", "path=/", f"api_key={PATTERN}", "+", f"token=gold_{MARK}")
     found["explain"] = run("explain", "shop", *asked) + run("explain", "shop", *asked, "--json")
     found["explain"] += run("explain", "shop", f"api_key={PLAIN}", "--limit", "3/year")
+    for entry in (f"api_key=partner_{MARK}", f"api_key=re_{MARK}", f"api_key={PLAIN}", f"session={PLAIN}"):
+        found["explain"] += run("explain", "rest", entry)
     found["explain --at"] = run("explain", "shop", *asked, "--at", f"127.0.0.1:{service.debug_port}")
     found["check"] = run("check")
     old = service.rules.parent / "old"
-    old.mkdir()
-    (old / "tokens.csv").write_text(TOKENS)
-    (old / "rules.yaml").write_text(RULES.replace("HASHED", "hash_values: true,").replace("2}", "1}"))
+    write_rules(old, "hash_values: true,")
+    (old / "rules.yaml").write_text((old / "rules.yaml").read_text().replace("2}", "1}"))
     found["diff"] = run("diff", str(old), str(service.rules)) + run("diff", str(old), str(service.rules), "--json")
     if not in_redis:
         return
     found["counters"] = run("counters", "shop") + run("counters", "shop", "--json")
     for value in (PLAIN, EXACT, PATTERN, LISTED, "none"):
         found["counters"] += run("counters", "shop", f"api_key={value}")
-    found["counters"] += run("counters", "shop", f"token=gold_{MARK}")
+    found["counters"] += run("counters", "shop", f"token=gold_{MARK}") + run("counters", "rest")
+    found["counters"] += run("counters", "rest", f"api_key=partner_{MARK}") + run(
+        "counters", "rest", f"api_key={PLAIN}"
+    )
     found["counters"] += run("counters", "shop", f"api_key={PLAIN}", "--rule", "nothing")
     found["counters"] += run("counters", "shop", f"api_key={PLAIN}", "--rule", "shop.user.api_key")
     by_value, by_digest = (run("counters", "shop", f"api_key={value}") for value in (EXACT, HASH(EXACT)))
@@ -271,12 +300,11 @@ def monitored(redis: Redis, folder: Path, found: Found) -> Iterator[None]:
         found["MONITOR"] = monitor.log
 
 
-def story(folder: Path, rules: str, store: str) -> Found:
+def story(folder: Path, hashed: str, store: str) -> Found:
     """Everything that is said and kept while a service with these rules answers."""
     found: Found = {}
-    (folder / "rules").mkdir(parents=True)
-    (folder / "rules" / "rules.yaml").write_text(rules)
-    (folder / "rules" / "tokens.csv").write_text(TOKENS)
+    write_rules(folder / "rules", hashed)
+    rules = RULES.replace("HASHED", hashed)
     with ExitStack() as stack:
         environ = dict(ENVIRON)
         redis = None
@@ -333,7 +361,7 @@ def places(found: Found) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "grpcio", "redis", "envoyproxy", "workers"])
 def test_a_secret_value_is_found_nowhere(tmp_path: Path, store: str) -> None:
-    found = story(tmp_path / "story", RULES.replace("HASHED", "hash_values: true,"), store)
+    found = story(tmp_path / "story", "hash_values: true,", store)
 
     assert places(found) == set()
     digest = re.compile(r"h-[0-9a-f]{32}")
@@ -346,7 +374,7 @@ def test_a_secret_value_is_found_nowhere(tmp_path: Path, store: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "redis"])
 def test_without_the_option_it_would_be_found_everywhere(tmp_path: Path, store: str) -> None:
-    found = story(tmp_path / "story", RULES.replace("HASHED", ""), store)
+    found = story(tmp_path / "story", "", store)
 
     assert places(found) - {"by digest"} == (ALWAYS_FOUND if store == "memory" else FOUND_WITH_REDIS)
 
