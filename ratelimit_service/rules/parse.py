@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
-from ratelimit_service.rules.book import DEFAULT, Domain, Node, RuleBook
+from ratelimit_service.rules.book import ANY_DOMAIN, DEFAULT, Domain, Node, RuleBook
 from ratelimit_service.rules.calendar import read_calendar
 from ratelimit_service.rules.data_files import DataFiles, ReadData
 from ratelimit_service.rules.data_reads import read_data_file
@@ -97,6 +97,8 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
             problems += report.problems
             warnings += report.warnings
         problems += data.problems
+        if ANY_DOMAIN in domains:  # a request may have a secret, and a misspelt domain
+            domains[ANY_DOMAIN].secrets.keys.update(*(found.secrets.keys for found in domains.values()))
         problems += [problem for found in domains.values() for problem in found.problems()]
         siblings.free()
         if problems:

@@ -356,3 +356,21 @@ def test_addresses_are_grouped_before_they_are_hashed() -> None:
     assert keys["2001:db8::1"] == keys["2001:DB8:0::ff"]
     assert HASH("192.0.2.0/24") in keys["192.0.2.1"]
     assert "192" not in keys["192.0.2.1"].replace(HASH("192.0.2.0/24"), "")
+
+
+def test_what_is_secret_in_some_domain_is_secret_in_domains_without_rules_and_in_the_rules_for_those() -> None:
+    any_domain = """
+        domain: "*"
+        default: {detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 7}}
+        """
+    secret: Entries = (("api_key", SECRET),)
+    keys = []
+    for found in (shop(), book(any_domain, RULES, hash_value=HASH), book(RULES, any_domain, hash_value=HASH)):
+        assert found.shown("shopp", secret) == (("api_key", DIGEST_OF_SECRET),)
+        limiter = Limiter(MemoryStore(10))
+        limiter.book = found
+        keys += [hit.key for hit in limiter.plan(Request("shopp", [Descriptor(secret)])).charged]
+        paths = [path for rule in found.rules if rule.tallies for path, _ in rule.tallies.items()]
+        assert SECRET not in str(paths)
+
+    assert keys == [f"shopp|api_key={DIGEST_OF_SECRET}|fixed_window/86400000000"] * 2
