@@ -180,3 +180,45 @@ def test_such_rules_do_share_a_key() -> None:
         keys.add(upstream_key("", Hit(rule, counter_key(rule, entries), 1, tally=rule.tally, quota=False), 0))
 
     assert keys == {"shop_a_b_c_v_0"}
+
+
+LOOKUP = """\
+domain: shop
+lookup: {from: ../keys.csv, key: api_key, as: tier}
+descriptors: [{key: tier, value: pro, rate_limit: {unit: day, requests_per_unit: 1}}]
+"""
+
+
+def test_a_data_file_that_is_missing_is_an_error_where_it_is_named(tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "a.yaml").write_text(LOOKUP)
+
+    result = check(rules)
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f'{rules}/a.yaml:2:16: from "{rules}/../keys.csv" cannot be read: no such file or directory\n'
+    )
+
+
+def test_what_is_odd_and_what_is_wrong_in_a_data_file_is_reported_with_its_line(tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "a.yaml").write_text(LOOKUP)
+    keys = tmp_path / "keys.csv"
+    keys.write_text("# keys\nk-1,pro\nk-1,pro\nk-2,gold\n")
+
+    odd = check(rules)
+    keys.write_text("# keys\nk-1,pro\nk-1,free\n")
+    wrong = check("--json", rules)
+
+    assert (odd.exit_code, odd.stdout) == (0, "1 rule in 1 domain are good\n")
+    assert odd.stderr.splitlines() == [
+        f"{rules}/../keys.csv:3:1: warning: the value is given twice, first in line 2 [duplicate]",
+        f'{rules}/a.yaml:2:9: warning: no descriptor fits "tier=gold", which this lookup makes of entries [lookup]',
+    ]
+    assert wrong.exit_code == 1
+    assert [(error["file"], error["line"], error["column"]) for error in json.loads(wrong.stdout)["errors"]] == [
+        (f"{rules}/../keys.csv", 3, 1)
+    ]
