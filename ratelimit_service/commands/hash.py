@@ -25,7 +25,7 @@ def command(*, env_file: Path | None) -> None:
 
     Reads values from standard input, one a line, and prints a digest for each, in their order. The key is that of the
     service, HASH_KEY or HASH_KEY_FILE. A digest may stand as a value in rules with hash_values, and in the arguments of
-    explain and counters. There is no argument for the value: other users of the machine could read it.
+    explain, counters and ban. There is no argument for the value: other users of the machine could read it.
     """
     settings, _ = read_settings({}, env_file, Section.RULES)
     key = settings.hash_key.get_secret_value()
