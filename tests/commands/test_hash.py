@@ -1,10 +1,16 @@
 """`ratelimit hash` prints the digests of values that it reads from standard input."""
 
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
+from select import select
 
 from click.testing import CliRunner, Result
 
 from ratelimit_service.cli import main
+from tests.processes import ROOT
 from tests.rules.test_secret import DIGEST_OF_SECRET, HASH, KEY, SECRET
 
 
@@ -70,3 +76,29 @@ cases:
     result = CliRunner().invoke(main, arguments, env={"HASH_KEY": KEY})
 
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"3 cases passed, 0 failed (2 rules of {rules})")
+
+
+def test_in_a_terminal_it_asks_and_does_not_show_what_is_typed() -> None:
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "ratelimit_service", "hash"],
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HASH_KEY": KEY},
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # it must not find the terminal of the tests
+        ) as process:
+            assert process.stderr is not None
+            asked = b""
+            while not asked.endswith(b": ") and (byte := process.stderr.read(1)):  # what is typed before is dropped
+                asked += byte
+            os.write(ours, f"{SECRET}\n".encode())
+            printed, said = process.communicate(timeout=60)
+        echoed = os.read(ours, 1000) if select([ours], [], [], 0)[0] else b""
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+    assert (process.returncode, printed.decode()) == (0, f"{DIGEST_OF_SECRET}\n")
+    assert SECRET.encode() not in asked + said + echoed
