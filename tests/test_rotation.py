@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from ratelimit_service.limiter.limiter import Limiter
-from ratelimit_service.model import Descriptor, Request
+from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.store import Store
 from tests.books import book
@@ -53,6 +53,21 @@ def test_a_client_that_rotates_in_its_network_has_one_limit(store: Store) -> Non
 
     assert allowed(store, written) == 3
     assert store.counters == 1
+
+
+def test_a_limit_that_comes_with_requests_counts_addresses_as_the_rule_does(store: Store) -> None:
+    limiter = Limiter(store)
+    limiter.book = book(RULES)
+    limit = Limit(4, Unit.YEAR, Unit.YEAR.window)
+
+    verdicts = [
+        check(limiter, Request("d", [Descriptor((("ip", f"2001:db8::{host:x}"),), override=limit)])).allowed
+        for host in range(50)
+    ]
+
+    assert verdicts.count(True) == 4
+    assert store.counters == 1
+    assert allowed(store, ["2001:DB8::ffff"]) == 0
 
 
 def test_clients_of_other_networks_have_limits_of_their_own(store: Store) -> None:

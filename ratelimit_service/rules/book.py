@@ -17,7 +17,7 @@ from ratelimit_service.rules.lookup import Lookup, looked_up
 from ratelimit_service.rules.matching import Fit, Matchers, Wildcards
 from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.response import ResponseOptions
-from ratelimit_service.rules.rule import ALONE, MAX_KEY_LENGTH, REQUEST, Entries, Place, Rule, counted_in
+from ratelimit_service.rules.rule import ALONE, MAX_KEY_LENGTH, REQUEST, Entries, Level, Place, Rule, counted_in
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.telemetry.tally import Tally
 
@@ -229,18 +229,22 @@ class RuleBook:
     def overriding(self, domain: str, entries: Entries, limit: Limit, near: int, tally: Tally) -> Rule:
         """The rule of a limit that comes with the request; it overrides the rule that these entries match.
 
-        It is in the same bundle as the overridden rule. So its counter is in the same Redis, and it is the same counter
-        if algorithm and window are the same.
+        It is in the same bundle as the overridden rule, and counts values as that does. So its counter is in the same
+        Redis, and it is the same counter if algorithm and window are the same.
         """
         overridden = self.match(domain, entries)
         found = self.root(domain)
+        levels: tuple[Level, ...] = ()
         if overridden is not None:
             together, path_suffix = overridden.together, overridden.path_suffix
+            if overridden.changes_values and not overridden.default:
+                # Or a client that rotates in its network would have a counter for each of its addresses.
+                levels = tuple(level._replace(shared=None) for level in overridden.levels)
         else:
             together, path_suffix = REQUEST if found is not None and found.together else ALONE, ()
         return Rule(
             domain,
-            (),
+            levels,
             limit,
             open_algorithm("fixed_window"),
             near=near,

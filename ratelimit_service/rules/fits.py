@@ -193,7 +193,7 @@ class _Reader(NamedTuple):
             case _, Scalar() if "*" not in value:
                 return self._values([at], at)
         fit = Fit(self.key, "pattern", quoted(value), search=Wildcards([(value, True)]).find)
-        return _Read(fit, f"value({value})", False)
+        return _Read(fit, _content("value", [value]), False)
 
     def _values(self, items: Sequence[Scalar], at: Positioned) -> _Read:
         texts = [self._text(item.text) for item in items]

@@ -100,7 +100,7 @@ def limit_name(rule: Rule) -> str:
 
 def levels_text(rule: Rule) -> str:
     """The levels of a rule as its name in metrics has them, without the domain; of a limit of a request `override`."""
-    return ".".join(rule.path[1:]) or "override"
+    return "override" if rule.override else ".".join(rule.path[1:]) or "override"
 
 
 def header_text(text: str) -> str:

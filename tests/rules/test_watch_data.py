@@ -40,6 +40,25 @@ def test_a_data_file_written_in_place_is_loaded_though_the_rules_are_the_same(fo
     assert play(folder, story).watcher.failures == 0
 
 
+def test_a_list_of_values_follows_its_file(folder: Path) -> None:
+    rules = (
+        "domain: shop\ndescriptors: [{key: ip, values_from: ips.txt, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
+    )
+    (folder / "shop.yaml").write_text(rules)
+    (folder / "ips.txt").write_text("10.0.0.1\n")
+
+    async def matched(watched: Watched) -> list[bool]:
+        book = await asyncio.wait_for(watched.books.get(), SECONDS)
+        return [book.match("shop", (("ip", address),)) is not None for address in ("10.0.0.1", "10.0.0.2")]
+
+    async def story(watched: Watched) -> None:
+        assert await matched(watched) == [True, False]
+        watched.write("10.0.0.2\n", "ips.txt")
+        assert await matched(watched) == [False, True]
+
+    assert play(folder, story).watcher.failures == 0
+
+
 def test_one_renamed_into_place_is_loaded_even_if_it_is_as_old_and_as_large(folder: Path) -> None:
     async def story(watched: Watched) -> None:
         await names(watched)
