@@ -27,6 +27,22 @@ local function rest(block, now)
   return block and max(0, block[2] - now) or 0
 end
 
+-- The limit by which a hit on a blocked counter is tried: it is not charged, and makes no later one wait longer.
+local function uncounted(limit)
+  if limit.count_refused == 0 then
+    return limit
+  end
+  if not limit.uncounted then
+    local copy = {}
+    for name, value in pairs(limit) do
+      copy[name] = value
+    end
+    copy.count_refused = 0
+    limit.uncounted = copy
+  end
+  return limit.uncounted
+end
+
 -- -> state, block, allowed, room, left, reset_after, retry_after: as of the algorithm, and of a block in force `left` is
 -- the time that it lasts, negative
 local function hit(state, block, limit, cost, now)
@@ -39,7 +55,7 @@ local function hit(state, block, limit, cost, now)
       return after, block, 1, 0, -lasts, max(lasts, reset), 0
     end
     room = 0
-    retry = select(6, limit.hit(state, limit, cost, now))
+    retry = select(6, limit.hit(state, uncounted(limit), cost, now))
   else
     after, allowed, room, left, reset, retry = limit.hit(state, limit, cost, now)
     if allowed == 1 or cost == 0 then

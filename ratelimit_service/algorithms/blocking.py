@@ -11,6 +11,9 @@ A block is apart from the state of its counter, which stays as it is when `block
 State: when the block is forgotten, when it ends, and its length. The Lua twin is `blocking.lua`.
 """
 
+from dataclasses import replace
+from functools import lru_cache
+
 from ratelimit_service.algorithms.algorithm import Algorithm, State
 from ratelimit_service.model import NEVER, Blocked, Decision, Limit
 
@@ -27,7 +30,7 @@ def hit(
         after, look = algorithm.hit(state, limit, min(cost, 0), now)
         if cost < 0:
             return after, block, Blocked(True, 0, 0, max(rest, look.reset_after), 0, rest)
-        _, tried = algorithm.hit(state, limit, cost, now)
+        _, tried = algorithm.hit(state, _uncounted(limit) if limit.count_refused else limit, cost, now)
         return after, block, _denial(tried.retry_after, cost, look.reset_after, rest)
     state, decision = algorithm.hit(state, limit, cost, now)
     if decision.allowed or cost == 0:
@@ -50,6 +53,12 @@ def rest(block: Block | None, now: int) -> int:
     """The time until the block ends; 0 without one."""
     block = _in_force(block, now)
     return max(0, block[1] - now) if block is not None else 0
+
+
+@lru_cache(1024)
+def _uncounted(limit: Limit) -> Limit:
+    """The limit by which a hit on a blocked counter is tried: it is not charged, and makes no later one wait longer."""
+    return replace(limit, count_refused=False)
 
 
 def _in_force(block: Block | None, now: int) -> Block | None:
