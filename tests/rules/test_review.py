@@ -138,7 +138,7 @@ PAIRS = {
         nested(f"{DAY}: 10", f"{DAY}: 11"),
         nested(f"{DAY}: 10", f"{DAY}: 11, block_for: 2 days"),
         "weaker",
-        "11 requests per day here",
+        "the limit of 11 requests per day is larger than 10 requests per day",
     ),
     "a child that replaces another one": (
         nested(f"{DAY}: 10, name: base", f"{DAY}: 11"),
