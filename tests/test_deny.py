@@ -15,6 +15,9 @@ from ratelimit_service.limiter.plan import denial
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import NEVER, Decision, Descriptor, Request
 from ratelimit_service.rules.response import ResponseOptions
+from ratelimit_service.server.admin.status import described_rule
+from ratelimit_service.server.admin.upstream_pages import rules_text
+from ratelimit_service.server.series import _shown
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.store import Done
@@ -341,3 +344,13 @@ def test_a_denial_may_have_a_time_to_come_back() -> None:
 
     assert response.statuses[0].duration_until_reset.seconds == 90
     assert [header.value for header in response.response_headers_to_add] == ["0", "0", "90", "90"]
+
+
+def test_pages_and_metrics_say_that_a_rule_denies_always() -> None:
+    rules = book("domain: shop\ndescriptors: [{key: user, value: mallory, rate_limit: {deny: true}}]").rules
+
+    assert described_rule(rules[0])["limit"] == "always denied"
+    assert "".join(rules_text(rules)) == (
+        "shop.user_mallory: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, deny: true\n"
+    )
+    assert _shown(rules[0]) == {"total_hits", "over_limit"}

@@ -36,6 +36,7 @@ descriptors:
           - {unit: month, requests_per_unit: 20, algorithm: token_bucket, burst: 30}
   - key: free
     rate_limit: {unlimited: true}
+  - {key: closed, rate_limit: {deny: true}}
   - key: fast
     rate_limit: {unit: second, requests_per_unit: 100}
   - key: out
@@ -204,6 +205,7 @@ def test_of_a_descriptor_with_several_limits_one_may_be_named(shop: Shop) -> Non
     [
         (["shop", "--rule", "usr"], "domain shop has no rule 'usr'; did you mean shop.user?"),
         (["shop", "--rule", "free"], "rule free is unlimited: it has no counters"),
+        (["shop", "--rule", "closed"], "rule closed is always denied: it has no counters"),
         (["shop", "user=ada", "--rule", "out"], "out does not limit user=ada; `ratelimit explain` tells why"),
         (["shop", "user=a", "+", "user=b"], "counters takes one descriptor"),
         ([""], "the domain is empty"),
