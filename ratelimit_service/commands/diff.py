@@ -28,8 +28,8 @@ DIFFERENT, BROKEN = 1, 2
 @click.command(
     epilog="""\b
 Examples:
-  ratelimit diff /etc/ratelimit config
-  ratelimit diff old.yaml new.yaml --json
+  ratelimit diff config new
+  ratelimit diff config/example.yaml new/example.yaml --json
 
 \b
 The rules of a branch against those of another:

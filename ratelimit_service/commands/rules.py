@@ -34,7 +34,12 @@ FAILED, BROKEN = 1, 2
 """Exit codes: a case failed; the rules or a file of cases cannot be read."""
 
 
-@click.group(short_help="Test rules.")
+@click.group(
+    short_help="Test rules.",
+    epilog="""\b
+Examples:
+  ratelimit rules test config-tests --rules config""",
+)
 def command() -> None:
     """Test rules."""
 

@@ -126,6 +126,8 @@ def shell(folder: Path) -> Iterator[Shell]:
     """Counters are in Redis, so that `ratelimit counters` has some."""
     stay_within(_LASTS, 300)
     shutil.copytree(ROOT / "config", folder / "config")
+    shutil.copytree(ROOT / "config", folder / "new")
+    shutil.copytree(ROOT / "config-tests", folder / "config-tests")
     (folder / "bin").mkdir()
     ratelimit = folder / "bin" / "ratelimit"
     ratelimit.write_text(f'#!/bin/sh\nexec {sys.executable} -m ratelimit_service "$@"\n')

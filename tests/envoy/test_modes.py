@@ -56,8 +56,13 @@ def test_redis_has_three_quarters_of_the_time_that_envoy_grants(tmp_path: Path) 
                 envoy.statuses(3, "/", x_user="ada")
             metrics = service.metrics()
 
-    assert 'ratelimit_store_granted_seconds_bucket{le="0.025"} 3\n' in metrics
-    assert 0 < float(metrics.partition("\nratelimit_store_granted_seconds_sum ")[2].partition("\n")[0]) <= 3 * 0.015
+    def figure(name: str) -> float:
+        return float(metrics.partition(f"\nratelimit_store_granted_seconds_{name} ")[2].partition("\n")[0])
+
+    # On a busy machine, Envoy may give up a request before it has sent it.
+    assert 0 < figure("count") <= 3
+    assert figure('bucket{le="0.025"}') == figure("count")
+    assert 0 < figure("sum") <= figure("count") * 0.015
 
 
 def test_without_the_service_envoy_decides(tmp_path: Path) -> None:
