@@ -192,7 +192,7 @@ class _Reader(NamedTuple):
                 return self._regex(value, at)
             case _, Scalar() if "*" not in value:
                 return self._values([at], at)
-        fit = Fit(self.key, "pattern", quoted(value), search=Wildcards([(value, True)]).find)
+        fit = Fit(self.key, "pattern", quoted(value), search=Wildcards([(value, True)]).find, pattern=value)
         return _Read(fit, _content("value", [value]), False)
 
     def _values(self, items: Sequence[Scalar], at: Positioned) -> _Read:
@@ -261,7 +261,8 @@ class _Reader(NamedTuple):
         except ValueError as error:
             self.report.add(at, f"regex {quoted(pattern)}: {error}")
             search = bool
-        return _Read(Fit(self.key, "regex", quoted(pattern), search=search), _content("regex", [pattern]), False)
+        fit = Fit(self.key, "regex", quoted(pattern), search=search, pattern=pattern)
+        return _Read(fit, _content("regex", [pattern]), False)
 
 
 _NO_PATTERN: Final = "the values of a list are compared as they are, with no *"

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ratelimit_service.rules.address import Network, address_text, parse_address
+from ratelimit_service.rules.regex_examples import examples
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -169,6 +170,8 @@ class Fit:
     """Of a range."""
     search: Callable[[str], object] = lambda _: None
     """Of a negated range, a pattern and a regex; the result is true if the value matches."""
+    pattern: str = ""
+    """Of a pattern or a regex: what the file says."""
 
     @property
     def is_tested(self) -> bool:
@@ -184,11 +187,15 @@ class Fit:
         return bool(found) is not self.negated
 
     def samples(self) -> Iterator[str]:
-        """The values of a list; of networks the addresses where one begins, and where one has ended; a few others."""
+        """The values of a list; where networks begin, and where they have ended; what patterns match; a few others."""
         if self.values is not None:
             yield from (entry if isinstance(entry, str) else address_text(entry) for entry in self.values)
         for network in self.networks:
             yield from (address_text(network.low), address_text(network.end))
+        if self.kind == "regex":
+            yield from examples(self.pattern)
+        elif self.pattern:
+            yield from (self.pattern.replace("*", text) for text in _OTHERS)
         yield from _OTHERS
 
     def network_of(self, value: str) -> Network | None:

@@ -208,6 +208,21 @@ DAY_1, DAY_2 = "1 request per day", "2 requests per day"
             [f"~ a_values(x,y): limit {DAY_1} → {DAY_2} (kept)"],
         ),
         (
+            [f"key: a, regex: '/v[0-9]+/(users|orders)', {ONE}"],
+            [f"key: a, regex: '/v[0-9]+/(users|orders)', {TWO}"],
+            [f"~ a_regex(/v[0-9]+/(users|orders)): limit {DAY_1} → {DAY_2} (kept)"],
+        ),
+        (
+            [f"key: a, label: l, regex: '/v[0-9]+/(users|orders)', {ONE}"],
+            [f"key: a, label: l, regex: '/v[0-9]+/users', {ONE}"],
+            [f"- a_l: limit {DAY_1} → no limit"],
+        ),
+        (
+            [f"key: a, label: l, value: oth*, not: true, {ONE}"],
+            [f"key: a, label: l, value: o*, not: true, {ONE}"],
+            [f"- a_l: limit {DAY_1} → no limit"],
+        ),
+        (
             [f"key: a, label: l, values: [x, y, z], {ONE}", A2],
             [f"key: a, label: l, values: [w, x], {ONE}", A2],
             [
