@@ -4,8 +4,8 @@ from textwrap import dedent
 from typing import Any
 
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.document import Source
-from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.syntax.document import Source
 
 
 def book(*texts: str, **options: Any) -> RuleBook:

@@ -17,7 +17,7 @@ from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import Problem
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
-from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.server.admin.connection import HttpConnections
 from ratelimit_service.server.metrics import Metrics
 from ratelimit_service.server.series import plain, upstream_text

@@ -12,7 +12,7 @@ from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import NEVER, Blocked, Request
-from ratelimit_service.rules.explain import quoted_entries, why_unlimited
+from ratelimit_service.rules.checks.explain import quoted_entries, why_unlimited
 from ratelimit_service.rules.report import quoted
 from ratelimit_service.rules.rule import Rule, window_in_words
 from ratelimit_service.stores.hit import NO_LIMIT, Hit

@@ -10,14 +10,14 @@ import click
 from ratelimit_service.commands.sources import env_file_option, merge_option, read_settings, rules_flags, rules_option
 from ratelimit_service.errors import Problem, RulesError, SettingsError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.document import Source
-from ratelimit_service.rules.lint import KINDS, lint
-from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.checks.lint import KINDS, lint
+from ratelimit_service.rules.checks.review import shared_keys
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.files.watch import ensure_exists, read_sources
 from ratelimit_service.rules.report import LintWarning
-from ratelimit_service.rules.review import shared_keys
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.rules.secret import HashValue
-from ratelimit_service.rules.watch import ensure_exists, read_sources
+from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.settings import Section
 from ratelimit_service.settings.fields import KeyFormat
 from ratelimit_service.stores.redis.upstream import is_upstreams

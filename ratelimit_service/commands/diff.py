@@ -13,12 +13,12 @@ from ratelimit_service.commands.sources import env_file_option, merge_option, re
 from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
 from ratelimit_service.errors import ComparisonError, Problem, RulesError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.diff import AFRESH, KEPT, RuleChange, diff, limits_in_words
-from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.checks.diff import AFRESH, KEPT, RuleChange, diff, limits_in_words
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.files.watch import read_sources
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries, Rule, entries_in_words, plural
 from ratelimit_service.rules.secret import HashValue
-from ratelimit_service.rules.watch import read_sources
 from ratelimit_service.settings import Section, Settings
 
 DIFFERENT, BROKEN = 1, 2

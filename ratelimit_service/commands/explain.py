@@ -27,7 +27,7 @@ from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.bans import Bans, moment_in_words, read_ban
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.explain import (
+from ratelimit_service.rules.checks.explain import (
     RequestExplanation,
     add_bans,
     charged_rules,

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.files.watch import ensure_exists, read_sources
 from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import HashValue
-from ratelimit_service.rules.watch import ensure_exists, read_sources
 from ratelimit_service.settings import Section, Settings, default_env_file, load_settings
 from ratelimit_service.settings.fields import Backend
 

@@ -13,7 +13,7 @@ from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, R
 from ratelimit_service.rules.address import parse_address
 from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.explain import why_unlimited
+from ratelimit_service.rules.checks.explain import why_unlimited
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import (
     REQUEST,

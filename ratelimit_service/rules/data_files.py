@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from ratelimit_service.errors import Problem, RulesError
-from ratelimit_service.rules.document import Position
-from ratelimit_service.rules.report import LintWarning, Positioned, Report, printable, quoted
+from ratelimit_service.rules.report import LintWarning, Position, Positioned, Report, printable, quoted
 
 MAX_BYTES: Final = 32 * 2**20
 MAX_LINES: Final = 1_000_000

@@ -33,6 +33,13 @@ def warning_at(place: tuple[str, int, int] | None, kind: str, message: str) -> L
     return LintWarning(*(place or ("", 0, 0)), kind, message)
 
 
+class Position(NamedTuple):
+    """A position in the file without a node; line and column count from 1."""
+
+    line: int
+    column: int
+
+
 class Positioned(Protocol):
     """Anything with a position in the file; line and column count from 1."""
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.server.admin.server import Addresses, AdminServer
 from ratelimit_service.server.engine import Engine, rules_parser
 from ratelimit_service.server.workers.supervisor import Supervisor

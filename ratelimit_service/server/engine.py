@@ -13,11 +13,11 @@ from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import ReadData
-from ratelimit_service.rules.document import Source
-from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.files.watch import Parse, Watcher
 from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import HashValue
-from ratelimit_service.rules.watch import Parse, Watcher
+from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.server.state import ServiceState

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 from ratelimit_service.api.method import Method
 from ratelimit_service.rules.bans import BanSummary
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.stores.store import StoreStatus
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import Metric

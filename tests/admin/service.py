@@ -15,9 +15,9 @@ from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import ReadData
-from ratelimit_service.rules.document import Source
-from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.files.watch import Watcher
+from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.server.admin.server import AdminServer

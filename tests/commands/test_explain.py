@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from ratelimit_service.cli import main
 from ratelimit_service.model import Limit, Unit
-from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.watch import read_sources
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.files.watch import read_sources
 from tests.ports import free_port
 from tests.redis import Redis, start_redis
 from tests.stores.charging import Charge, charge_all, descriptor

@@ -14,8 +14,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.watch import read_sources
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.files.watch import read_sources
 from tests import peers
 from tests.clocks import stay_within
 from tests.deploy.known import longest_stop, understood

@@ -23,8 +23,8 @@ import yaml
 from click import Context
 
 from ratelimit_service.cli import VERBS, main
-from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.watch import read_sources
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.files.watch import read_sources
 from tests import peers
 from tests.clocks import stay_within
 from tests.processes import ROOT, Process, Service, start_service

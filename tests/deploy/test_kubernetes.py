@@ -12,8 +12,8 @@ import yaml
 
 import ratelimit_service
 from ratelimit_service.api.health import NAMES
-from ratelimit_service.rules.document import Source
-from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.settings import SETTINGS, Settings
 from tests.deploy.known import longest_stop, understood
 from tests.processes import ROOT, ask, start_service

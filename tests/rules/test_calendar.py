@@ -3,8 +3,8 @@
 import pytest
 
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
-from ratelimit_service.rules.explain import explain, explanation_as_json
-from ratelimit_service.rules.lint import lint
+from ratelimit_service.rules.checks.explain import explain, explanation_as_json
+from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.rule import Rule, counter_key, rule_in_words
 from ratelimit_service.server.admin.upstream_pages import rules_text
 from ratelimit_service.system.calendar import Calendar

@@ -17,8 +17,7 @@ from ratelimit_service.rules.data_files import (
     DataFile,
     DataFiles,
 )
-from ratelimit_service.rules.document import Position
-from ratelimit_service.rules.report import Report
+from ratelimit_service.rules.report import Position, Report
 
 AT = Position(7, 9)
 

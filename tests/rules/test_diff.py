@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from ratelimit_service.errors import ComparisonError, RulesError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.diff import RuleChange, compared, diff, limits_in_words
-from ratelimit_service.rules.document import Source
-from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.checks.diff import RuleChange, compared, diff, limits_in_words
+from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.secret import HashValue
+from ratelimit_service.rules.syntax.document import Source
 from tests.books import book
 
 KEYS = st.sampled_from(["a", "b", "c_d"])

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from yaml._yaml import CParser
 
 from ratelimit_service.errors import Problem, RulesError
-from ratelimit_service.rules.document import (
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.report import Report
+from ratelimit_service.rules.syntax.document import (
     MAX_BYTES,
     Composer,
     Scalar,
@@ -23,8 +25,6 @@ from ratelimit_service.rules.document import (
     read_document,
     resolve,
 )
-from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.report import Report
 
 
 def problem(text: bytes) -> str:

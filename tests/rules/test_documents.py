@@ -8,14 +8,14 @@ import pytest
 
 from ratelimit_service.api.headers import HeaderNames
 from ratelimit_service.api.response import ResponseEncoder
-from ratelimit_service.commands.cases import read_cases
-from ratelimit_service.commands.run_cases import run_case
+from ratelimit_service.commands.rules.cases import read_cases
+from ratelimit_service.commands.rules.run import run_case
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.document import Source
-from ratelimit_service.rules.lint import lint
-from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.checks.lint import lint
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.files.watch import read_sources
 from ratelimit_service.rules.secret import HashValue
-from ratelimit_service.rules.watch import read_sources
+from ratelimit_service.rules.syntax.document import Source
 
 ROOT = Path(__file__).parents[2]
 OF_ENVOY = ("typed_config", "actions:", "connect_timeout", "health_checks", "apiVersion", "services:")

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from ratelimit_service.rules.lint import KINDS, lint
-from ratelimit_service.rules.options import OPTIONS
-from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.watch import read_sources
+from ratelimit_service.rules.checks.lint import KINDS, lint
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.files.watch import read_sources
+from ratelimit_service.rules.syntax.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 

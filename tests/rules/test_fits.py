@@ -17,14 +17,14 @@ from ratelimit_service.errors import RulesError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.rules.book import RuleBook, free_books
-from ratelimit_service.rules.document import Source
-from ratelimit_service.rules.explain import explain
-from ratelimit_service.rules.fits import MAX_ALL_VALUES, MAX_LIST_BYTES
-from ratelimit_service.rules.lint import lint
-from ratelimit_service.rules.options import MAX_VALUES
-from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.checks.explain import explain
+from ratelimit_service.rules.checks.lint import lint
+from ratelimit_service.rules.files.fits import MAX_ALL_VALUES, MAX_LIST_BYTES
+from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.rule import counted_entries, counter_key, metric_path
 from ratelimit_service.rules.secret import NO_SECRETS, HashValue
+from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.syntax.values import MAX_VALUES
 from ratelimit_service.stores.memory import MemoryStore
 from tests.books import book
 from tests.clocks import Clock

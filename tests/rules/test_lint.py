@@ -2,7 +2,7 @@
 
 import pytest
 
-from ratelimit_service.rules.lint import lint, lint_key, lint_value
+from ratelimit_service.rules.checks.lint import lint, lint_key, lint_value
 from ratelimit_service.rules.rule import counter_key
 from tests.books import book
 

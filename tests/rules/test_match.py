@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.document import Source
-from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.rule import Entries, counter_key, metric_path
+from ratelimit_service.rules.syntax.document import Source
 from tests.books import book
 
 Tree = Sequence[Mapping[str, Any]]

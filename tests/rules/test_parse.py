@@ -7,10 +7,10 @@ import pytest
 from ratelimit_service.errors import RulesError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.document import Source
-from ratelimit_service.rules.parse import parse
+from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.report import MAX_PROBLEMS
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Place
+from ratelimit_service.rules.syntax.document import Source
 from tests.books import book
 
 

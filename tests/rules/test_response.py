@@ -3,8 +3,7 @@
 import pytest
 
 from ratelimit_service.errors import RulesError
-from ratelimit_service.rules.lint import lint
-from ratelimit_service.rules.options import json_schema
+from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.response import (
     MAX_NAME_LENGTH,
     NO_JITTER,
@@ -18,6 +17,7 @@ from ratelimit_service.rules.response import (
     response_in_words,
     response_options,
 )
+from ratelimit_service.rules.syntax.options import json_schema
 from ratelimit_service.settings import Settings
 from tests.books import book
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from ratelimit_service.algorithms import State
-from ratelimit_service.rules.lint import lint
+from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.rule import Rule
 from tests.books import book
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ratelimit_service.rules.options import OPTIONS, MapType, json_schema
+from ratelimit_service.rules.syntax.options import OPTIONS, MapType, json_schema
 
 
 def test_the_schema_has_every_option_where_it_belongs_with_its_help() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import ReadData
-from ratelimit_service.rules.document import Source
-from ratelimit_service.rules.parse import parse
-from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.files.watch import Watcher
+from ratelimit_service.rules.syntax.document import Source
 
 Story = Callable[["Watched"], Awaitable[None]]
 
@@ -161,7 +161,7 @@ def test_a_bad_file_leaves_the_old_rules_and_is_told_once(folder: Path, caplog: 
         watched.write(rules(3))
         assert await watched.limits() == {"shop": 3}
 
-    with caplog.at_level(logging.INFO, "ratelimit_service.rules.watch"):
+    with caplog.at_level(logging.INFO, "ratelimit_service.rules.files.watch"):
         watcher = play(folder, story).watcher
 
     assert (watcher.successes, watcher.failures, watcher.problems) == (2, 1, ())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.rules.data_reads import DataRead, DataReads, reread
+from ratelimit_service.rules.files.data_reads import DataRead, DataReads, reread
 from tests.rules.test_watch import SECONDS, Watched, play
 
 RULES = """\

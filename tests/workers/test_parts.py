@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.rules.data_reads import read_data_file
-from ratelimit_service.rules.document import Source
+from ratelimit_service.rules.files.data_reads import read_data_file
+from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.server.engine import rules_parser
 from ratelimit_service.server.series import NUMBERS, add_tally, take_tally
 from ratelimit_service.server.workers.channel import Handoff, received, settings_as_json

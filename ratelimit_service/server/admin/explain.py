@@ -17,7 +17,7 @@ from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Blocked, Request
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.explain import (
+from ratelimit_service.rules.checks.explain import (
     MatchedRule,
     RequestExplanation,
     add_bans,

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_service import __version__
 from ratelimit_service.rules.bans import Ban
+from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.rules.rule import Rule, counting_in_words, entries_in_words, rule_in_words, window_in_words
-from ratelimit_service.rules.watch import Watcher
 from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState, Workers
 from ratelimit_service.system.clock import MINUTE, SECOND, system_clock

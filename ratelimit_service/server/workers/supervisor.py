@@ -15,8 +15,8 @@ from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import DataFile
-from ratelimit_service.rules.document import Source
-from ratelimit_service.rules.watch import Watcher
+from ratelimit_service.rules.files.watch import Watcher
+from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.server.state import Death, ServiceState
 from ratelimit_service.server.workers.channel import Message, settings_as_json, text_of
 from ratelimit_service.server.workers.dispatch import Dispatcher

@@ -13,7 +13,7 @@ import uvloop
 
 from ratelimit_service.errors import RpcError, StartError
 from ratelimit_service.rules.book import RuleBook, free_books
-from ratelimit_service.rules.document import Source
+from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.server.engine import SWITCH_SECONDS, Engine, rules_parser
 from ratelimit_service.server.workers.channel import Channel, bytes_of, received, text_of
 from ratelimit_service.server.workers.report import Reporter

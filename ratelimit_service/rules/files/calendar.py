@@ -1,8 +1,8 @@
 """The map `calendar` of a limit -> its calendar."""
 
-from ratelimit_service.rules.document import Scalar, YamlMap
-from ratelimit_service.rules.options import MapType, given, read_options
 from ratelimit_service.rules.report import Report, quoted
+from ratelimit_service.rules.syntax.document import Scalar, YamlMap
+from ratelimit_service.rules.syntax.options import MapType, given, read_options
 from ratelimit_service.system.calendar import Calendar, calendar_of
 
 

@@ -13,13 +13,13 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_service.rules.address import Network, grouped_by, parse_address, parse_network
 from ratelimit_service.rules.data_files import DataFiles
-from ratelimit_service.rules.document import Scalar, YamlMap, YamlNode
 from ratelimit_service.rules.matching import Fit, Ranges, Table, Wildcards
-from ratelimit_service.rules.options import MapType, given, read_options
 from ratelimit_service.rules.regex import compiled
 from ratelimit_service.rules.report import Positioned, Report, quoted
 from ratelimit_service.rules.rule import Place, plural
 from ratelimit_service.rules.secret import DIGEST, HashValue
+from ratelimit_service.rules.syntax.document import Scalar, YamlMap, YamlNode
+from ratelimit_service.rules.syntax.options import MapType, given, read_options
 
 COMPARED: Final = ("value", "values", "values_from", "cidr", "regex")
 """The options that say what values are compared with. A descriptor has one of them, or none; `not` inverts each."""

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.address import address_text
 from ratelimit_service.rules.book import Domain, Node, RuleBook, all_nodes
+from ratelimit_service.rules.checks.review import review
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted, shortened, warning_at
 from ratelimit_service.rules.response import limit_name
-from ratelimit_service.rules.review import review
 from ratelimit_service.rules.rule import Rule, units_in_words
 from ratelimit_service.system.clock import DAY
 

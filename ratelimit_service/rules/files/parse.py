@@ -14,37 +14,15 @@ from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
 from ratelimit_service.rules.book import ANY_DOMAIN, DEFAULT, Domain, Node, RuleBook
-from ratelimit_service.rules.calendar import read_calendar
+from ratelimit_service.rules.checks.lint import Calendars, lint_key, lint_value, without_hash_key
+from ratelimit_service.rules.checks.review import review_descriptor, review_limit
 from ratelimit_service.rules.data_files import DataFiles, ReadData
-from ratelimit_service.rules.data_reads import read_data_file
-from ratelimit_service.rules.document import (
-    Position,
-    Scalar,
-    Source,
-    YamlList,
-    YamlMap,
-    free_nodes,
-    kind_of,
-    read_document,
-)
-from ratelimit_service.rules.fits import Siblings, read_fit
-from ratelimit_service.rules.lint import Calendars, lint_key, lint_value, without_hash_key
+from ratelimit_service.rules.files.calendar import read_calendar
+from ratelimit_service.rules.files.data_reads import read_data_file
+from ratelimit_service.rules.files.fits import Siblings, read_fit
 from ratelimit_service.rules.lookup import Lookup
-from ratelimit_service.rules.options import (
-    BY_MAP,
-    LIMITING,
-    WITHOUT_LIMIT,
-    Excess,
-    MapType,
-    given,
-    limit_fields,
-    missing,
-    read_options,
-    rule_fields,
-)
-from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted
+from ratelimit_service.rules.report import LintWarning, Position, Positioned, Report, quoted
 from ratelimit_service.rules.response import SILENT, ResponseOptions
-from ratelimit_service.rules.review import review_descriptor, review_limit
 from ratelimit_service.rules.rule import (
     ALONE,
     LIST,
@@ -57,6 +35,27 @@ from ratelimit_service.rules.rule import (
     window_in_words,
 )
 from ratelimit_service.rules.secret import DIGEST, HashValue, Secrets
+from ratelimit_service.rules.syntax.document import (
+    Scalar,
+    Source,
+    YamlList,
+    YamlMap,
+    free_nodes,
+    kind_of,
+    read_document,
+)
+from ratelimit_service.rules.syntax.options import (
+    BY_MAP,
+    LIMITING,
+    WITHOUT_LIMIT,
+    MapType,
+    given,
+    limit_fields,
+    missing,
+    read_options,
+    rule_fields,
+)
+from ratelimit_service.rules.syntax.values import Excess
 from ratelimit_service.rules.window import Window
 from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.telemetry.tally import ByteBudget, Path, Tallies, Tally

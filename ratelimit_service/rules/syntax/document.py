@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ratelimit_service.rules.report import Report, quoted, shortened
+from ratelimit_service.rules.report import Position, Report, quoted, shortened
 
 try:
     from yaml._yaml import CParser as EventParser
@@ -51,13 +51,6 @@ class Source(NamedTuple):
 
 Value = str | bool | int | float | None
 """The value of a scalar."""
-
-
-class Position(NamedTuple):
-    """A position in the file without a node; line and column count from 1."""
-
-    line: int
-    column: int
 
 
 class Scalar(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import ANY_DOMAIN, Domain, Node, RuleBook
-from ratelimit_service.rules.candidates import MAX_LISTED, Step, candidates_step
+from ratelimit_service.rules.checks.candidates import MAX_LISTED, Step, candidates_step
 from ratelimit_service.rules.report import nearest, quoted, shortened
 from ratelimit_service.rules.response import response_in_words
 from ratelimit_service.rules.rule import (

@@ -11,12 +11,12 @@ from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explana
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.request import decode
 from ratelimit_service.api.response import ResponseEncoder
-from ratelimit_service.commands.cases import Case, CaseStep, Expected
 from ratelimit_service.commands.request import as_message
+from ratelimit_service.commands.rules.cases import Case, CaseStep, Expected
+from ratelimit_service.commands.rules.expected import limits_in_words
 from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.expected import limits_in_words
 from ratelimit_service.rules.rule import Rule, entries_in_words
 from ratelimit_service.stores.memory import MemoryStore
 

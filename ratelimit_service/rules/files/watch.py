@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.book import RuleBook, free_books
+from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.data_files import ReadData
-from ratelimit_service.rules.data_reads import DataRead, DataReads, reread
-from ratelimit_service.rules.document import MAX_BYTES, Source
-from ratelimit_service.rules.lint import lint
+from ratelimit_service.rules.files.data_reads import DataRead, DataReads, reread
 from ratelimit_service.rules.rule import plural
+from ratelimit_service.rules.syntax.document import MAX_BYTES, Source
 from ratelimit_service.system.background import DaemonExecutor
 from ratelimit_service.system.clock import Clock, system_clock
 from ratelimit_service.system.disk import read_file

@@ -11,13 +11,22 @@ from typing import Any, Final, NamedTuple
 import click
 
 from ratelimit_service.commands.request import ENTRY, LIMIT, descriptors
+from ratelimit_service.commands.rules.expected import ExpectedLimit, read_limits
 from ratelimit_service.errors import RulesError
 from ratelimit_service.model import Descriptor, Limit
-from ratelimit_service.rules.document import Field, Scalar, Source, YamlList, YamlMap, YamlNode, kind_of, read_document
-from ratelimit_service.rules.expected import ExpectedLimit, read_limits
-from ratelimit_service.rules.options import COUNT, FLAG, JSON, NAME, TEXT, choice, count
 from ratelimit_service.rules.report import Report, nearest, quoted
 from ratelimit_service.rules.rule import Entries
+from ratelimit_service.rules.syntax.document import (
+    Field,
+    Scalar,
+    Source,
+    YamlList,
+    YamlMap,
+    YamlNode,
+    kind_of,
+    read_document,
+)
+from ratelimit_service.rules.syntax.values import COUNT, FLAG, JSON, NAME, TEXT, choice, count
 from ratelimit_service.rules.window import read_window
 from ratelimit_service.settings.go_syntax import read_duration
 from ratelimit_service.system.clock import SECOND

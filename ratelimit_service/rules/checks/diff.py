@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.errors import ComparisonError
 from ratelimit_service.rules.book import DEFAULT, Domain, Node, RuleBook, rule_at
-from ratelimit_service.rules.options import OPTIONS
+from ratelimit_service.rules.checks.witness import ChildNodes, Witness, lookup_witnesses, witnesses
 from ratelimit_service.rules.response import SILENT, response_in_words
 from ratelimit_service.rules.rule import (
     ALONE,
@@ -24,7 +24,7 @@ from ratelimit_service.rules.rule import (
     counting_in_words,
     rule_in_words,
 )
-from ratelimit_service.rules.witness import ChildNodes, Witness, lookup_witnesses, witnesses
+from ratelimit_service.rules.syntax.options import OPTIONS
 
 MAX_PAIRS: Final = 1_000_000
 """Pairs of descriptors that are compared, about 10 µs each."""

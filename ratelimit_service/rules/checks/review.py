@@ -15,11 +15,12 @@ from typing import Any, Final
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.address import Network, address_text
 from ratelimit_service.rules.book import Node, RuleBook, all_nodes
-from ratelimit_service.rules.document import YamlMap
 from ratelimit_service.rules.matching import Fit
-from ratelimit_service.rules.options import OPTIONS, Excess, MapType, given
 from ratelimit_service.rules.report import LintWarning, Report, nearest, quoted, warning_at
 from ratelimit_service.rules.rule import Rule, limit_in_words, plural
+from ratelimit_service.rules.syntax.document import YamlMap
+from ratelimit_service.rules.syntax.options import OPTIONS, MapType, given
+from ratelimit_service.rules.syntax.values import Excess
 from ratelimit_service.system.clock import DAY, SECOND, duration_in_words
 
 MAX_LOG: Final = 5000

@@ -12,8 +12,8 @@ import click
 
 from ratelimit_service.api.headers import HeaderNames
 from ratelimit_service.api.response import ResponseEncoder
-from ratelimit_service.commands.cases import Case, read_cases
-from ratelimit_service.commands.run_cases import Mismatch, run_case
+from ratelimit_service.commands.rules.cases import Case, read_cases
+from ratelimit_service.commands.rules.run import Mismatch, run_case
 from ratelimit_service.commands.sources import (
     env_file_option,
     merge_option,
@@ -25,9 +25,9 @@ from ratelimit_service.commands.sources import (
 from ratelimit_service.commands.terminal import GREEN, RED
 from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.files.watch import read_sources
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import plural
-from ratelimit_service.rules.watch import read_sources
 from ratelimit_service.settings import Settings
 
 FAILED, BROKEN = 1, 2

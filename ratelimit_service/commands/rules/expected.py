@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.model import MAX_REQUESTS, Limit
-from ratelimit_service.rules.calendar import read_calendar
-from ratelimit_service.rules.document import YamlMap, YamlNode
-from ratelimit_service.rules.options import BY_MAP, NAME, Excess, MapType, read_options
+from ratelimit_service.rules.files.calendar import read_calendar
 from ratelimit_service.rules.report import Report, quoted
 from ratelimit_service.rules.rule import Rule, counting_in_words, rule_in_words
+from ratelimit_service.rules.syntax.document import YamlMap, YamlNode
+from ratelimit_service.rules.syntax.options import BY_MAP, MapType, read_options
+from ratelimit_service.rules.syntax.values import NAME, Excess
 from ratelimit_service.rules.window import Window, read_window
 
 

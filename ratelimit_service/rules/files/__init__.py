@@ -1,0 +1,1 @@
+"""Files of rules to a book: read, parsed, watched."""

@@ -1,0 +1,333 @@
+"""Types of values in a rules file: how each is read from a node, and its JSON Schema.
+
+A `ValueType` has `read`, which returns the value of a node, or reports what is wrong and returns None. Null is the
+same as absent, and never reaches a reader.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ratelimit_service.model import MAX_REQUESTS
+from ratelimit_service.rules.report import Report, nearest, quoted, shortened
+from ratelimit_service.rules.response import MAX_JITTER, Jitter
+from ratelimit_service.rules.syntax.document import Scalar, YamlList, YamlMap, YamlNode, kind_of, printed
+from ratelimit_service.rules.window import UNITS, Window, read_window
+from ratelimit_service.system import calendar
+
+
+class ValueType(NamedTuple):
+    """A type of value: how it is read from a node, and its JSON Schema."""
+
+    read: Callable[[YamlNode, str, Report], Any]
+    schema: Mapping[str, Any]
+
+
+class Excess(NamedTuple):
+    """The amount by which a limit may be exceeded: a number, or a percentage of the limit."""
+
+    number: int
+    percent: bool
+
+    def of(self, requests: int) -> int:
+        """The amount for a limit of `requests`; a percentage is rounded down."""
+        return requests * self.number // 100 if self.percent else self.number
+
+
+def _read_text(node: YamlNode, key: str, report: Report) -> str | None:
+    if not isinstance(node, Scalar):
+        report.add(node, f"{key} must be text, not {kind_of(node)}")
+    elif isinstance(node.value, float) or (isinstance(node.value, int) and not -(2**63) <= node.value < 2**63):
+        report.add(node, f"{key} must be text, and {shortened(node.text)} is a number; write it in quotes")
+    else:
+        return node.text
+    return None
+
+
+def _read_name(node: YamlNode, key: str, report: Report) -> str | None:
+    text = _read_text(node, key, report)
+    if text == "":
+        report.add(node, f"{key} must not be empty")
+    return text or None
+
+
+def _read_count(node: YamlNode, key: str, report: Report, *, least: int, most: int, other: str) -> int | None:
+    value = node.value if isinstance(node, Scalar) else None
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    advice = ""
+    if isinstance(node, Scalar) and isinstance(value, str) and value.isdecimal():
+        advice = "; take the quotes away"
+    report.add(node, f"{key} must be a whole number from {least} to {most}{other}, not {kind_of(node)}{advice}")
+    return None
+
+
+def _read_flag(node: YamlNode, key: str, report: Report) -> bool | None:
+    if isinstance(node, Scalar) and isinstance(node.value, bool):
+        return node.value
+    report.add(node, f"{key} must be true or false, not {kind_of(node)}")
+    return None
+
+
+def _read_excess(node: YamlNode, key: str, report: Report) -> Excess | None:
+    if isinstance(node, Scalar) and isinstance(node.value, str) and (match := _PERCENT.fullmatch(node.value)):
+        return Excess(int(match[1]), True)
+    number = _read_count(node, key, report, least=0, most=MAX_REQUESTS, other=" or a share such as 10%")
+    return None if number is None else Excess(number, False)
+
+
+def _read_unit(node: YamlNode, key: str, report: Report) -> Window | None:
+    text = _read_text(node, key, report)
+    if text is None:
+        return None
+    window = read_window(text)
+    if window is None:
+        if text[:1].isdecimal():
+            report.add(node, f'{key} {quoted(text)} is no multiple of {", ".join(UNITS)}, such as "5 minutes"')
+        else:
+            report.add(node, f"{key} {quoted(text)} is not one of {', '.join(UNITS)}{did_you_mean(text, UNITS)}")
+        return None
+    if window.problem:
+        report.add(node, f"{key} {quoted(text)} {window.problem}")
+        return None
+    return window
+
+
+def _read_jitter(node: YamlNode, key: str, report: Report) -> Jitter | None:
+    text = _read_text(node, key, report)
+    if text is None:
+        return None
+    if (match := _PERCENT.fullmatch(text)) is not None:
+        if int(match[1]) <= 100:
+            return Jitter(percent=int(match[1]))
+    elif (window := read_window(text)) is not None and 0 < window.microseconds <= MAX_JITTER:
+        return Jitter(most=window.microseconds)
+    report.add(node, f'{key} must be a share up to 100% or a time up to 1 day, such as 10% or "5 seconds"')
+    return None
+
+
+def _read_start(node: YamlNode, key: str, report: Report) -> str | None:
+    # As it is written: without quotes YAML takes 06:00 and 08 for numbers.
+    return node.text if isinstance(node, Scalar) else _read_text(node, key, report)
+
+
+def _read_zone(node: YamlNode, key: str, report: Report) -> str | None:
+    text = _read_text(node, key, report)
+    if text is not None:
+        try:
+            calendar.open_zone(text)
+        except ValueError:
+            names = calendar.zone_names()
+            near = nearest(text, names)
+            hint = f"did you mean {names[near]}?" if near else "names are such as Europe/Berlin"
+            report.add(node, f"{key} {quoted(text)} is no time zone; {hint}")
+            return None
+    return text
+
+
+def _read_duration(node: YamlNode, key: str, report: Report) -> int | None:
+    window = _read_unit(node, key, report)
+    return None if window is None else window.microseconds
+
+
+def did_you_mean(text: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: the known one that is most similar, if one is."""
+    near = nearest(text, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def _read_map(node: YamlNode, key: str, report: Report) -> YamlMap | None:
+    if isinstance(node, YamlMap):
+        return node
+    report.add(node, f"{key} must be a map, not {kind_of(node)}")
+    return None
+
+
+def _read_maps(node: YamlNode, key: str, report: Report) -> list[YamlMap] | None:
+    if not isinstance(node, YamlList):
+        report.add(node, f"{key} must be a list, not {kind_of(node)}")
+        return None
+    for item in node.items:
+        if not isinstance(item, YamlMap):
+            report.add(item, f"each of {key} must be a map, not {kind_of(item)}")
+    return [item for item in node.items if isinstance(item, YamlMap)]
+
+
+def _read_texts(node: YamlNode, key: str, report: Report, *, single: bool) -> list[Scalar] | None:
+    """The values of a list; if `single`, of a text alone too."""
+    if single and isinstance(node, Scalar):
+        return None if _read_name(node, key, report) is None else [node]
+    if not isinstance(node, YamlList):
+        report.add(node, f"{key} must be a list, not {kind_of(node)}")
+        return None
+    if not node.items:
+        report.add(node, f"{key} is an empty list, which fits nothing; take it away, or write what fits")
+        return None
+    if len(node.items) > MAX_VALUES:
+        report.add(node, f"{key} has more than {MAX_VALUES:,} values; make two descriptors of them")
+        return None
+    texts = []
+    for item in node.items:
+        if isinstance(item, Scalar) and item.value is None:
+            report.add(item, f"each of {key} must be text, not null; write it in quotes")
+        elif _read_text(item, f"each of {key}", report) is not None and isinstance(item, Scalar):
+            texts.append(item)
+    return texts
+
+
+def _read_json(node: YamlNode, key: str, report: Report) -> dict[str, Any] | None:
+    fields = _read_map(node, key, report)
+    # As upstream's YAML library reads a key into a text: null is the empty one.
+    return None if fields is None else _named(fields, lambda name: "" if name.value is None else name.text, key, report)
+
+
+def _named(fields: YamlMap, name_of: Callable[[Scalar], str], key: str, report: Report) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    written: dict[str, Scalar] = {}
+    for at, node in fields.fields.values():
+        name = name_of(at)
+        first = written.setdefault(name, at)
+        if first is not at:
+            report.add(at, f"{key}: {quoted(name)} is given twice in this map, first at {first.line}:{first.column}")
+        found[name] = _plain(node, key, report)
+    return found
+
+
+def _plain(node: YamlNode, key: str, report: Report) -> Any:
+    match node:
+        case YamlList():
+            return [_plain(item, key, report) for item in node.items]
+        case YamlMap():
+            return _named(node, lambda name: printed(name.value), key, report)
+    if isinstance(node.value, float) and not math.isfinite(node.value):
+        report.add(node, f"{key} must be what JSON can say, and {node.text} is not; write it in quotes")
+    return node.value
+
+
+def _any_case(word: str) -> str:
+    return "".join(f"[{letter.upper()}{letter}]" for letter in word)
+
+
+MAX_VALUES = 200_000
+"""In a list. A file has 16 MiB, and data files have more."""
+
+_PERCENT = re.compile(r"([0-9]{1,4}) *%")
+_UNIT_PATTERN = "|".join(map(_any_case, UNITS))
+
+
+def count(least: int, most: int = MAX_REQUESTS) -> ValueType:
+    """A whole number from `least` to `most`."""
+
+    def read(node: YamlNode, key: str, report: Report) -> int | None:
+        return _read_count(node, key, report, least=least, most=most, other="")
+
+    return ValueType(read, {"type": ["integer", "null"], "minimum": least, "maximum": most})
+
+
+def choice(names: Iterable[str]) -> ValueType:
+    """One of these words."""
+    known = tuple(names)
+
+    def read(node: YamlNode, key: str, report: Report) -> str | None:
+        text = _read_text(node, key, report)
+        if text is None or text in known:
+            return text
+        report.add(node, f"{key} {quoted(text)} is not one of {', '.join(known)}{did_you_mean(text, known)}")
+        return None
+
+    return ValueType(read, {"enum": [*known, None]})
+
+
+def choices(names: Iterable[str]) -> ValueType:
+    """A list of these words, each once at most."""
+    known = tuple(names)
+    one = choice(known)
+
+    def read(node: YamlNode, key: str, report: Report) -> tuple[str, ...] | None:
+        if not isinstance(node, YamlList):
+            report.add(node, f"{key} must be a list such as [{', '.join(known)}], not {kind_of(node)}")
+            return None
+        found: dict[str, None] = {}
+        for item in node.items:
+            name = one.read(item, f"each of {key}", report)
+            if name in found:
+                report.add(item, f"{key} has {name} twice")
+            elif name is not None:
+                found[name] = None
+        return tuple(found)
+
+    return ValueType(read, {"type": ["array", "null"], "items": {"enum": [*known]}, "uniqueItems": True})
+
+
+def texts(*, single: bool = False) -> ValueType:
+    """A list of texts; if `single`, also one text in place of a list of one."""
+
+    def read(node: YamlNode, key: str, report: Report) -> list[Scalar] | None:
+        return _read_texts(node, key, report, single=single)
+
+    one = {"type": ["string", "integer", "boolean"]}
+    several = {"type": ["array", "null"], "items": one, "minItems": 1, "maxItems": MAX_VALUES}
+    return ValueType(read, {"anyOf": [one, several]} if single else several)
+
+
+TEXT = ValueType(_read_text, {"type": ["string", "integer", "boolean", "null"]})
+NAME = ValueType(_read_name, {"type": ["string", "integer", "boolean"], "minLength": 1})
+COUNT = count(0)
+EXCESS = ValueType(
+    _read_excess,
+    {
+        "anyOf": [
+            {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_REQUESTS},
+            {"type": "string", "pattern": "^[0-9]{1,4} *%$"},
+        ]
+    },
+)
+FLAG = ValueType(_read_flag, {"type": ["boolean", "null"]})
+UNIT = ValueType(
+    _read_unit,
+    {
+        "anyOf": [
+            {"enum": [*UNITS, None]},
+            {"type": "string", "pattern": f"^([0-9]{{1,10}} *({_UNIT_PATTERN})[sS]?|{_UNIT_PATTERN})$"},
+        ]
+    },
+)
+START = ValueType(_read_start, {"type": ["string", "integer", "null"]})
+ZONE = ValueType(_read_zone, {"type": ["string", "null"]})
+DURATION = ValueType(_read_duration, UNIT.schema)
+JSON = ValueType(_read_json, {"type": ["object", "null"]})
+JITTER = ValueType(
+    _read_jitter,
+    {
+        "anyOf": [
+            {"type": ["string", "null"], "pattern": "^([0-9]{1,2}|0*100) *%$"},
+            {"type": "string", "pattern": f"^([0-9]{{1,10}} *({_UNIT_PATTERN})[sS]?|{_UNIT_PATTERN})$"},
+        ]
+    },
+)
+
+
+def _read_map_or_maps(node: YamlNode, key: str, report: Report) -> list[YamlMap] | None:
+    if isinstance(node, YamlMap):
+        return [node]
+    if isinstance(node, YamlList):
+        return _read_maps(node, key, report)
+    report.add(node, f"{key} must be a map or a list of maps, not {kind_of(node)}")
+    return None
+
+
+def map_of(definition: str) -> ValueType:
+    """A map with its own options."""
+    return ValueType(_read_map, {"anyOf": [{"$ref": f"#/$defs/{definition}"}, {"type": "null"}]})
+
+
+def maps_of(definition: str) -> ValueType:
+    """A list of such maps."""
+    return ValueType(_read_maps, {"type": ["array", "null"], "items": {"$ref": f"#/$defs/{definition}"}})
+
+
+def map_or_maps_of(definition: str) -> ValueType:
+    """A map with its own options, or a list of such maps; read as a list."""
+    one = {"$ref": f"#/$defs/{definition}"}
+    return ValueType(_read_map_or_maps, {"anyOf": [one, {"type": "array", "items": one}, {"type": "null"}]})
