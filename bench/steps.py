@@ -31,7 +31,7 @@ from ratelimit_service.api.generated.grpc.reflection.v1.reflection_pb2 import Se
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.reflection import reflection
 from ratelimit_service.system.clock import steady_clock
-from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES
+from ratelimit_service.transports.http2.limits import MAX_IDLE_FRAMES
 from ratelimit_service.transports.http2.scheduling import SHARE
 from ratelimit_service.transports.http2.server import Server
 from ratelimit_service.transports.http2.shared import Shared
@@ -183,7 +183,7 @@ def time_steps(wire: Wire) -> list[float]:
     run_step = wire.run_step
 
     def timed() -> bool:
-        wire.connection.refill(MOST_IDLE_FRAMES)
+        wire.connection.refill(MAX_IDLE_FRAMES)
         began = time.thread_time_ns()
         more = run_step()
         spent.append((time.thread_time_ns() - began) / 1000)

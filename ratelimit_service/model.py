@@ -11,7 +11,7 @@ from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 MAX_REQUESTS = 2**32 - 1
 """The largest limit and the largest cost: Envoy's fields are 32 bits wide."""
 
-LONGEST_WINDOW = 100 * 365 * DAY
+MAX_WINDOW = 100 * 365 * DAY
 """Microseconds; the end of such a window is still exact in Lua's integers."""
 
 Cancel = Callable[[], bool]

@@ -99,12 +99,12 @@ class Parts:
         self,
         rules: str = RULES,
         *,
-        most_values: int = 1000,
+        max_values: int = 1000,
         labels: tuple[tuple[str, str], ...] = (),
         workers: TwoWorkers | None = None,
     ) -> None:
-        self.limiter = Limiter(MemoryStore(1000, Clock()), most_values=most_values)
-        self.limiter.book = book(rules, most_values=most_values)
+        self.limiter = Limiter(MemoryStore(1000, Clock()), max_values=max_values)
+        self.limiter.book = book(rules, max_values=max_values)
         self.method = ShouldRateLimit(self.limiter, ResponseEncoder())
         self.watcher = Watcher(Path("rules"), lambda *_: book(), lambda _: None)
         self.health = Health()
@@ -323,7 +323,7 @@ def test_values_of_requests_are_capped_and_the_rest_is_summed_as_other() -> None
             detailed_metric: true
             rate_limit: {unit: minute, requests_per_unit: 10}
         """,
-        most_values=2,
+        max_values=2,
     )
     for user in range(100):
         parts.ask(("user", str(user)))

@@ -171,7 +171,7 @@ def test_a_replaced_descriptor_is_not_one_without_a_rule() -> None:
 
 
 def test_keys_that_nobody_knows_take_a_bounded_number_of_places() -> None:
-    tested = limiter(most_values=2)
+    tested = limiter(max_values=2)
 
     for number in range(10):
         ask(tested, (f"k{number}", "x"))

@@ -358,7 +358,7 @@ async def long_messages(attacker: Attacker) -> None:
         block = attacker.block(path="/grpc.health.v1.Health/Check")
         while True:
             await wire.call(block, from_client)
-            if wire.longest_head > 8192:
+            if wire.max_head > 8192:
                 attacker.harm("headers over 8 KiB: clients see another status")
 
     await attacker.each(2, client)

@@ -70,7 +70,7 @@ class Wire(asyncio.Protocol):
         self.initial = 65_535
         """Of each new stream."""
         self.streams_ended = 0
-        self.longest_head = 0
+        self.max_head = 0
         """Bytes of the longest header block that came."""
         self.goaway = ""
         self.text = b""
@@ -268,7 +268,7 @@ class Wire(asyncio.Protocol):
             payload = payload[1 : len(payload) - payload[0]]
         if flags & 32:  # a priority
             payload = payload[5:]
-        self.longest_head = max(self.longest_head, len(payload))
+        self.max_head = max(self.max_head, len(payload))
         status = self._statuses.get(payload)
         if status is None:
             status = self._status(payload)

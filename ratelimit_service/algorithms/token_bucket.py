@@ -14,7 +14,7 @@ them. Hot path.
 from struct import Struct
 from typing import Final
 
-from ratelimit_service.model import LONGEST_WINDOW, NEVER, Decision, Limit
+from ratelimit_service.model import MAX_WINDOW, NEVER, Decision, Limit
 
 name: Final = "token_bucket"
 
@@ -24,7 +24,7 @@ STATE: Final = Struct("qq")
 def problem(limit: Limit) -> str | None:
     """Why this limit is not supported, or None: its moments would exceed Lua's integers."""
     capacity = (limit.burst or limit.requests) + limit.exceed
-    if capacity * limit.window > limit.requests * LONGEST_WINDOW and limit.requests:
+    if capacity * limit.window > limit.requests * MAX_WINDOW and limit.requests:
         return f"a bucket of {capacity} that gets {limit.requests} in a window would take over 100 years to fill"
     return None
 

@@ -21,12 +21,12 @@ from ratelimit_service.settings.fields import HEADERS_OF
 from ratelimit_service.stores.hit import NO_LIMIT, Hit
 from ratelimit_service.system.clock import SECOND
 
-MOST_LIMITS: Final = 10
+MAX_LIMITS: Final = 10
 """Limits in a header. A request may meet 200, and many clients accept 8 KiB of headers; the tightest are sent."""
 
 _RESPONSE_HEADER: Final = 3 << 3 | 2
 _VALUE: Final = 2 << 3 | 2
-_MOST_RULES: Final = 10_000
+_MAX_RULES: Final = 10_000
 
 
 class HeaderNames(NamedTuple):
@@ -126,8 +126,8 @@ class HeaderEncoder:
         hits = [hit for hit in verdict.limits if hit is not None and hit.limit is not NO_LIMIT and not hit.rule.shadow]
         if not hits:
             return
-        if len(hits) > MOST_LIMITS:
-            hits = tightest_first(hits)[:MOST_LIMITS]
+        if len(hits) > MAX_LIMITS:
+            hits = tightest_first(hits)[:MAX_LIMITS]
         if "x_ratelimit" in headers:
             shown = verdict.tightest(with_shadow=False) if tightest.rule.shadow else tightest
             if shown is not None:
@@ -163,7 +163,7 @@ class HeaderEncoder:
         return self._constants.get(hit.rule) or self._make_constant(hit)
 
     def _make_constant(self, hit: Hit) -> _Constant:
-        if len(self._constants) >= _MOST_RULES:  # each limit sent with a request is a rule of its own
+        if len(self._constants) >= _MAX_RULES:  # each limit sent with a request is a rule of its own
             self._constants.clear()
         rule, limit = hit.rule, hit.limit
         requests, window = limit.requests, limit.window // SECOND

@@ -23,7 +23,7 @@ from ratelimit_service.system.clock import Clock, system_clock
 NAMES: Final = ("", "ratelimit", rls_pb2.DESCRIPTOR.services_by_name["RateLimitService"].full_name)
 """Services with one status: the server as a whole, the name that upstream uses, and the service's own name."""
 
-MOST_WATCHERS: Final = 10_000
+MAX_WATCHERS: Final = 10_000
 """Watch calls at once, 0.8 KB each. A load balancer keeps one per connection, so ten thousand serve any fleet; without
 a bound, one client could open calls that cost nothing to keep until the memory is full."""
 
@@ -115,9 +115,9 @@ class Health:
         watcher = _Watcher(self, stream)
         if self._finished:
             stream.finish(_UNAVAILABLE)
-        elif len(self._watchers) >= MOST_WATCHERS:
+        elif len(self._watchers) >= MAX_WATCHERS:
             stream.finish(
-                RpcError(Status.RESOURCE_EXHAUSTED, f"{MOST_WATCHERS} calls watch already, the most there may be")
+                RpcError(Status.RESOURCE_EXHAUSTED, f"{MAX_WATCHERS} calls watch already, the most there may be")
             )
         else:
             self._watchers[watcher] = None

@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 PLANS_BYTES = 64 * 1024 * 1024
 """Size of the cache of plans, by the bytes of requests: 100,000 plans with one descriptor, 45,000 with four."""
 
-MOST_SEEN = 65_536
+MAX_SEEN = 65_536
 """Hashes of requests that have come once."""
 
-LONGEST_CACHED = 512
+MAX_CACHED_SIZE = 512
 """Bytes of a request whose plan is cached. Four descriptors of three entries each have about 300."""
 
 _SWEEP = 500
@@ -48,7 +48,7 @@ class ShouldRateLimit:
         self.latency = Latency()
         self._limiter = limiter
         self._limits = limits
-        self._most_cache_bytes = plans_bytes
+        self._max_cache_bytes = plans_bytes
         self._encode = with_decisions_logged(encoder.encode, limiter)
         self._plans: OrderedDict[bytes, Plan] = OrderedDict()
         """The cache, least recently added first."""
@@ -88,7 +88,7 @@ class ShouldRateLimit:
         """
         request = decode(body, self._limits)
         plan = self._limiter.plan(request)
-        if len(body) > LONGEST_CACHED:
+        if len(body) > MAX_CACHED_SIZE:
             return plan
         for descriptor in request.descriptors:
             if descriptor.override is not None:
@@ -96,7 +96,7 @@ class ShouldRateLimit:
         if hash(body) in self._seen:
             self._cache(body, plan)
         else:
-            if len(self._seen) >= MOST_SEEN:
+            if len(self._seen) >= MAX_SEEN:
                 self._seen.clear()
             self._seen.add(hash(body))
         return plan
@@ -108,7 +108,7 @@ class ShouldRateLimit:
         self._evict_stale(2)
         plans[body] = plan
         self._cache_bytes += _bytes_of(body, plan)
-        while self._cache_bytes > self._most_cache_bytes:
+        while self._cache_bytes > self._max_cache_bytes:
             self._evict_oldest()  # a plan in use is soon cached again
 
     def _evict_stale(self, most: int) -> None:

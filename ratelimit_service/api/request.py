@@ -10,7 +10,7 @@ from ratelimit_service.api.explanation import requests_explanation
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.model import LONGEST_WINDOW, MAX_REQUESTS, Descriptor, Limit, Request, Unit
+from ratelimit_service.model import MAX_REQUESTS, MAX_WINDOW, Descriptor, Limit, Request, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +26,19 @@ class RequestLimits:
     """A message of at most this many bytes cannot exceed the limits."""
 
     def __post_init__(self) -> None:
-        small = min(_LEAST_DESCRIPTOR * self.descriptors, _LEAST_ENTRY * self.entries, self.value_length)
+        small = min(_MIN_DESCRIPTOR * self.descriptors, _MIN_ENTRY * self.entries, self.value_length)
         object.__setattr__(self, "small", small)  # frozen
 
 
-_LEAST_DESCRIPTOR: Final = 2
-_LEAST_ENTRY: Final = 6
+_MIN_DESCRIPTOR: Final = 2
+_MIN_ENTRY: Final = 6
 """The least bytes of one."""
 
 DEFAULT: Final = RequestLimits()
 ANY: Final = RequestLimits(2**31, 2**31, 2**31)
 """No limits: for a request that has been checked before."""
 
-_LONGEST_PLAIN: Final = 1000
+_MAX_PLAIN: Final = 1000
 """Most bytes of a request that is decoded by hand."""
 
 # Tags: field number, then wire type 2 (length and bytes).
@@ -88,7 +88,7 @@ def _decode_plain(body: bytes) -> Request | None:
     This takes 1.2 µs; protobuf takes 3 µs to parse the message and read its fields.
     """
     end = len(body)
-    if end > _LONGEST_PLAIN:
+    if end > _MAX_PLAIN:
         return None
     descriptors = []
     try:
@@ -172,7 +172,7 @@ def _override(sent: RateLimitDescriptor.RateLimitOverride, index: int) -> Limit:
         names = ", ".join(f"{unit.name} ({unit.value})" for unit in Unit)
         raise _invalid(f"descriptors[{index}].limit.unit is {sent.unit}, not one of {names}") from error
     multiplier = sent.unit_multiplier.value if sent.HasField("unit_multiplier") else 1
-    if not 1 <= multiplier * unit.window <= LONGEST_WINDOW:
+    if not 1 <= multiplier * unit.window <= MAX_WINDOW:
         raise _invalid(f"descriptors[{index}].limit.unit_multiplier is {multiplier}, too few or too many")
     return Limit(sent.requests_per_unit, unit, multiplier * unit.window)
 

@@ -34,7 +34,7 @@ _CURRENT_LIMIT = 2 << 3 | 2
 _LIMIT_REMAINING = 3 << 3
 _DURATION_UNTIL_RESET = 4 << 3 | 2
 
-_MOST_RULES = 10_000
+_MAX_RULES = 10_000
 
 
 def _remaining(number: int) -> bytes:
@@ -48,12 +48,12 @@ def _reset(seconds: int) -> bytes:
     return field(_DURATION_UNTIL_RESET, body)
 
 
-_MOST_READY: Final = 1024
+_MAX_READY: Final = 1024
 """Fields with numbers below this are encoded once, at import."""
 
-_REMAINING: Final = tuple(map(_remaining, range(_MOST_READY)))
-_RESET: Final = tuple(map(_reset, range(_MOST_READY)))
-_STATUS_OF: Final = tuple(bytes((_STATUS,)) + varint(size) for size in range(_MOST_READY))
+_REMAINING: Final = tuple(map(_remaining, range(_MAX_READY)))
+_RESET: Final = tuple(map(_reset, range(_MAX_READY)))
+_STATUS_OF: Final = tuple(bytes((_STATUS,)) + varint(size) for size in range(_MAX_READY))
 _NO_RULE: Final = field(_STATUS, _CODE_OK)
 _UNLIMITED: Final = field(_STATUS, _CODE_OK + _remaining(MAX_REQUESTS))
 
@@ -109,7 +109,7 @@ class ResponseEncoder:
                 remaining = hit.remaining
             ok = decision.allowed or rule.shadow
             # A table lookup takes 0.1 µs less for each number than encoding it.
-            status = start[ok] + (_REMAINING[remaining] if remaining < _MOST_READY else _remaining(remaining))
+            status = start[ok] + (_REMAINING[remaining] if remaining < _MAX_READY else _remaining(remaining))
             if ok or limit.requests:
                 wait = decision.reset_after
                 if not ok:
@@ -119,9 +119,9 @@ class ResponseEncoder:
                     if share and options is not None:
                         wait += options.retry_after_jitter.of(wait, share)
                 seconds = -(-wait // SECOND)
-                status += _RESET[seconds] if seconds < _MOST_READY else _reset(seconds)
+                status += _RESET[seconds] if seconds < _MAX_READY else _reset(seconds)
             size = len(status)
-            parts += (_STATUS_OF[size] if size < _MOST_READY else bytes((_STATUS,)) + varint(size), status)
+            parts += (_STATUS_OF[size] if size < _MAX_READY else bytes((_STATUS,)) + varint(size), status)
         if options is not None or self._dynamic_metadata or verdict.unmatched is not None:
             parts += self._beside(verdict, body, options or SILENT, share)
         return b"".join(parts)
@@ -153,7 +153,7 @@ class ResponseEncoder:
             return b""
         encoded = self._rule_metadata.get(found)
         if encoded is None:
-            if len(self._rule_metadata) >= _MOST_RULES:
+            if len(self._rule_metadata) >= _MAX_RULES:
                 self._rule_metadata.clear()
             message = Struct()
             message.update(rule_metadata(*found))
@@ -162,7 +162,7 @@ class ResponseEncoder:
 
     def _start(self, rule: Rule, limit: Limit) -> tuple[bytes, bytes]:
         """The begin of every status of the rule: when it is over its limit, and when it is not."""
-        if len(self._starts) >= _MOST_RULES:  # each limit sent with a request is a rule of its own
+        if len(self._starts) >= _MAX_RULES:  # each limit sent with a request is a rule of its own
             self._starts.clear()
         body = b"" if limit is ZERO_LIMIT else b"\x10" + varint(limit.unit)
         if limit.requests:

@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 _PATH: Final = "/bans"
 _TIMEOUT_SECONDS: Final = 15.0
 """Longer than the service waits for its store."""
-_MOST_BYTES: Final = 64 << 20
+_MAX_BYTES: Final = 64 << 20
 """Of a response."""
 
 url_option = click.option(
@@ -169,7 +169,7 @@ class HttpBanClient:
         try:
             connection.request(verb, path, None if body is None else json.dumps(body), {"Accept": "application/json"})
             response = connection.getresponse()
-            text = response.read(_MOST_BYTES).decode(errors="replace")
+            text = response.read(_MAX_BYTES).decode(errors="replace")
         except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
             raise StoreError(f"{self._url}: it does not speak HTTP: is that the debug port?") from error
         except OSError as error:

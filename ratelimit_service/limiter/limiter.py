@@ -27,8 +27,8 @@ class Limiter:
     """Answers requests by the rules of `book` and the counters of the store.
 
     `shadow_mode` allows every request; `quota_mode` treats every rule as a quota; `near_ratio` is the share of an
-    override's limit from which a hit counts as near the limit. At most `most_values` overrides, unknown domains and
-    shapes of unmatched descriptors have a tally of their own. A request may have at most `most_hits` hits.
+    override's limit from which a hit counts as near the limit. At most `max_values` overrides, unknown domains and
+    shapes of unmatched descriptors have a tally of their own. A request may have at most `max_hits` hits.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Limiter:
         shadow_mode: bool = False,
         quota_mode: bool = False,
         near_ratio: float = 0.8,
-        most_values: int = 1000,
-        most_hits: int = 200,
+        max_values: int = 1000,
+        max_hits: int = 200,
     ) -> None:
         self.domains = DomainTallies()
         self.bans = Bans()
@@ -48,10 +48,10 @@ class Limiter:
         self.book = None
         self.store = store
         self.totals = Totals()
-        self.overrides = Tallies(OTHER, most_values)
-        self.unknown_domains = Tallies(OTHER, most_values)
+        self.overrides = Tallies(OTHER, max_values)
+        self.unknown_domains = Tallies(OTHER, max_values)
         """Requests for domains without rules, counted in `total_hits`."""
-        self.unmatched = Tallies(OTHER, most_values)
+        self.unmatched = Tallies(OTHER, max_values)
         """Descriptors that match no rule, by domain and keys, counted in `total_hits`."""
         self.waits = Latency()
         """Time that requests waited for a store that does not answer at once."""
@@ -63,7 +63,7 @@ class Limiter:
             unmatched=self.unmatched,
             near_ratio=near_ratio,
             quota_mode=quota_mode,
-            most_hits=most_hits,
+            max_hits=max_hits,
             bans=self.bans,
         )
         self._shadow_mode = shadow_mode

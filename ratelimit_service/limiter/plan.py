@@ -131,7 +131,7 @@ class Planner:
         unmatched: Tallies,
         near_ratio: float,
         quota_mode: bool,
-        most_hits: int,
+        max_hits: int,
         bans: Bans,
     ) -> None:
         self._bans = bans
@@ -141,7 +141,7 @@ class Planner:
         self._unmatched = unmatched
         self._near_ratio = near_ratio
         self._quota_mode = quota_mode
-        self._most_hits = most_hits
+        self._max_hits = max_hits
 
     def plan(self, request: Request, book: RuleBook, edition: object) -> Plan:
         """The plan for a request by this edition of the book."""
@@ -163,7 +163,7 @@ class Planner:
             ]
         hits: list[Hit | None] = []
         without_limit = False
-        count, most_hits = 0, self._most_hits
+        count, max_hits = 0, self._max_hits
         replaced: frozenset[str] = frozenset()
         for descriptor in request.descriptors:
             if banned and len(hits) in banned:
@@ -175,8 +175,8 @@ class Planner:
                 increments += self._count_unmatched(book, domain, descriptor.entries)
                 continue
             count += 1 + len(rule.beside) if rule.beside else 1
-            if count > most_hits:
-                most = f"the most is {self._most_hits} (REQUEST_MAX_HITS)"
+            if count > max_hits:
+                most = f"the most is {self._max_hits} (REQUEST_MAX_HITS)"
                 raise RpcError(Status.INVALID_ARGUMENT, f"the request meets more limits than it may, {most}")
             entries = descriptor.entries
             matched = book.matched_entries(domain, entries) if rule.tallies is not None else entries

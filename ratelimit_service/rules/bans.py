@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.errors import BanError
-from ratelimit_service.model import LONGEST_WINDOW, NEVER, Decision
+from ratelimit_service.model import MAX_WINDOW, NEVER, Decision
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.report import printable, quoted, shortened
 from ratelimit_service.rules.rule import Entries, Level, Rule, entries_in_words
@@ -31,13 +31,13 @@ EVERY_DOMAIN: Final = "*"
 FOR_EVER: Final = 2**62
 """The end of a ban that has none."""
 
-MOST_BANS: Final = 10_000
-MOST_BYTES: Final = 2_000
+MAX_BANS: Final = 10_000
+MAX_BYTES: Final = 2_000
 """Of one ban, as JSON; all of them are at most 20 MB."""
-MOST_SHOWN: Final = 20
+MAX_SHOWN: Final = 20
 """On the page: the last ones made."""
-LONGEST_WHY: Final = 200
-LONGEST_WHO: Final = 100
+MAX_WHY_LENGTH: Final = 200
+MAX_WHO_LENGTH: Final = 100
 """Characters."""
 
 _LATEST: Final = 250_000_000_000 * SECOND
@@ -139,7 +139,7 @@ def read_length(text: str) -> int:
             length = read_duration(text)
         except ValueError as error:
             raise BanError(f"{quoted(text)} is not a length of time such as 1h, 90m or 15 minutes, nor ever") from error
-    if not SECOND <= length <= LONGEST_WINDOW:
+    if not SECOND <= length <= MAX_WINDOW:
         raise BanError(f"a ban lasts from a second to 100 years, or for ever, and not {shortened(text)}")
     return length
 
@@ -190,20 +190,20 @@ def _check(ban: Ban) -> None:
         raise BanError("the key of an entry is empty")
     if not ban.why:
         raise BanError("say why: the log and the page show it")
-    if len(ban.why) > LONGEST_WHY or not ban.why.isprintable():
-        raise BanError(f"why is one line of at most {LONGEST_WHY} printable characters")
+    if len(ban.why) > MAX_WHY_LENGTH or not ban.why.isprintable():
+        raise BanError(f"why is one line of at most {MAX_WHY_LENGTH} printable characters")
     if ban.until != FOR_EVER and not 0 < ban.until <= _LATEST:
         raise BanError("it ends at a time that does not exist")
     try:
         size = len(ban.text.encode())
     except UnicodeEncodeError as error:
         raise BanError("it has a character that UTF-8 does not have") from error
-    if size > MOST_BYTES:
-        raise BanError(f"the ban has {size:,} bytes as JSON, and the most is {MOST_BYTES:,}")
+    if size > MAX_BYTES:
+        raise BanError(f"the ban has {size:,} bytes as JSON, and the most is {MAX_BYTES:,}")
 
 
 def _name(who: str) -> str:
-    return "".join(filter(str.isprintable, who))[:LONGEST_WHO] or "unknown"
+    return "".join(filter(str.isprintable, who))[:MAX_WHO_LENGTH] or "unknown"
 
 
 def _whole_seconds(moment: int) -> int:
@@ -214,7 +214,7 @@ def _whole_seconds(moment: int) -> int:
 def too_many() -> BanError:
     """The error where a ban would be one too many."""
     return BanError(
-        f"there are {MOST_BANS:,} bans, the most there may be: lift some, or write a rule with a list of values"
+        f"there are {MAX_BANS:,} bans, the most there may be: lift some, or write a rule with a list of values"
     )
 
 
@@ -272,7 +272,7 @@ class Bans:
     def summary(self) -> BanSummary:
         """How many there are, and the last ones made; found again after a change alone."""
         if self._summary is None:
-            self._summary = BanSummary(len(self), nlargest(MOST_SHOWN, self._by_key.values(), key=_made))
+            self._summary = BanSummary(len(self), nlargest(MAX_SHOWN, self._by_key.values(), key=_made))
         return self._summary
 
     def find(self, domain: str, entries: Entries, anywhere: Entries | None = None) -> Ban | None:

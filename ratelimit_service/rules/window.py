@@ -6,7 +6,7 @@ Apart from the other options, because a command that reads a limit from its argu
 import re
 from typing import NamedTuple
 
-from ratelimit_service.model import LONGEST_WINDOW, Unit
+from ratelimit_service.model import MAX_WINDOW, Unit
 
 UNITS = {unit.name.lower(): unit for unit in sorted(Unit, key=lambda unit: unit.window)}
 
@@ -30,8 +30,8 @@ class Window(NamedTuple):
         """Why a window cannot have this length; empty when it can."""
         if self.microseconds < 1:
             return "is no length of time"
-        if self.microseconds > LONGEST_WINDOW:
-            return f"is longer than {LONGEST_WINDOW // Unit.YEAR.window} years"
+        if self.microseconds > MAX_WINDOW:
+            return f"is longer than {MAX_WINDOW // Unit.YEAR.window} years"
         return ""
 
 

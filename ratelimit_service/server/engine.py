@@ -47,8 +47,8 @@ class Engine:
             shadow_mode=settings.shadow_mode,
             quota_mode=settings.quota_mode,
             near_ratio=settings.near_limit_ratio,
-            most_values=settings.metrics_max_values,
-            most_hits=settings.request_max_hits,
+            max_values=settings.metrics_max_values,
+            max_hits=settings.request_max_hits,
         )
         self.method = ShouldRateLimit(self.limiter, _encoder(settings, self.limiter), _request_limits(settings))
         self.explainer = Explainer(self.limiter)
@@ -141,7 +141,7 @@ def rules_parser(settings: Settings) -> Parse:
             sources,
             merge_domains=settings.merge_domain_config,
             near_ratio=settings.near_limit_ratio,
-            most_values=settings.metrics_max_values,
+            max_values=settings.metrics_max_values,
             hash_value=hash_value,
             previous=previous,
             read_data=read_data,

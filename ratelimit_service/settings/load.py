@@ -101,7 +101,7 @@ _BY_VARIABLE: Final = {setting.variable: setting for setting in SETTINGS}
 _KNOWN: Final = frozenset(_BY_VARIABLE) | frozenset(ALWAYS_ON) | frozenset(UNUSED)
 
 
-_MOST_KEY_BYTES: Final = 4096
+_MAX_KEY_BYTES: Final = 4096
 """Of HASH_KEY_FILE. A good key has some dozens."""
 
 
@@ -173,7 +173,7 @@ def _read_hash_key(given: dict[str, Given], problems: list[str]) -> None:
         problems.append(f"{path.label}: contradicts {given['HASH_KEY'].label}: take one of them away")
         return
     try:
-        text = read_file(path.text, _MOST_KEY_BYTES + 1).decode()
+        text = read_file(path.text, _MAX_KEY_BYTES + 1).decode()
     except OSError as error:
         problems.append(_problem(path, f"cannot be read: {error.strerror}"))
     except UnicodeDecodeError:
@@ -182,8 +182,8 @@ def _read_hash_key(given: dict[str, Given], problems: list[str]) -> None:
         given["HASH_KEY"] = Given(text, path.label)
         if not text.strip():
             problems.append(_problem(path, "is empty"))
-        elif len(text) > _MOST_KEY_BYTES:
-            problems.append(_problem(path, f"is larger than {_MOST_KEY_BYTES} bytes"))
+        elif len(text) > _MAX_KEY_BYTES:
+            problems.append(_problem(path, f"is larger than {_MAX_KEY_BYTES} bytes"))
 
 
 def _is_known(name: str) -> bool:

@@ -73,15 +73,15 @@ def _check_url(url: SecretStr, info: ValidationInfo) -> SecretStr:
     return url
 
 
-_SHORTEST_HASH_KEY: Final = 32
+_MIN_HASH_KEY_LENGTH: Final = 32
 """Characters: 128 bits in hex, too many to try."""
 
 
 def _read_hash_key(given: SecretStr) -> SecretStr:
     """The key without white space around it: in a Secret or a file it often ends with a newline."""
     key = given.get_secret_value().strip()
-    if 0 < len(key) < _SHORTEST_HASH_KEY:
-        raise ValueError(f"has fewer than {_SHORTEST_HASH_KEY} characters; `openssl rand -hex 32` makes a good one")
+    if 0 < len(key) < _MIN_HASH_KEY_LENGTH:
+        raise ValueError(f"has fewer than {_MIN_HASH_KEY_LENGTH} characters; `openssl rand -hex 32` makes a good one")
     return SecretStr(key)
 
 

@@ -12,7 +12,7 @@ def open_store(settings: Settings) -> Store:
         case "memory":
             from ratelimit_service.stores.memory import MemoryStore
 
-            return MemoryStore(settings.memory_max_counters, most_bytes=settings.memory_max_bytes)
+            return MemoryStore(settings.memory_max_counters, max_bytes=settings.memory_max_bytes)
         case "redis":
             from ratelimit_service.stores.redis.store import open_redis
 

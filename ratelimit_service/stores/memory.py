@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from ratelimit_service.algorithms import State, blocking, expiry
 from ratelimit_service.model import Decision
-from ratelimit_service.rules.bans import MOST_BANS, Ban, Bans, too_many
+from ratelimit_service.rules.bans import MAX_BANS, Ban, Bans, too_many
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import Clock, system_clock
@@ -29,7 +29,7 @@ from ratelimit_service.telemetry.metric import Metric
 SEGMENT = 1024
 """Counters in a full segment: about 0.2 ms to sweep."""
 
-MOST_BYTES = 512 * 1024 * 1024
+MAX_BYTES = 512 * 1024 * 1024
 """Of all counters: a million of them take 250 MiB, with names of 100 characters."""
 
 _LOOKED_AT = 8
@@ -49,14 +49,14 @@ States = dict[str, State | None]
 
 
 class MemoryStore:
-    """At most `most` counters and `most_bytes`; evicts expired counters first, then the least recently used."""
+    """At most `most` counters and `max_bytes`; evicts expired counters first, then the least recently used."""
 
     name = "memory"
     healthy = True
     errors: Mapping[str, int] = MappingProxyType({})
     lost: Sequence[LostServer] = ()
 
-    def __init__(self, most: int, clock: Clock = system_clock, *, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most: int, clock: Clock = system_clock, *, max_bytes: int = MAX_BYTES) -> None:
         count = 1
         while count * SEGMENT < most:
             count *= 2
@@ -66,8 +66,8 @@ class MemoryStore:
         self._crowded = self._room * 3 // 4
         self._clock = clock
         self._next = 0
-        self._most_bytes = most_bytes
-        self._crowded_bytes = most_bytes * 3 // 4
+        self._max_bytes = max_bytes
+        self._crowded_bytes = max_bytes * 3 // 4
         self._next_victim = 0
         self.bytes = 0
         """The size of all counters, as `_size` estimates it."""
@@ -184,7 +184,7 @@ class MemoryStore:
                 self._evict(segment, now)
             segment[key] = state
             self.bytes += _size(key, state)
-            while self.bytes > self._most_bytes:
+            while self.bytes > self._max_bytes:
                 self._evict(self._victim(segment), now)
 
     def _victim(self, segment: dict[str, State]) -> dict[str, State]:
@@ -248,7 +248,7 @@ class MemoryBans:
 
     async def put(self, ban: Ban) -> None:
         """As BanStore says."""
-        if len(self._bans) >= MOST_BANS and self._bans.get(ban.key) is None:
+        if len(self._bans) >= MAX_BANS and self._bans.get(ban.key) is None:
             raise too_many()
         self._bans.put(ban)
 

@@ -29,8 +29,8 @@ from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.tls import Certificates, Pems, bears
 from ratelimit_service.transports.transport import (
     INTERNAL,
+    MAX_UNREAD_BYTES,
     MESSAGE_BYTES,
-    MOST_UNREAD_BYTES,
     PAUSE_BYTES,
     STOPPING,
     UNREAD,
@@ -350,7 +350,7 @@ class _StreamingCall:
         size = len(message) + MESSAGE_BYTES
         if len(message) > self._max_response_size:
             self.finish(too_large(len(message), self._max_response_size))
-        elif self._unread and self._unread_bytes + size > MOST_UNREAD_BYTES:
+        elif self._unread and self._unread_bytes + size > MAX_UNREAD_BYTES:
             self._unread.clear()
             self.finish(UNREAD)
         else:

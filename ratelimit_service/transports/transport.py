@@ -43,13 +43,13 @@ def of_calls(streams: int, taken: int) -> Sequence[Metric]:
 PAUSE_BYTES: Final = 64 * 1024
 """Unread responses of one stream at which its client's messages are no longer read: it must read first."""
 
-MOST_UNREAD_BYTES: Final = 4 * 1024 * 1024
+MAX_UNREAD_BYTES: Final = 4 * 1024 * 1024
 """Unread responses of one stream at which the call is ended: a client that never reads must not fill the memory."""
 
 MESSAGE_BYTES: Final = 100
 """What an unread response costs besides its bytes, so that empty ones are bounded too."""
 
-MOST_TEXT: Final = 4096
+MAX_TEXT: Final = 4096
 """Bytes of an error's text, percent-encoded: clients refuse trailers of more than 8 KiB, and with them the status."""
 
 _AS_IT_IS: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
@@ -77,8 +77,8 @@ def percent_encoded(text: str) -> str:
 
 
 def clipped(text: str) -> str:
-    """The beginning of an error's text: as much as fits into MOST_TEXT once it is percent-encoded."""
-    text = text[:MOST_TEXT]
-    while (size := len(percent_encoded(text))) > MOST_TEXT:
-        text = text[: len(text) * MOST_TEXT // size]
+    """The beginning of an error's text: as much as fits into MAX_TEXT once it is percent-encoded."""
+    text = text[:MAX_TEXT]
+    while (size := len(percent_encoded(text))) > MAX_TEXT:
+        text = text[: len(text) * MAX_TEXT // size]
     return text

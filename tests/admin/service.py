@@ -59,7 +59,7 @@ class Service:
         local = dict.fromkeys(("host", "debug_host"), "127.0.0.1") | {"port": "0", "debug_port": "0"}
         self.settings = Settings.model_validate(local | values)
         self.store = store or MemoryStore(1000, Clock())
-        self.limiter = Limiter(self.store, most_values=self.settings.metrics_max_values)
+        self.limiter = Limiter(self.store, max_values=self.settings.metrics_max_values)
         self.health = health or Health()
         self.watcher = Watcher(rules, _parse, self._publish, clock=Clock(1_700_000_000_000_000))
         self.method = ShouldRateLimit(self.limiter, answer or ResponseEncoder())

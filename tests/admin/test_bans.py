@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ratelimit_service.rules.bans import MOST_BANS, make_ban
+from ratelimit_service.rules.bans import MAX_BANS, make_ban
 from ratelimit_service.system.address import Tcp
 from ratelimit_service.system.clock import HOUR, SECOND, system_clock
 from tests.admin.conftest import RULES
@@ -191,9 +191,9 @@ def test_bans_are_not_on_the_clients_port(service: Service) -> None:
 def test_there_are_no_more_than_the_bound_and_the_last_ones_are_listed(service: Service) -> None:
     def fill() -> None:
         now = system_clock()
-        for number in range(MOST_BANS):
+        for number in range(MAX_BANS):
             entries = [("user", str(number))]
-            moment = now - (MOST_BANS - number) * SECOND
+            moment = now - (MAX_BANS - number) * SECOND
             ban = make_ban("shop", entries, length=100 * HOUR, why="spam", who="ada", now=moment)
             service.limiter.bans.put(ban, quietly=True)
 

@@ -164,7 +164,7 @@ def test_no_window_s_length_sees_more_than_the_table_of_the_docs_says(
     decisions = play(decide, name, limit, history)
     charged = [step for step, decision in zip(history, decisions, strict=True) if decision.allowed and step[1]]
 
-    assert most_in_a_window(limit, charged) <= worst(name, limit)
+    assert max_in_a_window(limit, charged) <= worst(name, limit)
 
 
 @each_name
@@ -180,7 +180,7 @@ def test_nor_when_the_clock_steps_back(decide: Decide, name: str, case: tuple[Li
     moments = accumulate((now for now, _ in history), max)
     charged = [(now, cost) for now, (_, cost) in zip(moments, history, strict=True)]
 
-    assert most_in_a_window(limit, charged) <= worst(name, limit)
+    assert max_in_a_window(limit, charged) <= worst(name, limit)
 
 
 def charges_alone(decide: Decide, name: str, limit: Limit, history: list[Step]) -> list[Step]:
@@ -193,7 +193,7 @@ def charges_alone(decide: Decide, name: str, limit: Limit, history: list[Step]) 
         history = kept
 
 
-def most_in_a_window(limit: Limit, charged: Sequence[Step]) -> int:
+def max_in_a_window(limit: Limit, charged: Sequence[Step]) -> int:
     """How much the window's length saw that saw the most."""
     seen = (sum(cost for now, cost in charged if end - limit.window < now <= end) for end, _ in charged)
     return max(seen, default=0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
-from ratelimit_service.api.headers import MOST_LIMITS, PROBLEM, HeaderNames
+from ratelimit_service.api.headers import MAX_LIMITS, PROBLEM, HeaderNames
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.response import ResponseEncoder, random_share
 from ratelimit_service.limiter.limiter import Limiter
@@ -604,8 +604,8 @@ def test_the_headers_of_a_request_with_many_limits_are_bounded() -> None:
 
     limits = items(found["RateLimit"])
     assert [item[1]["r"] for item in limits] == list(range(10))
-    assert len(limits) == MOST_LIMITS == len(items(found["RateLimit-Policy"]))
-    assert found["X-RateLimit-Limit"].count("w=86400") == MOST_LIMITS
+    assert len(limits) == MAX_LIMITS == len(items(found["RateLimit-Policy"]))
+    assert found["X-RateLimit-Limit"].count("w=86400") == MAX_LIMITS
     assert sum(map(len, found.values())) < 12_000
 
 
@@ -654,7 +654,7 @@ def test_no_name_and_no_number_can_break_a_header(hits: list[Hit], allowed: bool
     if told:
         policies = items(found["RateLimit-Policy"])
         service_limits = items(found["RateLimit"])
-        assert len(policies) == len(service_limits) == min(len(told), MOST_LIMITS)
+        assert len(policies) == len(service_limits) == min(len(told), MAX_LIMITS)
         for (name, policy), (same_name, service_limit) in zip(policies, service_limits, strict=True):
             assert isinstance(name, str)
             assert name == same_name
@@ -663,7 +663,7 @@ def test_no_name_and_no_number_can_break_a_header(hits: list[Hit], allowed: bool
             assert policy["w"] >= 1
             assert service_limit["r"] >= 0
             assert service_limit.get("t", 0) >= 0
-        if len(told) <= MOST_LIMITS:
+        if len(told) <= MAX_LIMITS:
             assert [policy[1] for policy in policies] == [
                 {"q": hit.limit.requests, "w": hit.limit.window // SECOND} for hit in told
             ]

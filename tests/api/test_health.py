@@ -17,7 +17,7 @@ from ratelimit_service.api.generated.grpc.health.v1.health_pb2 import (
     HealthCheckResponse,
     HealthListResponse,
 )
-from ratelimit_service.api.health import MOST_WATCHERS, Health
+from ratelimit_service.api.health import MAX_WATCHERS, Health
 from ratelimit_service.api.method import Receiver
 from ratelimit_service.api.reflection import reflection
 from ratelimit_service.errors import RpcError, Status
@@ -164,7 +164,7 @@ def test_a_watcher_that_left_is_told_no_more() -> None:
 
 def test_watchers_are_bounded_and_those_that_leave_make_room() -> None:
     health = healthy()
-    first, *_ = [watch(health) for _ in range(MOST_WATCHERS)]
+    first, *_ = [watch(health) for _ in range(MAX_WATCHERS)]
 
     refused, receiver = watch(health)
     receiver.closed()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
-from ratelimit_service.api.ratelimit import LONGEST_CACHED, MOST_SEEN, PLANS_BYTES, ShouldRateLimit
+from ratelimit_service.api.ratelimit import MAX_CACHED_SIZE, MAX_SEEN, PLANS_BYTES, ShouldRateLimit
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter.limiter import Limiter
@@ -151,11 +151,11 @@ def test_bytes_that_were_seen_before_are_decided_by_the_rules_of_today() -> None
 def test_what_is_asked_once_is_not_remembered() -> None:
     tested, _ = method()
 
-    for number in range(MOST_SEEN + 10):
+    for number in range(MAX_SEEN + 10):
         tested.call(encoded(descriptor(("other", str(number)))), lambda _: None)
 
     assert not tested._plans
-    assert len(tested._seen) <= MOST_SEEN
+    assert len(tested._seen) <= MAX_SEEN
 
 
 def call_twice(tested: ShouldRateLimit, body: bytes) -> None:
@@ -166,7 +166,7 @@ def call_twice(tested: ShouldRateLimit, body: bytes) -> None:
 def test_what_is_asked_again_is_remembered_unless_it_is_long_or_has_a_limit_of_its_own() -> None:
     tested, _ = method()
 
-    for body in (encoded(descriptor(("user", "x" * LONGEST_CACHED))), encoded(overriding(1)), encoded(costing(2))):
+    for body in (encoded(descriptor(("user", "x" * MAX_CACHED_SIZE))), encoded(overriding(1)), encoded(costing(2))):
         call_twice(tested, body)
 
     assert list(tested._plans) == [encoded(costing(2))]
@@ -179,7 +179,7 @@ def test_plans_take_no_more_bytes_than_they_may(key: str, count: int) -> None:
     most = 4 * 1024 * 1024
     tested, _ = method(plans_bytes=most)
     bodies = [encoded(*[descriptor((key, f"{number:x}"))] * count) for number in range(12_000 // count + 500)]
-    remembered = [body for body in bodies if len(body) <= LONGEST_CACHED]
+    remembered = [body for body in bodies if len(body) <= MAX_CACHED_SIZE]
     for body in bodies:
         tested.call(body, lambda _: None)
     gc.collect()

@@ -18,6 +18,6 @@ def understood(environ: Mapping[str, str]) -> Settings:
     return settings
 
 
-def longest_stop(settings: Settings) -> float:
+def max_stop(settings: Settings) -> float:
     """Seconds between SIGTERM and the end, at most."""
     return settings.drain_seconds + settings.drain_timeout / SECOND

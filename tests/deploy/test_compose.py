@@ -18,7 +18,7 @@ from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import read_sources
 from tests import peers
 from tests.clocks import stay_within
-from tests.deploy.known import longest_stop, understood
+from tests.deploy.known import max_stop, understood
 from tests.envoy.proxy import Envoy, abstract_socket, start_envoy
 from tests.processes import ROOT, Service, ask, start_service
 from tests.redis import Redis, start_redis
@@ -93,7 +93,7 @@ def test_compose_says_nothing_that_the_service_does_not_understand() -> None:
     """And it has time to drain before it is killed."""
     settings = understood(compose()["ratelimit"]["environment"])
 
-    assert longest_stop(settings) < seconds(compose()["ratelimit"]["stop_grace_period"])
+    assert max_stop(settings) < seconds(compose()["ratelimit"]["stop_grace_period"])
 
 
 def test_what_compose_mounts_is_there() -> None:

@@ -15,7 +15,7 @@ from ratelimit_service.api.health import NAMES
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.settings import SETTINGS, Settings
-from tests.deploy.known import longest_stop, understood
+from tests.deploy.known import max_stop, understood
 from tests.processes import ROOT, ask, start_service
 
 FOLDER: Final = ROOT / "deploy" / "kubernetes"
@@ -131,7 +131,7 @@ def test_there_is_one_pod_while_counters_are_in_memory() -> None:
 
 def test_a_pod_has_time_to_drain() -> None:
     """The next one answers before, and it stays until Envoy has heard of it."""
-    assert longest_stop(settings()) < pod()["spec"]["terminationGracePeriodSeconds"]
+    assert max_stop(settings()) < pod()["spec"]["terminationGracePeriodSeconds"]
     assert manifests()["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     assert settings().drain_seconds > container()["readinessProbe"]["periodSeconds"]
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from ratelimit_service.cli import main
 from ratelimit_service.settings import load_settings
 from tests import peers
-from tests.deploy.known import longest_stop
+from tests.deploy.known import max_stop
 from tests.processes import ROOT
 
 UNIT: Final = ROOT / "deploy" / "ratelimit.service"
@@ -39,7 +39,7 @@ def test_the_unit_gives_time_to_drain() -> None:
     """With the defaults; systemd kills what is there after that."""
     settings, _ = load_settings({})
 
-    assert longest_stop(settings) < float(lines("TimeoutStopSec")[0])
+    assert max_stop(settings) < float(lines("TimeoutStopSec")[0])
     assert lines("KillSignal") == ["SIGTERM"]
 
 

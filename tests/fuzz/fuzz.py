@@ -35,7 +35,7 @@ FILES = {"connections": corpus.CONNECTIONS, "requests": corpus.REQUESTS}
 LONGEST = {"connections": 1024, "requests": 8192}
 """Bytes of a case."""
 
-MOST_MILLISECONDS = 50
+MAX_MILLISECONDS = 50
 """Of processor time for one call: five times what it may take, for with its lines traced it takes so much longer."""
 
 
@@ -79,7 +79,7 @@ def harness(target: str, stack: ExitStack) -> Callable[[bytes], None]:
 
     redis = stack.enter_context(start_redis(Path(stack.enter_context(TemporaryDirectory()))))
     client = stack.enter_context(Client(unix_socket_path=str(redis.socket)))
-    return Harness(client, MOST_MILLISECONDS).try_case
+    return Harness(client, MAX_MILLISECONDS).try_case
 
 
 def cases(target: str) -> Iterable[bytes]:

@@ -10,9 +10,9 @@ from typing import Final
 
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2.connection import Connection
-from ratelimit_service.transports.http2.frames import LARGEST_FRAME, Code
-from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_CACHED
-from ratelimit_service.transports.http2.limits import MOST_RESET
+from ratelimit_service.transports.http2.frames import DEFAULT_FRAME_SIZE, Code
+from ratelimit_service.transports.http2.headers import MAX_CACHED, MAX_CACHED_SIZE
+from ratelimit_service.transports.http2.limits import MAX_RESET
 from ratelimit_service.transports.http2.streams import Event, EventKind
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.transport import MESSAGE_BYTES
@@ -26,7 +26,7 @@ SMALL: Final = GrpcOptions(
 REFUSAL: Final = RpcError(Status.NOT_FOUND, "größer ✗")
 AT_ONCE, WHEN_TOLD, REFUSE, NEVER = range(4)
 """How methods answer."""
-_LONGEST_LINE: Final = 8_192
+_MAX_LINE_LENGTH: Final = 8_192
 
 
 def try_case(case: bytes) -> None:
@@ -208,16 +208,16 @@ class Driver:
         assert calls.held_bytes == sum(len(stream.body) for stream in streams), "what is held is counted wrong"
         assert calls.held_bytes <= options.max_connection_memory, "too much is held"
         assert calls.queued_bytes == sum(stream.queued_bytes for stream in streams), "what waits is counted wrong"
-        most_unread = options.max_connection_memory + options.max_message_size + MESSAGE_BYTES
-        assert calls.queued_bytes <= most_unread or connection.closed, "too much waits"
+        max_unread = options.max_connection_memory + options.max_message_size + MESSAGE_BYTES
+        assert calls.queued_bytes <= max_unread or connection.closed, "too much waits"
         assert all(number in calls.active for number in (*calls.readable, *calls.blocked)), "a stream that is gone"
-        assert len(connection._buffer) <= LARGEST_FRAME + 9 or connection.more, "too much is not read"
-        assert connection.begun or len(connection._buffer) <= _LONGEST_LINE, "a line without end"
+        assert len(connection._buffer) <= DEFAULT_FRAME_SIZE + 9 or connection.more, "too much is not read"
+        assert connection.begun or len(connection._buffer) <= _MAX_LINE_LENGTH, "a line without end"
         assert len(connection.block.bytes if connection.block else b"") <= 2 * options.max_header_list_size
         reader = connection.headers
-        assert reader.cached_bytes <= MOST_CACHED, "too much is remembered of headers"
-        assert all(len(known) <= LONGEST_CACHED for known in reader.cache), "a long block"
-        assert len(calls.reset_by_us) <= MOST_RESET, "too many resets"
+        assert reader.cached_bytes <= MAX_CACHED, "too much is remembered of headers"
+        assert all(len(known) <= MAX_CACHED_SIZE for known in reader.cache), "a long block"
+        assert len(calls.reset_by_us) <= MAX_RESET, "too many resets"
 
     def _settle(self) -> None:
         """Every answer leaves, once all methods have answered and the client makes room."""

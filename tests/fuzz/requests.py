@@ -32,7 +32,7 @@ from tests.books import book
 from tests.clocks import Clock
 
 SEPARATOR: Final = b"\0\xff\0"
-_MOST_REQUESTS: Final = 6
+_MAX_REQUESTS: Final = 6
 _START: Final = 1_790_000_000_000_000
 _SMALL: Final = RequestLimits(descriptors=3, entries=5, value_length=20)
 _SMALL_HITS: Final = 4
@@ -129,11 +129,11 @@ class ScriptStore:
 
 
 class Harness:
-    """Tries cases; `most_milliseconds` of processor time is what a call may take, if that is measured."""
+    """Tries cases; `max_milliseconds` of processor time is what a call may take, if that is measured."""
 
-    def __init__(self, client: Client, most_milliseconds: float | None = None) -> None:
+    def __init__(self, client: Client, max_milliseconds: float | None = None) -> None:
         self._client = client
-        self._most = most_milliseconds
+        self._most = max_milliseconds
 
     def try_case(self, case: bytes) -> None:
         """AssertionError, or whatever else is raised, is a find."""
@@ -151,7 +151,7 @@ class Harness:
             )
             for store in (MemoryStore(1000, clock), ScriptStore(self._client, clock))
         ]
-        for part in rest.split(SEPARATOR)[:_MOST_REQUESTS]:
+        for part in rest.split(SEPARATOR)[:_MAX_REQUESTS]:
             clock.advance(part[0] * SECOND // 7 if part else 0)
             body = part[1:]
             if how & 2:
@@ -187,7 +187,7 @@ class Harness:
 
 
 def _limiter(store: Any, *, small: bool, headers: bool) -> Limiter:
-    limiter = Limiter(store, most_hits=_SMALL_HITS) if small else Limiter(store)
+    limiter = Limiter(store, max_hits=_SMALL_HITS) if small else Limiter(store)
     limiter.book = _BOOK_WITH_HEADERS if headers else _BOOK
     return limiter
 

@@ -114,7 +114,7 @@ def ask(limiter: Limiter, domain: str, entries: Entries = USER, override: Limit 
 
 
 def a_limiter(rules: RuleBook) -> Limiter:
-    limiter = Limiter(MemoryStore(10_000, Clock()), most_values=10)
+    limiter = Limiter(MemoryStore(10_000, Clock()), max_values=10)
     limiter.book = rules
     return limiter
 

@@ -111,7 +111,7 @@ def test_counters_take_no_more_bytes_than_they_may(name: str, length: int) -> No
     gc.collect()
     tracemalloc.start()
     try:
-        store = MemoryStore(10**6, clock, most_bytes=MEBIBYTE)
+        store = MemoryStore(10**6, clock, max_bytes=MEBIBYTE)
         before, _ = tracemalloc.get_traced_memory()
         for step in range(20 if name == "sliding_log" else 3):
             for key in names[: 1_000 if step else None]:
@@ -129,7 +129,7 @@ def test_counters_take_no_more_bytes_than_they_may(name: str, length: int) -> No
 
 def test_counters_that_were_not_hit_for_longest_make_way_for_a_large_one() -> None:
     clock = Clock()
-    store = MemoryStore(1024, clock, most_bytes=MEBIBYTE)
+    store = MemoryStore(1024, clock, max_bytes=MEBIBYTE)
     log = rule("sliding_log", 65_535)
     for _ in range(60_000):
         clock.advance(1)
@@ -147,7 +147,7 @@ def test_counters_that_were_not_hit_for_longest_make_way_for_a_large_one() -> No
 def test_counters_so_large_that_few_segments_have_any_make_way_for_another() -> None:
     """Ten logs of 12,000 bytes in 1,024 segments: most have none, and hardly one has two."""
     clock, log = Clock(), rule("sliding_log", 1_000)
-    store = MemoryStore(10**6, clock, most_bytes=10 * 12_000)
+    store = MemoryStore(10**6, clock, max_bytes=10 * 12_000)
     for name in range(40):
         for _ in range(1_000):
             clock.advance(1)
@@ -166,7 +166,7 @@ steps = st.lists(
 @given(steps)
 def test_its_bytes_are_those_of_the_counters_that_it_has(found: list[tuple[str, str, int, int]]) -> None:
     clock = Clock(10**15)
-    store = MemoryStore(6, clock, most_bytes=1500)
+    store = MemoryStore(6, clock, max_bytes=1500)
     for name, key, cost, pause in found:
         clock.advance(pause)
         store.charge([Hit(rule(name, 20), f"{key}/{name}", cost, tally=Tally(), quota=False)])

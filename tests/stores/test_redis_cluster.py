@@ -15,7 +15,7 @@ from ratelimit_service.settings import load_settings
 from ratelimit_service.stores.redis.counters import Primaries
 from ratelimit_service.stores.redis.keys import cluster_key, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND
-from ratelimit_service.stores.redis.script import MOST_IN_PIPELINE
+from ratelimit_service.stores.redis.script import MAX_IN_PIPELINE
 from ratelimit_service.stores.redis.store import open_redis
 from ratelimit_service.stores.redis.target import main_target
 from ratelimit_service.stores.redis.topology import Cluster, read_redirection
@@ -129,7 +129,7 @@ def test_a_crowd_of_slots_is_sent_to_a_node_bit_by_bit(nodes: Nodes) -> None:
             await until(lambda: any(lane.in_flight for lane in store.lanes), "a call is in flight")
             most = max(lane.in_flight for lane in store.lanes)
 
-            assert most <= MOST_IN_PIPELINE / (1 + COMMAND)
+            assert most <= MAX_IN_PIPELINE / (1 + COMMAND)
             assert (await answer).allowed
 
     run(story())

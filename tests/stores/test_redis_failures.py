@@ -18,9 +18,9 @@ import uvloop
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.redis.lane import MOST_WAITING
+from ratelimit_service.stores.redis.lane import MAX_WAITING
 from ratelimit_service.stores.redis.link import Link
-from ratelimit_service.stores.redis.script import MOST_IN_PART, MOST_IN_PIPELINE
+from ratelimit_service.stores.redis.script import MAX_IN_PART, MAX_IN_PIPELINE
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.stores.redis.target import Login
 from ratelimit_service.stores.store import LostServer
@@ -160,7 +160,7 @@ def test_under_full_load_a_black_hole_piles_nothing_up(redis: Redis) -> None:
 
                 assert max(took) < NOISE
                 assert len(store._pending) < 20_000
-                assert sum(lane.waiting for lane in store.lanes) <= 2 * (MOST_IN_PIPELINE + MOST_IN_PART)
+                assert sum(lane.waiting for lane in store.lanes) <= 2 * (MAX_IN_PIPELINE + MAX_IN_PART)
 
     run(story())
 
@@ -171,14 +171,14 @@ def test_what_waits_for_a_server_that_stands_still_is_bounded(redis: Redis) -> N
             async with standing_still(redis):
                 assert (await charge(store, hit_of(rule()), grants=ENVOYS)).error
                 answers: list[StoreError | None] = []
-                for _ in range(MOST_WAITING + 5):
+                for _ in range(MAX_WAITING + 5):
                     store.hit([hit_of(rule())], answers.append, PATIENT)
 
                 assert [str(error) for error in answers] == [
                     "no answer from the store: too many hits wait for an answer"
                 ] * 5
-            await until(lambda: len(answers) == MOST_WAITING + 5, "all are answered")
-            assert answers.count(None) == MOST_WAITING
+            await until(lambda: len(answers) == MAX_WAITING + 5, "all are answered")
+            assert answers.count(None) == MAX_WAITING
 
     run(story())
 

@@ -13,7 +13,7 @@ from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.redis.breaker import MOST_FAILURES, Backoff, Breaker, ServerState
+from ratelimit_service.stores.redis.breaker import MAX_FAILURES, Backoff, Breaker, ServerState
 from ratelimit_service.stores.redis.checks import warnings
 from ratelimit_service.stores.redis.faults import Fault, Outage, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.policy import Policy, share_of
@@ -170,7 +170,7 @@ def test_a_server_that_has_refused_five_times_one_after_the_other_is_given_up() 
     assert [breaker.refused() for _ in range(4)] == [False] * 4
     breaker.replied(10.0, 0.001, decided=True, in_time=True)
 
-    assert [breaker.refused() for _ in range(MOST_FAILURES)] == [False, False, False, False, True]
+    assert [breaker.refused() for _ in range(MAX_FAILURES)] == [False, False, False, False, True]
 
 
 def test_a_heartbeat_forgives_no_refusal() -> None:

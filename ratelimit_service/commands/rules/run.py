@@ -20,7 +20,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule, entries_in_words
 from ratelimit_service.stores.memory import MemoryStore
 
-_MOST_COUNTERS: Final = 100_000
+_MAX_COUNTERS: Final = 100_000
 
 
 class Mismatch(NamedTuple):
@@ -56,7 +56,7 @@ class _World:
 
     def __init__(self, at: int, book: RuleBook, encoder: ResponseEncoder) -> None:
         self._now = at
-        self._limiter = Limiter(MemoryStore(_MOST_COUNTERS, self._clock))
+        self._limiter = Limiter(MemoryStore(_MAX_COUNTERS, self._clock))
         self._limiter.book = book
         self._method = ShouldRateLimit(self._limiter, encoder)
 

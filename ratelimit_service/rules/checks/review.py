@@ -26,9 +26,9 @@ from ratelimit_service.system.clock import DAY, SECOND, duration_in_words
 MAX_LOG: Final = 5000
 """Entries in one counter; 8 bytes each."""
 
-_LEAST_FILL: Final = SECOND // 1000
+_MIN_FILL: Final = SECOND // 1000
 """Microseconds. A bucket that is full again sooner loses most of its tokens: requests do not come so evenly."""
-_MOST_FILL: Final = 365 * DAY
+_MAX_FILL: Final = 365 * DAY
 _MANY_WINDOWS: Final = 100
 
 
@@ -120,14 +120,14 @@ def _bucket(rule: Rule) -> Iterator[LintWarning]:
     if limit is None or not limit.burst or not limit.requests:
         return
     fill = limit.burst * limit.window // limit.requests
-    if fill < _LEAST_FILL and limit.burst < limit.requests:
-        enough = min(limit.requests, -(-limit.requests * 10 * _LEAST_FILL // limit.window))
+    if fill < _MIN_FILL and limit.burst < limit.requests:
+        enough = min(limit.requests, -(-limit.requests * 10 * _MIN_FILL // limit.window))
         message = (
             f"a bucket of {limit.burst:,} fills in {fill} µs, and what is added to a full one is lost: far fewer than "
             f"{limit_in_words(limit)} pass; write burst: {enough}, or more"
         )
         yield warning_at(rule.place, "bucket", message)
-    elif fill > _MOST_FILL and limit.burst > limit.requests * _MANY_WINDOWS:
+    elif fill > _MAX_FILL and limit.burst > limit.requests * _MANY_WINDOWS:
         message = (
             f"a bucket of {limit.burst:,} takes {duration_in_words(fill)} to fill with {limit_in_words(limit)}: it is "
             "never full again; write a smaller burst, or a larger limit"

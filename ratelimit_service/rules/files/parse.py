@@ -66,7 +66,7 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
     *,
     merge_domains: bool = False,
     near_ratio: float = 0.8,
-    most_values: int = 1000,
+    max_values: int = 1000,
     hash_value: HashValue | None = None,
     previous: RuleBook | None = None,
     read_data: ReadData = read_data_file,
@@ -75,7 +75,7 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
     """The rulebook of these files, and of the data files that they name; without files, a book without domains.
 
     With `merge_domains`, several files may have the same domain. Above `near_ratio` of a limit, a hit counts as near
-    the limit. A rule whose metrics have values of requests in their names has series for at most `most_values` values.
+    the limit. A rule whose metrics have values of requests in their names has series for at most `max_values` values.
     `hash_value` makes the digests of secret values; without it `hash_values` is an error. A rule takes over the tallies
     of the rule of `previous` that has the same path, and the book the data files that are the same. `response` has the
     options of responses that a domain does not say. Raises RulesError with every problem of every file.
@@ -86,7 +86,7 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
     warnings: list[LintWarning] = []
     data = DataFiles(read_data, {} if previous is None else previous.data)
     siblings = Siblings(data)
-    load = _Load(near_ratio, most_values, hash_value, old, ByteBudget(), data, siblings)
+    load = _Load(near_ratio, max_values, hash_value, old, ByteBudget(), data, siblings)
     with _without_garbage_collector():
         for source in sources:
             report = Report(source.path)
@@ -200,7 +200,7 @@ class _Load(NamedTuple):
     """What all files of one load share."""
 
     near_ratio: float
-    most_values: int
+    max_values: int
     hash_value: HashValue | None
     old: Mapping[Path, Rule]
     budget: ByteBudget
@@ -442,7 +442,7 @@ class _Parser:
             tallies = old.tallies if old is not None else None
             if tallies is None:
                 rest = (self._domain, *("other" if level.by_value else level.name for level in levels), *path_suffix)
-                tallies = Tallies(rest, self._load.most_values, self._load.budget)
+                tallies = Tallies(rest, self._load.max_values, self._load.budget)
             else:
                 tallies.use_budget(self._load.budget)
         return Rule(

@@ -17,9 +17,9 @@ from ratelimit_service.rules.rule import Entries
 
 log = logging.getLogger(__name__)
 
-MOST_LISTED: Final = 1000
+MAX_LISTED: Final = 1000
 """Bans in one answer: the last ones made."""
-_MOST_WAITING: Final = 64
+_MAX_WAITING: Final = 64
 """Requests that wait for the store."""
 
 _WORDS: Final = frozenset({"domain", "for", "why", "who"})
@@ -38,7 +38,7 @@ class BanMethod:
 
     def call(self, body: bytes, reply: Reply) -> None:
         """Reply to the request in `body`, which `listing`, `banning` or `unbanning` has made."""
-        if len(self._waiting) >= _MOST_WAITING:
+        if len(self._waiting) >= _MAX_WAITING:
             reply(RpcError(Status.UNAVAILABLE, "too many requests for bans at once"))
             return
         task = asyncio.get_running_loop().create_task(self._answer(json.loads(body), reply))
@@ -69,7 +69,7 @@ class BanMethod:
         match asked:
             case ["list", domain]:
                 bans = self._bans.all(domain)
-                newest = [ban.as_json() for ban in bans[:MOST_LISTED]]
+                newest = [ban.as_json() for ban in bans[:MAX_LISTED]]
                 found = {"store": self._store_name, "total": len(bans), "bans": newest}
                 return json.dumps(found, ensure_ascii=False).encode()
             case ["ban", domain, entries, length, why, who]:

@@ -17,7 +17,7 @@ from ratelimit_service.server.admin.json_api import (
     refusal,
 )
 
-MOST_BYTES: Final = 16 * 1024
+MAX_BYTES: Final = 16 * 1024
 """Of a body: a ban has 2,000, each of which may be written as an escape."""
 
 
@@ -43,7 +43,7 @@ class BansApi:
         remote = request.remote or ""
         if not _is_this_machine(remote):
             return refusal(403, "bans change from the machine of the service alone, or in Redis; see docs/bans.md")
-        body = await read_body(request, MOST_BYTES)
+        body = await read_body(request, MAX_BYTES)
         if isinstance(body, web.Response):
             return body
         try:

@@ -33,10 +33,10 @@ from ratelimit_service.telemetry.tally import Tally
 
 log = logging.getLogger(__name__)
 
-_MOST_DESCRIPTORS: Final = 20
-_MOST_ENTRIES: Final = 200
+_MAX_DESCRIPTORS: Final = 20
+_MAX_ENTRIES: Final = 200
 """In one request; Envoy sends a few. Each entry is compared with all wildcards of its level."""
-_MOST_WAITING: Final = 8
+_MAX_WAITING: Final = 8
 """Requests in the queue of the thread."""
 
 
@@ -50,7 +50,7 @@ class Explainer:
 
     def call(self, body: bytes, reply: Reply) -> None:
         """Reply with the explanation of the RateLimitRequest in `body`, as JSON."""
-        if len(self._waiting) >= _MOST_WAITING:
+        if len(self._waiting) >= _MAX_WAITING:
             reply(RpcError(Status.UNAVAILABLE, "too many explanations are asked for at once"))
             return
         task = asyncio.get_running_loop().create_task(self._answer(body, reply))
@@ -80,8 +80,8 @@ class Explainer:
             raise RpcError(Status.UNAVAILABLE, "no rate limit configuration loaded")
         request = decode(body)
         entries = sum(len(descriptor.entries) for descriptor in request.descriptors)
-        if len(request.descriptors) > _MOST_DESCRIPTORS or entries > _MOST_ENTRIES:
-            most = f"{_MOST_DESCRIPTORS} descriptors and {_MOST_ENTRIES} entries"
+        if len(request.descriptors) > _MAX_DESCRIPTORS or entries > _MAX_ENTRIES:
+            most = f"{_MAX_DESCRIPTORS} descriptors and {_MAX_ENTRIES} entries"
             raise RpcError(Status.INVALID_ARGUMENT, f"at most {most} are explained at once")
         loop = asyncio.get_running_loop()
         explained, found = await loop.run_in_executor(self._thread, _explained, book, request)

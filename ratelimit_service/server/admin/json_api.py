@@ -29,10 +29,10 @@ _RESPONSE_SECONDS = 10
 _SMALL = 1024
 """Bytes. A larger body is converted in a thread, so that calls go on: that takes milliseconds, for 1 MiB up to 1 s."""
 
-_MOST_WAITING: Final = 64
+_MAX_WAITING: Final = 64
 """Conversions in the queue of the thread, up to 20 ms each."""
 
-_LONGEST_MESSAGE = 1000
+_MAX_MESSAGE_LENGTH = 1000
 """Characters; a message about a body can quote much of it."""
 
 HTTP_STATUS: Final = {
@@ -66,22 +66,22 @@ class JsonApi:
     """Converts a RateLimitRequest from JSON, calls the method, and responds with what `read` makes of its response."""
 
     def __init__(
-        self, method: BytesMethod, read: Callable[[bytes], HttpResponse], *, most_bytes: int, most_objects: int
+        self, method: BytesMethod, read: Callable[[bytes], HttpResponse], *, max_bytes: int, max_objects: int
     ) -> None:
         self._method = method
-        self._request_bytes = partial(request_bytes, most_objects=most_objects)
+        self._request_bytes = partial(request_bytes, max_objects=max_objects)
         self._read = read
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         # One thread: several together would take the interpreter from the event loop.
         self._thread = ThreadPoolExecutor(1, "json")
         self._waiting = 0
 
     async def handle(self, request: web.Request) -> web.Response:
         """Respond 200 (allowed) or 429 (over limit); 400, 408, 413, 415 or 503 with one line of text that says why."""
-        body = await read_body(request, self._most_bytes, " (HTTP_MAX_BODY_SIZE)")
+        body = await read_body(request, self._max_bytes, " (HTTP_MAX_BODY_SIZE)")
         if isinstance(body, web.Response):
             return body
-        if self._waiting >= _MOST_WAITING and len(body) > _SMALL:
+        if self._waiting >= _MAX_WAITING and len(body) > _SMALL:
             return refusal(503, "too many large requests at once: ask again, or by gRPC")
         try:
             message = await self._convert(self._request_bytes, body)
@@ -107,14 +107,14 @@ class JsonApi:
             self._waiting -= 1
 
 
-async def read_body(request: web.Request, most_bytes: int, setting: str = "") -> bytes | web.Response:
+async def read_body(request: web.Request, max_bytes: int, setting: str = "") -> bytes | web.Response:
     """The body; or the response that says why it cannot be had. `setting` is what the bound can be changed by."""
     if "Content-Encoding" in request.headers:
         return refusal(415, "the body must not be compressed")
     try:
         async with asyncio.timeout(_BODY_SECONDS):
             body = await request.read()
-        if len(body) <= most_bytes:
+        if len(body) <= max_bytes:
             return body
     except TimeoutError:
         return refusal(408, f"the body did not arrive within {_BODY_SECONDS} s")
@@ -122,7 +122,7 @@ async def read_body(request: web.Request, most_bytes: int, setting: str = "") ->
         return refusal(400, "the body's chunks are not as HTTP/1.1 has them")
     except web.HTTPRequestEntityTooLarge:
         pass
-    return refusal(413, f"the body is larger than {most_bytes} bytes{setting}")
+    return refusal(413, f"the body is larger than {max_bytes} bytes{setting}")
 
 
 async def call_method(method: BytesMethod, body: bytes) -> bytes:
@@ -147,7 +147,7 @@ def refusal(status: int, message: str) -> web.Response:
     return web.Response(status=status, text=f"{escape_control(message)}\n")
 
 
-def request_bytes(body: bytes, most_objects: int = 1301) -> bytes:
+def request_bytes(body: bytes, max_objects: int = 1301) -> bytes:
     """Convert JSON to the bytes of a RateLimitRequest; RpcError if it is wrong.
 
     Each JSON object takes 10 µs to convert, so their number is limited.
@@ -156,7 +156,7 @@ def request_bytes(body: bytes, most_objects: int = 1301) -> bytes:
     if not body.lstrip(b" \t\r\n").startswith(b"{"):
         raise _invalid("it is not a JSON object")
     try:
-        found = json.loads(body.decode(), object_pairs_hook=_Objects(most_objects).make)
+        found = json.loads(body.decode(), object_pairs_hook=_Objects(max_objects).make)
     except json_format.ParseError as error:
         raise _invalid(str(error)) from error
     except (ValueError, RecursionError) as error:
@@ -196,8 +196,8 @@ class _Objects:
 
 
 def _invalid(wrong: str) -> RpcError:
-    if len(wrong) > _LONGEST_MESSAGE:
-        wrong = f"{wrong[:_LONGEST_MESSAGE]}…"
+    if len(wrong) > _MAX_MESSAGE_LENGTH:
+        wrong = f"{wrong[:_MAX_MESSAGE_LENGTH]}…"
     return RpcError(Status.INVALID_ARGUMENT, f"the body is not a RateLimitRequest: {wrong}")
 
 

@@ -91,7 +91,7 @@ class AdminServer:
         self._status = StatusPage(state)
         # JSON objects of the largest request: itself, its descriptors, each perhaps with two more objects, and entries.
         objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
-        json_api = partial(JsonApi, most_bytes=settings.http_max_body_size, most_objects=objects)
+        json_api = partial(JsonApi, max_bytes=settings.http_max_body_size, max_objects=objects)
         self._json = json_api(state.method, http_response)
         self._explain = json_api(explainer, explained_response)
         self._bans = BansApi(bans)

@@ -16,8 +16,8 @@ from ratelimit_service.server.state import ServiceState, Workers
 from ratelimit_service.system.clock import MINUTE, SECOND, system_clock
 from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_ANSWERS, DomainTallies, Tallies
 
-_MOST_PROBLEMS: Final = 100
-_MOST_TALLIES: Final = 20
+_MAX_PROBLEMS: Final = 100
+_MAX_TALLIES: Final = 20
 _BLOCK: Final = 20
 """Rules in one block of text: a tenth of a millisecond."""
 
@@ -70,8 +70,8 @@ def troubles(state: ServiceState, now: int) -> Iterator[Trouble]:
 
 
 def _not_loaded(watcher: Watcher) -> Trouble:
-    more = len(watcher.problems) - _MOST_PROBLEMS
-    details = [str(problem) for problem in watcher.problems[:_MOST_PROBLEMS]]
+    more = len(watcher.problems) - _MAX_PROBLEMS
+    details = [str(problem) for problem in watcher.problems[:_MAX_PROBLEMS]]
     return Trouble(
         "The rules on disk could not be loaded",
         None if watcher.failing_since is None else watcher.failing_since / SECOND,
@@ -160,9 +160,9 @@ class StatusPage:
             },
             "bans": {"total": bans.total, "newest": [_shown_ban(ban) for ban in bans.newest]},
             "domains": _requests(counted.domains),
-            "unmatched": _most_hit(counted.unmatched),
-            "unknown_domains": _most_hit(counted.unknown_domains),
-            "overrides": _most_hit(counted.overrides),
+            "unmatched": _max_hit(counted.unmatched),
+            "unknown_domains": _max_hit(counted.unknown_domains),
+            "overrides": _max_hit(counted.overrides),
         }
 
 
@@ -214,8 +214,8 @@ def _shown_ban(ban: Ban) -> dict[str, Any]:
     return shown | {"until": ban.as_json()["until"]}
 
 
-def _most_hit(tallies: Tallies) -> list[dict[str, Any]]:
-    most = nlargest(_MOST_TALLIES, tallies.items(), key=lambda item: item[1].total_hits)
+def _max_hit(tallies: Tallies) -> list[dict[str, Any]]:
+    most = nlargest(_MAX_TALLIES, tallies.items(), key=lambda item: item[1].total_hits)
     return [
         {"path": [CONTROL.sub("_", part) for part in path], "total": tally.total_hits, "over": tally.over_limit}
         for path, tally in most
@@ -229,7 +229,7 @@ def _requests(domains: DomainTallies) -> list[dict[str, Any]]:
         for domain, tally in domains.items()
         if any(numbers := domain_numbers(tally))
     ]
-    return nlargest(_MOST_TALLIES, found, key=itemgetter("total"))
+    return nlargest(_MAX_TALLIES, found, key=itemgetter("total"))
 
 
 def _seconds(moment: int | None) -> float | None:

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 _SLOW_SECONDS: Final = 0.5
 """How long a connection may wait in the handoff."""
 
-_MOST_WAITING: Final = 64
+_MAX_WAITING: Final = 64
 """Connections in one handoff. A worker that does not receive them gets no more than this."""
 
 _EXIT_SECONDS: Final = 10.0
@@ -133,7 +133,7 @@ class WorkerSlot:
     @property
     def accepting(self) -> bool:
         """It may be handed a connection."""
-        return self.state is SlotState.READY and self._handed - self._received < _MOST_WAITING
+        return self.state is SlotState.READY and self._handed - self._received < _MAX_WAITING
 
     @property
     def rank(self) -> tuple[int, float]:

@@ -35,10 +35,10 @@ _REFRESH_SECONDS: Final = 0.5
 """How long a scrape waits for reports. The counts of a worker that hangs are those of its last one."""
 
 _FIRST_BACKOFF: Final = 0.1
-_LONGEST_BACKOFF: Final = 30.0
+_MAX_BACKOFF: Final = 30.0
 """Seconds before a worker that died is replaced: doubled each time, until one has lived as long as the longest."""
 
-_MOST_DEATHS: Final = 100
+_MAX_DEATHS: Final = 100
 """How many deaths are remembered, for the page."""
 
 _PIECE: Final = 64 * 1024
@@ -60,7 +60,7 @@ class Supervisor:
         self.ban_method = _ForwardedMethod(self._dispatcher, "bans")
         self.deaths = 0
         """Workers that ended unexpectedly."""
-        self.last_deaths: deque[Death] = deque(maxlen=_MOST_DEATHS)
+        self.last_deaths: deque[Death] = deque(maxlen=_MAX_DEATHS)
         self.draining_since: int | None = None
         # Without the store each worker counts alone: it is one instance of several. Connections go to the worker that
         # has the fewest, so each has its share of them, of which it closes the one that has been idle longest.
@@ -215,7 +215,7 @@ class Supervisor:
                 raise StartError(problem or f"worker {slot.number} {how}")
             self.deaths += 1
             self.last_deaths.append(Death(slot.number, system_clock(), how))
-            if monotonic() - began >= _LONGEST_BACKOFF:
+            if monotonic() - began >= _MAX_BACKOFF:
                 backoff = _FIRST_BACKOFF
             log.error(
                 "worker %d %s%s; its %d connections are lost, and it is replaced in %g s",
@@ -229,7 +229,7 @@ class Supervisor:
                     await self._stopping.wait()
                     return
             except TimeoutError:
-                backoff = min(2 * backoff, _LONGEST_BACKOFF)
+                backoff = min(2 * backoff, _MAX_BACKOFF)
 
     def _kill(self) -> None:
         for slot in self._slots:

@@ -37,7 +37,7 @@ _HUNG_SECONDS: Final = 30.0
 """A worker without progress for this time, also at its start, hangs for good: its clients should connect anew.
 gunicorn's default is the same."""
 
-_LONGEST_SECONDS: Final = 300.0
+_MAX_SECONDS: Final = 300.0
 """A worker that is busy for this time never ends: calls take milliseconds, and rules, the longest, are parsed in a
 thread."""
 
@@ -113,8 +113,8 @@ def why_kill(silence: float, still: float) -> str:
     """Why to kill a worker that sent nothing for `silence` seconds and used no CPU for `still`; empty if not."""
     if still > _HUNG_SECONDS:
         return f"has said nothing and used no CPU for {_HUNG_SECONDS:g} s"
-    if silence > _LONGEST_SECONDS:
-        return f"has said nothing for {_LONGEST_SECONDS:g} s, though it is busy"
+    if silence > _MAX_SECONDS:
+        return f"has said nothing for {_MAX_SECONDS:g} s, though it is busy"
     return ""
 
 

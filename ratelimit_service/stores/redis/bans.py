@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 from ratelimit_service.errors import BanError, StoreError
-from ratelimit_service.rules.bans import FOR_EVER, MOST_BANS, Ban, Bans, log_ban, read_ban, too_many
+from ratelimit_service.rules.bans import FOR_EVER, MAX_BANS, Ban, Bans, log_ban, read_ban, too_many
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import bans_keys
@@ -97,7 +97,7 @@ class BanTable:
     async def put(self, ban: Ban) -> None:
         """Write the ban, in place of one with the same key. BanError when there are too many."""
         until = "inf" if ban.until == FOR_EVER else ban.until
-        if not await self._execute("EVAL", _SCRIPT, 2, *self.keys, ban.key, ban.text, until, MOST_BANS):
+        if not await self._execute("EVAL", _SCRIPT, 2, *self.keys, ban.key, ban.text, until, MAX_BANS):
             raise too_many()
 
     async def lift(self, key: str, who: str) -> Ban | None:
@@ -178,7 +178,7 @@ class BanFollower:
             async for page in self._table.pages():
                 for key, text in page:
                     left.discard(key)
-                    if self._texts.get(key) != hash(text) and len(self._texts) < 2 * MOST_BANS:
+                    if self._texts.get(key) != hash(text) and len(self._texts) < 2 * MAX_BANS:
                         self._texts[key] = hash(text)
                         self._use(text)
         for key in left:
@@ -202,7 +202,7 @@ class BanFollower:
             return
         if ban.lifted_by:
             bans.drop(ban.key, f"lifted by {ban.lifted_by}")
-        elif ban.until > bans.clock() and (len(bans) < MOST_BANS or bans.get(ban.key) is not None):
+        elif ban.until > bans.clock() and (len(bans) < MAX_BANS or bans.get(ban.key) is not None):
             bans.put(ban, quietly=not self._read_once)
 
     def _on_failure(self, error: Exception) -> None:

@@ -20,7 +20,7 @@ local format, pcall, select, type, unpack = string.format, pcall, select, type, 
 local pack_integers, unpack_integers = cmsgpack.pack, cmsgpack.unpack
 local NEVER = -1
 local PER_LIMIT = 11
-local MOST_KEYS = 2000  -- read at once: Lua passes no more than 8,000 values to a function
+local MAX_KEYS = 2000  -- read at once: Lua passes no more than 8,000 values to a function
 
 -- a * b / c as a whole number, and the remainder; exact even where a * b is above 2^53, up to which a double holds
 -- every whole number. c + b must be at most half of that, and so must the result.
@@ -138,7 +138,7 @@ local function charge(keys, batch)
   -- Read all states with one command, not one each; unless there are logs, of which only a part is read, or runs
   -- charged together, which may change a counter between two of its runs.
   local alone = ends == at - 1 + 3 * runs
-  local packed = whole and alone and #keys > 0 and #keys <= MOST_KEYS and call('MGET', unpack(keys))
+  local packed = whole and alone and #keys > 0 and #keys <= MAX_KEYS and call('MGET', unpack(keys))
   local reply, filled = {now}, 1
 
   -- The state of a counter; without a limit, a block.

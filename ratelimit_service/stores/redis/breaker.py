@@ -54,11 +54,11 @@ new ones fill its queue of connections that it has not accepted yet, from which 
 PROVEN: Final = 1.0
 """A connection that has answered for this long counts, and the backoff begins anew."""
 
-MOST_FAILURES: Final = 5
+MAX_FAILURES: Final = 5
 """In a row: script calls that a server may refuse to decide, and requests that may be too late."""
 
 FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 2.0
+MAX_PAUSE: Final = 2.0
 
 
 class ServerState(Enum):
@@ -79,7 +79,7 @@ class Backoff:
 
     def next(self) -> float:
         """Seconds."""
-        longest = min(LONGEST_PAUSE, FIRST_PAUSE * (1 << min(self._count, 10)))
+        longest = min(MAX_PAUSE, FIRST_PAUSE * (1 << min(self._count, 10)))
         self._count += 1
         return longest * (0.5 + self._chance() / 2)
 
@@ -106,18 +106,18 @@ class Breaker:
         self._flaps = False
         self._patience = SILENCE
         self._failures = 0
-        self._took: deque[float] = deque(maxlen=MOST_FAILURES)
-        self._least_took = 0.0
+        self._took: deque[float] = deque(maxlen=MAX_FAILURES)
+        self._min_took = 0.0
         """The least of the last replies' times; 0 if one of them was quick."""
         self._late_since = now
-        self._most_granted = 0.0
+        self._max_granted = 0.0
         """To one of the late requests."""
 
     def admits(self, granted: float, now: float) -> bool:
         """Whether a hit that comes now is sent or waits; its request is granted that many seconds."""
         match self.state:
             case ServerState.ANSWERING:
-                if granted > self._least_took:
+                if granted > self._min_took:
                     return True
                 self._count_late(granted, now)
                 return False
@@ -134,13 +134,13 @@ class Breaker:
             self._failures = 0
         if took < QUICK:
             self._took.clear()
-            self._least_took = 0.0
+            self._min_took = 0.0
         else:
             self._took.append(took)
-            self._least_took = min(self._took) if len(self._took) == MOST_FAILURES else 0.0
-        if in_time or took < max(QUICK, self._most_granted):
+            self._min_took = min(self._took) if len(self._took) == MAX_FAILURES else 0.0
+        if in_time or took < max(QUICK, self._max_granted):
             self.late_requests = 0
-            self._most_granted = 0.0
+            self._max_granted = 0.0
         self.calm = not (self._took or self.late_requests or self._failures)
 
     def overdue(self, sent: float, granted: float, now: float) -> None:
@@ -158,7 +158,7 @@ class Breaker:
 
     def is_late(self, now: float) -> bool:
         """It answers, and for a second no answer was in time."""
-        return self.late_requests >= MOST_FAILURES and now - self._late_since >= SILENCE
+        return self.late_requests >= MAX_FAILURES and now - self._late_since >= SILENCE
 
     @property
     def serves(self) -> bool:
@@ -175,7 +175,7 @@ class Breaker:
         self.state = ServerState.ANSWERING
         self._connected = self.last_reply = now
         self._took.clear()
-        self._least_took = self._most_granted = 0.0
+        self._min_took = self._max_granted = 0.0
         self._failures = self.late_requests = 0
         self.calm = True
 
@@ -183,7 +183,7 @@ class Breaker:
         """The server refused to decide a script call; returns whether it did so too often."""
         self._failures += 1
         self.calm = False
-        return self._failures >= MOST_FAILURES
+        return self._failures >= MAX_FAILURES
 
     def disconnected(self, now: float) -> float:
         """The connection is lost; returns the pause until the next attempt."""
@@ -221,5 +221,5 @@ class Breaker:
         if not self.late_requests:
             self._late_since = now
         self.late_requests += 1
-        self._most_granted = max(self._most_granted, granted)
+        self._max_granted = max(self._max_granted, granted)
         self.calm = False

@@ -13,7 +13,7 @@ from ratelimit_service.system.clock import SECOND, Clock, system_clock
 log = logging.getLogger(__name__)
 
 OLDEST: Final = (6, 2)
-MOST_OFFSET: Final = SECOND
+MAX_OFFSET: Final = SECOND
 SAFE: Final = frozenset({"noeviction", "volatile-ttl"})
 
 
@@ -45,7 +45,7 @@ class Checks:
         now = self._clock()
         offset = int(reply[0]) * SECOND + int(reply[1]) - (before + now) // 2
         # The server read its clock anywhere within the round trip: at most half of it before or after its middle.
-        if abs(offset) - (now - before) // 2 <= MOST_OFFSET:
+        if abs(offset) - (now - before) // 2 <= MAX_OFFSET:
             self._off.discard(name)
         elif name not in self._off:
             self._off.add(name)

@@ -49,7 +49,7 @@ from ratelimit_service.stores.redis.keys import (
     resets_key,
     slot_of,
 )
-from ratelimit_service.stores.redis.link import MOST_SECONDS, NAME, Command
+from ratelimit_service.stores.redis.link import MAX_SECONDS, NAME, Command
 from ratelimit_service.stores.redis.target import Target, is_clustered, is_per_second, main_target, per_second_target
 from ratelimit_service.stores.redis.topology import Sentinels, SlotMap, node_address, read_slot_map
 from ratelimit_service.stores.redis.upstream import is_upstreams, upstream_key
@@ -68,8 +68,8 @@ _REPLY_SECONDS: Final = 10.0
 _SCAN_COUNT: Final = 1000
 """Keys that one SCAN examines: it blocks a server for less than a millisecond."""
 
-_MOST_REDIRECTIONS: Final = 5
-_MOST_BYTES: Final = 8 << 20
+_MAX_REDIRECTIONS: Final = 5
+_MAX_BYTES: Final = 8 << 20
 """Of states that are read with one pipeline: one sliding log may have 700 kB."""
 
 _NO_KEY: Final = -2
@@ -89,7 +89,7 @@ class Primaries:
         self.slots: SlotMap = ()
         """As `discover` has found it. Without a Cluster, one primary has all slots."""
         self._options: dict[str, Any] = {
-            "socket_connect_timeout": min(target.timeout, MOST_SECONDS),
+            "socket_connect_timeout": min(target.timeout, MAX_SECONDS),
             "socket_timeout": None,  # `execute` has one for all replies: one for each takes 10 µs a reply
             "retry": Retry(NoBackoff(), 0),  # an error is shown at once: a person waits
             "protocol": 2,  # 3 needs the right to HELLO
@@ -176,7 +176,7 @@ class Primaries:
 
     async def _follow(self, asked: Address, command: Command, error: ResponseError) -> Any:
         """The reply of the node to which `asked` redirects; raises any other error."""
-        for _ in range(_MOST_REDIRECTIONS):
+        for _ in range(_MAX_REDIRECTIONS):
             if str(error).startswith("WRONGTYPE"):
                 return None
             if not isinstance(error, AskError):  # the base class of MovedError
@@ -415,13 +415,13 @@ def _microseconds(time: Sequence[int]) -> int:
 
 
 def _chunks(counters: Sequence[Counter]) -> Iterator[list[Counter]]:
-    """The counters in lists whose states are at most `_MOST_BYTES` together, or a single counter."""
+    """The counters in lists whose states are at most `_MAX_BYTES` together, or a single counter."""
     chunk: list[Counter] = []
     size = 0
     for counter in counters:
         log = counter.algorithm == "sliding_log"
         size += 7 * (counter.limit.requests + counter.limit.exceed if counter.rule else LONGEST) if log else 100
-        if chunk and size > _MOST_BYTES:
+        if chunk and size > _MAX_BYTES:
             yield chunk
             chunk, size = [], 0
         chunk.append(counter)

@@ -252,7 +252,7 @@ class UpstreamKeyParser:
         except UnicodeDecodeError:
             return None
         stem, _, second = name[len(self._prefix) :].rpartition("_")
-        if not name.startswith(self._prefix) or not second.isdecimal() or len(second) > _MOST_DIGITS:
+        if not name.startswith(self._prefix) or not second.isdecimal() or len(second) > _MAX_DIGITS:
             return None
         start = int(second) * SECOND
         shape = max(self._matching(stem, start, now), key=lambda shape: shape.literal, default=None)
@@ -281,7 +281,7 @@ class UpstreamKeyParser:
                     yield shape
 
 
-_MOST_DIGITS: Final = 12
+_MAX_DIGITS: Final = 12
 _Texts = tuple[str, ...]
 """The literal texts of one level of a rule, between which any text may stand."""
 

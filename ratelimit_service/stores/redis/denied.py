@@ -38,15 +38,15 @@ class _Denied(NamedTuple):
 
 
 class DeniedCache:
-    """Takes at most `most_bytes`, and evicts the oldest entry first.
+    """Takes at most `max_bytes`, and evicts the oldest entry first.
 
     With `windows` it also remembers fixed windows that count denied hits.
     """
 
-    def __init__(self, most_bytes: int, *, windows: bool = False) -> None:
+    def __init__(self, max_bytes: int, *, windows: bool = False) -> None:
         self.known: OrderedDict[str, _Denied] = OrderedDict()
         """By the counter's key."""
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._bytes = 0
         self._windows = windows
         self._to_sweep: list[str] = []
@@ -102,7 +102,7 @@ class DeniedCache:
             known = self.known
             if hit.key not in known:
                 self._bytes += _size(hit.key)
-                while self._bytes > self._most_bytes and known:
+                while self._bytes > self._max_bytes and known:
                     self._remove(next(iter(known)))
             known[hit.key] = _Denied(sent + wait / 1_000_000, cost, limit, decision)
 

@@ -87,7 +87,7 @@ UNSERVED: Final = Fault("clusterdown", "a slot has no node")
 """Of a slot that no node has: the node that replies so is healthy."""
 
 _MAY_HOLD_SECRETS: Final = frozenset({"wrongpass", "noauth"})
-_LONGEST_DETAIL: Final = 200
+_MAX_DETAIL_LENGTH: Final = 200
 
 
 def code_of(reply: Exception) -> str:
@@ -137,7 +137,7 @@ def fault_of_exception(error: BaseException) -> Fault:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:_LONGEST_DETAIL]
+    return " ".join(text.split())[:_MAX_DETAIL_LENGTH]
 
 
 _MINUTE: Final = 60.0

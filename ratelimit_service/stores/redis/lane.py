@@ -47,22 +47,22 @@ from ratelimit_service.stores.redis.faults import UNSERVED, Fault, Outage, code_
 from ratelimit_service.stores.redis.link import Link, noop
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.requests import CLOSE, PendingRequests
-from ratelimit_service.stores.redis.script import MOST_IN_PART, MOST_IN_PIPELINE, Group, Part, ScriptCall
+from ratelimit_service.stores.redis.script import MAX_IN_PART, MAX_IN_PIPELINE, Group, Part, ScriptCall
 from ratelimit_service.stores.store import LostServer
 
 log = logging.getLogger(__name__)
 
-MOST_IN_FLIGHT: Final = 2
+MAX_IN_FLIGHT: Final = 2
 """Pipelines: one that Redis works on while the other one is on the wire."""
 
 COMMAND: Final = 4
 """Hits that take Redis as long as it takes to begin a command, of which there is one for each slot of a Cluster."""
 
-MOST_WAITING: Final = 10_000
+MAX_WAITING: Final = 10_000
 """Parts in the queue: what 100,000 a second leave in a tenth of a second. More are answered by policy at once: without
 a bound, a server that hangs under full load would fill the memory."""
 
-MOST_TRIES: Final = 4
+MAX_TRIES: Final = 4
 """Of one script call: once by name, once with its text, and twice on other nodes of a Cluster whose slots move."""
 
 HEARTBEAT: Final = 0.1
@@ -157,11 +157,11 @@ class Lane:
         """Send it with the next pipeline, or answer it by policy."""
         if not self._breaker.calm and not self._admits(part):
             return
-        if len(self._queue) >= MOST_WAITING and not self._drop_answered():
+        if len(self._queue) >= MAX_WAITING and not self._drop_answered():
             self._fail(part, _OVERLOAD)
             return
         self._queue.append(part)
-        if not self._scheduled and self._link is not None and len(self._pipelines) < MOST_IN_FLIGHT:
+        if not self._scheduled and self._link is not None and len(self._pipelines) < MAX_IN_FLIGHT:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send)
 
@@ -170,7 +170,7 @@ class Lane:
         weight = 0
         for part in parts:
             weight += len(part.hits) + COMMAND
-            if weight > MOST_IN_PART:
+            if weight > MAX_IN_PART:
                 part.rest = parts
                 self.put(part)
                 return
@@ -264,7 +264,7 @@ class Lane:
     def _drop_answered(self) -> bool:
         """Remove requests from the queue that were answered meanwhile; returns whether there is room then."""
         self._queue = [part for part in self._queue if not part.request.answered]
-        return len(self._queue) < MOST_WAITING
+        return len(self._queue) < MAX_WAITING
 
     def _send(self) -> None:
         """Send the queue as one pipeline, a script call for each group; parts of a group stay in order of arrival."""
@@ -273,7 +273,7 @@ class Lane:
         if (
             link is None
             or not queue
-            or len(self._pipelines) >= MOST_IN_FLIGHT
+            or len(self._pipelines) >= MAX_IN_FLIGHT
             or self._breaker.state is not ServerState.ANSWERING
         ):
             return
@@ -293,7 +293,7 @@ class Lane:
                     rests.append(part.rest)
                     part.rest = ()
                 weight += len(part.hits)
-                if weight >= MOST_IN_PIPELINE:
+                if weight >= MAX_IN_PIPELINE:
                     break
         if taken == len(queue):
             self._queue = []
@@ -361,7 +361,7 @@ class Lane:
             return
         if waiting.asking_error is not None:
             error = waiting.asking_error  # the node turned the call away because it could not ask
-        elif waiting.tries < MOST_TRIES and self._recover(pipeline, waiting, error):
+        elif waiting.tries < MAX_TRIES and self._recover(pipeline, waiting, error):
             return
         fault = fault_of_reply(error)
         self._fail_call(waiting, fault)

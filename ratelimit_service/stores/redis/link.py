@@ -24,7 +24,7 @@ Command = Sequence[str | bytes | int]
 OnReply = Callable[[Any], None]
 """Called with the server's reply; an error reply comes as `hiredis.ReplyError`."""
 
-MOST_SECONDS: Final = 2.0
+MAX_SECONDS: Final = 2.0
 """To connect, even if REDIS_TIMEOUT allows more: when packets vanish, TCP repeats its first one ever more rarely, so a
 new attempt finds a server that is back sooner than an old one."""
 
@@ -54,7 +54,7 @@ class Link(asyncio.Protocol):
         """Connect and log in. Raises Fault."""
         link: Self | None = None
         try:
-            async with asyncio.timeout(min(login.timeout, MOST_SECONDS)):
+            async with asyncio.timeout(min(login.timeout, MAX_SECONDS)):
                 link = await cls._connect(login)
                 for command in login.greeting:
                     await link.execute(*command)
@@ -82,7 +82,7 @@ class Link(asyncio.Protocol):
     async def connect(cls, places: Sequence[Tcp], login: Login) -> Self:
         """Connect to the first of these addresses of one host that accepts; each has its share of the time."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + min(login.timeout, MOST_SECONDS)
+        end = loop.time() + min(login.timeout, MAX_SECONDS)
         last: Exception | None = None
         for index, place in enumerate(places):
             part = (end - loop.time()) / (len(places) - index)

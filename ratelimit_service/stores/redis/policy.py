@@ -13,13 +13,13 @@ from ratelimit_service.errors import StoreError
 from ratelimit_service.model import ByPolicy, Decision, Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.memory import MOST_BYTES, MemoryStore
+from ratelimit_service.stores.memory import MAX_BYTES, MemoryStore
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
 _TRY_AGAIN: Final = SECOND
 """`retry_after` of a hit denied by policy. How long an outage lasts is unknown; often it is short."""
 
-_MOST_SHARES: Final = 10_000
+_MAX_SHARES: Final = 10_000
 """Rules whose share is cached; limits that come with requests make new rules all the time."""
 
 
@@ -30,14 +30,14 @@ class Policy:
         self,
         name: str,
         instances: int,
-        most_counters: int,
+        max_counters: int,
         clock: Clock = system_clock,
         *,
-        most_bytes: int = MOST_BYTES,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
         self.name = name
         self._instances = instances
-        self._local = MemoryStore(most_counters, clock, most_bytes=most_bytes)
+        self._local = MemoryStore(max_counters, clock, max_bytes=max_bytes)
         self._clock = clock
         self._shares: dict[Rule, Rule] = {}
 
@@ -88,7 +88,7 @@ class Policy:
         """The hit's rule with this instance's share of its limit."""
         share = self._shares.get(hit.rule)
         if share is None:
-            if len(self._shares) >= _MOST_SHARES:
+            if len(self._shares) >= _MAX_SHARES:
                 self._shares.clear()
             share = self._shares[hit.rule] = replace(hit.rule, limit=share_of(hit.limit, self._instances))
         return share

@@ -31,14 +31,14 @@ a second is more than a busy machine needs, and when Redis hangs only the reques
 MARGIN: Final = 4
 """1/4 of the caller's time is left for the way back: 5 ms of the 20 ms that are Envoy's default."""
 
-MOST_MARGIN: Final = 50_000
+MAX_MARGIN: Final = 50_000
 """Microseconds."""
 
 _PRECISION: Final = 6
 """Binary digits of the granted time that count; the rest is rounded off. Requests with equal time share a queue, and
 callers that forward what is left of their own deadline send another time with each call."""
 
-_MOST_TIMEOUTS: Final = 4096
+_MAX_TIMEOUTS: Final = 4096
 """Callers' timeouts remembered with their queue."""
 
 CLOSE: Final = 0.2
@@ -103,9 +103,9 @@ class DeadlineQueue:
 
 
 class PendingRequests:
-    """All requests that wait. With `most_granted` (microseconds) no request is granted more time."""
+    """All requests that wait. With `max_granted` (microseconds) no request is granted more time."""
 
-    def __init__(self, policy: Policy, most_granted: int = 0) -> None:
+    def __init__(self, policy: Policy, max_granted: int = 0) -> None:
         self.errors: dict[str, int] = {}
         """Requests of which some part was answered by policy, by the first cause."""
         self.close_calls = 0
@@ -113,7 +113,7 @@ class PendingRequests:
         self.by_timeout: dict[int | None, DeadlineQueue] = {}
         """The queues of timeouts that were seen before; `queue_for` knows all."""
         self._policy = policy
-        self._most_granted = most_granted
+        self._max_granted = max_granted
         self._queues: dict[int, DeadlineQueue] = {}
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ class PendingRequests:
 
     def queue_for(self, timeout: int | None) -> DeadlineQueue:
         """The queue for requests whose caller waits that long, in microseconds; None: the caller has no deadline."""
-        if len(self.by_timeout) >= _MOST_TIMEOUTS:
+        if len(self.by_timeout) >= _MAX_TIMEOUTS:
             self.by_timeout.clear()
         granted = self._granted(timeout)
         queue = self._queues.get(granted)
@@ -178,9 +178,9 @@ class PendingRequests:
 
     def metrics(self) -> Sequence[Metric]:
         """The bounds in force, the time granted, and how many answers were nearly late."""
-        bounds = [((("bound", "default"),), (self._most_granted or DEFAULT_GRANTED) / SECOND)]
-        if self._most_granted:
-            bounds.append(((("bound", "most"),), self._most_granted / SECOND))
+        bounds = [((("bound", "default"),), (self._max_granted or DEFAULT_GRANTED) / SECOND)]
+        if self._max_granted:
+            bounds.append(((("bound", "most"),), self._max_granted / SECOND))
         granted = Latency()
         for queue in self._queues.values():
             granted.observe_all(int(queue.seconds * 1e9), queue.total)
@@ -207,10 +207,10 @@ class PendingRequests:
     def _granted(self, timeout: int | None) -> int:
         """The time for Redis, in microseconds, rounded down."""
         if timeout is None:
-            return self._most_granted or DEFAULT_GRANTED
-        granted = timeout - min(timeout // MARGIN, MOST_MARGIN)
+            return self._max_granted or DEFAULT_GRANTED
+        granted = timeout - min(timeout // MARGIN, MAX_MARGIN)
         granted -= granted % (1 << max(0, granted.bit_length() - _PRECISION))
-        return min(granted, self._most_granted) if self._most_granted else granted
+        return min(granted, self._max_granted) if self._max_granted else granted
 
     def _fail_undecided(self, request: PendingRequest, fault: Fault) -> None:
         """Answer the request: its decided hits as they are, the others by policy."""

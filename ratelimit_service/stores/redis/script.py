@@ -1,9 +1,9 @@
 """Hits on their way through the script: parts of requests, script calls, and decisions out of replies. Pure. Hot path.
 
 Law: no request keeps Redis from others. A hit takes 4 to 9 µs of Redis, whatever its cost. A part has at most
-`MOST_IN_PART` of them, a pipeline `MOST_IN_PIPELINE`, and the next part of a request goes behind the requests that have
+`MAX_IN_PART` of them, a pipeline `MAX_IN_PIPELINE`, and the next part of a request goes behind the requests that have
 come meanwhile. Only a bundle cannot be cut, because it must be one step: the store rejects one of more than
-`MOST_IN_PIPELINE`.
+`MAX_IN_PIPELINE`.
 
 The script is `batch.lua`, which says what goes in and comes out, with the algorithms' twins in it. Hits on different
 counters are independent, so those on one counter are put side by side, in order of arrival. Equal hits that follow each
@@ -32,10 +32,10 @@ from ratelimit_service.stores.redis.keys import plain_block
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
-MOST_IN_PART: Final = 200
+MAX_IN_PART: Final = 200
 """Hits of one request. Envoy sends a handful; 1,000 descriptors with a list of limits each are many thousands."""
 
-MOST_IN_PIPELINE: Final = 500
+MAX_IN_PIPELINE: Final = 500
 """Hits: two to four milliseconds of Redis, in which it serves no other instance."""
 
 Run = Sequence[Hit]
@@ -146,7 +146,7 @@ def largest_bundle(hits: Sequence[Hit]) -> int:
     return max((len(list(members)) for together, members in groupby(hits, _together) if together), default=0)
 
 
-def cut(hits: Sequence[Hit], most: int = MOST_IN_PART) -> Iterator[Sequence[Hit]]:
+def cut(hits: Sequence[Hit], most: int = MAX_IN_PART) -> Iterator[Sequence[Hit]]:
     """The hits in order, in pieces of at most `most`; a larger bundle is a piece of its own."""
     piece: list[Hit] = []
     for together, members in groupby(hits, _together):
@@ -205,7 +205,7 @@ class BatchScript:
         limits: list[int] = []
         numbers: list[int] = []
         known: dict[int, int] = {}  # by the rule's identity: the hash of a limit takes a microsecond
-        longest_block = 0
+        max_block = 0
         for size, hits_by_key in sections:
             if size:
                 numbers.append(-size)
@@ -224,12 +224,12 @@ class BatchScript:
                     if number is None:
                         known[id(rule)] = number = len(known) + 1
                         limits += _numbers_of(rule.algorithm.name, first.limit, self._jitter, self._own_clock)
-                        longest_block = max(longest_block, first.limit.block_for)
+                        max_block = max(max_block, first.limit.block_for)
                     keys.append(key)
                     runs.append(run)
                     numbers += (number, first.cost, len(run))
         now = 0 if self._clock is None else self._clock()
-        keys += self._blocks(keys, runs) if longest_block else ()
+        keys += self._blocks(keys, runs) if max_block else ()
         # str() writes a list of integers as JSON has it, in half the time of json.dumps.
         return Encoded(keys, (str([now, len(known), *limits, *numbers]),), runs)
 

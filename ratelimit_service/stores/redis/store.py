@@ -33,7 +33,7 @@ from ratelimit_service.stores.redis.keys import (
 from ratelimit_service.stores.redis.lane import Lane, LaneContext
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
-from ratelimit_service.stores.redis.script import MOST_IN_PIPELINE, BatchScript, Script, largest_bundle
+from ratelimit_service.stores.redis.script import MAX_IN_PIPELINE, BatchScript, Script, largest_bundle
 from ratelimit_service.stores.redis.target import is_clustered, is_per_second, main_target, per_second_target
 from ratelimit_service.stores.redis.topology import Topology, open_topology
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
@@ -41,7 +41,7 @@ from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import Clock, system_clock
 from ratelimit_service.telemetry.metric import Metric
 
-_LEAST_PAUSE: Final = 0.001
+_MIN_PAUSE: Final = 0.001
 """Seconds between two looks for passed deadlines."""
 
 _ONE_POLL: Final = 0.001
@@ -51,7 +51,7 @@ process did not run (throttled, stopped, starved), the replies that look late li
 _STALLED: Final = 0.005
 """If that comes later than this, the process did not run meanwhile either, and waits for another poll."""
 
-_MOST_POLLS: Final = 4
+_MAX_POLLS: Final = 4
 """Before it judges all the same."""
 
 
@@ -64,7 +64,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
         settings.on_store_failure,
         settings.instances,
         settings.memory_max_counters,
-        most_bytes=settings.memory_max_bytes,
+        max_bytes=settings.memory_max_bytes,
     )
     pending = PendingRequests(policy, settings.store_deadline)
     cache_bytes = max(settings.refused_max_counters * ENTRY_BYTES, settings.local_cache_size_in_bytes)
@@ -172,7 +172,7 @@ class RedisStore:
                 done(None)
                 return None
             hits = left
-        if len(hits) > MOST_IN_PIPELINE and (together := largest_bundle(hits)) > MOST_IN_PIPELINE:
+        if len(hits) > MAX_IN_PIPELINE and (together := largest_bundle(hits)) > MAX_IN_PIPELINE:
             done(_too_heavy(together))
             return None
         queue = self._queue_of(timeout) or self._pending.queue_for(timeout)
@@ -240,14 +240,14 @@ class RedisStore:
             self._timer.cancel()
         self._due = deadline
         loop = asyncio.get_running_loop()
-        pause = max(_LEAST_PAUSE, deadline - monotonic() - _ONE_POLL)
+        pause = max(_MIN_PAUSE, deadline - monotonic() - _ONE_POLL)
         self._timer = loop.call_later(pause, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer, self._due = None, -inf
         self._after_poll(self._expire)
 
-    def _after_poll(self, judge: Callable[[], None], polls: int = _MOST_POLLS) -> None:
+    def _after_poll(self, judge: Callable[[], None], polls: int = _MAX_POLLS) -> None:
         """Call it when all replies are read that have come until now."""
         asyncio.get_running_loop().call_later(_ONE_POLL, self._on_poll, monotonic() + _ONE_POLL, judge, polls - 1)
 
@@ -273,4 +273,4 @@ class RedisStore:
 
 
 def _too_heavy(together: int) -> TooHeavyError:
-    return TooHeavyError(f"{together} limits are to be charged together, the most is {MOST_IN_PIPELINE}")
+    return TooHeavyError(f"{together} limits are to be charged together, the most is {MAX_IN_PIPELINE}")

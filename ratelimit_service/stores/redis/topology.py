@@ -21,14 +21,14 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings.fields import RedisType
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.breaker import LONGEST_PAUSE, Backoff
+from ratelimit_service.stores.redis.breaker import MAX_PAUSE, Backoff
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.faults import Fault, Outage, code_of
 from ratelimit_service.stores.redis.keys import SLOTS, name_in_slot, slot_of
-from ratelimit_service.stores.redis.lane import COMMAND, MOST_WAITING, Lane, LaneContext
+from ratelimit_service.stores.redis.lane import COMMAND, MAX_WAITING, Lane, LaneContext
 from ratelimit_service.stores.redis.link import Link, noop
 from ratelimit_service.stores.redis.requests import PendingRequest
-from ratelimit_service.stores.redis.script import MOST_IN_PART, Group, Part, Script, ScriptCall, cut
+from ratelimit_service.stores.redis.script import MAX_IN_PART, Group, Part, Script, ScriptCall, cut
 from ratelimit_service.stores.redis.target import Login, Target
 from ratelimit_service.stores.store import LostServer
 from ratelimit_service.system.address import Address, Tcp
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 PROBE_SECONDS: Final = 1.0
 """For a server to decide the probe on a new connection; callers do not wait longer for it than they granted."""
 
-MOST_SENTINEL_SECONDS: Final = 0.5
+MAX_SENTINEL_SECONDS: Final = 0.5
 """For one sentinel to reply, before the next one is asked."""
 
 _FOLLOW_SECONDS: Final = 1.0
@@ -126,7 +126,7 @@ class OneServer:
         group = self._groups.get(script)
         if group is None:
             group = self._groups[script] = Group(script)
-        if len(hits) <= MOST_IN_PART:
+        if len(hits) <= MAX_IN_PART:
             request.parts_left += 1
             self._lane.put(Part(request, hits, group))
         else:
@@ -195,7 +195,7 @@ class Sentinels:
             fault = Fault("sentinel")
             for sentinel in self._sentinels:
                 try:
-                    self._link = await _within(MOST_SENTINEL_SECONDS, Link.open(self._target.at_sentinel(sentinel)))
+                    self._link = await _within(MAX_SENTINEL_SECONDS, Link.open(self._target.at_sentinel(sentinel)))
                     primary = await self._ask(self._link)
                 except Fault as error:
                     fault = Fault("sentinel", str(error)) if error.cause in {"noauth", "wrongpass", "tls"} else fault
@@ -213,7 +213,7 @@ class Sentinels:
 
     async def _ask(self, link: Link) -> Address | None:
         reply = link.execute("SENTINEL", "get-master-addr-by-name", self._target.servers.master)
-        found = await _within(MOST_SENTINEL_SECONDS, reply)
+        found = await _within(MAX_SENTINEL_SECONDS, reply)
         return None if found is None else Tcp(found[0].decode(), int(found[1]))
 
 
@@ -274,7 +274,7 @@ class Cluster:
             else:
                 found[0].append(hit)
                 found[1].append(name)
-        if len(hits) + COMMAND * len(by_slot) > MOST_IN_PART:
+        if len(hits) + COMMAND * len(by_slot) > MAX_IN_PART:
             self._put_many(request, by_slot, script)
             return
         request.parts_left += len(by_slot)
@@ -334,7 +334,7 @@ class Cluster:
         lane = self._slots[part.group.slot]
         if lane is not None:
             lane.put(part)
-        elif self._early is None or len(self._early) >= MOST_WAITING:
+        elif self._early is None or len(self._early) >= MAX_WAITING:
             self._fail(part, self._fault)
             self._request_map()
         else:
@@ -415,7 +415,7 @@ class Cluster:
         while True:
             waited_from = monotonic()
             await self._map_wanted.wait()
-            if monotonic() - waited_from > LONGEST_PAUSE:
+            if monotonic() - waited_from > MAX_PAUSE:
                 self._backoff.reset()
             self._map_wanted.clear()
             try:

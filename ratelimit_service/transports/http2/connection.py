@@ -20,7 +20,7 @@ Everything else that comes in PREFACE or SETTINGS, every WireError, `close` and 
 in PREFACE and SETTINGS. While a header block is not complete, only its CONTINUATION may come (4.3).
 
 Frames, by the `_RULES` at the end of the class: on which stream each may come, how long it must be, and which of them
-take from the budget of frames that ask for nothing (`limits.MOST_IDLE_FRAMES`):
+take from the budget of frames that ask for nothing (`limits.MAX_IDLE_FRAMES`):
 
 | frame         | stream       | bytes     | budget                      | an error in it ends                  |
 | ------------- | ------------ | --------- | --------------------------- | ------------------------------------ |
@@ -54,12 +54,12 @@ from ratelimit_service.transports.http2 import frames
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.frames import (
     ACK,
+    DEFAULT_FRAME_SIZE,
     END_HEADERS,
     END_STREAM,
     HEADERS,
     INITIAL_WINDOW,
-    LARGEST_FRAME,
-    LARGEST_WINDOW,
+    MAX_WINDOW_SIZE,
     PREFACE,
     PREFIX_BYTES,
     Code,
@@ -69,8 +69,8 @@ from ratelimit_service.transports.http2.headers import HeaderBlock, HeaderReader
 from ratelimit_service.transports.http2.limits import (
     FRAMES_PER_RECORD,
     FRAMES_PER_REQUEST,
-    MOST_IDLE_FRAMES,
-    MOST_REQUEST_BYTES,
+    MAX_IDLE_FRAMES,
+    MAX_REQUEST_BYTES,
     RECEIVE_WINDOW,
     STREAMS_PER_IDLE_FRAME,
     Bound,
@@ -85,7 +85,7 @@ _HTTP1_RESPONSE: Final = (
     % (len(_HTTP1), _HTTP1)
 )
 _REQUEST_LINE: Final = re.compile(rb"[A-Z]+ \S+ HTTP/1\.\d\r?")
-_LONGEST_LINE: Final = 8192
+_MAX_LINE_LENGTH: Final = 8192
 _KEEPALIVE: Final = b"alive ? "
 _FAREWELL: Final = b"farewell"
 """The payload of the PING after our first GOAWAY: when it comes back, the client has read that GOAWAY."""
@@ -138,8 +138,8 @@ class Connection:
     """A connection that a client opened; `wake` is called when there is output or an event that comes from no read."""
 
     __slots__ = (
-        *("_acknowledged", "_at", "_budget", "_buffer", "_counts", "_largest_request", "_options"),
-        *("_most_stream", "_out", "_receive_window", "_refusal", "_table_announced", "_tick", "block"),
+        *("_acknowledged", "_at", "_budget", "_buffer", "_counts", "_max_request", "_options"),
+        *("_max_stream", "_out", "_receive_window", "_refusal", "_table_announced", "_tick", "block"),
         *("error", "frames_finished", "headers", "last_stream", "state", "stopped", "streams"),
     )
 
@@ -155,7 +155,7 @@ class Connection:
         self._tick = tick
         self._counts = counts or Counts()
         self._options = options
-        self._largest_request = min(options.max_message_size, LARGEST_FRAME - PREFIX_BYTES)
+        self._max_request = min(options.max_message_size, DEFAULT_FRAME_SIZE - PREFIX_BYTES)
         self.streams = Streams(options, wake, self._counts, now)
         self.headers = HeaderReader(methods, options.max_header_list_size)
         self.state = _PREFACE
@@ -163,17 +163,17 @@ class Connection:
         """Why it was closed, if the client is to blame."""
         self.last_stream = 0
         """The highest number of a stream that the client opened."""
-        self._most_stream = LARGEST_WINDOW
+        self._max_stream = MAX_WINDOW_SIZE
         """The highest number that it may open."""
         self.block: HeaderBlock | None = None
         """The header block that is not complete."""
         self.frames_finished = 0
         """Reads in which the client finished a frame, or a header block, that it had begun."""
         self.stopped = False
-        """`receive` ended before all that came was read: by the clock, or after MOST_REQUEST_BYTES of requests."""
+        """`receive` ended before all that came was read: by the clock, or after MAX_REQUEST_BYTES of requests."""
         self._receive_window = RECEIVE_WINDOW
         """Bytes of DATA that the client may send."""
-        self._budget = MOST_IDLE_FRAMES
+        self._budget = MAX_IDLE_FRAMES
         self._acknowledged = 0
         """How many of our SETTINGS the client acknowledged."""
         self._table_announced = False
@@ -228,7 +228,7 @@ class Connection:
     def receive(self, data: bytes, over: float = math.inf) -> list[Event]:
         """The events of these bytes, which follow those before; called again without bytes while there is `more`.
 
-        It stops when the clock, read after each frame, has reached `over`; and after MOST_REQUEST_BYTES of requests, so
+        It stops when the clock, read after each frame, has reached `over`; and after MAX_REQUEST_BYTES of requests, so
         that they are answered before the clock is read again.
         """
         if self.state is CLOSED:
@@ -259,7 +259,7 @@ class Connection:
         events = streams.events
         if events:
             streams.events = []
-            if self._budget < MOST_IDLE_FRAMES:
+            if self._budget < MAX_IDLE_FRAMES:
                 self.refill(FRAMES_PER_REQUEST * len(events))
         return events
 
@@ -291,7 +291,7 @@ class Connection:
         the last stream identifier set to 2^31-1 and a NO_ERROR code." The second is `leave`.
         """
         if self.begun:
-            self._out.append(frames.goaway(LARGEST_WINDOW, Code.NO_ERROR, "draining"))
+            self._out.append(frames.goaway(MAX_WINDOW_SIZE, Code.NO_ERROR, "draining"))
             self._out.append(frames.frame(frames.PING, 0, 0, _FAREWELL))
             self.streams.reset_lingering()
             self.streams.reset_lingering()
@@ -301,7 +301,7 @@ class Connection:
         """Send the second GOAWAY, which names the last stream that is served; later ones are ignored."""
         if self.state is OPEN:
             self.state = LEAVING
-            self._most_stream = self.last_stream
+            self._max_stream = self.last_stream
             self._out.append(frames.goaway(self.last_stream, Code.NO_ERROR, "draining"))
             self.streams.schedule_flush()
         elif self.state is not LEAVING:
@@ -336,7 +336,7 @@ class Connection:
 
     def refill(self, count: int) -> None:
         """Give back `count` frames, for requests or because time has passed."""
-        self._budget = min(MOST_IDLE_FRAMES, self._budget + count)
+        self._budget = min(MAX_IDLE_FRAMES, self._budget + count)
 
     def spend_records(self, records: int) -> None:
         """Records of TLS without data came: each costs us something and asks for nothing."""
@@ -358,7 +358,7 @@ class Connection:
         streams = self.streams
         for stream in tuple(streams.readable.values()):
             streams.read(stream)
-            if streams.request_bytes >= MOST_REQUEST_BYTES or self._tick() >= over:
+            if streams.request_bytes >= MAX_REQUEST_BYTES or self._tick() >= over:
                 break
 
     def _parse(self, buffer: bytes, at: int, over: float) -> int:
@@ -378,14 +378,14 @@ class Connection:
                 and headers.plain
                 and headers.use_for_fast_path(buffer[at + 9 : end])
             ):
-                if length > LARGEST_FRAME:
-                    problem = f"a frame of {length} bytes, the most is {LARGEST_FRAME} (4.2)"
+                if length > DEFAULT_FRAME_SIZE:
+                    problem = f"a frame of {length} bytes, the most is {DEFAULT_FRAME_SIZE} (4.2)"
                     raise WireError(Code.FRAME_SIZE_ERROR, problem)
                 if end > end_of_buffer:
                     break
-                self._receive_frame(kind, flags, number & LARGEST_WINDOW, buffer[at + 9 : end])
+                self._receive_frame(kind, flags, number & MAX_WINDOW_SIZE, buffer[at + 9 : end])
                 at = end
-                self.stopped = streams.request_bytes >= MOST_REQUEST_BYTES or tick() >= over
+                self.stopped = streams.request_bytes >= MAX_REQUEST_BYTES or tick() >= over
             if headers.fast is not None and self.block is None and not self.stopped:
                 at = self._unpack_calls(buffer, at)
         return at
@@ -398,18 +398,18 @@ class Connection:
         streams, end_of_buffer = self.streams, len(buffer)
         assert self.headers.fast is not None
         block, head, first, unpack, overhead = self.headers.fast
-        start, last_start = at, min(end_of_buffer - overhead, at + MOST_REQUEST_BYTES - streams.request_bytes - 1)
+        start, last_start = at, min(end_of_buffer - overhead, at + MAX_REQUEST_BYTES - streams.request_bytes - 1)
         events, active = streams.events, streams.active
-        last, most_stream, window = self.last_stream, self._most_stream, self._receive_window
+        last, max_stream, window = self.last_stream, self._max_stream, self._receive_window
         places = free = self._options.max_concurrent_streams - len(active) - len(streams.abandoned)
-        largest = self._largest_request
+        largest = self._max_request
         while at <= last_start:
             began, number, same_block, data, flags, same_number, compressed, size = unpack(buffer, at)
             after = at + overhead + size
             if (
                 began != first
                 or same_block != block
-                or not last < number <= most_stream
+                or not last < number <= max_stream
                 or not number & 1
                 or places <= 0
                 or same_number != number
@@ -433,7 +433,7 @@ class Connection:
         self.last_stream, self._receive_window = last, window
         self._counts.streams += free - places
         streams.request_bytes += at - start
-        self.stopped = streams.request_bytes >= MOST_REQUEST_BYTES
+        self.stopped = streams.request_bytes >= MAX_REQUEST_BYTES
         return at
 
     def _read_preface(self, buffer: bytes) -> int:
@@ -447,7 +447,7 @@ class Connection:
             if buffer.startswith(b"\x16\x03"):  # the head of a TLS record
                 raise WireError(Code.PROTOCOL_ERROR, "the client speaks TLS, and this port does not")
             line, newline, _ = buffer.partition(b"\n")
-            if buffer[:1].isupper() and not newline and len(buffer) < _LONGEST_LINE:
+            if buffer[:1].isupper() and not newline and len(buffer) < _MAX_LINE_LENGTH:
                 return 0  # it may become a line of HTTP/1
             if not _REQUEST_LINE.fullmatch(line):
                 raise WireError(Code.PROTOCOL_ERROR, "the client does not begin as HTTP/2 does (3.4)")
@@ -474,7 +474,7 @@ class Connection:
             if not rule.on_stream:
                 raise WireError(Code.PROTOCOL_ERROR, "a frame of the connection is on a stream (6)")
             # A stream after the last one of our second GOAWAY may be open for the client, and is ignored: 6.8.
-            if rule.opened and self.last_stream < number <= self._most_stream:
+            if rule.opened and self.last_stream < number <= self._max_stream:
                 raise WireError(Code.PROTOCOL_ERROR, "a frame is on a stream that was never opened (5.1)")
         elif not rule.on_connection:
             raise WireError(Code.PROTOCOL_ERROR, "a frame of a stream is on stream 0 (6)")
@@ -562,7 +562,7 @@ class Connection:
             if not (self._table_announced or head.http):
                 self._table_announced = True
                 self._out.append(frames.NO_HEADER_TABLE)
-        if number > self._most_stream:
+        if number > self._max_stream:
             return  # 6.8: it came after our second GOAWAY
         self.last_stream = number
         if head.malformed or depends_on_itself:

@@ -15,9 +15,9 @@ from ratelimit_service.transports.transport import clipped, percent_encoded
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-LARGEST_FRAME: Final = 16_384
+DEFAULT_FRAME_SIZE: Final = 16_384
 """Bytes of payload that each side must accept (4.2). We accept no more: requests are small."""
-LARGEST_WINDOW: Final = 2**31 - 1
+MAX_WINDOW_SIZE: Final = 2**31 - 1
 INITIAL_WINDOW: Final = 65_535
 """Bytes that may be sent before a window is announced: 6.9.2."""
 INITIAL_TABLE: Final = 4096
@@ -118,7 +118,7 @@ NO_HEADER_TABLE: Final = settings({HEADER_TABLE_SIZE: 0})
 def number(payload: bytes) -> int:
     """The value of four bytes, such as an error code or an increment, without the reserved bit."""
     value: int = _NUMBER.unpack(payload)[0]
-    return value & LARGEST_WINDOW
+    return value & MAX_WINDOW_SIZE
 
 
 def read_settings(payload: bytes) -> dict[int, int]:
@@ -129,9 +129,9 @@ def read_settings(payload: bytes) -> dict[int, int]:
     for name, value in _SETTING.iter_unpack(payload):
         if name == ENABLE_PUSH and value > 1:
             raise WireError(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH is {value}, not 0 or 1 (6.5.2)")
-        if name == INITIAL_WINDOW_SIZE and value > LARGEST_WINDOW:
+        if name == INITIAL_WINDOW_SIZE and value > MAX_WINDOW_SIZE:
             raise WireError(Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE is {value}, over 2^31-1 (6.5.2)")
-        if name == MAX_FRAME_SIZE and not LARGEST_FRAME <= value < 2**24:
+        if name == MAX_FRAME_SIZE and not DEFAULT_FRAME_SIZE <= value < 2**24:
             raise WireError(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE is {value}, not 2^14 to 2^24-1 (6.5.2)")
         if name == HEADER_TABLE_SIZE:
             # RFC 7541, 4.2: if the size changes several times, the smallest one must be signaled.

@@ -22,14 +22,14 @@ from hpack.exceptions import HPACKError, OversizedHeaderListError
 from ratelimit_service.errors import RpcError, Status, WireError
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.transports.http2.frames import REQUEST_OVERHEAD, Code, request_unpacker
-from ratelimit_service.transports.http2.limits import MOST_CONTINUATIONS, Bound
+from ratelimit_service.transports.http2.limits import MAX_CONTINUATIONS, Bound
 from ratelimit_service.transports.transport import EXPIRED
 
-MOST_CACHED: Final = 64 * 1024
+MAX_CACHED: Final = 64 * 1024
 """Bytes of cached blocks and fields per connection, `_ENTRY_BYTES` included: a client has a block for each method and
 timeout. A cache that is full is cleared: then its blocks were those that never come again, each with its identifier."""
 
-LONGEST_CACHED: Final = 1024
+MAX_CACHED_SIZE: Final = 1024
 """Bytes of the longest block that is cached."""
 
 _ENTRY_BYTES: Final = 300
@@ -85,8 +85,8 @@ _TABLE_GROWS: Final = re.compile(rb"\x20*[\x21-\x3f]")
 class HeaderReader:
     """Decodes and caches the header blocks of one connection."""
 
-    def __init__(self, methods: Mapping[str, bool], most_bytes: int) -> None:
-        """`methods`: by path, whether it is streaming; `most_bytes`: the largest header list, as 6.5.2 counts it."""
+    def __init__(self, methods: Mapping[str, bool], max_bytes: int) -> None:
+        """`methods`: by path, whether it is streaming; `max_bytes`: the largest header list, as 6.5.2 counts it."""
         self.cache: dict[bytes, Head] = {}
         self.plain: dict[bytes, Head] = {}
         """Those blocks of the cache that are `plain`."""
@@ -94,14 +94,14 @@ class HeaderReader:
         """The plain block that came last."""
         self._denial: RpcError | None = None
         self._methods = methods
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._acknowledged = False
         self._fields: dict[bytes, tuple[bytes, bytes]] = {}
         self._heads: dict[bytes, Head] = {}
         """By the fields that matter to a call."""
         self.cached_bytes = 0
         # Of a list that is too large the rest must be decoded too, because it changes the table; but not without end.
-        self._decoder = Decoder(2 * most_bytes)
+        self._decoder = Decoder(2 * max_bytes)
 
     def deny(self, error: RpcError | None) -> None:
         """The client may call no method: `error` is the response to each of its calls. None: it may."""
@@ -120,7 +120,7 @@ class HeaderReader:
         head = None if self._decoder.header_table_size else self._read_fields(block)
         if head is None:
             head = self._head(self._decode(block))
-        if not self._decoder.header_table_size and len(block) <= LONGEST_CACHED:
+        if not self._decoder.header_table_size and len(block) <= MAX_CACHED_SIZE:
             self._count_cached(len(block) + len(head.path))
             self.cache[block] = head
             if head.plain:
@@ -134,7 +134,7 @@ class HeaderReader:
             return None
         of_call: list[bytes] = []
         size = regular = 0
-        most = self._most_bytes
+        most = self._max_bytes
         for field in fields:
             known = self._fields.get(field)
             if known is None:
@@ -174,7 +174,7 @@ class HeaderReader:
         return True
 
     def _count_cached(self, size: int) -> None:
-        if self.cached_bytes + size + _ENTRY_BYTES > MOST_CACHED:
+        if self.cached_bytes + size + _ENTRY_BYTES > MAX_CACHED:
             self.clear_cache()
         self.cached_bytes += size + _ENTRY_BYTES
 
@@ -235,8 +235,8 @@ class HeaderReader:
         if length is not None and not (length.isdigit() and len(length) < 20):
             return Head("", malformed="content-length is not a number (8.1.1)")
         head = self._call(found)
-        if size > self._most_bytes:
-            refusal = f"the headers have {size} bytes, the most is {self._most_bytes}"
+        if size > self._max_bytes:
+            refusal = f"the headers have {size} bytes, the most is {self._max_bytes}"
             head = head._replace(refusal=RpcError(Status.RESOURCE_EXHAUSTED, refusal), plain=False)
         return head if length is None else head._replace(length=int(length), plain=False)
 
@@ -348,7 +348,7 @@ class HeaderBlock:
     def extend(self, payload: bytes) -> None:
         """CONTINUATION has come; WireError when there are too many."""
         self._continuations += 1
-        if self._continuations > MOST_CONTINUATIONS:
+        if self._continuations > MAX_CONTINUATIONS:
             problem = "a header block has too many CONTINUATION frames"
             raise WireError(Code.ENHANCE_YOUR_CALM, problem, Bound.CONTINUATIONS)
         self.bytes += payload

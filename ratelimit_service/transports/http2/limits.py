@@ -9,11 +9,11 @@ from typing import Final
 
 from ratelimit_service.system.clock import SECOND
 
-MOST_CONTINUATIONS: Final = 8
+MAX_CONTINUATIONS: Final = 8
 """CONTINUATION flood (CVE-2024-27316): frames without end that must all be kept. A header list that we accept fits into
 two; nghttp2 has the same number."""
 
-MOST_IDLE_FRAMES: Final = 4_000
+MAX_IDLE_FRAMES: Final = 4_000
 """Floods of PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE, empty and unknown frames (CVE-2019-9511 to 9518,
 CVE-2023-44487): each costs us something and asks for nothing. Such a frame takes one from this budget; every request
 gives some back, and so does time. A client that resets each call, and pings for each, stays within it."""
@@ -32,19 +32,19 @@ look through a thousand streams takes half a millisecond."""
 FRAMES_PER_SECOND: Final = 1_000
 """What time gives back."""
 
-MOST_RESET: Final = 1_000
+MAX_RESET: Final = 1_000
 """Streams that we reset and whose last frames may still come: 5.1 says to ignore those. A bound on memory: frames of an
 older one are answered with another reset."""
 
-MOST_REQUEST_BYTES: Final = 4 * 1024
+MAX_REQUEST_BYTES: Final = 4 * 1024
 """Bytes of requests that become events before they are answered and the clock is read again: a hundred descriptors with
 a limit each have 2 to 4 KiB, and take a millisecond and a half."""
 
-MOST_MESSAGES: Final = 16
+MAX_MESSAGES: Final = 16
 """Messages of one stream that are read before other streams have their turn, and before its unread responses are
 counted: the window of a stream has room for ten thousand messages whose responses are larger than they are."""
 
-MOST_WRITTEN: Final = 256 * 1024
+MAX_WRITTEN: Final = 256 * 1024
 """Bytes of queued responses that are written before other work has its turn, and before we know whether the socket
 accepts them: a read may hold thousands of requests on streams, 44 bytes each, whose responses have thousands."""
 
@@ -61,19 +61,19 @@ not read are bounded by the memory of a connection, not by this."""
 FIRST_CALL: Final = 60 * SECOND
 """A connection that never had a call is retired after this, sooner than one that had."""
 
-MOST_STREAMING: Final = 100
+MAX_STREAMING: Final = 100
 """Streaming calls of one connection, such as Watch and reflection: a client needs one of each. They last, so that those
-of all connections are bounded too (health.MOST_WATCHERS), and a few clients could have them all."""
+of all connections are bounded too (health.MAX_WATCHERS), and a few clients could have them all."""
 
 LAST_STREAM: Final = 2**31 - 1_000_000
 """Stream numbers are used once (5.1.1): before a client runs out of them its connection is retired."""
 
 STALL: Final = 60 * SECOND
-"""How long a response, or what is written to the socket, may wait while less than LEAST_PROGRESS of it leaves: zero and
+"""How long a response, or what is written to the socket, may wait while less than MIN_PROGRESS of it leaves: zero and
 tiny windows, and clients that do not read (CVE-2019-9511, 9517), fill the memory of the connection and hold the places
 of other calls. nginx's send_timeout is as long."""
 
-LEAST_PROGRESS: Final = 1024
+MIN_PROGRESS: Final = 1024
 """Bytes in that time. One byte a minute is not reading; a modem is fifty times as fast."""
 
 GOAWAY_NOTICE: Final = SECOND
@@ -92,7 +92,7 @@ class Bound(StrEnum):
     STREAMS = "concurrent_streams"
     """GRPC_MAX_CONCURRENT_STREAMS, those included that it reset while their method is at work."""
     STREAMING = "streaming_calls"
-    """MOST_STREAMING."""
+    """MAX_STREAMING."""
     STREAM_NUMBERS = "stream_numbers"
     """A stream number used again, or out of order: 5.1.1."""
     PREFACE = "preface"
@@ -104,7 +104,7 @@ class Bound(StrEnum):
     STALLED = "stalled"
     """STALL."""
     UNREAD_ANSWERS = "unread_answers"
-    """GRPC_MAX_CONNECTION_MEMORY, or MOST_UNREAD_BYTES of one stream, for responses that it does not read."""
+    """GRPC_MAX_CONNECTION_MEMORY, or MAX_UNREAD_BYTES of one stream, for responses that it does not read."""
     UNREAD_QUESTIONS = "unread_questions"
     """GRPC_MAX_CONNECTION_MEMORY, for requests that it does not finish."""
     MEMORY = "memory"
@@ -117,11 +117,11 @@ class Bound(StrEnum):
     """Twice that, in the bytes of a block, or unpacked (HPACK bomb, CVE-2016-6581): the connection is ended, because
     the block cannot be decoded and later ones may depend on it."""
     CONTINUATIONS = "continuations"
-    """MOST_CONTINUATIONS."""
+    """MAX_CONTINUATIONS."""
     RECEIVE_WINDOW = "receive_window"
     """DATA beyond the window: 6.9.1."""
     RESETS = "resets"
-    """MOST_IDLE_FRAMES, of which the last was RST_STREAM (rapid reset)."""
+    """MAX_IDLE_FRAMES, of which the last was RST_STREAM (rapid reset)."""
     FAILED_STREAMS = "failed_streams"
     """The same, of streams that we reset (CVE-2025-8671)."""
     PINGS = "pings"

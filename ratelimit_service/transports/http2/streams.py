@@ -17,7 +17,7 @@ States:
 | abandoned | closed             | `abandoned`, its number    | its method, which cannot be cancelled: until it     |
 |           |                    |                            | responds, the stream counts as one of those allowed |
 | closed    | closed             | `reset_by_us`, if we did,  | frames that were on their way when we reset it      |
-|           |                    | the last MOST_RESET        |                                                     |
+|           |                    | the last MAX_RESET        |                                                     |
 
 Events, and the state that follows; "-" is no effect. `begin` (HEADERS) makes a stream RECEIVING or STREAMING, by its
 method, or SENDING if it is refused.
@@ -55,7 +55,7 @@ from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.frames import (
     HEADERS,
     INITIAL_WINDOW,
-    LARGEST_WINDOW,
+    MAX_WINDOW_SIZE,
     OK_TRAILERS,
     PREFIX_BYTES,
     RESPONSE_HEAD,
@@ -68,10 +68,10 @@ from ratelimit_service.transports.http2.frames import (
 )
 from ratelimit_service.transports.http2.headers import Head
 from ratelimit_service.transports.http2.limits import (
-    LEAST_PROGRESS,
-    MOST_MESSAGES,
-    MOST_RESET,
-    MOST_WRITTEN,
+    MAX_MESSAGES,
+    MAX_RESET,
+    MAX_WRITTEN,
+    MIN_PROGRESS,
     RESET_BYTES,
     STALL,
     STREAM_BYTES,
@@ -80,15 +80,15 @@ from ratelimit_service.transports.http2.limits import (
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.transport import (
     EXPIRED,
+    MAX_UNREAD_BYTES,
     MESSAGE_BYTES,
-    MOST_UNREAD_BYTES,
     PAUSE_BYTES,
     UNFINISHED,
     UNREAD,
     too_large,
 )
 
-_LARGEST_SENT: Final = 64 * 1024
+_MAX_SENT: Final = 64 * 1024
 """Bytes of the largest frame that we send to a client that accepts larger ones: streams take turns on a connection."""
 _WHOLE: Final = Head("", plain=True)
 _EXPLANATION: Final = b"This port speaks gRPC: POST, with content-type application/grpc.\n"
@@ -160,7 +160,7 @@ class Stream:
         self.sent = 0
         """Bytes of the first message in the queue that have left."""
         self.last_progress = 0
-        """When the stream was blocked, or had sent LEAST_PROGRESS bytes since."""
+        """When the stream was blocked, or had sent MIN_PROGRESS bytes since."""
         self.moved = 0
         """Bytes that have left since then."""
         self.headers_sent = False
@@ -179,7 +179,7 @@ class Streams:
     """
 
     __slots__ = (
-        *("_congested", "_largest_small", "_shrinking", "_small_response", "abandoned", "active", "blocked"),
+        *("_congested", "_max_small", "_shrinking", "_small_response", "abandoned", "active", "blocked"),
         *("cancels", "counts", "events", "flush_scheduled", "frame_size", "held_bytes", "incomplete"),
         *("initial_window", "options", "lingering", "now", "out", "output_full", "queued_bytes", "readable"),
         *("request_bytes", "reset_by_us", "send_window", "timed", "wake", "written_bytes"),
@@ -220,7 +220,7 @@ class Streams:
         """Bytes of DATA that we may send on the connection."""
         self.initial_window = INITIAL_WINDOW
         """The send window of a new stream."""
-        self.frame_size = frames.LARGEST_FRAME
+        self.frame_size = frames.DEFAULT_FRAME_SIZE
         self.queued_bytes = 0
         """Memory of the queues of all streams."""
         self.blocked: dict[int, Stream] = {}
@@ -228,13 +228,13 @@ class Streams:
         self.written_bytes = 0
         """Bytes of DATA from queues in `out`."""
         self.output_full = False
-        """MOST_WRITTEN was reached; the rest may follow once `out` is written."""
+        """MAX_WRITTEN was reached; the rest may follow once `out` is written."""
         self._congested = False
         """The socket accepts no more: DATA waits as if the window were closed."""
         self._shrinking = False
         """The client reduced our header table, and the next header block must say so."""
-        self._largest_small = min(options.max_response_size, frames.SMALL_RESPONSE)
-        self._small_response = self._largest_small
+        self._max_small = min(options.max_response_size, frames.SMALL_RESPONSE)
+        self._small_response = self._max_small
         """Bytes of a response that may be sent at once on a new stream if the connection has room; -1 for none."""
 
     # Events of the table, in its order.
@@ -321,7 +321,7 @@ class Streams:
     def _read_messages(self, stream: Stream) -> RpcError | None:
         most, number = self.options.max_message_size, stream.id
         self.readable.pop(number, None)
-        for _ in range(MOST_MESSAGES):
+        for _ in range(MAX_MESSAGES):
             stream.paused = stream.queued_bytes > PAUSE_BYTES
             if stream.paused:
                 return None
@@ -392,7 +392,7 @@ class Streams:
         most = self.options.max_response_size
         if len(message) > most:
             self._end(stream, too_large(len(message), most))
-        elif stream.queue and stream.queued_bytes + len(message) > MOST_UNREAD_BYTES:
+        elif stream.queue and stream.queued_bytes + len(message) > MAX_UNREAD_BYTES:
             self.counts.refused[Bound.UNREAD_ANSWERS] += 1
             self._clear_queue(stream)
             self._end(stream, UNREAD)
@@ -428,7 +428,7 @@ class Streams:
         """Send RST_STREAM, and close the stream: 5.4.2."""
         self.counts.resets_sent += 1
         self.out.append(frames.rst_stream(number, code))
-        if len(self.reset_by_us) >= MOST_RESET:
+        if len(self.reset_by_us) >= MAX_RESET:
             del self.reset_by_us[next(iter(self.reset_by_us))]
         self.reset_by_us[number] = None
         self.drop(number)
@@ -566,7 +566,7 @@ class Streams:
         while queue:
             message, start = queue[0], stream.sent
             size = min(len(message) - start, self.send_window, stream.send_window, self.frame_size)
-            if self.written_bytes >= MOST_WRITTEN:
+            if self.written_bytes >= MAX_WRITTEN:
                 self.output_full = True
                 return False
             if size <= 0 or self._congested:
@@ -605,7 +605,7 @@ class Streams:
             self._pump(stream)
 
     def resume_output(self) -> None:
-        """What was in `out` is written; what MOST_WRITTEN kept back may follow."""
+        """What was in `out` is written; what MAX_WRITTEN kept back may follow."""
         self.output_full = False
         self.pump_blocked()
 
@@ -619,7 +619,7 @@ class Streams:
     def grow_window(self, increment: int) -> None:
         """WINDOW_UPDATE on the connection: 6.9.1."""
         self.send_window += increment
-        if self.send_window > LARGEST_WINDOW:
+        if self.send_window > MAX_WINDOW_SIZE:
             raise WireError(Code.FLOW_CONTROL_ERROR, "the window of the connection is over 2^31-1 (6.9.1)")
 
     def grow_stream_window(self, number: int, increment: int) -> None:
@@ -631,14 +631,14 @@ class Streams:
             return
         stream = self._unfold(number)
         stream.send_window += increment
-        if stream.send_window > LARGEST_WINDOW:
+        if stream.send_window > MAX_WINDOW_SIZE:
             self.reset(number, Code.FLOW_CONTROL_ERROR)  # 6.9.1
         elif number in self.blocked:
             self._pump(stream)
 
     def apply_settings(self, settings: Mapping[int, int]) -> None:
         """SETTINGS of the client: 6.5.2."""
-        self.frame_size = min(settings.get(frames.MAX_FRAME_SIZE, self.frame_size), _LARGEST_SENT)
+        self.frame_size = min(settings.get(frames.MAX_FRAME_SIZE, self.frame_size), _MAX_SENT)
         if settings.get(frames.HEADER_TABLE_SIZE, frames.INITIAL_TABLE) < frames.INITIAL_TABLE:
             # RFC 7541, 4.2: a table size update "MUST occur at the beginning of the first header block following the
             # change", although our blocks use no table.
@@ -652,12 +652,12 @@ class Streams:
             for stream in self.active.values():
                 if stream is not None:
                     stream.send_window += change
-                    if stream.send_window > LARGEST_WINDOW:
+                    if stream.send_window > MAX_WINDOW_SIZE:
                         raise WireError(Code.FLOW_CONTROL_ERROR, "the window of a stream is over 2^31-1 (6.9.2)")
             self.pump_blocked()
 
     def _update_small_response(self) -> None:
-        small = min(self._largest_small, self.initial_window - PREFIX_BYTES)
+        small = min(self._max_small, self.initial_window - PREFIX_BYTES)
         self._small_response = -1 if self._congested or self._shrinking else small
 
     # Time, memory, and the owner.
@@ -693,7 +693,7 @@ class Streams:
         for stream in tuple(self.blocked.values()):
             if now - stream.last_progress <= STALL:
                 break
-            if stream.moved < LEAST_PROGRESS:
+            if stream.moved < MIN_PROGRESS:
                 self.counts.refused[Bound.STALLED] += 1
                 self.reset(stream.id, Code.CANCEL)
             else:

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.transports.http2.connection import Connection
-from ratelimit_service.transports.http2.limits import FIRST_CALL, GOAWAY_NOTICE, LAST_STREAM, LEAST_PROGRESS, STALL
+from ratelimit_service.transports.http2.limits import FIRST_CALL, GOAWAY_NOTICE, LAST_STREAM, MIN_PROGRESS, STALL
 from ratelimit_service.transports.options import GrpcOptions
 
 
@@ -70,7 +70,7 @@ class ConnectionTimeouts:
         self._pinged: int | None = None
         self.retired_at: int | None = None
         self._stalled_since: int | None = None
-        """Since when the socket has accepted less than LEAST_PROGRESS."""
+        """Since when the socket has accepted less than MIN_PROGRESS."""
         self._left = 0
         """How many bytes had left then."""
         self.grace = options.max_connection_age_grace
@@ -121,7 +121,7 @@ class ConnectionTimeouts:
         return Due.RETIRE_SPENT if last > LAST_STREAM else None
 
     def _is_stalled(self, now: int, left: int) -> bool:
-        if self._stalled_since is None or left >= self._left + LEAST_PROGRESS:
+        if self._stalled_since is None or left >= self._left + MIN_PROGRESS:
             self._stalled_since, self._left = now, left
         return now - self._stalled_since > STALL
 

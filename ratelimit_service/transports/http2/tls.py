@@ -28,7 +28,7 @@ _HEAD: Final = 5
 _VERSION: Final = 3
 """The first byte of the version, in every version of TLS."""
 
-MOST_RECORDS: Final = 32
+MAX_RECORDS: Final = 32
 """Records that are read before the clock is: one that changes our keys takes 50 µs."""
 
 _PLAIN: Final = "the client does not speak TLS, and this port does"
@@ -85,7 +85,7 @@ class TlsSession:
         self.established = False
         """The handshake is complete."""
         self.more = False
-        """MOST_RECORDS were read, and there may be others."""
+        """MAX_RECORDS were read, and there may be others."""
         self.over = False
         """The client sends no more."""
         self.empty = 0
@@ -145,7 +145,7 @@ class TlsSession:
     def _read_records(self, raw: bytes, at: int, pieces: list[bytes]) -> int:
         """How far the bytes were read."""
         end = len(raw)
-        for _ in range(MOST_RECORDS):
+        for _ in range(MAX_RECORDS):
             if end - at < _HEAD:
                 return at
             size = raw[at + 3] << 8 | raw[at + 4]

@@ -17,7 +17,7 @@ from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2.connection import CLOSED, LEAVING, OPEN, Connection
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.headers import Head
-from ratelimit_service.transports.http2.limits import LINGER_SECONDS, MOST_STREAMING, Bound
+from ratelimit_service.transports.http2.limits import LINGER_SECONDS, MAX_STREAMING, Bound
 from ratelimit_service.transports.http2.scheduling import HANDSHAKE, STEP, Host, host_of
 from ratelimit_service.transports.http2.shared import Shared
 from ratelimit_service.transports.http2.streams import Event, EventKind, Streams
@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 _CALL: Final = EventKind.CALL
 
 TOO_MANY_STREAMING: Final = RpcError(
-    Status.RESOURCE_EXHAUSTED, f"the connection has {MOST_STREAMING} streaming calls, the most there may be"
+    Status.RESOURCE_EXHAUSTED, f"the connection has {MAX_STREAMING} streaming calls, the most there may be"
 )
 
 TIMED: Final = 16
 """One read in 16 is timed: to time all would take a twentieth of what a call costs."""
 
-_MOST_TIMED: Final = 64
+_MAX_TIMED: Final = 64
 """Timed reads of one connection that wait for their response, so that the search for those answered takes no time."""
 
 
@@ -300,7 +300,7 @@ class Wire(asyncio.Protocol):
                 self._handle_streaming(kind, number, head, body)
 
     def _handle_streaming(self, kind: EventKind, number: int, head: Head, body: bytes) -> None:
-        if kind is EventKind.OPEN and len(self._senders) >= MOST_STREAMING:
+        if kind is EventKind.OPEN and len(self._senders) >= MAX_STREAMING:
             self._counts.refused[Bound.STREAMING] += 1
             self._streams.finish(number, TOO_MANY_STREAMING)
         elif kind is EventKind.OPEN:
@@ -398,7 +398,7 @@ class Wire(asyncio.Protocol):
         if kind is _CALL:
             if number not in self._streams.active:
                 self._counts.service_time.observe_all(self._tick() - arrived, count)
-            elif len(self._unanswered) < _MOST_TIMED:
+            elif len(self._unanswered) < _MAX_TIMED:
                 self._unanswered[number] = arrived, count
 
     def _time_answered(self) -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_CACHED
-from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, MOST_RESET, Bound
+from ratelimit_service.transports.http2.headers import MAX_CACHED, MAX_CACHED_SIZE
+from ratelimit_service.transports.http2.limits import MAX_IDLE_FRAMES, MAX_RESET, Bound
 from ratelimit_service.transports.options import GrpcOptions
 from tests.transports.http2.talk import (
     ACK,
@@ -227,14 +227,14 @@ def test_what_is_kept_is_bounded_whatever_comes() -> None:
         number = 2 * index + 1
         one = block(UNARY, (b"id", b"%d" % number))
         talk.say(headers(number, one) + data(number, message(b"")))
-    for index in range(3_000, 3_000 + 2 * MOST_RESET):
-        talk.connection.refill(MOST_IDLE_FRAMES)
+    for index in range(3_000, 3_000 + 2 * MAX_RESET):
+        talk.connection.refill(MAX_IDLE_FRAMES)
         talk.say(headers(2 * index + 1) + window(2 * index + 1, 0))
 
     assert talk.error is None
-    assert talk.connection.headers.cached_bytes <= MOST_CACHED
-    assert max(map(len, talk.connection.headers.cache)) <= LONGEST_CACHED
-    assert len(talk.connection.streams.reset_by_us) == MOST_RESET
+    assert talk.connection.headers.cached_bytes <= MAX_CACHED
+    assert max(map(len, talk.connection.headers.cache)) <= MAX_CACHED_SIZE
+    assert len(talk.connection.streams.reset_by_us) == MAX_RESET
     assert not talk.connection.streams.active
     assert not talk.connection.streams.abandoned
 

@@ -8,7 +8,7 @@ import pytest
 
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
-from ratelimit_service.transports.http2.limits import MOST_STREAMING, Bound
+from ratelimit_service.transports.http2.limits import MAX_STREAMING, Bound
 from ratelimit_service.transports.http2.scheduling import EvictionOrder
 from ratelimit_service.transports.http2.timeouts import ConnectionTimeouts, Due
 from ratelimit_service.transports.options import GrpcOptions
@@ -213,7 +213,7 @@ def test_streaming_calls_of_one_connection_are_bounded_and_those_of_others_and_i
         async with house() as (transport, address), healthy(address):
             reader, writer = await open_socket(address)
             deaf = block(Deaf.path)
-            writer.write(HELLO + b"".join(headers(n, deaf) for n in range(1, 2 * MOST_STREAMING + 21, 2)))
+            writer.write(HELLO + b"".join(headers(n, deaf) for n in range(1, 2 * MAX_STREAMING + 21, 2)))
             writer.write(headers(999, ECHO) + data(999, message(b"unary")))
             refused = 0
             async for kind, _, number, payload in frames_of(reader):
@@ -232,4 +232,4 @@ def test_streaming_calls_of_one_connection_are_bounded_and_those_of_others_and_i
 
     refused, counted, open_ones = run(story())
     assert refused == counted == 10
-    assert open_ones in {MOST_STREAMING + 1, MOST_STREAMING + 2}  # the healthy one may have a call open
+    assert open_ones in {MAX_STREAMING + 1, MAX_STREAMING + 2}  # the healthy one may have a call open

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.errors import WireError
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.headers import LONGEST_CACHED, MOST_CACHED, Head, HeaderReader, split_fields
+from ratelimit_service.transports.http2.headers import MAX_CACHED, MAX_CACHED_SIZE, Head, HeaderReader, split_fields
 from tests.transports.http2.talk import HELLO, METHODS, UNARY, Talk, block, data, headers, literal, message, window
 
 NAMES = [":method", ":scheme", ":path", ":authority", ":other", "content-type", "te", "grpc-timeout", "grpc-encoding"]
@@ -62,7 +62,7 @@ def test_a_field_that_changes_with_each_call_leaves_the_others_known() -> None:
 
     assert heads == {Head("/t/U", plain=True)}
     assert len(reader._heads) == 1
-    assert reader.cached_bytes <= MOST_CACHED
+    assert reader.cached_bytes <= MAX_CACHED
 
 
 def test_a_block_is_cut_at_its_fields() -> None:
@@ -120,15 +120,15 @@ def test_what_is_remembered_of_headers_is_bounded_in_bytes(made: Callable[[int],
     finally:
         tracemalloc.stop()
 
-    assert reader.cached_bytes <= MOST_CACHED
-    assert most < 1.2 * MOST_CACHED
+    assert reader.cached_bytes <= MAX_CACHED
+    assert most < 1.2 * MAX_CACHED
 
 
 def test_a_block_that_is_longer_is_not_remembered() -> None:
     reader = HeaderReader(METHODS, 16_384)
     reader.read(block(UNARY, *((b"a%d" % name, b"x" * 100) for name in range(10))))
 
-    assert max(map(len, reader.cache), default=0) <= LONGEST_CACHED
+    assert max(map(len, reader.cache), default=0) <= MAX_CACHED_SIZE
 
 
 GROWN = b"\x3f\xe1\x1f"

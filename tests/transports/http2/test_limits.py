@@ -3,7 +3,7 @@
 import pytest
 
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.limits import MOST_CONTINUATIONS, Bound
+from ratelimit_service.transports.http2.limits import MAX_CONTINUATIONS, Bound
 from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
 from tests.transports.http2.clients import frames_of, healthy, house, open_socket, told, until
@@ -148,7 +148,7 @@ def test_headers_of_the_most_bytes_are_a_call_and_of_one_more_are_none(size: int
 
 @pytest.mark.parametrize(("more", "error"), [(0, None), (1, Code.ENHANCE_YOUR_CALM)])
 def test_headers_may_come_in_so_many_frames_and_no_more(more: int, error: Code | None) -> None:
-    talk = Conversation(HELLO, pieces(block(), MOST_CONTINUATIONS + more) + data(1, message(b"")))
+    talk = Conversation(HELLO, pieces(block(), MAX_CONTINUATIONS + more) + data(1, message(b"")))
 
     assert talk.error is error
     assert len(talk.heard) == (1 if error is None else 0)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from ratelimit_service.transports.http2.connection import Connection
-from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, MOST_RESET, MOST_WRITTEN
+from ratelimit_service.transports.http2.limits import MAX_IDLE_FRAMES, MAX_RESET, MAX_WRITTEN
 from ratelimit_service.transports.http2.streams import EventKind
 from ratelimit_service.transports.http2.tls import TlsSession
 from ratelimit_service.transports.http2.wire import Wire
@@ -49,7 +49,7 @@ def feed(connection: Connection, pieces: Iterable[bytes], answer: bytes = b"") -
                     connection.streams.reply(number, answer)
             connection.streams.events.clear()
             connection.take()
-            connection.refill(MOST_IDLE_FRAMES)
+            connection.refill(MAX_IDLE_FRAMES)
             rest = b""
             if not connection.more:
                 break
@@ -57,7 +57,7 @@ def feed(connection: Connection, pieces: Iterable[bytes], answer: bytes = b"") -
 
 def test_the_worst_client_makes_a_connection_keep_no_more_than_it_may() -> None:
     """It leaves questions unfinished and answers unread up to the limit, and fills everything that is remembered."""
-    count = 2 * MOST_RESET
+    count = 2 * MAX_RESET
     resets = [headers(n) + window(n, 0) for n in range(1, count, 2)]
     blocks = [
         question_in(n, block(UNARY, *((b"a%d" % index, b"%d-%d" % (index, n) + b"v" * 70) for index in range(9))))
@@ -84,7 +84,7 @@ def test_the_worst_client_makes_a_connection_keep_no_more_than_it_may() -> None:
     assert not connection.closed
     assert connection.streams.held_bytes > 0.9 * MEMORY
     assert connection.streams.queued_bytes > 0.9 * MEMORY
-    assert len(connection.streams.reset_by_us) == MOST_RESET
+    assert len(connection.streams.reset_by_us) == MAX_RESET
     assert kept < 2 * MEMORY + BESIDES
     assert peak < 2 * MEMORY + 2 * BESIDES
 
@@ -146,7 +146,7 @@ def test_answers_that_one_read_asks_for_are_written_in_turns() -> None:
     woken = talk.wakes
     rest = len(talk.take())
 
-    assert MOST_WRITTEN <= first < MOST_WRITTEN + 20_000
+    assert MAX_WRITTEN <= first < MAX_WRITTEN + 20_000
     assert woken > 0
     assert first + rest >= 1_000_000
 

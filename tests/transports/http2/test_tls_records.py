@@ -12,8 +12,8 @@ import uvloop
 
 from ratelimit_service.system.address import Tcp
 from ratelimit_service.transports.http2 import Http2Transport
-from ratelimit_service.transports.http2.limits import FRAMES_PER_RECORD, MOST_IDLE_FRAMES, Bound
-from ratelimit_service.transports.http2.tls import MOST_RECORDS, TlsServer, TlsSession
+from ratelimit_service.transports.http2.limits import FRAMES_PER_RECORD, MAX_IDLE_FRAMES, Bound
+from ratelimit_service.transports.http2.tls import MAX_RECORDS, TlsServer, TlsSession
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests.loops import run
 from tests.transports.certificates import Issued
@@ -121,7 +121,7 @@ def test_however_many_records_come_they_are_read_so_many_in_a_turn(ca: Issued, s
         session.empty = 0
 
     assert sum(turns) == 1_000
-    assert max(turns) <= MOST_RECORDS
+    assert max(turns) <= MAX_RECORDS
 
 
 def test_what_is_kept_of_a_long_read_is_no_more_than_the_record_that_is_not_whole(ca: Issued, server: Issued) -> None:
@@ -143,7 +143,7 @@ def test_a_client_that_changes_its_keys_again_and_again_is_ended(
         async with serving(Http2Transport, [Echo()], options=with_tls(server)) as (served, address):
             assert isinstance(served, Http2Transport)
             client, reader, writer = await secured(ca, address)
-            writer.write(client.records(HELLO) + client.new_keys(2 * MOST_IDLE_FRAMES // FRAMES_PER_RECORD))
+            writer.write(client.records(HELLO) + client.new_keys(2 * MAX_IDLE_FRAMES // FRAMES_PER_RECORD))
             kinds = []
             async with asyncio.timeout(WAIT_SECONDS):
                 with suppress(ConnectionResetError):

@@ -10,7 +10,7 @@ from typing import Any, Self
 import pytest
 
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.limits import MOST_IDLE_FRAMES, Bound
+from ratelimit_service.transports.http2.limits import MAX_IDLE_FRAMES, Bound
 from ratelimit_service.transports.http2.scheduling import STEP
 from tests.transports.http2.talk import (
     HELLO,
@@ -116,7 +116,7 @@ def test_a_read_that_takes_long_is_read_in_turns(name: str) -> None:
     talk.take()
     turns, rest = 0, sent
     while turns == 0 or talk.connection.more:
-        talk.connection.refill(MOST_IDLE_FRAMES)
+        talk.connection.refill(MAX_IDLE_FRAMES)
         began = tick()
         with tick:
             talk.connection.receive(rest, began + STEP)
@@ -135,7 +135,7 @@ def waiting(window_of_connection: int) -> Talk:
     talk.connection.streams.send_window = window_of_connection
     talk.take()
     assert len(talk.connection.streams.blocked) == 999
-    talk.connection.refill(MOST_IDLE_FRAMES)
+    talk.connection.refill(MAX_IDLE_FRAMES)
     return talk
 
 
@@ -153,13 +153,13 @@ def test_what_makes_us_look_through_a_thousand_streams_is_worth_more_than_a_fram
     last = max(talk.connection.streams.blocked)
     talk.say(window(last, 2_000))
     count = 0
-    while talk.error is None and count < MOST_IDLE_FRAMES:
+    while talk.error is None and count < MAX_IDLE_FRAMES:
         talk.say(one)
         count += 1
 
     assert talk.error is Code.ENHANCE_YOUR_CALM
     assert talk.counts.refused[bound] == 1
-    assert count < MOST_IDLE_FRAMES // 5
+    assert count < MAX_IDLE_FRAMES // 5
 
 
 def test_room_that_no_answer_waits_for_moves_none() -> None:
