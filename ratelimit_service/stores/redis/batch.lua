@@ -5,9 +5,10 @@
 --          then the block of the counter of each run whose limit has block_for
 -- ARGV[1]  the batch, a JSON list of integers:
 --            now in microseconds, or 0 for the time of Redis
+--            jitter: microseconds that the keys of aligned windows outlive their states
 --            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES), requests, window, burst, parts,
---              first_request (2 for a calendar), count_refused, exceed, jitter (microseconds that a key outlives its
---              state), block_for, block_up_to; of a calendar then four edges, which fixed_window.lua explains
+--              first_request (2 for a calendar), count_refused, exceed, whether windows are aligned, block_for,
+--              block_up_to; of a calendar then four edges, which fixed_window.lua explains
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 -- Returns  now; then of each run: got, how many of its hits were allowed, the first ones, or -1 if it was only looked
@@ -71,8 +72,8 @@ end
 --twins--
 
 local function read_limits(batch, now)
-  local limits, whole, from, blocks = {}, true, 3, false
-  for i = 1, batch[2] do
+  local limits, whole, from, blocks = {}, true, 4, false
+  for i = 1, batch[3] do
     local found = twin(chunks[batch[from]])
     limits[i] = {
       load = found.load,
@@ -86,7 +87,7 @@ local function read_limits(batch, now)
       first_request = batch[from + 5],
       count_refused = batch[from + 6],
       exceed = batch[from + 7],
-      jitter = batch[from + 8],
+      jitter = batch[from + 8] * batch[2],
       block_for = batch[from + 9],
       block_up_to = batch[from + 10],
     }

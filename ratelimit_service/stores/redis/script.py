@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from ratelimit_service.algorithms import NAMES
 from ratelimit_service.model import Blocked, Decision, Limit
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.keys import plain_block
 from ratelimit_service.stores.redis.requests import PendingRequest
@@ -178,6 +179,8 @@ class BatchScript:
         self._jitter = jitter_seconds * SECOND
         self._block_key = block_key
         """The name of a counter's block, in the same slot."""
+        self._rows: dict[Rule, str] = {}
+        """The limits of rules as the script reads them, but for those of a calendar, whose edges move."""
 
     def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
         """The hits of these requests as a batch of runs."""
@@ -202,7 +205,7 @@ class BatchScript:
                     found.append(hit)
         keys: list[str] = []
         runs: list[Run] = []
-        limits: list[int] = []
+        rows: list[str] = []
         numbers: list[int] = []
         known: dict[int, int] = {}  # by the rule's identity: the hash of a limit takes a microsecond
         max_block = 0
@@ -223,15 +226,41 @@ class BatchScript:
                     number = known.get(id(rule))
                     if number is None:
                         known[id(rule)] = number = len(known) + 1
-                        limits += _numbers_of(rule.algorithm.name, first.limit, self._jitter, self._own_clock)
-                        max_block = max(max_block, first.limit.block_for)
+                        limit = first.limit
+                        rows.append(self._rows.get(rule) or self._row(rule, limit))
+                        max_block = max(max_block, limit.block_for)
                     keys.append(key)
                     runs.append(run)
                     numbers += (number, first.cost, len(run))
         now = 0 if self._clock is None else self._clock()
         keys += self._blocks(keys, runs) if max_block else ()
+        # Aligned windows end all at once; if their keys expired so too, Redis would stall at each minute.
+        jitter = int(random() * self._jitter)  # noqa: S311 - no secret
         # str() writes a list of integers as JSON has it, in half the time of json.dumps.
-        return Encoded(keys, (str([now, len(known), *limits, *numbers]),), runs)
+        return Encoded(keys, (f"[{now},{jitter},{len(rows)},{','.join(rows)},{str(numbers)[1:]}",), runs)
+
+    def _row(self, rule: Rule, limit: Limit) -> str:
+        """A limit as the script reads it: PER_LIMIT integers, then the edges of a calendar."""
+        algorithm, calendar = rule.algorithm.name, limit.calendar
+        numbers: tuple[int, ...] = (
+            _NUMBERS[algorithm],
+            limit.requests,
+            limit.window,
+            limit.burst,
+            limit.parts,
+            int(limit.first_request) if calendar is None else _BY_CALENDAR,
+            int(limit.count_refused),
+            limit.exceed,
+            int(algorithm == "fixed_window" and not limit.first_request),
+            limit.block_for,
+            limit.block_up_to,
+        )
+        if calendar is not None:
+            return ",".join(map(str, numbers + calendar.edges(self._own_clock())))
+        if len(self._rows) >= _MAX_ROWS:  # each limit sent with a request is a rule of its own
+            self._rows.clear()
+        row = self._rows[rule] = ",".join(map(str, numbers))
+        return row
 
     def _blocks(self, keys: Sequence[str], runs: Sequence[Run]) -> list[str]:
         return [self._block_key(key) for key, run in zip(keys, runs, strict=True) if run[0].limit.block_for]
@@ -276,28 +305,9 @@ _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log
 """What these charge at one moment expires at one moment, however much it is."""
 
 
+_MAX_ROWS: Final = 10_000
 _BY_CALENDAR: Final = 2
 """In place of `first_request`; the edges of the windows follow the limit."""
-
-
-def _numbers_of(algorithm: str, limit: Limit, jitter: int, clock: Clock) -> tuple[int, ...]:
-    """A limit as the script reads it: PER_LIMIT integers, then the edges of a calendar."""
-    # Aligned windows end all at once; if their keys expired so too, Redis would stall at each minute.
-    at_once = algorithm == "fixed_window" and not limit.first_request
-    numbers = (
-        _NUMBERS[algorithm],
-        limit.requests,
-        limit.window,
-        limit.burst,
-        limit.parts,
-        int(limit.first_request) if limit.calendar is None else _BY_CALENDAR,
-        int(limit.count_refused),
-        limit.exceed,
-        int(random() * jitter) if at_once else 0,  # noqa: S311 - no secret
-        limit.block_for,
-        limit.block_up_to,
-    )
-    return numbers if limit.calendar is None else numbers + limit.calendar.edges(clock())
 
 
 def _runs(hits: Sequence[Hit]) -> list[list[Hit]]:
