@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import click
 import uvloop
 
-from ratelimit_service.commands.probe import connection_error
+from ratelimit_service.commands.operator_port import OperatorPort, default_url
 from ratelimit_service.commands.sources import read_book, read_settings
 from ratelimit_service.errors import BanError, StoreError
 from ratelimit_service.rules.bans import Ban, hidden, key_of, make_ban, read_ban, read_length
@@ -26,15 +26,10 @@ from ratelimit_service.stores.redis.bans import ALLOWED, BanTable
 from ratelimit_service.stores.redis.counters import Primaries
 from ratelimit_service.stores.redis.keys import bans_keys
 from ratelimit_service.stores.redis.target import main_target
-from ratelimit_service.system.address import Tcp, from_here
 
 _T = TypeVar("_T")
 
 _PATH: Final = "/bans"
-_TIMEOUT_SECONDS: Final = 15.0
-"""Longer than the service waits for its store."""
-_MAX_BYTES: Final = 64 << 20
-"""Of a response."""
 
 url_option = click.option(
     "--url",
@@ -78,7 +73,7 @@ def open_client(url: str | None, rules: Path | None, env_file: Path | None) -> B
     hint = (
         "BACKEND_TYPE is memory: the service itself has the bans. Name it by --url, or set REDIS_URL as for the service"
     )
-    return HttpBanClient(f"http://{from_here(Tcp(settings.debug_host[0], settings.debug_port))}", hint)
+    return HttpBanClient(default_url(settings), hint)
 
 
 class RedisBanClient:
@@ -133,7 +128,7 @@ class HttpBanClient:
     """The bans of the service whose debug port is at this URL; `hint` is added where nothing answers."""
 
     def __init__(self, url: str, hint: str = "") -> None:
-        self._url = url if "://" in url else f"http://{url}"
+        self._port = OperatorPort(url)
         self._hint = hint
         self._in_memory = False
 
@@ -141,9 +136,8 @@ class HttpBanClient:
     def outlasts(self) -> str:
         """As BanClient says, of the ban that was made last."""
         if self._in_memory:
-            return (
-                f"It is in the memory of the service at {self._url}: it outlasts a reload, and ends with the service."
-            )
+            where = self._port.url
+            return f"It is in the memory of the service at {where}: it outlasts a reload, and ends with the service."
         return RedisBanClient.outlasts
 
     def list(self, domain: str | None) -> Listed:
@@ -165,48 +159,22 @@ class HttpBanClient:
 
     def _ask(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The JSON of the response; empty where there is no such ban."""
-        connection, target = self._connection()
         try:
-            connection.request(verb, path, None if body is None else json.dumps(body), {"Accept": "application/json"})
-            response = connection.getresponse()
-            text = response.read(_MAX_BYTES).decode(errors="replace")
-        except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
-            raise StoreError(f"{self._url}: it does not speak HTTP: is that the debug port?") from error
-        except OSError as error:
-            why = connection_error(error, target, _TIMEOUT_SECONDS)
-            raise StoreError(f"{self._url}: {why}{f'. {self._hint}' if self._hint else ''}") from error
-        finally:
-            connection.close()
-        return self._found(response.status, text)
-
-    def _connection(self) -> tuple[http.client.HTTPConnection, str]:
-        """A connection that is not open yet, and where it leads."""
-        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-        parts = urlsplit(self._url)
-        kind = kinds.get(parts.scheme)
-        try:
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host = port = None
-        if not host or kind is None:
-            raise StoreError(f"{self._url} is not a URL such as http://localhost:6070")
-        return kind(host, port, timeout=_TIMEOUT_SECONDS), parts.netloc
-
-    def _found(self, status: int, text: str) -> dict[str, Any]:
-        if status == http.client.OK:
-            try:
-                found = json.loads(text)
-            except ValueError:
-                found = None
-            if isinstance(found, dict):
-                return found
-        if status == http.client.NOT_FOUND and "no ban" in text:
+            reply = self._port.ask(verb, path, None if body is None else json.dumps(body))
+        except StoreError as error:
+            raise StoreError(f"{self._port.url}: {error}{f'. {self._hint}' if self._hint else ''}") from error
+        found = reply.json()
+        if found is not None:
+            return found
+        if reply.status == http.client.NOT_FOUND and "no ban" in reply.text:
             return {}
-        if status == http.client.BAD_REQUEST:
-            raise BanError(printable(text.strip()))
-        if status in {http.client.FORBIDDEN, http.client.SERVICE_UNAVAILABLE}:
-            raise StoreError(f"{self._url}: {printable(text.strip())}")
-        raise StoreError(f"{self._url}: it answers {status} to {_PATH}: is that the debug port of a service?")
+        if reply.status == http.client.BAD_REQUEST:
+            raise BanError(printable(reply.text.strip()))
+        if reply.status in {http.client.FORBIDDEN, http.client.SERVICE_UNAVAILABLE}:
+            raise StoreError(f"{self._port.url}: {printable(reply.text.strip())}")
+        raise StoreError(
+            f"{self._port.url}: it answers {reply.status} to {_PATH}: is that the debug port of a service?"
+        )
 
 
 def _fields(domain: str, entries: Entries) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import uvloop
 from google.protobuf.json_format import MessageToJson
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
-from ratelimit_service.commands.probe import GRPC, connection_error, protocol_of, speaks_tls
+from ratelimit_service.commands.operator_port import DEBUG_PORT_HINT, OperatorPort
 from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, descriptors
 from ratelimit_service.commands.sources import (
     env_file_option,
@@ -169,64 +169,23 @@ def _state(rule: Rule, counter: Counter, content: Content | None) -> dict[str, A
 
 
 _PATH: Final = "/explain"
-_PORT: Final = 6070
-_TIMEOUT_SECONDS: Final = 15.0
-"""Longer than the service waits for its store."""
-_DEBUG_PORT_HINT: Final = f"--at takes the debug port, {_PORT} unless DEBUG_PORT says otherwise"
 
 
 def _explain_at(address: str, request: RateLimitRequest) -> dict[str, Any] | str:
     """The explanation by the service with this debug port, as JSON; or in one line why there is none."""
-    target = address.removeprefix("http://").rstrip("/")
-    host, colon, port = target.rpartition(":")
-    if not colon or target.endswith("]"):
-        host, port, target = target, str(_PORT), f"{target}:{_PORT}"
-    if not port.isdecimal() or not host:
-        return f"that is no HOST:PORT; {_DEBUG_PORT_HINT}"
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_SECONDS)
     try:
-        connection.request("POST", _PATH, MessageToJson(request), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        text = response.read().decode(errors="replace")
-    except (http.client.HTTPException, ConnectionResetError, BrokenPipeError):
-        return _not_http(target)
-    except OSError as error:
-        return connection_error(error, target, _TIMEOUT_SECONDS)
-    finally:
-        connection.close()
-    return _read_response(response.status, text)
-
-
-def _not_http(target: str) -> str:
-    try:
-        if protocol_of(target, _TIMEOUT_SECONDS) == GRPC:
-            return f"it speaks gRPC, not HTTP; {_DEBUG_PORT_HINT}"
-        if speaks_tls(target, _TIMEOUT_SECONDS):
-            return f"it speaks TLS, which the debug port never does; {_DEBUG_PORT_HINT}"
-    except OSError as error:
-        return connection_error(error, target, _TIMEOUT_SECONDS)
-    return f"it does not speak HTTP; {_DEBUG_PORT_HINT}"
-
-
-def _read_response(status: int, text: str) -> dict[str, Any] | str:
-    """The explanation in a response. Another version, or another program, may respond with anything."""
-    if status in {404, 405}:
-        if "/rlconfig" in text:
-            return f"that service is older than this command: it has no POST {_PATH}"
-        if "/json" in text:
-            return f"that is the HTTP port; {_DEBUG_PORT_HINT}"
-    elif status == http.client.OK:
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = None
-        if isinstance(found, dict) and {"domain", "problem", "descriptors"} <= found.keys():
-            return found
-    elif status == http.client.BAD_REQUEST and "speaks gRPC" in text:  # the response of the service's own HTTP/2
-        return f"it speaks gRPC, not HTTP; {_DEBUG_PORT_HINT}"
-    elif status in {http.client.BAD_REQUEST, http.client.SERVICE_UNAVAILABLE}:
-        return text.strip()
-    return f"it answers {status} to POST {_PATH}: that is no debug port of this service; {_DEBUG_PORT_HINT}"
+        reply = OperatorPort(address).ask("POST", _PATH, MessageToJson(request))
+    except StoreError as error:
+        return str(error)
+    # Another version, or another program, may respond with anything.
+    found = reply.json()
+    if found is not None and {"domain", "problem", "descriptors"} <= found.keys():
+        return found
+    if reply.status in {404, 405} and "/rlconfig" in reply.text:
+        return f"that service is older than this command: it has no POST {_PATH}"
+    if reply.status in {http.client.BAD_REQUEST, http.client.SERVICE_UNAVAILABLE}:
+        return reply.text.strip()
+    return f"it answers {reply.status} to POST {_PATH}: that is no debug port of this service; {DEBUG_PORT_HINT}"
 
 
 Json = Mapping[str, Any]

@@ -77,7 +77,7 @@ def test_where_nothing_answers_it_says_what_is_missing(redis: Redis, tmp_path: P
             "has the bans. Name it by --url, or set REDIS_URL as for the service\n"
         )
     code, said = invoke((*BAN, "--url", "ftp://localhost"))
-    assert (code, said) == (1, "ratelimit: ftp://localhost is not a URL such as http://localhost:6070\n")
+    assert (code, said) == (1, "ratelimit: ftp://localhost: that is no URL such as http://localhost:6070\n")
     code, said = invoke((*BAN, "--url", f"localhost:{redis.port}"))
     assert (code, "does not speak HTTP" in said) == (1, True)
     code, said = invoke(BAN, REDIS_URL=str(redis.socket), RULES_PATH=str(tmp_path / "none"))

@@ -31,7 +31,7 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 2, block_for: 2 years}
 """
 
-ELSEWHERE = "--at takes the debug port, 6070 unless DEBUG_PORT says otherwise"
+ELSEWHERE = "the debug port is 6070 unless DEBUG_PORT says otherwise"
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_a_port_with_tls_is_told(tmp_path: Path) -> None:
         result = explain(service.grpc_port, "shop", "user=ada")
 
     assert result.exit_code == 3
-    assert result.stderr.endswith(f"it speaks TLS, which the debug port never does; {ELSEWHERE}\n")
+    assert result.stderr.endswith(f"it speaks TLS: write https:// before it; {ELSEWHERE}\n")
 
 
 @contextmanager
