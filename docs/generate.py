@@ -1,4 +1,4 @@
-"""`python docs/generate.py`: write the settings' tables into docs/settings.md, between the markers."""
+"""`python docs/generate.py`: write the tables of docs/settings.md and docs/commands.md, between their markers."""
 
 import sys
 from collections.abc import Iterable
@@ -7,10 +7,32 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ratelimit_service.settings import SETTINGS, Section, Setting  # noqa: E402 - the path comes first
+import click  # noqa: E402 - the path comes first
+
+from ratelimit_service.cli import VERBS, main  # noqa: E402 - as above
+from ratelimit_service.settings import SETTINGS, Section, Setting  # noqa: E402 - as above
 from ratelimit_service.settings.load import ALWAYS_ON, UNUSED  # noqa: E402 - as above
 
-BEGIN, END = "<!-- settings:begin -->\n", "<!-- settings:end -->\n"
+BEGIN, END = "<!-- generated:begin -->\n", "<!-- generated:end -->\n"
+
+
+READ = {
+    "serve": "deploy.md",
+    "check": "rules.md#checking",
+    "diff": "testing.md#comparing-two-versions",
+    "rules": "testing.md#cases",
+    "explain": "http.md#post-explain-6070",
+    "status": "commands.md#is-it-well",
+    "load": "performance.md#a-load-of-your-own",
+    "call": "../README.md#try-it",
+    "counters": "redis.md#look-at-counters-and-reset-them",
+    "ban": "bans.md",
+    "unban": "bans.md",
+    "bans": "bans.md",
+    "hash": "rules.md#secret-values",
+    "schema": "rules.md#checking",
+}
+"""What a document says of a command."""
 
 
 def settings_table() -> str:
@@ -29,11 +51,23 @@ def settings_table() -> str:
     return "\n".join(parts)
 
 
+def commands_table() -> str:
+    """Every command, the first sentence of its help, and where to read more."""
+    return _table("command | does | more", map(_command_row, VERBS))
+
+
 def filled(text: str, table: str) -> str:
     """The text with the table between its markers."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     return f"{before}{begin}\n{table}\n{end}{after}"
+
+
+def _command_row(verb: str) -> str:
+    command = main.get_command(click.Context(main), verb)
+    does = " ".join(((command and command.help) or "").partition("\n\n")[0].split())
+    more = READ.get(verb, "")
+    return f"`{verb}` | {does} | {f'[{more}]({more})' if more else '—'}"
 
 
 def _of(section: Section) -> Iterable[Setting]:
@@ -55,5 +89,6 @@ def _table(header: str, rows: Iterable[str]) -> str:
 
 
 if __name__ == "__main__":
-    path = ROOT / "docs" / "settings.md"
-    path.write_text(filled(path.read_text(encoding="utf-8"), settings_table()), encoding="utf-8")
+    for name, table in (("settings.md", settings_table()), ("commands.md", commands_table())):
+        path = ROOT / "docs" / name
+        path.write_text(filled(path.read_text(encoding="utf-8"), table), encoding="utf-8")

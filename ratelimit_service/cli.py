@@ -16,6 +16,7 @@ VERBS = (
     "diff",
     "rules",
     "explain",
+    "status",
     "call",
     "load",
     "counters",

@@ -142,6 +142,7 @@ def shell(folder: Path) -> Iterator[Shell]:
         (folder / "keys.txt").write_text("secret\n")
         with start_service(folder, folder / "config", environ) as service:
             path = f"{folder / 'bin'}:{peers.curl().parent}:/usr/bin:/bin"
+            environ |= {"DEBUG_PORT": str(service.debug_port)}
             yield Shell(folder, service, {**environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "200"})
 
 

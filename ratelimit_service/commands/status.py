@@ -1,0 +1,125 @@
+"""`ratelimit status`: is a running service well?"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ratelimit_service.commands.operator_port import EXIT_UNREACHABLE, OperatorPort, default_url
+from ratelimit_service.commands.sources import env_file_option, read_settings
+from ratelimit_service.commands.terminal import GREEN, RED
+from ratelimit_service.errors import StoreError
+from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.rule import plural
+from ratelimit_service.system.clock import SECOND, duration_in_words
+
+_WRONG: Final = 1
+_MAX_DETAILS: Final = 5
+"""Lines of one trouble, such as errors in rules files."""
+
+Json = Mapping[str, Any]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  ratelimit status
+  ratelimit status http://localhost:6070
+  ratelimit status localhost:6070 --json""",
+)
+@click.argument("url", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; times are seconds since the epoch.")
+@env_file_option
+def command(*, url: str | None, as_json: bool, env_file: Path | None) -> None:
+    """Show whether a running service is well: its health, store, workers, rules, calls and bans.
+
+    URL is the debug port of the service; without one http://localhost:6070, with DEBUG_HOST and DEBUG_PORT of the
+    settings. Exits with 0 when the service is healthy, with 1 when something is wrong (it does not serve, Redis is
+    lost, the rules on disk could not be loaded, workers ended unexpectedly), with 3 when it cannot be reached.
+    """
+    port = OperatorPort(url or default_url(read_settings({}, env_file)[0]))
+    try:
+        status = port.status()
+    except StoreError as error:
+        click.echo(f"ratelimit: {port.url}: {error}", err=True)
+        sys.exit(EXIT_UNREACHABLE)
+    healthy = status["serving"] and not status["troubles"]
+    if as_json:
+        shown = {"url": port.url, "healthy": healthy} | status
+        shown |= {"rules": len(status["rules"]), "rules_version": _rules_version(status)}
+        click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+    else:
+        click.echo("\n".join(_render(port.url, status, healthy=healthy)))
+    if not healthy:
+        sys.exit(_WRONG)
+
+
+def _render(url: str, status: Json, *, healthy: bool) -> Iterator[str]:
+    now, calls = status["now"], status["calls"]
+    state = "draining" if status["draining"] else "serving" if status["serving"] else "not serving"
+    yield printable(f"{url}: version {status['version']}, up {_span(now - status['started'])}")
+    yield f"health   {GREEN(state) if healthy else RED(state)}{'' if healthy else ', something is wrong'}"
+    yield f"store    {_store(status['store'])}"
+    if status["workers"]:
+        yield f"workers  {_workers(status['workers'])}"
+    yield f"rules    {_rules(status)}"
+    yield f"loaded   {_loaded(status['reload'], now)}"
+    yield (
+        f"calls    {calls['total']:,}, {calls['by_policy']:,} answered by policy; "
+        f"errors: {calls['store_errors']:,} of the store, {calls['service_errors']:,} of the service"
+    )
+    yield f"bans     {status['bans']['total']:,}"
+    for trouble in status["troubles"]:
+        yield from _trouble(trouble, now)
+
+
+def _store(store: Json) -> str:
+    text = f"{printable(store['name'])}, {'healthy' if store['healthy'] else RED('not healthy')}"
+    if store["counters"]:
+        text += f", {plural(store['counters'], 'counter')}"
+    return text + (f", {store['evicted']:,} evicted" if store["evicted"] else "")
+
+
+def _workers(workers: Sequence[Json]) -> str:
+    ready = sum(worker["ready"] for worker in workers)
+    pids = ", ".join(str(worker["pid"]) for worker in workers)
+    connections = sum(worker["connections"] for worker in workers)
+    return f"{ready:,} of {len(workers):,} ready (pid {pids}), {plural(connections, 'connection')}"
+
+
+def _rules(status: Json) -> str:
+    domains = len({rule["domain"] for rule in status["rules"]})
+    text = f"{plural(len(status['rules']), 'rule')} in {plural(domains, 'domain')}, version {_rules_version(status)}"
+    return printable(f"{text}, from {status['reload']['path']}")
+
+
+def _rules_version(status: Json) -> str:
+    """A digest of what the rules limit, the same on every instance that has the same rules in force."""
+    said = [[rule[name] for name in ("domain", "path", "limit", "options")] for rule in status["rules"]]
+    return sha256(json.dumps(said).encode()).hexdigest()[:12]
+
+
+def _loaded(reload: Json, now: float) -> str:
+    last = f"{_span(now - reload['last_success'])} ago" if reload["last_success"] else RED("never")
+    refused = f", last {_span(now - reload['last_failure'])} ago" if reload["last_failure"] else ""
+    return f"{last}; {plural(reload['successes'], 'load')}, {reload['failures']:,} refused{refused}"
+
+
+def _trouble(trouble: Json, now: float) -> Iterator[str]:
+    since = f", for {_span(now - trouble['since'])}" if trouble["since"] else ""
+    yield RED(printable(f"{trouble['what']}{since}"))
+    yield printable(f"  why        {trouble['why']}")
+    yield printable(f"  meanwhile  {trouble['meanwhile']}")
+    details = trouble["details"]
+    for detail in details[:_MAX_DETAILS]:
+        yield printable(f"  {detail}")
+    if len(details) > _MAX_DETAILS:
+        yield f"  and {len(details) - _MAX_DETAILS:,} more"
+
+
+def _span(seconds: float) -> str:
+    return duration_in_words(round(seconds * SECOND))

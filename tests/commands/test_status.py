@@ -1,0 +1,95 @@
+"""`ratelimit status` tells whether a running service is well, by its exit code too."""
+
+import json
+import re
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from ratelimit_service.cli import main
+from tests.ports import free_port
+from tests.processes import ask, start_service
+from tests.redis import start_redis
+
+RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 2}}]\n"
+BODY = json.dumps({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]})
+
+
+def status(*words: str, **environ: str) -> Result:
+    return CliRunner().invoke(main, ["status", *words], env=environ)
+
+
+def test_a_healthy_service_has_exit_code_0_and_is_found_by_its_settings(tmp_path: Path) -> None:
+    with start_service(tmp_path, RULES) as service:
+        for _ in range(3):
+            ask(service.http_port, "/json", method="POST", body=BODY)
+        ban = {"domain": "shop", "entries": [{"key": "user", "value": "eve"}], "for": "1h", "why": "x", "who": "x"}
+        assert ask(service.debug_port, "/bans", method="POST", body=json.dumps(ban)).status == 200
+        shown = status(DEBUG_PORT=str(service.debug_port))
+        as_json = json.loads(status(f"localhost:{service.debug_port}", "--json").stdout)
+
+    lines = shown.stdout.splitlines()
+    assert shown.exit_code == 0
+    assert lines[0].startswith(f"http://localhost:{service.debug_port}: version ")
+    assert lines[1:3] == ["health   serving", "store    memory, healthy, 1 counter"]
+    version = as_json["rules_version"]
+    assert lines[3] == f"rules    1 rule in 1 domain, version {version}, from {service.rules}"
+    assert re.fullmatch(r"loaded   .* ago; 1 load, 0 refused", lines[4])
+    assert lines[5:] == ["calls    3, 0 answered by policy; errors: 0 of the store, 0 of the service", "bans     1"]
+    assert (as_json["healthy"], as_json["rules"], as_json["calls"]["total"]) == (True, 1, 3)
+    assert re.fullmatch("[0-9a-f]{12}", version)
+
+
+def test_rules_that_could_not_be_loaded_are_told_with_exit_code_1(tmp_path: Path) -> None:
+    with start_service(tmp_path, RULES) as service:
+        before = json.loads(status(f"localhost:{service.debug_port}", "--json").stdout)
+        wrong = "domain: shop\ndescriptors:\n" + "  - {kye: a}\n" * 7
+        service.write_rules(wrong)
+        service.wait_until(lambda: "kye" in ask(service.debug_port, "/status").body, "the mistake is noticed")
+        shown = status(f"localhost:{service.debug_port}")
+        after = json.loads(status(f"localhost:{service.debug_port}", "--json").stdout)
+        service.write_rules(RULES.replace("2", "3"))
+        service.wait_until(lambda: "3 per year" in ask(service.debug_port, "/status").body, "the rules are loaded")
+        mended = status(f"localhost:{service.debug_port}")
+        new = json.loads(status(f"localhost:{service.debug_port}", "--json").stdout)
+
+    assert shown.exit_code == 1
+    assert "health   serving, something is wrong\n" in shown.stdout
+    assert "The rules on disk could not be loaded, for " in shown.stdout
+    assert "  meanwhile  the old ones stay in force\n" in shown.stdout
+    assert f"  {service.rules}/rules.yaml:3:6: " in shown.stdout
+    assert re.search(r"^  and \d+ more$", shown.stdout, re.MULTILINE)
+    assert after["healthy"] is False
+    assert after["rules_version"] == before["rules_version"] != new["rules_version"]
+    assert mended.exit_code == 0
+
+
+def test_a_lost_redis_and_workers_are_told(tmp_path: Path) -> None:
+    with start_redis(tmp_path / "redis") as redis:
+        environ = {"REDIS_URL": str(redis.socket), "WORKERS": "2", "TRANSPORT": "http2", "STORE_DEADLINE": "10s"}
+        with start_service(tmp_path / "service", RULES, environ) as service:
+            well = status(f"localhost:{service.debug_port}")
+            redis.kill()
+            service.wait_until(lambda: 'ratelimit_store_healthy{store="redis"} 0' in service.metrics(), "Redis is lost")
+            lost = status(f"localhost:{service.debug_port}")
+
+    assert well.exit_code == 0
+    assert re.search(r"^workers  2 of 2 ready \(pid \d+, \d+\), 0 connections$", well.stdout, re.MULTILINE)
+    assert lost.exit_code == 1
+    assert "store    redis, not healthy" in lost.stdout
+    assert f"Redis at unix:{redis.socket} is lost, for " in lost.stdout
+
+
+def test_what_is_no_operators_port_has_exit_code_3(tmp_path: Path) -> None:
+    free = free_port()
+    with start_service(tmp_path, RULES) as service:
+        for url, why in (
+            (f"localhost:{free}", "nothing listens there"),
+            (f"localhost:{service.http_port}", "that is the HTTP port; the debug port is 6070 unless DEBUG_PORT says"),
+            (f"localhost:{service.grpc_port}", "it speaks gRPC, not HTTP; the debug port is 6070 unless"),
+            ("http://host.invalid", "the name host.invalid is not known"),
+        ):
+            result = status(url)
+
+            assert (result.exit_code, result.stdout) == (3, "")
+            assert result.stderr.startswith(f"ratelimit: {url if '://' in url else f'http://{url}'}: {why}")
