@@ -18,6 +18,7 @@ from ratelimit_service.errors import Problem
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.files.watch import Watcher
+from ratelimit_service.server.admin.access import Access
 from ratelimit_service.server.admin.connection import HttpConnections
 from ratelimit_service.server.metrics import Metrics
 from ratelimit_service.server.series import plain, upstream_text
@@ -92,6 +93,13 @@ class TwoWorkers:
         """They have counted nothing."""
 
 
+def _http_metrics() -> list[Metric]:
+    """Those of the HTTP ports."""
+    warnings = ThrottledLog(logging.getLogger("tests"), Clock())
+    access = Access("", read_needs_token=False, warnings=warnings)
+    return [*HttpConnections(500, warnings).metrics(), *access.metrics()]
+
+
 class Parts:
     """What metrics are read from."""
 
@@ -111,7 +119,7 @@ class Parts:
         self.metrics = Metrics(
             ServiceState(self.limiter, self.method, self.watcher, self.health, transport_metrics, workers),
             extra_labels=labels,
-            http=HttpConnections(500, ThrottledLog(logging.getLogger("tests"), Clock())).metrics,
+            http=_http_metrics,
         )
 
     def ask(self, *entries: tuple[str, str], domain: str = "shop", cost: int = 1, limit: Limit | None = None) -> None:

@@ -613,6 +613,28 @@ def test_a_file_of_the_key_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     )
 
 
+def test_the_token_of_the_operator_is_never_shown_and_may_stand_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{GOOD_KEY}\n")
+    settings, _ = load_settings({"ADMIN_TOKEN_FILE": str(file), "ADMIN_READ_NEEDS_TOKEN": "true"})
+
+    assert settings.admin_token.get_secret_value() == GOOD_KEY
+    assert GOOD_KEY not in repr(settings) + str(settings)
+    assert problems_of({"ADMIN_TOKEN": "hunter2"}) == (
+        "ADMIN_TOKEN: has fewer than 32 characters; `openssl rand -hex 32` makes a good one",
+    )
+    for wrong in ("k" * 32 + " k", "k" * 32 + "\u00e4", "k" * 32 + "\x7fk"):
+        assert problems_of({"ADMIN_TOKEN": wrong}) == (
+            "ADMIN_TOKEN: has other characters than ASCII's visible ones; `openssl rand -hex 32` makes a good one",
+        )
+    assert problems_of({"ADMIN_TOKEN_FILE": str(file), "ADMIN_TOKEN": GOOD_KEY}) == (
+        "ADMIN_TOKEN_FILE: contradicts ADMIN_TOKEN: take one of them away",
+    )
+    assert problems_of({"ADMIN_READ_NEEDS_TOKEN": "true"}) == (
+        'ADMIN_READ_NEEDS_TOKEN: "true" needs ADMIN_TOKEN or ADMIN_TOKEN_FILE',
+    )
+
+
 # Go's syntax
 
 

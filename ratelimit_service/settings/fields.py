@@ -168,6 +168,7 @@ class Section(StrEnum):
     """A heading of docs/settings.md."""
 
     LISTENING = "Listening"
+    OPERATOR = "The operator's port"
     RULES = "Rules"
     COUNTING = "Counting"
     REDIS = "Redis"

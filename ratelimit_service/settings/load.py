@@ -101,8 +101,10 @@ _BY_VARIABLE: Final = {setting.variable: setting for setting in SETTINGS}
 _KNOWN: Final = frozenset(_BY_VARIABLE) | frozenset(ALWAYS_ON) | frozenset(UNUSED)
 
 
-_MAX_KEY_BYTES: Final = 4096
-"""Of HASH_KEY_FILE. A good key has some dozens."""
+_SECRETS: Final = ("HASH_KEY", "ADMIN_TOKEN")
+"""May stand in the file that their variable with `_FILE` names."""
+_MAX_SECRET_BYTES: Final = 4096
+"""Of such a file. A good secret has some dozens."""
 
 
 class Given(NamedTuple):
@@ -135,7 +137,8 @@ def load_settings(
     if section is not None:
         given = {name: text for name, text in given.items() if _is_in_section(name, section)}
 
-    _read_hash_key(given, problems)
+    for name in _SECRETS:
+        _read_secret_file(name, given, problems)
 
     settings = None
     try:
@@ -164,26 +167,26 @@ def _problem(given: Given, wrong: str, *, secret: bool = False) -> str:
     return f"{given.label}: {wrong}" if secret else f"{given.label}: {json.dumps(masked(given.text))} {wrong}"
 
 
-def _read_hash_key(given: dict[str, Given], problems: list[str]) -> None:
-    """Put the content of HASH_KEY_FILE in place of HASH_KEY."""
-    path = given.get("HASH_KEY_FILE")
+def _read_secret_file(name: str, given: dict[str, Given], problems: list[str]) -> None:
+    """Put the content of the file in place of the secret with this name."""
+    path = given.get(f"{name}_FILE")
     if path is None or not path.text:
         return
-    if "HASH_KEY" in given and given["HASH_KEY"].text:
-        problems.append(f"{path.label}: contradicts {given['HASH_KEY'].label}: take one of them away")
+    if name in given and given[name].text:
+        problems.append(f"{path.label}: contradicts {given[name].label}: take one of them away")
         return
     try:
-        text = read_file(path.text, _MAX_KEY_BYTES + 1).decode()
+        text = read_file(path.text, _MAX_SECRET_BYTES + 1).decode()
     except OSError as error:
         problems.append(_problem(path, f"cannot be read: {error.strerror}"))
     except UnicodeDecodeError:
         problems.append(_problem(path, "cannot be read: it is not UTF-8"))
     else:
-        given["HASH_KEY"] = Given(text, path.label)
+        given[name] = Given(text, path.label)
         if not text.strip():
             problems.append(_problem(path, "is empty"))
-        elif len(text) > _MAX_KEY_BYTES:
-            problems.append(_problem(path, f"is larger than {_MAX_KEY_BYTES} bytes"))
+        elif len(text) > _MAX_SECRET_BYTES:
+            problems.append(_problem(path, f"is larger than {_MAX_SECRET_BYTES} bytes"))
 
 
 def _is_known(name: str) -> bool:

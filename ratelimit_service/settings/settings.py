@@ -7,6 +7,7 @@ Nothing is read at import. `load_settings` alone knows where values come from.
 The order matters: a validator sees the fields before its own, and each section of docs/settings.md has this order.
 """
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -73,16 +74,24 @@ def _check_url(url: SecretStr, info: ValidationInfo) -> SecretStr:
     return url
 
 
-_MIN_HASH_KEY_LENGTH: Final = 32
+_MIN_SECRET_LENGTH: Final = 32
 """Characters: 128 bits in hex, too many to try."""
 
 
-def _read_hash_key(given: SecretStr) -> SecretStr:
-    """The key without white space around it: in a Secret or a file it often ends with a newline."""
-    key = given.get_secret_value().strip()
-    if 0 < len(key) < _MIN_HASH_KEY_LENGTH:
-        raise ValueError(f"has fewer than {_MIN_HASH_KEY_LENGTH} characters; `openssl rand -hex 32` makes a good one")
-    return SecretStr(key)
+def _read_secret(given: SecretStr) -> SecretStr:
+    """The secret without white space around it: in a Secret or a file it often ends with a newline."""
+    secret = given.get_secret_value().strip()
+    if 0 < len(secret) < _MIN_SECRET_LENGTH:
+        raise ValueError(f"has fewer than {_MIN_SECRET_LENGTH} characters; `openssl rand -hex 32` makes a good one")
+    return SecretStr(secret)
+
+
+def _read_token(given: SecretStr) -> SecretStr:
+    """A secret that a header can carry."""
+    token = _read_secret(given)
+    if re.search(r"[^!-~]", token.get_secret_value()):
+        raise ValueError("has other characters than ASCII's visible ones; `openssl rand -hex 32` makes a good one")
+    return token
 
 
 _Model = TypeVar("_Model", bound=BaseSettings)
@@ -106,6 +115,7 @@ _SECOND_ORIGINS: Final = {
 
 
 _listening = partial(setting, Section.LISTENING)
+_operator = partial(setting, Section.OPERATOR)
 _rules = partial(setting, Section.RULES)
 _redis = partial(setting, Section.REDIS)
 _counting = partial(setting, Section.COUNTING)
@@ -205,6 +215,14 @@ class Settings(BaseSettings):
         "http2", "Implementation of gRPC: `http2` or `grpcio`; see docs/transports.md.", NEW, flag=""
     )
 
+    admin_token: Annotated[SecretStr, AfterValidator(_read_token)] = _operator(
+        "", "Token of those who may ban and reload on the debug port: 32 characters or more, a secret.", NEW
+    )
+    admin_token_file: str = _operator("", "File with that token, in place of `ADMIN_TOKEN`; read at the start.", NEW)
+    admin_read_needs_token: Boolean = _operator(
+        "false", "Require the token for everything on the debug port: the pages and `/metrics` too.", NEW
+    )
+
     config_type: Annotated[ConfigType, reads(one_of(ConfigType))] = _rules(
         "FILE", "Source of the rules: `FILE`. Upstream's `GRPC_XDS_SOTW` is not supported."
     )
@@ -218,7 +236,7 @@ class Settings(BaseSettings):
         "1s", "Interval at which the rules files are checked for changes.", NEW
     )
     merge_domain_config: Boolean = _rules("false", "Allow several files to have rules of the same domain.")
-    hash_key: Annotated[SecretStr, AfterValidator(_read_hash_key)] = _rules(
+    hash_key: Annotated[SecretStr, AfterValidator(_read_secret)] = _rules(
         "", "Key of the digests of `hash_values`: 32 characters or more, a secret, the same for all instances.", NEW
     )
     hash_key_file: str = _rules("", "File with that key, in place of `HASH_KEY`; read at the start.", NEW)
@@ -395,6 +413,14 @@ class Settings(BaseSettings):
         if use_tls and files["grpc_client_tls_san"] and not files["grpc_client_tls_cacert"]:
             raise ValueError("needs GRPC_CLIENT_TLS_CACERT too: without it no client shows a certificate")
         return use_tls
+
+    @field_validator("admin_read_needs_token")
+    @classmethod
+    def _check_token(cls, needed: bool, info: ValidationInfo) -> bool:
+        token = info.data.get("admin_token")
+        if needed and token is not None and not token.get_secret_value():
+            raise ValueError("needs ADMIN_TOKEN or ADMIN_TOKEN_FILE")
+        return needed
 
     @field_validator("response_headers")
     @classmethod

@@ -4,6 +4,7 @@ No API server has seen them here; what is tested is what one would not notice: n
 environment and paths that the service must understand, rules that must load.
 """
 
+import re
 import signal
 from pathlib import Path
 from typing import Any, Final
@@ -53,16 +54,18 @@ def settings() -> Settings:
     return understood(environ())
 
 
-def test_the_key_of_digests_comes_from_a_secret_that_may_be_missing() -> None:
-    """Without it the pod starts all the same: its counters are in memory."""
-    [variable] = [variable for variable in container()["env"] if "value" not in variable]
+def test_what_is_secret_comes_from_a_secret_that_may_be_missing() -> None:
+    """Without it the pod starts all the same: its counters are in memory, and bans change from the pod alone."""
+    variables = [variable for variable in container()["env"] if "value" not in variable]
 
-    assert variable["name"] in {setting.variable for setting in SETTINGS}
-    reference = variable["valueFrom"]["secretKeyRef"]
-    assert reference["optional"] is True
-    command = f"kubectl create secret generic {reference['name']} --from-literal={reference['key']}="
+    assert [variable["name"] for variable in variables] == ["HASH_KEY", "ADMIN_TOKEN"]
+    assert {variable["name"] for variable in variables} <= {setting.variable for setting in SETTINGS}
+    keys = [variable["valueFrom"]["secretKeyRef"] for variable in variables]
+    assert [key["optional"] for key in keys] == [True, True]
+    assert {key["name"] for key in keys} == {"ratelimit"}
     for file in (FOLDER / "deployment.yaml", ROOT / "docs" / "deploy.md"):
-        assert command in file.read_text(encoding="utf-8")
+        [command] = re.findall(r"kubectl create secret generic ratelimit -.*", file.read_text(encoding="utf-8"))
+        assert [key["key"] for key in keys] == re.findall(r"--from-literal=([\w-]+)=", command)
 
 
 def test_every_manifest_is_applied() -> None:

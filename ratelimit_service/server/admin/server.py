@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from ratelimit_service.errors import StartError
+from ratelimit_service.server.admin.access import Access
 from ratelimit_service.server.admin.bans_api import BansApi
 from ratelimit_service.server.admin.connection import (
     KEEPALIVE_SECONDS,
@@ -40,7 +41,7 @@ from ratelimit_service.system.clock import SECOND, steady_clock
 from ratelimit_service.system.listen import Opened, open_sockets
 from ratelimit_service.system.open_files import within_file_limit
 from ratelimit_service.telemetry.logs import ThrottledLog
-from ratelimit_service.telemetry.metric import CONTENT_TYPE
+from ratelimit_service.telemetry.metric import CONTENT_TYPE, Metric
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +88,9 @@ class AdminServer:
         self._warnings = ThrottledLog(log, steady_clock)
         self._turns = Turns()
         self._connections = HttpConnections(within_file_limit(settings.http_max_connections), self._warnings)
-        self._metrics = Metrics(state, http=self._connections.metrics, extra_labels=settings.extra_tags)
+        token = settings.admin_token.get_secret_value()
+        self._access = Access(token, read_needs_token=settings.admin_read_needs_token, warnings=self._warnings)
+        self._metrics = Metrics(state, http=self._http_metrics, extra_labels=settings.extra_tags)
         self._status = StatusPage(state)
         # JSON objects of the largest request: itself, its descriptors, each perhaps with two more objects, and entries.
         objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
@@ -175,7 +178,7 @@ class AdminServer:
                     _Endpoint("POST", "/bans", self._bans.ban, "make a ban"),
                     _Endpoint("DELETE", "/bans", self._bans.unban, "lift a ban"),
                 ],
-                [refuse_foreign_hosts(settings.debug_allowed_hosts), same_site],
+                [refuse_foreign_hosts(settings.debug_allowed_hosts), refuse_cross_site(()), self._access.middleware],
             ),
         ]
         if settings.use_prometheus:
@@ -222,6 +225,9 @@ class AdminServer:
         with request.transport.connection.answering(request):
             await self._turns.wait()
             return await handler(request)
+
+    def _http_metrics(self) -> Sequence[Metric]:
+        return (*self._connections.metrics(), *self._access.metrics())
 
     async def _healthcheck(self, _: web.Request) -> web.StreamResponse:
         if self._state.health.serving:

@@ -1,0 +1,93 @@
+"""Who may read and who may write at the operator's port: by ADMIN_TOKEN, or, without one, by where a client is.
+
+A token comes as `Authorization: Bearer TOKEN`, or as the password of HTTP Basic, which browsers ask their user for. A
+browser sends that by itself with every later request, also with those of other sites' pages: those are refused before
+(`cross_site.py`), with or without a token.
+"""
+
+import base64
+import hmac
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from ratelimit_service.server.admin.json_api import refusal
+from ratelimit_service.telemetry.logs import ThrottledLog
+from ratelimit_service.telemetry.metric import Metric, counter
+
+_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_READING_BY_POST: Final = frozenset({"/explain"})
+"""Paths whose POST changes nothing."""
+
+# Two headers: a client takes the first scheme that it knows (RFC 9110, 11.6.1), and some do not read a list.
+_CHALLENGES: Final = ('Bearer realm="ratelimit"', 'Basic realm="ratelimit: any user, ADMIN_TOKEN as password"')
+
+
+class Access:
+    """Decides on each request to the operator's port."""
+
+    def __init__(self, token: str, *, read_needs_token: bool, warnings: ThrottledLog) -> None:
+        self._token = token.encode()
+        self._read_needs_token = read_needs_token
+        self._warnings = warnings
+        self._wrong = 0
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Respond 401 or 403 to a request that may not be made, before its body is read."""
+        return self._refusal(request) or await handler(request)
+
+    def metrics(self) -> Sequence[Metric]:
+        """How often a token was wrong."""
+        name, text = "ratelimit_http_wrong_tokens_total", "Requests to the debug port with a token that is wrong."
+        return (counter(name, text, self._wrong),)
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        writes = request.method not in _READING and request.path not in _READING_BY_POST
+        if not writes and not self._read_needs_token:
+            return None
+        if not self._token:
+            return None if _is_this_machine(request.remote or "") else refusal(403, _ONLY_HERE)
+        given = _token_of(request.headers.get("Authorization", ""))
+        if hmac.compare_digest(given, self._token):
+            return None
+        if given:
+            self._wrong += 1
+            self._warnings.warn("a request to the debug port has a wrong token", request.remote or "a unix socket")
+        response = refusal(401, "that token is not ADMIN_TOKEN" if given else _HOW_TO_SEND)
+        for challenge in _CHALLENGES:
+            response.headers.add("WWW-Authenticate", challenge)
+        return response
+
+
+_ONLY_HERE: Final = "without ADMIN_TOKEN this is done from the machine of the service alone; see docs/security.md"
+_HOW_TO_SEND: Final = (
+    "this needs the header Authorization: Bearer, with the ADMIN_TOKEN of the service; see docs/security.md"
+)
+
+
+def _token_of(authorization: str) -> bytes:
+    """The token that a header has; empty if none."""
+    scheme, _, rest = authorization.partition(" ")
+    # aiohttp reads bytes that are no UTF-8 as surrogates.
+    text = rest.strip().encode("utf-8", "surrogateescape")
+    match scheme.lower():
+        case "bearer":
+            return text
+        case "basic":
+            try:
+                return base64.b64decode(text, validate=True).partition(b":")[2]
+            except ValueError:
+                return b""
+    return b""
+
+
+def _is_this_machine(remote: str) -> bool:
+    """Whether the client's address is of this machine: without a token the port may be open to a network."""
+    if not remote:
+        return True  # a unix socket
+    address = ip_address(remote.partition("%")[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

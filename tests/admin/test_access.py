@@ -1,0 +1,156 @@
+"""Who may read and write at the operator's port, with a token and without."""
+
+import base64
+import json
+import logging
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratelimit_service.system.address import Tcp
+from tests.admin.conftest import RULES
+from tests.admin.service import Reply, Service, ask, running
+from tests.admin.test_bans import BAN, CHANGES, own_address
+from tests.browser import browse
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+WRONG = {"Authorization": f"Bearer {TOKEN[:-1]}x"}
+
+PAGES = ("/", "/metrics", "/rlconfig", "/stats", "/status", "/bans")
+EXPLAIN = {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    """The header that a browser or `curl --user` sends."""
+    return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
+
+
+def send(at: Tcp, verb: str, path: str, body: Any = None, **headers: str) -> Reply:
+    """One request, its body as JSON."""
+    return ask(at, verb, path, body=None if body is None else json.dumps(body).encode(), headers=headers)
+
+
+def challenges(reply: Reply) -> list[str]:
+    """The schemes by which a client may say who it is."""
+    return [challenge.split()[0] for challenge in reply.headers.get_all("WWW-Authenticate") or []]
+
+
+def wrong_tokens(service: Service) -> str:
+    """The metric, as the clients' port has it, which needs no token."""
+    found = re.search(
+        r"^ratelimit_http_wrong_tokens_total (\d+)$", ask(service.http[0], "GET", "/metrics").text, re.MULTILINE
+    )
+    assert found
+    return found[1]
+
+
+def test_the_token_changes_bans_from_any_machine(tmp_path: Path) -> None:
+    address = own_address()
+    with running(tmp_path, RULES, debug_host="::", admin_token=TOKEN) as service:
+        for at in (Tcp(address, service.debug[0].port), Tcp("127.0.0.1", service.debug[0].port)):
+            without = [send(at, verb, "/bans", body) for verb, body in CHANGES.items()]
+            with_it = [send(at, verb, "/bans", body, **BEARER) for verb, body in CHANGES.items()]
+
+            assert [reply.status for reply in without] == [401, 401]
+            assert [challenges(reply) for reply in without] == [["Bearer", "Basic"]] * 2
+            assert "needs the header Authorization: Bearer" in without[0].text
+            assert [reply.status for reply in with_it] == [200, 200]
+            assert json.loads(with_it[0].text)["who"] == f"ada@host from {at.host}".replace("from 1", "from ::ffff:1")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        WRONG,
+        {"Authorization": f"Bearer {TOKEN}x"},
+        {"Authorization": f"Bearer {TOKEN[:8]}"},
+        {"Authorization": "Bearer \u00ff\u00fe"},
+        basic("ada", "hunter2"),
+        basic(TOKEN, "x"),
+    ],
+)
+def test_a_wrong_token_is_refused_counted_and_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, headers: dict[str, str]
+) -> None:
+    with running(tmp_path, RULES, admin_token=TOKEN) as service:
+        refused = [send(service.debug[0], "POST", "/bans", BAN, **headers) for _ in range(2)]
+        counted, listed = wrong_tokens(service), send(service.debug[0], "GET", "/bans")
+
+    assert [reply.status for reply in refused] == [401, 401]
+    assert refused[0].text == "that token is not ADMIN_TOKEN\n"
+    assert challenges(refused[0]) == ["Bearer", "Basic"]
+    assert counted == "2"
+    assert json.loads(listed.text)["total"] == 0
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert lines == [
+        "a request to the debug port has a wrong token (from 127.0.0.1); logged at most once a minute",
+    ]
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Authorization": "Bearer"}, {"Authorization": "Digest x"}, {"Authorization": "Basic %"}]
+)
+def test_a_header_without_a_token_is_refused_and_not_counted(tmp_path: Path, headers: dict[str, str]) -> None:
+    with running(tmp_path, RULES, admin_token=TOKEN) as service:
+        refused = send(service.debug[0], "POST", "/bans", BAN, **headers)
+
+        assert refused.status == 401
+        assert wrong_tokens(service) == "0"
+
+
+def test_the_token_may_be_the_password_of_any_user(tmp_path: Path) -> None:
+    with running(tmp_path, RULES, admin_token=TOKEN) as service:
+        assert send(service.debug[0], "POST", "/bans", BAN, **basic("", TOKEN)).status == 200
+        assert send(service.debug[0], "DELETE", "/bans", CHANGES["DELETE"], **basic("ada", TOKEN)).status == 200
+
+
+def test_reading_needs_no_token_by_default(tmp_path: Path) -> None:
+    with running(tmp_path, RULES, admin_token=TOKEN) as service:
+        assert [send(service.debug[0], "GET", path).status for path in PAGES] == [200] * len(PAGES)
+        assert send(service.debug[0], "POST", "/explain", EXPLAIN).status == 200
+        assert send(service.debug[0], "GET", "/status", **WRONG).status == 200
+
+
+def test_reading_may_need_the_token_on_the_operators_port_alone(tmp_path: Path) -> None:
+    with running(tmp_path, RULES, admin_token=TOKEN, admin_read_needs_token="true") as service:
+        for headers, status in (({}, 401), (WRONG, 401), (BEARER, 200), (basic("ada", TOKEN), 200)):
+            assert {send(service.debug[0], "GET", path, **headers).status for path in PAGES} == {status}
+            assert send(service.debug[0], "HEAD", "/status", **headers).status == status
+            assert send(service.debug[0], "POST", "/explain", EXPLAIN, **headers).status == status
+        assert send(service.debug[0], "GET", "/nothing").status == 401
+        assert [send(service.http[0], "GET", path).status for path in ("/metrics", "/healthcheck")] == [200, 200]
+
+
+@pytest.mark.parametrize("allowed", ["", "https://console.example", "*"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://console.example"},
+        {"Sec-Fetch-Site": "cross-site", "Origin": "https://console.example"},
+        {"Host": "evil.example"},
+    ],
+)
+def test_pages_of_other_sites_change_nothing_by_a_token_that_the_browser_remembers(
+    tmp_path: Path, allowed: str, headers: dict[str, str]
+) -> None:
+    """HTTP_ALLOWED_ORIGINS is about /json alone."""
+    with running(tmp_path, RULES, admin_token=TOKEN, http_allowed_origins=allowed) as service:
+        refused = send(service.debug[0], "POST", "/bans", BAN, **headers, **basic("ada", TOKEN))
+        listed = send(service.debug[0], "GET", "/bans")
+
+    assert refused.status == 403
+    assert json.loads(listed.text)["total"] == 0
+
+
+def test_a_browser_that_knows_the_token_shows_the_page(tmp_path: Path) -> None:
+    with running(tmp_path, RULES, admin_token=TOKEN, admin_read_needs_token="true") as service:
+        at = service.debug[0]
+        shown, refused = browse(f"http://ada:{TOKEN}@{at.host}:{at.port}/"), browse(f"http://{at.host}:{at.port}/")
+
+    text = " ".join(unescape(re.sub(r"<[^>]*>", " ", shown)).split())
+    assert "3 per minute" in text
+    assert "3 per minute" not in refused
