@@ -22,6 +22,7 @@ from ratelimit_service.rules.secret import DIGEST
 from ratelimit_service.rules.window import read_window
 from ratelimit_service.settings.go_syntax import read_duration
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
+from ratelimit_service.telemetry.logs import about, iso_time
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,11 @@ class Ban:
     def key(self) -> str:
         """What identifies it: there is one ban for a domain and a set of entries."""
         return key_of(self.domain, self.entries)
+
+    @property
+    def entries_as_text(self) -> list[str]:
+        """Each entry as `key=value`."""
+        return [entries_in_words((entry,)) for entry in self.entries]
 
     @property
     def text(self) -> str:
@@ -321,7 +327,8 @@ class Bans:
         ban = self._by_key.get(key)
         if ban is not None:
             self._remove(ban)
-            log.info("no longer banned: %s, %s", ban, printable(reason))
+            fields = about("ban_ended", domain=ban.domain, entries=ban.entries_as_text, reason=reason)
+            log.info("no longer banned: %s, %s", ban, printable(reason), extra=fields)
             self._changed()
         return ban
 
@@ -356,7 +363,17 @@ class Bans:
 
 def log_ban(ban: Ban) -> None:
     """The log line of a ban that holds from now on."""
-    log.info("banned: %s %s by %s: %s", ban, moment_in_words(ban.until), *map(printable, (ban.who, ban.why)))
+    fields = about(
+        "banned",
+        domain=ban.domain,
+        entries=ban.entries_as_text,
+        until=None if ban.until == FOR_EVER else iso_time(ban.until),
+        who=ban.who,
+        why=ban.why,
+        made=iso_time(ban.made),
+    )
+    words = moment_in_words(ban.until)
+    log.info("banned: %s %s by %s: %s", ban, words, *map(printable, (ban.who, ban.why)), extra=fields)
 
 
 def _noop() -> None:

@@ -27,6 +27,7 @@ from ratelimit_service.rules.syntax.document import MAX_BYTES, Source
 from ratelimit_service.system.background import DaemonExecutor
 from ratelimit_service.system.clock import Clock, system_clock
 from ratelimit_service.system.disk import read_file
+from ratelimit_service.telemetry.logs import about
 
 log = logging.getLogger(__name__)
 
@@ -215,6 +216,15 @@ class Watcher:
             plural(len(sources), "file"),
             f", {plural(len(book.data), 'data file')}" if book.data else "",
             f", {plural(warnings, 'warning')}: see `ratelimit check`" if warnings else "",
+            extra=about(
+                "rules_loaded",
+                path=str(self.path),
+                rules=len(book.rules),
+                domains=len(book.domains),
+                files=len(sources),
+                data_files=len(book.data),
+                warnings=warnings,
+            ),
         )
 
     def _reject(self, problems: tuple[Problem, ...]) -> None:
@@ -227,7 +237,8 @@ class Watcher:
         if len(problems) > _MAX_LOGGED:
             lines.append(f"and {len(problems) - _MAX_LOGGED} more")
         kept = "the old rules stay" if self.book is not None else "there are none yet, calls are refused"
-        log.error("rules not loaded, %s:\n  %s", kept, "\n  ".join(lines))
+        fields = about("rules_refused", path=str(self.path), problems=lines)
+        log.error("rules not loaded, %s:\n  %s", kept, "\n  ".join(lines), extra=fields)
 
 
 def read_sources(path: Path) -> list[Source]:
