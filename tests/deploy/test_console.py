@@ -30,8 +30,12 @@ from tests.clocks import stay_within
 from tests.processes import ROOT, Process, Service, start_service
 from tests.redis import start_redis
 
+RECIPES: Final = "docs/recipes.md"
+"""Has rules of its own: test_recipes.py runs it."""
+
 DOCUMENTS: Final = sorted(
-    str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/*.md")]
+    {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/*.md")]}
+    - {RECIPES}
 )
 
 ELSEWHERE: Final = frozenset({"make", "docker", "kubectl"})
@@ -58,9 +62,14 @@ class Typed(NamedTuple):
 
 
 def console(document: str) -> list[Typed]:
-    """The commands of its console blocks. One goes on in the next line while a quote is open."""
+    """The commands of its console blocks."""
+    return commands((ROOT / document).read_text("utf-8"))
+
+
+def commands(text: str) -> list[Typed]:
+    """Those of the console blocks in a text. One goes on in the next line while a quote is open."""
     typed: list[Typed] = []
-    for block in re.findall(r"^```console\n(.*?)^```", (ROOT / document).read_text("utf-8"), re.MULTILINE | re.DOTALL):
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, shown = part.partition("\n")
             while _is_open(command):
@@ -121,6 +130,15 @@ class Shell:
         )
 
 
+def path_with_ratelimit(folder: Path) -> str:
+    """A PATH with `ratelimit` as pip installs it, and curl."""
+    ratelimit = folder / "bin" / "ratelimit"
+    ratelimit.parent.mkdir()
+    ratelimit.write_text(f'#!/bin/sh\nexec {sys.executable} -m ratelimit_service "$@"\n')
+    ratelimit.chmod(0o755)
+    return f"{ratelimit.parent}:{peers.curl().parent}:/usr/bin:/bin"
+
+
 @contextmanager
 def shell(folder: Path) -> Iterator[Shell]:
     """Counters are in Redis, so that `ratelimit counters` has some."""
@@ -128,10 +146,7 @@ def shell(folder: Path) -> Iterator[Shell]:
     shutil.copytree(ROOT / "config", folder / "config")
     shutil.copytree(ROOT / "config", folder / "new")
     shutil.copytree(ROOT / "config-tests", folder / "config-tests")
-    (folder / "bin").mkdir()
-    ratelimit = folder / "bin" / "ratelimit"
-    ratelimit.write_text(f'#!/bin/sh\nexec {sys.executable} -m ratelimit_service "$@"\n')
-    ratelimit.chmod(0o755)
+    path = path_with_ratelimit(folder)
     with start_redis(folder / "redis") as redis:
         environ = {
             "RULES_PATH": "config",
@@ -141,7 +156,6 @@ def shell(folder: Path) -> Iterator[Shell]:
         }
         (folder / "keys.txt").write_text("secret\n")
         with start_service(folder, folder / "config", environ) as service:
-            path = f"{folder / 'bin'}:{peers.curl().parent}:/usr/bin:/bin"
             environ |= {"DEBUG_PORT": str(service.debug_port)}
             yield Shell(folder, service, {**environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "200"})
 

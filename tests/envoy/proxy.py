@@ -37,7 +37,7 @@ class Envoy(Process):
 
     admin_file: Path
     """Where it writes the address of its own pages."""
-    _port = 0
+    _ports: dict[str, int] | None = None
 
     @property
     def admin_port(self) -> int:
@@ -54,11 +54,17 @@ class Envoy(Process):
     @property
     def port(self) -> int:
         """What is limited."""
-        if not self._port:
-            listeners = json.loads(ask(self.admin_port, "/listeners?format=json").body)["listener_statuses"]
-            ingress = next(listener for listener in listeners if listener["name"] == "ingress")
-            self._port = ingress["local_address"]["socket_address"]["port_value"]
-        return self._port
+        return self.port_of("ingress")
+
+    def port_of(self, listener: str) -> int:
+        """Where a listener listens."""
+        if self._ports is None:
+            statuses = json.loads(ask(self.admin_port, "/listeners?format=json").body)["listener_statuses"]
+            addresses = {status["name"]: status["local_address"] for status in statuses}
+            self._ports = {
+                name: at["socket_address"]["port_value"] for name, at in addresses.items() if "socket_address" in at
+            }
+        return self._ports[listener]
 
     def get(self, path: str, **headers: str) -> Reply:
         """One request through Envoy; `x_user` is the header x-user."""
