@@ -1,0 +1,58 @@
+"""Links in documents lead to a file that is there, and to a heading that it has."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.processes import ROOT
+
+DOCUMENTS: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/**/*.md")])
+
+
+def prose(document: Path) -> str:
+    """Without blocks of code."""
+    return re.sub(r"^ *```.*?^ *```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(document: Path) -> set[str]:
+    """As GitHub makes them: small letters, blanks as hyphens, and no other marks; a second one has a number."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", prose(document), re.MULTILINE):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        anchor = name = re.sub(r"[^\w\- ]", "", shown.strip().lower()).replace(" ", "-")
+        number = 0
+        while name in found:
+            number += 1
+            name = f"{anchor}-{number}"
+        found.add(name)
+    return found
+
+
+def links(document: Path) -> Iterator[str]:
+    """Those to files of the repository. What stands between backticks is no link."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", prose(document))):
+        if not re.match(r"[a-z]+:", link):
+            yield link
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_every_link_leads_somewhere(document: Path) -> None:
+    broken = []
+    for link in links(document):
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+
+    assert broken == []
+
+
+def test_every_document_is_linked_from_another() -> None:
+    linked = {
+        (document.parent / link.partition("#")[0]).resolve() for document in DOCUMENTS for link in links(document)
+    }
+
+    assert [document.name for document in ROOT.glob("docs/*.md") if document not in linked] == []
