@@ -9,6 +9,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 LOCK := requirements.lock
 DEVELOPMENT_LOCK := requirements-dev.lock
+DOCUMENTS_LOCK := requirements-docs.lock
 PYTEST_ARGS ?= -n 2
 FUZZ_SECONDS ?= 900
 BENCH_ARGS ?=
@@ -31,7 +32,7 @@ NOTED := exec 9>&2; FETCHING_NOTES=/proc/$$$$/fd/9
 PYTHON ?=
 USABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 
-.PHONY: help run test check format coverage fuzz bench attack proto lock clean
+.PHONY: help run test check format coverage fuzz bench attack proto docs lock clean
 
 help:  ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -75,14 +76,23 @@ attack: .venv/.development  ## Attack the service beside a healthy client (ONLY=
 proto: .venv/.development  ## Generate ratelimit_service/api/generated from proto/.
 	$(BIN)/python proto/generate.py
 
+# In a folder where all of them lie as here, since they link to each other; every link and anchor is checked.
+# Not --quiet: strict mode does not count the warnings that it hides.
+docs: .tools/docs/.installed  ## Build the documents as a site, .site/html/index.html.
+	@rm -rf .site && mkdir -p .site/source
+	@cp -r *.md Dockerfile LICENSE config deploy docs .site/source
+	@NO_MKDOCS_2_WARNING=1 .tools/docs/bin/mkdocs build
+	@echo "the site is in .site/html"
+
 # The locks name packages and hashes only: no index, no folder of this machine. That of development comes first, because
 # what generates code narrows what runs it; the other is what of it the service needs, and what builds the service.
-lock: .venv/.development  ## Pin the newest packages that pyproject.toml allows, in both locks.
+lock: .venv/.development  ## Pin the newest packages that pyproject.toml and requirements-docs.in allow, in all locks.
 	$(COMPILE) --upgrade --extra dev --extra regex --output-file $(DEVELOPMENT_LOCK) pyproject.toml
 	$(COMPILE) --upgrade --extra regex --build-deps-for editable --constraint $(DEVELOPMENT_LOCK) --output-file $(LOCK) pyproject.toml
+	$(COMPILE) --upgrade --output-file $(DOCUMENTS_LOCK) requirements-docs.in
 
 clean:  ## Remove everything that was made, .venv and .tools too.
-	rm -rf .venv .tools .coverage* htmlcov build dist
+	rm -rf .venv .tools .site .coverage* htmlcov build dist
 	rm -rf .hypothesis .fuzz .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -112,4 +122,11 @@ clean:  ## Remove everything that was made, .venv and .tools too.
 
 .venv/.development: $(DEVELOPMENT_LOCK) .venv/.project
 	@$(call install,$(DEVELOPMENT_LOCK))
+	@touch $@
+
+# Apart from .venv: nothing of it is needed to develop.
+.tools/docs/.installed: $(DOCUMENTS_LOCK) | .venv/bin/python
+	@$(BIN)/python -m venv .tools/docs
+	@echo "installing the packages of $<"
+	@.tools/docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	@touch $@
