@@ -33,6 +33,7 @@ from ratelimit_service.server.admin.json_api import BytesMethod, JsonApi, explai
 from ratelimit_service.server.admin.shared_response import SharedResponse
 from ratelimit_service.server.admin.status import Listening, StatusPage
 from ratelimit_service.server.admin.upstream_pages import rules_text, stats_text
+from ratelimit_service.server.history import LOOK_SECONDS, History
 from ratelimit_service.server.metrics import Metrics
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
@@ -91,7 +92,9 @@ class AdminServer:
         token = settings.admin_token.get_secret_value()
         self._access = Access(token, read_needs_token=settings.admin_read_needs_token, warnings=self._warnings)
         self._metrics = Metrics(state, http=self._http_metrics, extra_labels=settings.extra_tags)
-        self._status = StatusPage(state)
+        self._history = History(state)
+        self._looking: asyncio.Task[None] | None = None
+        self._status = StatusPage(state, self._history)
         # JSON objects of the largest request: itself, its descriptors, each perhaps with two more objects, and entries.
         objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
         json_api = partial(JsonApi, max_bytes=settings.http_max_body_size, max_objects=objects)
@@ -123,10 +126,13 @@ class AdminServer:
                 listening.append(Listening(port.what, str(address)))
                 log.info("listening for %s on %s", port.what, address)
         self._status.listening = listening
+        self._looking = asyncio.create_task(self._look())
         return Addresses(got[0], got[1], got[2] if len(got) > 2 else ())
 
     async def stop(self) -> None:
         """Accept no connections, finish the requests in flight, and close."""
+        if self._looking is not None:
+            self._looking.cancel()
         for server in self._servers:
             server.close()
         await asyncio.gather(*(runner.cleanup() for runner in self._runners))
@@ -217,6 +223,11 @@ class AdminServer:
                 backlog=_BACKLOG,
             )
         )
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._history.look()
 
     @web.middleware
     async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:

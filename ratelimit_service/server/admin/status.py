@@ -11,6 +11,7 @@ from ratelimit_service import __version__
 from ratelimit_service.rules.bans import Ban
 from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.rules.rule import Rule, counting_in_words, entries_in_words, rule_in_words, window_in_words
+from ratelimit_service.server.history import MINUTES, History
 from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState, Workers
 from ratelimit_service.system.clock import MINUTE, SECOND, system_clock
@@ -103,13 +104,14 @@ class Listening(NamedTuple):
 class StatusPage:
     """The text of `/status`; times in it are seconds since the epoch."""
 
-    def __init__(self, state: ServiceState) -> None:
+    def __init__(self, state: ServiceState, history: History) -> None:
         self.listening: Sequence[Listening] = ()
         self._state = state
+        self._history = history
         self._started = system_clock()
 
     def text(self) -> Iterator[str]:
-        """One JSON object, in blocks; the rules come last."""
+        """One JSON object, in blocks."""
         book = self._state.counted.book
         rules = () if book is None else book.rules
         yield json.dumps(self._service())[:-1]
@@ -118,7 +120,20 @@ class StatusPage:
             yield (", " if start else "") + ", ".join(
                 [json.dumps(described_rule(rule)) for rule in rules[start : start + _BLOCK]]
             )
-        yield "]}\n"
+        yield '], "history": '
+        yield from self.history()
+        yield "}\n"
+
+    def history(self) -> Iterator[str]:
+        """The requests of each of the last sixty minutes as a JSON object, in blocks: the last minute is running."""
+        self._history.update()
+        requests = self._history.requests
+        head = {"now": system_clock() / SECOND, "minutes": MINUTES, "running_seconds": self._history.running_seconds}
+        yield json.dumps(head)[:-1] + ', "domains": {'
+        for index, domain in enumerate(requests.domains):
+            columns = {outcome: row for outcome, row in zip(OUTCOMES, requests.rows(domain), strict=True) if any(row)}
+            yield f"{', ' if index else ''}{json.dumps(CONTROL.sub('_', domain))}: {json.dumps(columns)}"
+        yield "}}"
 
     def _service(self) -> dict[str, Any]:
         counted, method, watcher, health, _, workers = self._state
@@ -150,6 +165,7 @@ class StatusPage:
                 "by_policy": sum(tally.by_policy for _, tally in counted.domains.items()),
                 "latency": method.latency.buckets(),
             },
+            "last_minute": _last_minute(self._history),
             "reload": {
                 "path": str(watcher.path),
                 "successes": watcher.successes,
@@ -164,6 +180,17 @@ class StatusPage:
             "unknown_domains": _max_hit(counted.unknown_domains),
             "overrides": _max_hit(counted.overrides),
         }
+
+
+def _last_minute(history: History) -> dict[str, Any]:
+    minute = history.last_minute()
+    return {
+        "seconds": minute.seconds,
+        "calls": minute.calls,
+        "latency": minute.latency.buckets(),
+        "store": {"requests": minute.waits.calls, "latency": minute.waits.buckets(), "errors": minute.errors},
+        "loop_lag": None if minute.lag is None else {"timers": minute.lag.calls, "latency": minute.lag.buckets()},
+    }
 
 
 def described_rule(rule: Rule) -> dict[str, Any]:
