@@ -190,12 +190,18 @@ def chromium() -> Path:
 @Peer
 def promtool() -> Path:
     """Prometheus's own checker of rules; its package needs much for the pages of Prometheus, and nothing for this."""
-    return system_program("promtool", "prometheus", libraries=False)
+    return system_program("promtool", "prometheus", "prometheus", libraries=False)
+
+
+@Peer
+def prometheus() -> Path:
+    """Prometheus itself, without its pages."""
+    return promtool.find().with_name("prometheus")
 
 
 ALL: Final = (
     *(xds_protos, grpc_peers, envoy, upstream_of_go, grpcurl, ghz, h2spec, h2load, nghttp, curl),
-    *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, promtool),
+    *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, promtool, prometheus),
 )
 
 

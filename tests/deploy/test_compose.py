@@ -3,90 +3,28 @@
 Envoy's configuration runs in a real Envoy before the service, as compose would start both, but for names and ports.
 """
 
-import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
 
 import pytest
-import yaml
 
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import read_sources
 from tests import peers
 from tests.clocks import stay_within
+from tests.deploy.deployed import DEPLOY, compose, deployed, load
 from tests.deploy.known import max_stop, understood
-from tests.envoy.proxy import Envoy, abstract_socket, start_envoy
-from tests.processes import ROOT, Service, ask, start_service
-from tests.redis import Redis, start_redis
+from tests.envoy.proxy import Envoy
+from tests.processes import ROOT, ask, start_service
 from tests.transports.certificates import authority, issue
-
-DEPLOY: Final = ROOT / "deploy"
-
-
-def compose() -> dict[str, Any]:
-    """The services of the compose file."""
-    services: dict[str, Any] = load("compose.yaml")["services"]
-    return services
-
-
-def load(name: str) -> Any:
-    """A file of deploy/."""
-    return yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
-
-
-def native(text: str) -> str:
-    """The configuration with this machine's name for itself, the system's ports, and time for a busy machine."""
-    behind = json.dumps(abstract_socket())[1:-1]
-    for old, new, times in (
-        ("socket_address: { address: 127.0.0.1, port_value: 9999 }", behind, 2),
-        ("address: 0.0.0.0, port_value: 8888", "address: 127.0.0.1, port_value: 0", 1),
-        ("address: 0.0.0.0, port_value: 9901", "address: 127.0.0.1, port_value: 0", 1),
-        ("address: ratelimit, port_value: 8081", "address: 127.0.0.1, port_value: GRPC_PORT", 1),
-        ("timeout: 0.1s", "timeout: 60s", 1),
-        ("timeout: 0.25s", "timeout: 60s", 1),
-        ("timeout: 1s", "timeout: 60s", 2),
-    ):
-        assert text.count(old) == times, old
-        text = text.replace(old, new)
-    return text
-
-
-def here(redis: Redis) -> dict[str, str]:
-    """What differs from compose: where Redis is, and time enough for it on a busy machine."""
-    return {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "10s"}
-
-
-@contextmanager
-def deployed(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[Service, Envoy]]:
-    """The service with the environment and rules that compose gives it, a Redis, and Envoy with deploy/envoy.yaml."""
-    rules = folder / "config"
-    rules.mkdir()
-    for volume in compose()["ratelimit"]["volumes"]:
-        source, target, mode = volume.split(":")
-        assert mode == "ro"
-        assert Path(target).parent == Path("/srv/runtime_data/current/config")
-        (rules / Path(target).name).symlink_to((DEPLOY / source).resolve())
-    environ: dict[str, str] = compose()["ratelimit"]["environment"] | dict(more)
-    with (
-        start_redis(folder / "redis") as redis,
-        start_service(folder / "service", rules, environ | here(redis)) as service,
-    ):
-        port = service.grpc_port
-        text = native((DEPLOY / "envoy.yaml").read_text(encoding="utf-8")).replace("GRPC_PORT", str(port))
-        with start_envoy(folder / "envoy", text) as envoy:
-            envoy.wait_until(lambda: envoy.healthy_ports() == {port}, "the service is healthy")
-            yield service, envoy
 
 
 @pytest.fixture(scope="module")
 def envoy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Envoy]:
     """Envoy as deployed; each test has a route of its own."""
-    with deployed(tmp_path_factory.mktemp("compose")) as (_, envoy):
-        yield envoy
+    with deployed(tmp_path_factory.mktemp("compose")) as running:
+        yield running.envoy
 
 
 def test_compose_says_nothing_that_the_service_does_not_understand() -> None:
@@ -100,7 +38,7 @@ def test_what_compose_mounts_is_there() -> None:
     """Relative to the compose file."""
     mounted = [volume.split(":")[0] for service in compose().values() for volume in service.get("volumes", [])]
 
-    assert len(mounted) == 5
+    assert len(mounted) == 7
     assert all((DEPLOY / source).exists() for source in mounted)
     assert (DEPLOY / compose()["ratelimit"]["build"] / "Dockerfile").exists()
 
@@ -109,7 +47,7 @@ def test_every_image_has_a_version() -> None:
     """And Envoy's is the one that the tests run."""
     images = {name: service["image"] for name, service in compose().items() if "build" not in service}
 
-    assert images.keys() == {"envoy", "prometheus", "redis"}
+    assert images.keys() == {"envoy", "grafana", "prometheus", "redis"}
     assert all(re.search(r":v?\d+\.\d+", image) for image in images.values())
     assert images["envoy"] == f"envoyproxy/envoy:v{peers.ENVOY[0].partition('==')[2]}"
 
@@ -208,7 +146,7 @@ def test_alerts_are_about_metrics_that_exist(tmp_path: Path) -> None:
     names = {name for rule in rules for name in re.findall(r"\b(?:ratelimit|envoy)_\w+", rule["expr"])}
     unknown = '{"domain": "nobody", "descriptors": [{"entries": [{"key": "a", "value": "b"}]}]}'
     known = unknown.replace("nobody", "web")
-    with deployed(tmp_path, {"WORKERS": "2"}) as (service, envoy):
+    with deployed(tmp_path, {"WORKERS": "2"}) as (service, envoy, _):
         asked = [ask(service.http_port, "/json", method="POST", body=body).status for body in (unknown, known)]
         told = service.metrics()
         service.kill()
