@@ -3,4 +3,4 @@
 from ratelimit_service.cli import main
 
 if __name__ == "__main__":
-    main()
+    main(complete_var="_RATELIMIT_COMPLETE")
