@@ -31,6 +31,7 @@ READ = {
     "bans": "bans.md",
     "hash": "rules.md#secret-values",
     "schema": "rules.md#checking",
+    "init": "commands.md#a-first-rules-file",
     "completion": "commands.md#the-tab-key",
 }
 """What a document says of a command."""

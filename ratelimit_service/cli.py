@@ -13,6 +13,7 @@ from ratelimit_service.errors import RateLimitError, SettingsError
 
 VERBS = (
     "serve",
+    "init",
     "check",
     "diff",
     "rules",

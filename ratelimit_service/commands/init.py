@@ -1,0 +1,122 @@
+"""`ratelimit init`: a first rules file."""
+
+import shlex
+from pathlib import Path
+from typing import Final
+
+import click
+import yaml
+
+from ratelimit_service.errors import Problem, RulesError
+from ratelimit_service.rules.checks.lint import lint
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.files.watch import read_sources
+from ratelimit_service.rules.syntax.document import Source
+
+_UNITS: Final = ("second", "minute", "hour", "day")
+_MAX_RULES: Final = 100
+
+EXAMPLE: Final = """\
+# Three rules to begin with. The domain is that of Envoy's filter; each key is a descriptor_key of its actions.
+
+domain: shop
+
+descriptors:
+  # Every user may log in 5 times a minute; each user has a counter.
+  - key: login
+    rate_limit:
+      unit: minute
+      requests_per_unit: 5
+
+  # Every user has 100 requests an hour, 20 of them at once.
+  - key: user
+    rate_limit:
+      algorithm: token_bucket
+      unit: hour
+      requests_per_unit: 100
+      burst: 20
+
+  # On the free plan each user has 50 a day.
+  - key: plan
+    value: free
+    descriptors:
+      - key: user
+        rate_limit:
+          unit: day
+          requests_per_unit: 50
+"""
+
+
+@click.command(
+    epilog="""\b
+By questions:
+  ratelimit init
+
+\b
+Examples:
+  ratelimit init first/rules.yaml --example
+  ratelimit init first/rules.yaml --example --force"""
+)
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default=Path("rules/rules.yaml"))
+@click.option("--example", is_flag=True, help="Write three commented rules, without questions.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+def command(*, file: Path, example: bool, force: bool) -> None:
+    """Write a first rules file, by a few questions or as an example.
+
+    FILE is rules/rules.yaml unless it is given. A file that exists is kept, unless --force is given. The rules are
+    checked together with others in the same folder before they are written.
+    """
+    if file.exists() and not force:
+        raise click.ClickException(f"{file} exists: name another file, or add --force to replace it")
+    text, asked = (EXAMPLE, "shop login=ada") if example else _by_questions()
+    _check(file, text)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error.strerror}") from error
+    click.echo(f"wrote {file}, which `ratelimit check` finds good. Next, and the second in another terminal:")
+    click.echo(f"  ratelimit serve --rules {shlex.quote(str(file.parent))}")
+    click.echo(f"  ratelimit call localhost:8081 {asked}")
+
+
+def _by_questions() -> tuple[str, str]:
+    """The text of the file, and the arguments of a call that its first rule limits."""
+    click.echo("Rules limit what has a key, such as user, for each of its values. Enter takes what is in brackets.")
+    domain = click.prompt("Domain, as in Envoy's filter", default="shop", value_proc=_word)
+    rules: dict[str, dict[str, object]] = {}
+    while len(rules) < _MAX_RULES:
+        key = click.prompt("Key to limit, as in Envoy's descriptor_key", default="user", value_proc=_word)
+        if key in rules:
+            click.echo(f"{key} has a limit already")
+            continue
+        requests = click.prompt("Requests that each value of it has", default=100, type=click.IntRange(0, 2**32 - 1))
+        unit = click.prompt("In each", default="minute", type=click.Choice(_UNITS))
+        rule: dict[str, object] = {"key": key, "rate_limit": {"unit": unit, "requests_per_unit": requests}}
+        if click.confirm("Only count, and refuse nothing yet?", default=False):
+            rule["shadow_mode"] = True
+        rules[key] = rule
+        if not click.confirm("Another rule?", default=False):
+            break
+    body = {"domain": domain, "descriptors": list(rules.values())}
+    text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100)
+    entry = shlex.quote(f"{next(iter(rules))}=ada")
+    return text, f"{shlex.quote(domain)} {entry}"
+
+
+def _word(text: str) -> str:
+    if not text.strip() or not text.isprintable() or "=" in text:
+        raise click.BadParameter("it needs a word without =")
+    return text.strip()
+
+
+def _check(file: Path, text: str) -> None:
+    """Raise an error if the rules of the folder with this file would have problems or warnings of their own."""
+    try:
+        others = read_sources(file.parent) if any(file.parent.glob("*.y*ml")) else []
+        sources = [source for source in others if Path(source.path) != file]
+        book = parse([*sources, Source(str(file), text.encode())])
+    except RulesError as error:
+        raise RulesError([*error.problems, Problem(str(file), 0, 0, "was not written")]) from error
+    if found := [warning for warning in lint(book) if warning.path == str(file)]:
+        raise RulesError([Problem(str(file), each.line, each.column, each.message) for each in found])
