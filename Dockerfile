@@ -22,7 +22,7 @@ RUN /build/bin/python -m pip wheel --no-cache-dir --no-index --no-deps --no-buil
 
 # Of all wheels, those that the service needs to run; pip itself stays behind.
 RUN python -m venv --without-pip /opt/ratelimit
-RUN python -m pip --python /opt/ratelimit/bin/python install --no-cache-dir --no-index --find-links /wheels 'ratelimit-service[regex]'
+RUN python -m pip --python /opt/ratelimit/bin/python install --no-cache-dir --no-index --find-links /wheels 'ratelimit-service[regex,tracing]'
 
 # The name of upstream's program. Envoy Gateway and Istio's sample start it in place of the entry point, without a verb.
 RUN printf '#!/bin/sh\nexec /opt/ratelimit/bin/ratelimit serve "$@"\n' > /src/upstream && chmod 755 /src/upstream

@@ -87,8 +87,8 @@ docs: .tools/docs/.installed  ## Build the documents as a site, .site/html/index
 # The locks name packages and hashes only: no index, no folder of this machine. That of development comes first, because
 # what generates code narrows what runs it; the other is what of it the service needs, and what builds the service.
 lock: .venv/.development  ## Pin the newest packages that pyproject.toml and requirements-docs.in allow, in all locks.
-	$(COMPILE) --upgrade --extra dev --extra regex --output-file $(DEVELOPMENT_LOCK) pyproject.toml
-	$(COMPILE) --upgrade --extra regex --build-deps-for editable --constraint $(DEVELOPMENT_LOCK) --output-file $(LOCK) pyproject.toml
+	$(COMPILE) --upgrade --extra dev --extra regex --extra tracing --output-file $(DEVELOPMENT_LOCK) pyproject.toml
+	$(COMPILE) --upgrade --extra regex --extra tracing --build-deps-for editable --constraint $(DEVELOPMENT_LOCK) --output-file $(LOCK) pyproject.toml
 	$(COMPILE) --upgrade --output-file $(DOCUMENTS_LOCK) requirements-docs.in
 
 clean:  ## Remove everything that was made, .venv and .tools too.

@@ -24,7 +24,7 @@ from ratelimit_service.settings.go_syntax import (
     read_list,
     read_map,
 )
-from ratelimit_service.settings.load import ALWAYS_ON, HARMLESS_VALUES, TRACING_PREFIXES, UNUSED
+from ratelimit_service.settings.load import ALWAYS_ON, HARMLESS_VALUES, TRACING_PREFIX, UNUSED
 from ratelimit_service.system.address import Tcp
 
 ROOT = Path(__file__).parent.parent
@@ -93,7 +93,7 @@ def test_every_variable_of_upstream_is_known() -> None:
     """Each is a field, or understood and always so, or named as unused, or of tracing: never unknown."""
     known = {setting.variable for setting in SETTINGS} | ALWAYS_ON.keys() | UNUSED.keys()
 
-    assert {name for name in set(UPSTREAM) - known if not name.startswith(TRACING_PREFIXES)} == set()
+    assert {name for name in set(UPSTREAM) - known if not name.startswith(TRACING_PREFIX)} == set()
 
 
 def test_a_variable_stands_in_one_place_only() -> None:
@@ -397,12 +397,11 @@ def test_a_variable_that_asks_for_nothing_needs_no_warning(variable: str, text: 
     assert load_settings({variable: text})[1] == []
 
 
-def test_variables_of_tracing_are_passed_over_and_never_taken_for_misspelt_ones(tmp_path: Path) -> None:
-    """OpenTelemetry's operator sets OTEL_* in every pod; without TRACING_ENABLED the others mean nothing."""
+def test_variables_of_tracing_are_never_taken_for_misspelt_ones(tmp_path: Path) -> None:
+    """OpenTelemetry's operator sets OTEL_* in every pod; its SDK reads them."""
     environ = {
         "TRACING_ENABLED": "false",
         "TRACING_SERVICE_NAME": "ratelimit",
-        "TRACING_SERVICE_VERSION": "7",  # upstream has no such name
         "TRACING_SAMPLING_RATE": "0.5",
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317",
         "OTEL_SERVICE_NAME": "ratelimit",
@@ -412,9 +411,7 @@ def test_variables_of_tracing_are_passed_over_and_never_taken_for_misspelt_ones(
 
     assert load_settings(environ)[1] == []
     assert load_settings({}, {}, dotenv)[1] == []
-    assert load_settings(environ | {"TRACING_ENABLED": "true"})[1] == [
-        "TRACING_ENABLED: not used by this release: there is no tracing"
-    ]
+    assert load_settings(environ | {"TRACING_ENABLED": "true"})[1] == []
 
 
 def test_the_environment_of_envoy_gateway_warns_of_what_is_missing_and_of_nothing_else() -> None:
@@ -454,7 +451,6 @@ def test_the_environment_of_envoy_gateway_warns_of_what_is_missing_and_of_nothin
     }
 
     assert load_settings(environ)[1] == [
-        "TRACING_ENABLED: not used by this release: there is no tracing",
         (
             "GRPC_SERVER_TLS_CA_CERT: not used by this release: upstream does not read it either;"
             " GRPC_CLIENT_TLS_CACERT names the CA that clients are checked with"

@@ -18,6 +18,7 @@ from ratelimit_service.commands.sources import env_file_option, read_settings
 from ratelimit_service.errors import ListenError, StartError
 from ratelimit_service.server.app import App, grpc_addresses
 from ratelimit_service.server.engine import SWITCH_SECONDS
+from ratelimit_service.server.tracing import check_tracing
 from ratelimit_service.settings import AUTO, FLAGS, Settings
 from ratelimit_service.system.address import Address, Tcp, from_here
 from ratelimit_service.system.background import EXIT_SECONDS, exit_within
@@ -82,6 +83,7 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
     count = usable_cpus() if settings.workers == AUTO else settings.workers
     workers = "" if count == 1 else f", {count} workers"
     log.info("starting %s, counters in %s%s", ratelimit_service.__version__, settings.backend_type, workers)
+    check_tracing(settings)
     app = App(settings, count)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

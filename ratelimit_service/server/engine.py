@@ -21,6 +21,7 @@ from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.server.state import ServiceState
+from ratelimit_service.server.tracing import TracedMethod, Tracing, traced_store
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores import open_store
@@ -41,7 +42,9 @@ class Engine:
 
     def __init__(self, settings: Settings) -> None:
         self.health = Health(needs_store=settings.redis_health_check_active_connection)
-        self.store = open_store(settings)
+        self.tracing = Tracing(settings) if settings.tracing_enabled else None
+        store = open_store(settings)
+        self.store = store if self.tracing is None else traced_store(store, self.tracing)
         self.limiter = Limiter(
             self.store,
             shadow_mode=settings.shadow_mode,
@@ -67,7 +70,8 @@ class Engine:
         """Listen, and answer calls. StartError when an address cannot be had."""
         self.store.sweep()  # a store begins to look for its servers, so that the first call finds it connected
         methods, streams = self.health.methods(), [*self.health.streams(), *reflection()]
-        self.addresses = await self.transport.start([self.method, *methods], streams, addresses)
+        method = self.method if self.tracing is None else TracedMethod(self.method, self.tracing)
+        self.addresses = await self.transport.start([method, *methods], streams, addresses)
 
     async def begin(self) -> None:
         """Finish the start after `listen`: begin the housekeeping of store, methods and health."""
@@ -101,6 +105,8 @@ class Engine:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
         await self.store.close()
+        if self.tracing is not None:
+            await self.tracing.close()
 
     async def abort(self) -> None:
         """Stop at once, after a start that failed."""

@@ -90,6 +90,13 @@ class LogLevel(StrEnum):
     PANIC = "panic"
 
 
+class TracingProtocol(StrEnum):
+    """How spans are exported by OTLP."""
+
+    HTTP = "http"
+    GRPC = "grpc"
+
+
 class LogFormat(StrEnum):
     """The format of a log line."""
 
@@ -175,6 +182,7 @@ class Section(StrEnum):
     RESPONSES = "Responses"
     METRICS = "Metrics"
     LOGGING = "Logging"
+    TRACING = "Tracing"
     PROCESS = "Process"
 
 

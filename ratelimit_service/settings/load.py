@@ -71,7 +71,6 @@ _REASONS: Final[Mapping[str, Iterable[str]]] = {
         "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
     ],
     "metrics are always there, and cost nothing until they are read": ["DISABLE_STATS"],
-    "there is no tracing": ["TRACING_ENABLED"],
     "upstream does not read it either; GRPC_CLIENT_TLS_CACERT names the CA that clients are checked with": [
         "GRPC_SERVER_TLS_CA_CERT"  # Envoy Gateway sets it; its name promises what neither service does
     ],
@@ -82,14 +81,14 @@ UNUSED: Final[Mapping[str, str]] = MappingProxyType({name: why for why, names in
 
 HARMLESS_VALUES: Final[Mapping[str, Collection[str]]] = MappingProxyType(
     {
-        **dict.fromkeys(("USE_STATSD", "USE_DOG_STATSD", "DISABLE_STATS", "TRACING_ENABLED"), FALSE),
+        **dict.fromkeys(("USE_STATSD", "USE_DOG_STATSD", "DISABLE_STATS"), FALSE),
         "PROMETHEUS_MAPPER_YAML": ("/etc/statsd-exporter/conf.yaml",),  # upstream's own, whose names the metrics have
     }
 )
 """Values of unused variables that need no warning: they turn a feature off, or describe what this service does."""
 
-TRACING_PREFIXES: Final = ("TRACING_", "OTEL_")
-"""Variables that begin like this have no effect without TRACING_ENABLED. OpenTelemetry's operator sets some in every
+TRACING_PREFIX: Final = "OTEL_"
+"""Variables that begin like this are read by OpenTelemetry's SDK, if TRACING_ENABLED. Its operator sets some in every
 pod."""
 
 
@@ -190,7 +189,7 @@ def _read_secret_file(name: str, given: dict[str, Given], problems: list[str]) -
 
 
 def _is_known(name: str) -> bool:
-    return name in _KNOWN or name.startswith(TRACING_PREFIXES)
+    return name in _KNOWN or name.startswith(TRACING_PREFIX)
 
 
 def _nearest_known(name: str) -> str | None:

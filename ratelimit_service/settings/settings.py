@@ -41,6 +41,7 @@ from ratelimit_service.settings.fields import (
     SocketType,
     StorePolicy,
     Timeout,
+    TracingProtocol,
     TransportName,
     list_of,
     one_of,
@@ -122,6 +123,7 @@ _counting = partial(setting, Section.COUNTING)
 _responses = partial(setting, Section.RESPONSES)
 _metrics = partial(setting, Section.METRICS)
 _logging = partial(setting, Section.LOGGING)
+_tracing = partial(setting, Section.TRACING)
 _process = partial(setting, Section.PROCESS)
 
 
@@ -365,6 +367,19 @@ class Settings(BaseSettings):
     )
     log_format: Annotated[LogFormat, reads(one_of(LogFormat, empty=LogFormat.TEXT))] = _logging(
         "text", "Format of log lines: `text` or `json`.", flag=""
+    )
+
+    tracing_enabled: Boolean = _tracing(
+        "false", "Export spans of calls by OTLP to `OTEL_EXPORTER_OTLP_ENDPOINT`; see docs/deploy.md."
+    )
+    tracing_exporter_protocol: Annotated[TracingProtocol, reads(one_of(TracingProtocol))] = _tracing(
+        "http", "Protocol of OTLP: `http` or `grpc`."
+    )
+    tracing_service_name: str = _tracing("RateLimit", "`service.name` of the spans.")
+    tracing_service_namespace: str = _tracing("", "`service.namespace` of the spans.")
+    tracing_service_instance_id: str = _tracing("", "`service.instance.id` of the spans; if empty, a random UUID.")
+    tracing_sampling_rate: Annotated[float, reads(number(0, 1))] = _tracing(
+        "1", "Share of calls with spans, from 0 to 1, where the caller has not decided."
     )
 
     workers: Annotated[int, reads(read_workers)] = _process(

@@ -9,14 +9,16 @@ awaits on the other: `_UnaryCall` and `_StreamingCall` connect them.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 from urllib.parse import quote
 
 import grpc
 
 from ratelimit_service.api.method import Method, Receiver, StreamMethod
+from ratelimit_service.api.trace_context import TraceContext, read_context
 from ratelimit_service.errors import RpcError, StartError
 from ratelimit_service.model import Cancel
 from ratelimit_service.system.address import Address, Tcp
@@ -138,6 +140,8 @@ class GrpcioTransport:
 
     def _unary(self, method: Method) -> Handler:
         most = self._options.max_response_size
+        traced = self._options.traced_path == method.path
+        with_context: Any = method.call
 
         async def handle(body: bytes, context: Context) -> bytes:
             await self._admit(context)
@@ -147,7 +151,8 @@ class GrpcioTransport:
             try:
                 remaining = cast("float | None", context.time_remaining())  # as grpc documents it
                 timeout = None if remaining is None else max(0, int(remaining * SECOND))
-                cancel = method.call(body, call.reply, timeout)
+                method_call = partial(with_context, context=_trace_of(context)) if traced else method.call
+                cancel = method_call(body, call.reply, timeout)
                 response = call.response
                 if response is None:
                     response = await call.wait(cancel)
@@ -209,6 +214,11 @@ class _Handlers(Handlers):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
         return self._handlers.get(handler_call_details.method)
+
+
+def _trace_of(context: Context) -> TraceContext | None:
+    fields: Iterable[tuple[str, str | bytes]] = context.invocation_metadata() or ()
+    return read_context((key.encode(), value.encode() if isinstance(value, str) else value) for key, value in fields)
 
 
 async def _abort(context: Context, error: RpcError) -> NoReturn:

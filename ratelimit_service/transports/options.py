@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Self
 
+from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.clock import HOUR, SECOND
 
@@ -49,6 +50,8 @@ class GrpcOptions:
     preface_timeout: int = 10 * SECOND
     """How long a client may take to begin, TLS included; with http2 also to finish a frame or headers it began."""
     tls: Tls | None = None
+    traced_path: str | None = None
+    """The method that is called with the trace of its caller."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
@@ -61,4 +64,5 @@ class GrpcOptions:
             settings.grpc_client_tls_cacert,
             settings.grpc_client_tls_san,
         )
-        return cls(**same, tls=tls if settings.grpc_server_use_tls else None)
+        traced_path = ShouldRateLimit.path if settings.tracing_enabled else None
+        return cls(**same, tls=tls if settings.grpc_server_use_tls else None, traced_path=traced_path)

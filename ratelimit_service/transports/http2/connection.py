@@ -157,7 +157,7 @@ class Connection:
         self._options = options
         self._max_request = min(options.max_message_size, DEFAULT_FRAME_SIZE - PREFIX_BYTES)
         self.streams = Streams(options, wake, self._counts, now)
-        self.headers = HeaderReader(methods, options.max_header_list_size)
+        self.headers = HeaderReader(methods, options.max_header_list_size, options.traced_path)
         self.state = _PREFACE
         self.error: tuple[Code, str] | None = None
         """Why it was closed, if the client is to blame."""

@@ -9,7 +9,8 @@ makes no call is not asked to change its table. One that begins with a table siz
 A client that traces sends an identifier with each call, so that no block comes twice, but all other fields do. Such a
 block is split into its fields, and each field is looked up by its bytes.
 
-The cache keeps no header value but the path: secrets stay in the bytes of its keys, and are never logged.
+The cache keeps no header value but the path, and the ids of a trace: secrets stay in the bytes of its keys, and are
+never logged.
 """
 
 import re
@@ -19,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from hpack import Decoder
 from hpack.exceptions import HPACKError, OversizedHeaderListError
 
+from ratelimit_service.api.trace_context import TraceContext, read_context
 from ratelimit_service.errors import RpcError, Status, WireError
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.transports.http2.frames import REQUEST_OVERHEAD, Code, request_unpacker
@@ -34,6 +36,9 @@ MAX_CACHED_SIZE: Final = 1024
 
 _ENTRY_BYTES: Final = 300
 """Memory of a cached block or field besides its own bytes: keys and values of dictionaries, and the Head."""
+
+_CONTEXT_BYTES: Final = 350
+"""Memory of a Head's own with a TraceContext, and of its two numbers."""
 
 
 class Head(NamedTuple):
@@ -56,6 +61,8 @@ class Head(NamedTuple):
     """The response may have no body: RFC 9110, 9.3.2."""
     malformed: str = ""
     """How the block breaks RFC 9113, section 8."""
+    context: TraceContext | None = None
+    """The trace of the caller of a traced method."""
 
 
 class FastBlock(NamedTuple):
@@ -85,8 +92,12 @@ _TABLE_GROWS: Final = re.compile(rb"\x20*[\x21-\x3f]")
 class HeaderReader:
     """Decodes and caches the header blocks of one connection."""
 
-    def __init__(self, methods: Mapping[str, bool], max_bytes: int) -> None:
-        """`methods`: by path, whether it is streaming; `max_bytes`: the largest header list, as 6.5.2 counts it."""
+    def __init__(self, methods: Mapping[str, bool], max_bytes: int, traced_path: str | None = None) -> None:
+        """`methods`: by path, whether it is streaming; `max_bytes`: the largest header list, as 6.5.2 counts it.
+
+        `traced_path`: the method that needs the trace of its caller, if one does.
+        """
+        self._traced_path = traced_path
         self.cache: dict[bytes, Head] = {}
         self.plain: dict[bytes, Head] = {}
         """Those blocks of the cache that are `plain`."""
@@ -119,9 +130,12 @@ class HeaderReader:
         """What a block asks for; WireError when it cannot be decoded."""
         head = None if self._decoder.header_table_size else self._read_fields(block)
         if head is None:
-            head = self._head(self._decode(block))
+            decoded = self._decode(block)
+            head = self._head(decoded)
+            if self._traced_path == head.path:
+                head = head._replace(context=read_context(decoded))
         if not self._decoder.header_table_size and len(block) <= MAX_CACHED_SIZE:
-            self._count_cached(len(block) + len(head.path))
+            self._count_cached(len(block) + len(head.path) + (_CONTEXT_BYTES if head.context else 0))
             self.cache[block] = head
             if head.plain:
                 self.plain[block] = head
@@ -159,10 +173,15 @@ class HeaderReader:
         key = b"".join(of_call)
         head = self._heads.get(key)
         if head is None:
-            head = self._head([self._fields.get(field) or self._decode(field)[0] for field in of_call])
+            head = self._head([self._known(field) for field in of_call])
             self._count_cached(len(key))
             self._heads[key] = head
+        if self._traced_path == head.path:
+            head = head._replace(context=read_context(self._known(field) for field in fields))
         return head
+
+    def _known(self, field: bytes) -> tuple[bytes, bytes]:
+        return self._fields.get(field) or self._decode(field)[0]
 
     def use_for_fast_path(self, block: bytes) -> bool:
         """Make this block the fast one; False if it is not plain, or is the fast one already."""

@@ -277,6 +277,8 @@ class Wire(asyncio.Protocol):
             if kind is _CALL:
                 if head is not before:  # calls that come together have equal headers, almost always
                     before, call, timeout = head, shared.methods[head.path].call, head.timeout
+                    if head.context is not None:  # only where tracing is on
+                        call = partial(call, context=head.context)
                     if timeout is not None:
                         now = shared.now()
                 if number in abandoned:  # it was reset in the same read

@@ -178,3 +178,26 @@ def decoded(sent: bytes) -> str | int:
         return repr(reader._head(reader._decode(sent)))
     except WireError as error:
         return error.code
+
+
+def test_a_traced_method_gets_the_trace_of_each_call_in_bounded_memory() -> None:
+    reader = HeaderReader(METHODS, 16_384, "/t/U")
+    encoder = hpack.Encoder()
+    encoder.header_table_size = 0
+    for number in range(1, 1000):
+        sent = encoder.encode([*HEAD, ("traceparent", f"00-{'a' * 32}-{number:016x}-01")], huffman=number % 2 == 0)
+        head = reader.read(sent)
+
+        assert head.context is not None
+        assert head.context.span_id == number
+        assert reader.cache[sent].context == head.context
+        assert head.plain
+        assert reader.cached_bytes <= MAX_CACHED
+
+
+def test_without_a_traced_method_a_trace_is_not_read() -> None:
+    encoder = hpack.Encoder()
+    encoder.header_table_size = 0
+    traceparent = ("traceparent", f"00-{'a' * 32}-{'b' * 16}-01")
+    for reader in (HeaderReader(METHODS, 16_384), HeaderReader(METHODS, 16_384, "/t/S")):
+        assert reader.read(encoder.encode([*HEAD, traceparent])).context is None
