@@ -52,7 +52,12 @@ ASKED: Final = {
     "Ban": [by_address("203.0.113.7", 429), by_address("203.0.113.8", 200)],
     "Monthly quota": [Asked({"x-customer": "acme"}, 429), Asked({"x-customer": "other"}, 200)],
     "Several windows": [Asked({"x-user": "ada"}, 429), Asked({"x-user": "eve"}, 200)],
-    "Premium override": [Asked({"x-user": "ada"}, 429), Asked(_PAID, 200)],
+    "Premium override": [
+        Asked({"x-user": "ada"}, 429),
+        Asked(_PAID, 200),
+        Asked({"x-user": "bob"}, 429),
+        Asked({"x-user": "bob"}, 200, envoy=1),
+    ],
     "gRPC": [
         Asked(_GRPC, 200, path="/shop.v1.Search/Query"),
         Asked({"x-user": "eve"}, 200, path="/shop.v1.Search/Query"),
@@ -101,12 +106,11 @@ def recipes() -> dict[str, Recipe]:
 def listener(name: str, recipe: Recipe, half: Json, grpc_port: int) -> Json:
     """With this half of the recipe; clusters are the test's own, and there is time for a busy machine."""
     patient = {"timeout": "60s", "failure_mode_deny": True}
-    options = {"domain": recipe.domain}
-    for each in half.get("http_filters", ()):
-        options |= each["typed_config"]
+    filters = {each["name"]: each for each in half.get("http_filters", ())}
+    options = filters.pop("envoy.filters.http.ratelimit", {"typed_config": {"domain": recipe.domain}})["typed_config"]
     made = {"match": {"prefix": "/"}, "route": {**half.get("route", {}), "cluster": "echo"}}
     made["typed_per_filter_config"] = half.get("typed_per_filter_config", {})
-    configuration = bootstrap([grpc_port], [made], filter_options=options | patient)
+    configuration = bootstrap([grpc_port], [made], filter_options=options | patient, filters_before=[*filters.values()])
     listener: Json = configuration["static_resources"]["listeners"][0]
     if "filters" in half:
         limit, proxy = half["filters"]
