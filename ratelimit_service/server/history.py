@@ -23,7 +23,7 @@ MINUTES: Final = 60
 MAX_DOMAINS: Final = 50
 """With sums of their own: 2,500 bytes and the name for each, 330 kB when all names are as long as they may be."""
 LOOK_SECONDS: Final = 5
-"""Between two looks; one at ten thousand domains takes 5 ms."""
+"""Between two looks. One at a hundred domains takes 0.1 ms, at ten thousand 4 ms, or 14 ms when all had requests."""
 
 _LOOKS: Final = 60 // LOOK_SECONDS + 1
 _WIDTH: Final = len(OUTCOMES)

@@ -112,7 +112,7 @@ def test_a_real_browser_shows_nothing_of_the_operators_port_under_a_name_of_anot
     assert "DEBUG_ALLOWED_HOSTS" in rebound
 
 
-OPERATORS = ["/", "/rlconfig", "/stats", "/status", "/nowhere"]
+OPERATORS = ["/", "/rlconfig", "/stats", "/status", "/status/now", "/status/rules", "/nowhere"]
 
 
 @pytest.mark.parametrize("path", OPERATORS)
@@ -209,7 +209,10 @@ def test_no_text_of_a_request_turns_a_terminal_or_a_line_around(service: Service
         service.debug[0], "POST", "/explain", body=json.dumps({"domain": "shop", "descriptors": [hostile]}).encode()
     )
     refused = service.post(json.dumps({"domain": "shop", f"field{HOSTILE}": 1}, ensure_ascii=False).encode())
-    texts = [service.get(path).text for path in ("/stats", "/metrics", "/status")] + [explained.text, refused.text]
+    texts = [service.get(path).text for path in ("/stats", "/metrics", "/status", "/status/now")] + [
+        explained.text,
+        refused.text,
+    ]
 
     assert (explained.status, refused.status) == (200, 400)
     assert json.loads(explained.text)["descriptors"][0]["entries"][0]["value"] == f"v{HOSTILE}"

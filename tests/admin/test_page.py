@@ -37,7 +37,7 @@ def test_rules_and_what_they_answered_are_shown(tmp_path: Path) -> None:
 
     assert "serving version " in text
     assert "shop user 3 per minute name each" in text
-    assert re.search(r"name each 0(\.0)? 0 4 3 1 1 0 0 rules.yaml:4 ", text)
+    assert re.search(r"name each 0(\.0)? 0 4 3 1 0 0 1 0 0 rules.yaml:4 ", text)
     assert "1,000 per hour" in text
     assert "could not be loaded" not in text
 
@@ -51,8 +51,8 @@ def test_what_a_rule_in_shadow_mode_would_have_refused_is_shown_as_such(tmp_path
         _, text = shown(service)
         metrics = service.get("/metrics").text
 
-    assert "Near Over Would have refused By policy Where" in text
-    assert re.search(r"3 per minute shadow 0(\.0)? 0 5 3 1 2 2 0 rules.yaml:8 ", text)
+    assert "Within Over Exceeded Spared Near Would have refused By policy Where" in text
+    assert re.search(r"3 per minute shadow 0(\.0)? 0 5 3 2 0 0 1 2 0 rules.yaml:8 ", text)
     assert "Domain Allowed Refused Would have been refused By policy Failed shop 3 0 2 0 0" in text
     series = 'ratelimit_service_rate_limit_shadow_mode{domain="shop",key1="trial"} 2'
     assert f"# HELP {series.partition('{')[0]} Cost that a rule in shadow mode would have refused" in metrics

@@ -28,7 +28,7 @@ def test_health_is_200_while_callers_should_come_and_500_without_a_body_otherwis
     assert (draining.status, draining.body) == (500, b"")
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/status"])
+@pytest.mark.parametrize("path", ["/", "/metrics", "/status", "/status/now", "/status/rules"])
 def test_whoever_asks_for_the_head_gets_no_body(service: Service, path: str) -> None:
     reply = service.get(path, "HEAD")
 
@@ -135,6 +135,8 @@ def test_the_status_tells_what_the_page_shows(service: Service) -> None:
         "over": 1,
         "near": 1,
         "within": 3,
+        "exceeded": 0,
+        "spared": 0,
         "shadow": 0,
         "by_policy": 0,
     }
@@ -143,6 +145,33 @@ def test_the_status_tells_what_the_page_shows(service: Service) -> None:
     ]
     assert [rule["limit"] for rule in status["rules"]] == ["3 per minute", "1 per second", "unlimited"]
     assert status["rules"][1]["options"] == ["shadow"]
+
+
+def test_the_page_loads_in_two_parts_what_the_status_has_in_one(service: Service) -> None:
+    for _ in range(4):
+        service.post(ADA)
+
+    whole, now, described = (json.loads(service.get(path).text) for path in ("/status", "/status/now", "/status/rules"))
+    counts = [numbers or [0] * len(now["columns"]) for numbers in now["counts"]]
+    rules = [
+        rule | dict(zip(now["columns"], numbers, strict=True))
+        for rule, numbers in zip(described["rules"], counts, strict=True)
+    ]
+
+    assert rules == whole["rules"]
+    assert now["counts"][1:] == [0, 0]
+    assert now["edition"] == described["edition"]
+    assert now["calls"]["total"] == 4
+
+
+def test_the_edition_of_the_rules_changes_with_them(service: Service) -> None:
+    before = json.loads(service.get("/status/now").text)["edition"]
+    service.load("domain: shop\ndescriptors: 1\n")
+    refused = json.loads(service.get("/status/now").text)["edition"]
+    service.load("domain: shop\ndescriptors: [{key: plan, rate_limit: {deny: true}}]\n")
+
+    assert before == refused
+    assert json.loads(service.get("/status/now").text)["edition"] != before
 
 
 def test_without_rules_every_page_answers(tmp_path: Path) -> None:

@@ -211,7 +211,17 @@ def call_all(service: Service, found: Found) -> None:
 
 
 def pages(service: Service, found: Found) -> None:
-    for path in ("/", "/bans", "/metrics", "/rlconfig", "/stats", "/status", "/nothing"):
+    for path in (
+        "/",
+        "/bans",
+        "/metrics",
+        "/rlconfig",
+        "/stats",
+        "/status",
+        "/status/now",
+        "/status/rules",
+        "/nothing",
+    ):
         found[path] = str(ask(service.debug_port, path))
     found["/metrics"] += service.metrics()
 
@@ -345,6 +355,8 @@ ALWAYS: Final = {
     "/rlconfig",
     "/stats",
     "/status",
+    "/status/now",
+    "/status/rules",
     "explain",
     "explain --at",
     "diff",

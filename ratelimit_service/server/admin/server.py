@@ -148,6 +148,8 @@ class AdminServer:
         same_site = refuse_cross_site(settings.http_allowed_origins)
         expose = SharedResponse(_METRICS, self._metrics_text, self._turns).send
         status = SharedResponse(_JSON, self._status_text, self._turns).send
+        now = SharedResponse(_JSON, self._now_text, self._turns).send
+        described = SharedResponse(_JSON, self._described_text, self._turns).send
         rules = SharedResponse(_TEXT, self._rules_text, self._turns).send
         stats = SharedResponse(_TEXT, self._stats_text, self._turns).send
         ports = [
@@ -174,6 +176,8 @@ class AdminServer:
                     _Endpoint("GET", "/rlconfig", rules, "the rules in force, a line each"),
                     _Endpoint("GET", "/stats", stats, "the counters that upstream has, under its statsd names"),
                     _Endpoint("GET", "/status", status, "what the page shows, as JSON"),
+                    _Endpoint("GET", "/status/now", now, "the same, of the rules only their counts"),
+                    _Endpoint("GET", "/status/rules", described, "the rules, without their counts"),
                     _Endpoint(
                         "POST",
                         "/explain",
@@ -268,6 +272,13 @@ class AdminServer:
     async def _status_text(self) -> Iterable[str]:
         await self._refresh()
         return self._status.text()
+
+    async def _now_text(self) -> Iterable[str]:
+        await self._refresh()
+        return self._status.now()
+
+    async def _described_text(self) -> Iterable[str]:
+        return self._status.rules()
 
     async def _rules_text(self) -> Iterable[str]:
         book = self._state.counted.book

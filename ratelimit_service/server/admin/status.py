@@ -124,6 +124,31 @@ class StatusPage:
         yield from self.history()
         yield "}\n"
 
+    def rules(self) -> Iterator[str]:
+        """What `text` says of the rules, without their counts: it changes with `edition` only."""
+        edition, rules = self._edition()
+        yield f'{{"edition": {json.dumps(edition)}, "rules": ['
+        for start in range(0, len(rules), _BLOCK):
+            yield (", " if start else "") + ", ".join(
+                [json.dumps(_description(rule)) for rule in rules[start : start + _BLOCK]]
+            )
+        yield "]}\n"
+
+    def now(self) -> Iterator[str]:
+        """What `text` says, with only the counts of the rules: a list in the order of COUNTS, or 0 if all are."""
+        edition, rules = self._edition()
+        yield json.dumps(self._service())[:-1]
+        yield f', "edition": {json.dumps(edition)}, "columns": {json.dumps(COUNTS)}, "counts": ['
+        for start in range(0, len(rules), _BLOCK):
+            yield ("," if start else "") + ",".join([_packed(rule) for rule in rules[start : start + _BLOCK]])
+        yield '], "history": '
+        yield from self.history()
+        yield "}\n"
+
+    def _edition(self) -> tuple[str, Sequence[Rule]]:
+        book = self._state.counted.book
+        return f"{self._started}.{self._state.watcher.successes}", () if book is None else book.rules
+
     def history(self) -> Iterator[str]:
         """The requests of each of the last sixty minutes as a JSON object, in blocks: the last minute is running."""
         self._history.update()
@@ -193,22 +218,42 @@ def _last_minute(history: History) -> dict[str, Any]:
     }
 
 
+COUNTS: Final = ("total", "over", "near", "within", "exceeded", "spared", "shadow", "by_policy")
+"""`total` is `within`, `over`, `exceeded` and `spared`; `near` is a part of `within`, and `shadow` of `over`."""
+
+
 def described_rule(rule: Rule) -> dict[str, Any]:
     """A rule and what it has answered, the sum of its values if it counts them apart."""
-    tallies = [rule.tally] if rule.tallies is None else [tally for _, tally in rule.tallies.items()]
+    return _description(rule) | dict(zip(COUNTS, _counts(rule), strict=True))
+
+
+def _description(rule: Rule) -> dict[str, Any]:
     return {
         "domain": rule.domain,
         "path": rule.path[1:],
         "limit": _limit(rule),
         "options": _options(rule),
         "place": "" if rule.place is None else f"{rule.place.path}:{rule.place.line}",
-        "total": sum(tally.total_hits + tally.unlimited for tally in tallies),
-        "over": sum(tally.over_limit for tally in tallies),
-        "near": sum(tally.near_limit for tally in tallies),
-        "within": sum(tally.within_limit + tally.unlimited for tally in tallies),
-        "shadow": sum(tally.shadow_mode for tally in tallies),
-        "by_policy": sum(getattr(tally, answer.number) for tally in tallies for answer in POLICY_ANSWERS),
     }
+
+
+def _counts(rule: Rule) -> Sequence[int]:
+    tallies = [rule.tally] if rule.tallies is None else [tally for _, tally in rule.tallies.items()]
+    return (
+        sum(tally.total_hits + tally.unlimited for tally in tallies),
+        sum(tally.over_limit for tally in tallies),
+        sum(tally.near_limit for tally in tallies),
+        sum(tally.within_limit + tally.unlimited for tally in tallies),
+        sum(tally.exceeded for tally in tallies),
+        sum(tally.spared for tally in tallies),
+        sum(tally.shadow_mode for tally in tallies),
+        sum(getattr(tally, answer.number) for tally in tallies for answer in POLICY_ANSWERS),
+    )
+
+
+def _packed(rule: Rule) -> str:
+    counts = _counts(rule)
+    return json.dumps(counts, separators=(",", ":")) if any(counts) else "0"
 
 
 def _limit(rule: Rule) -> str:
