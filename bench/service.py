@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ratelimit_service.commands.load.picture import draw
+from ratelimit_service.commands.picture import draw
 from tests import peers
 from tests.fetching import Missing
 from tests.ports import free_port

@@ -21,6 +21,7 @@ VERBS = (
     "status",
     "call",
     "load",
+    "simulate",
     "counters",
     "ban",
     "unban",

@@ -14,13 +14,13 @@ import click
 import uvloop
 
 from ratelimit_service.commands.call import check_target
-from ratelimit_service.commands.load.picture import draw
+from ratelimit_service.commands.duration import DURATION
 from ratelimit_service.commands.load.requests import MAX_KEYS, PLACE, Requests, read_requests
 from ratelimit_service.commands.load.run import Load, Result, Run
+from ratelimit_service.commands.picture import draw
 from ratelimit_service.commands.probe import Trust, why_no_answer
 from ratelimit_service.commands.request import ENTRY, Entry, descriptors
 from ratelimit_service.model import MAX_REQUESTS
-from ratelimit_service.settings.go_syntax import read_duration
 from ratelimit_service.system.clock import SECOND
 
 FAILED, UNREACHABLE = 1, 3
@@ -32,24 +32,6 @@ _DEFAULT_SECONDS: Final = 10.0
 _PROBE_SECONDS: Final = 5.0
 _BUSY: Final = 0.95
 """Of a core. A load that uses more of it measures itself."""
-
-
-class _DurationType(click.ParamType[int]):
-    """A duration such as 10s or 1m30s, in microseconds."""
-
-    name = "DURATION"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            duration = value if isinstance(value, int) else read_duration(value)
-        except ValueError as error:
-            self.fail(f"{value!r} {error}", param, ctx)
-        if duration <= 0:
-            self.fail(f"{value!r} is not longer than nothing", param, ctx)
-        return duration
-
-
-_DURATION: Final = _DurationType()
 
 
 @click.command(
@@ -89,7 +71,7 @@ With --requests FILE, a line of the file:
 )
 @click.option("--hits", type=click.IntRange(0, MAX_REQUESTS), help="Cost of each descriptor.  [default: 1]")
 @click.option("--calls", type=click.IntRange(1), help="End after so many calls.")
-@click.option("--for", "duration", type=_DURATION, help="End after this time.  [default: 10s, unless --calls]")
+@click.option("--for", "duration", type=DURATION, help="End after this time.  [default: 10s, unless --calls]")
 @click.option(
     "--rate",
     type=click.IntRange(1, 10_000_000),
@@ -101,7 +83,7 @@ With --requests FILE, a line of the file:
     type=click.IntRange(1, 100_000),
     help="Calls at a time on each connection.  [default: 25; with --rate 1000]",
 )
-@click.option("--timeout", type=_DURATION, help="Deadline that each call carries.  [default: none]")
+@click.option("--timeout", type=DURATION, help="Deadline that each call carries.  [default: none]")
 @click.option("--tls", is_flag=True, help="Use TLS.")
 @click.option(
     "--ca", type=click.Path(path_type=Path, exists=True), help="CA of the server's certificate; implies --tls."

@@ -9,19 +9,27 @@ _WIDTH, _HEIGHT = 640, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 130, 20, 50
 _COLOURS: Final = ("#0969da", "#bc4c00", "#1a7f37", "#8250df", "#cf222e")
 _STEPS: Final = 5
+_LINE: Final = 14
+"""The height of a name."""
 
 Points = Sequence[tuple[float, float]]
 
 
 def draw(
-    lines: Mapping[str, Points], across: str, up: str, ticks: Sequence[float], tick_text: Callable[[float], str]
+    lines: Mapping[str, Points],
+    across: str,
+    up: str,
+    ticks: Sequence[float],
+    tick_text: Callable[[float], str],
+    *,
+    linear: bool = False,
 ) -> str:
-    """Lines by name over a logarithmic axis with these ticks; `across` and `up` are the titles of the axes."""
+    """Lines by name over an axis with these ticks, logarithmic unless `linear`; `across` and `up` are its titles."""
     top = _round_up(max(y for points in lines.values() for _, y in points))
-    low, high = log10(max(ticks[0], 1)), log10(max(ticks[-1], 10))
+    low, high = (ticks[0], ticks[-1]) if linear else (log10(max(ticks[0], 1)), log10(max(ticks[-1], 10)))
 
     def place(x: float, y: float) -> tuple[float, float]:
-        part = (log10(max(x, 1)) - low) / (high - low or 1)
+        part = ((x if linear else log10(max(x, 1))) - low) / (high - low or 1)
         return _LEFT + part * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - y / top * (_HEIGHT - _TOP - _BOTTOM)
 
     right = _WIDTH - _RIGHT
@@ -32,7 +40,7 @@ def draw(
     ]
     for step in range(_STEPS + 1):
         value = top * step / _STEPS
-        _, y = place(1, value)
+        _, y = place(ticks[0], value)
         parts.append(f'<path d="M{_LEFT} {y:.0f}H{right}" stroke="#d0d7de"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.0f}" text-anchor="end">{value:,.10g}</text>')
     below = _HEIGHT - _BOTTOM + 18
@@ -42,13 +50,23 @@ def draw(
     middle = (_LEFT + right) / 2
     parts.append(f'<text x="{middle:.0f}" y="{_HEIGHT - 10}" text-anchor="middle">{escape(across)}</text>')
     parts.append(f'<text x="{_LEFT}" y="12">{escape(up)}</text>')
+    ends = _apart({name: place(*max(points))[1] for name, points in lines.items()})
     for number, (name, points) in enumerate(lines.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in sorted(points)))
-        _, last = place(*max(points))
         parts.append(f'<polyline points="{corners}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="{right + 8}" y="{last + 4:.0f}" fill="{colour}">{escape(name)}</text>')
+        parts.append(f'<text x="{right + 8}" y="{ends[name] + 4:.0f}" fill="{colour}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _apart(ends: Mapping[str, float]) -> Mapping[str, float]:
+    """The heights of the names at the ends of lines, moved down where one would cover another."""
+    placed: dict[str, float] = {}
+    lowest = 0.0
+    for name, y in sorted(ends.items(), key=lambda item: item[1]):
+        lowest = placed[name] = max(y, lowest)
+        lowest += _LINE
+    return placed
 
 
 def _round_up(value: float) -> float:

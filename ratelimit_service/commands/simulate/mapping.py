@@ -1,0 +1,74 @@
+"""What a line of a log asks: descriptors, written as templates with the fields of the line."""
+
+import shlex
+from collections.abc import Sequence
+from string import Formatter
+from typing import NamedTuple
+
+import click
+
+from ratelimit_service.commands.request import ENTRY, descriptors
+from ratelimit_service.rules.rule import Entries
+
+Values = tuple[str | None, ...]
+"""The values of a line, of the fields that a mapping has; None where the line has none."""
+
+_Part = str | int
+"""A text, or the index of a field."""
+
+
+class _Template(NamedTuple):
+    key: str
+    parts: Sequence[_Part]
+
+
+class Mapping:
+    """Makes descriptors of the values of `fields`."""
+
+    def __init__(self, templates: Sequence[str]) -> None:
+        """Of `user={user} path={path}`, several with + between them; a usage error says what is wrong with one."""
+        self.fields: list[str] = []
+        """The names of all fields, each once."""
+        self._descriptors: list[list[_Template]] = []
+        for template in templates:
+            try:
+                words = shlex.split(template)
+            except ValueError as error:  # quotes that do not end
+                raise click.UsageError(f"--descriptor {template!r}: {error}") from error
+            if not words:
+                raise click.UsageError("--descriptor is empty; write such as 'user={user} path={path}'")
+            for entries in descriptors([ENTRY.convert(word, None, None) for word in words]):
+                self._descriptors.append([_Template(key, self._parts(template, value)) for key, value in entries])
+
+    def _parts(self, template: str, value: str) -> list[_Part]:
+        parts: list[_Part] = []
+        try:
+            parsed = list(Formatter().parse(value))
+        except ValueError as error:
+            raise click.UsageError(f"--descriptor {template!r}: {error}; a brace itself is {{{{ or }}}}") from error
+        for text, field, form, conversion in parsed:
+            if text:
+                parts.append(text)
+            if field is None:
+                continue
+            if not field or form or conversion:
+                raise click.UsageError(f"--descriptor {template!r}: write a field as {{name}}, such as {{user}}")
+            if field not in self.fields:
+                self.fields.append(field)
+            parts.append(self.fields.index(field))
+        return parts
+
+    def entries(self, values: Values) -> list[Entries]:
+        """The descriptors of a line. As in Envoy, one that needs a field which the line does not have is left out."""
+        found = (_filled(entries, values) for entries in self._descriptors)
+        return [entries for entries in found if entries is not None]
+
+
+def _filled(entries: Sequence[_Template], values: Values) -> Entries | None:
+    made = []
+    for key, parts in entries:
+        texts = [part if isinstance(part, str) else values[part] for part in parts]
+        if any(text in {None, "", "-"} for text, part in zip(texts, parts, strict=True) if isinstance(part, int)):
+            return None
+        made.append((key, "".join(text or "" for text in texts)))
+    return tuple(made)

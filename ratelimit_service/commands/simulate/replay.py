@@ -1,0 +1,329 @@
+"""Replays requests through the service's own limiter, with counters in memory and a clock that the requests set."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.commands.simulate.heaviest import Heaviest
+from ratelimit_service.commands.simulate.mapping import Mapping, Values
+from ratelimit_service.errors import RpcError
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.plan import Plan
+from ratelimit_service.limiter.verdict import Verdict
+from ratelimit_service.model import Descriptor, Request
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.rule import Entries, Rule, entries_in_words
+from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
+
+MAX_COUNTERS: Final = 1_000_000
+"""As the service has by default; 250 MB."""
+
+MAX_PLANS: Final = 50_000
+MAX_CACHED: Final = 512
+"""Characters in the values of a line whose plan is kept; so all plans take 100 MB at most."""
+
+HEAVIEST: Final = 10_000
+"""Refused keys that are counted exactly, and half of those that are kept at most."""
+
+MAX_KEY: Final = 200
+"""Characters of a refused key; the rest of a longer one is shown as a digest."""
+
+MAX_SPANS: Final = 240
+
+_WIDTHS: Final = (
+    *(SECOND, 5 * SECOND, 10 * SECOND, 30 * SECOND, MINUTE, 5 * MINUTE, 10 * MINUTE, 30 * MINUTE),
+    *(HOUR, 6 * HOUR, DAY, 7 * DAY, 28 * DAY, 364 * DAY, 3640 * DAY, 36400 * DAY, 364000 * DAY),
+)
+"""Each a multiple of the one before."""
+
+
+@dataclass(slots=True)
+class Span:
+    """Some time, and what was asked and refused in it."""
+
+    start: int
+    """Microseconds since 1970."""
+    requests: int = 0
+    refused: int = 0
+    by_rule: dict[Rule, int] = field(default_factory=dict)
+    """Requests that each rule refused."""
+
+    def add(self, other: "Span") -> None:
+        """Add the counts of another one to this."""
+        self.requests += other.requests
+        self.refused += other.refused
+        for rule, count in other.by_rule.items():
+            self.by_rule[rule] = self.by_rule.get(rule, 0) + count
+
+
+class Timeline:
+    """At most `MAX_SPANS` spans of one width, which grows with the time that they take."""
+
+    def __init__(self) -> None:
+        self.width = _WIDTHS[0]
+        self.spans: list[Span] = []
+        """In the order of time, without those in which nothing came."""
+        self._end = 0
+
+    def at(self, now: int) -> Span:
+        """The span of this moment, which is not before the last one."""
+        if now < self._end:
+            return self.spans[-1]
+        while self.spans and (now - self.spans[0].start) // self.width >= MAX_SPANS - 1:
+            self._widen()
+        start = now // self.width * self.width
+        if not self.spans or self.spans[-1].start != start:
+            self.spans.append(Span(start))
+        self._end = start + self.width
+        return self.spans[-1]
+
+    def _widen(self) -> None:
+        self.width = next(width for width in _WIDTHS if width > self.width)
+        spans, self.spans = self.spans, []
+        for span in spans:
+            start = span.start // self.width * self.width
+            if not self.spans or self.spans[-1].start != start:
+                self.spans.append(Span(start))
+            self.spans[-1].add(span)
+
+
+@dataclass(slots=True)
+class RuleSums:
+    """What a rule did."""
+
+    refused: int = 0
+    """Requests; one that several rules refuse counts for each."""
+    shadow: int = 0
+    """Requests that it would have refused, were it not in shadow mode."""
+    first: int = 0
+    last: int = 0
+    """When it refused, or would have."""
+
+
+class Refused(NamedTuple):
+    """A key that was refused: the entries of its descriptor, as they may be shown, and by which rule."""
+
+    rule: Rule
+    entries: str
+
+
+class _Asked:
+    """What equal lines ask."""
+
+    __slots__ = ("entries", "plan", "shadow", "shown", "unlimited")
+
+    def __init__(self, plan: Plan, entries: Sequence[Entries]) -> None:
+        self.plan = plan
+        self.entries = entries
+        self.unlimited = all(hit is None for hit in plan.hits)
+        self.shadow = any(hit is not None and hit.rule.shadow for hit in (*plan.hits, *plan.charged))
+        self.shown: dict[int, str] = {}
+        """The entries as they may be shown, by index; made when they are refused."""
+
+
+class Side:
+    """Rules under a replay. `algorithm` counts all limits by another one than they say, as far as that can be.
+
+    Values that are secret in one of `books` are shown as digests.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        book: RuleBook,
+        domain: str,
+        mapping: Mapping,
+        algorithm: str,
+        books: Sequence[RuleBook],
+    ) -> None:
+        self.name = name
+        self.requests = self.refused = self.unlimited = self.failed = 0
+        """`failed`: requests that are answered with an error."""
+        self.failure = ""
+        """The first of these errors."""
+        self.rules: dict[Rule, RuleSums] = {}
+        self.heaviest: Heaviest[Refused] = Heaviest(HEAVIEST)
+        self.timeline = Timeline()
+        self.store = MemoryStore(MAX_COUNTERS, self._clock)
+        self._books = books
+        self._domain = domain
+        self._mapping = mapping
+        self._algorithm = algorithm
+        self._counted_as: dict[Rule, Rule] = {}
+        self._limiter = Limiter(self.store)
+        self._limiter.book = book
+        self._plans: dict[Values, _Asked] = {}
+        self._seen: set[int] = set()
+        """Hashes of values that came once."""
+        self._now = 0
+        self._asked: _Asked
+        self._span: Span
+
+    def _clock(self) -> int:
+        return self._now
+
+    def ask(self, now: int, values: Values) -> bool:
+        """Whether the request of a line is allowed at this moment."""
+        self._now = now
+        self.requests += 1
+        self._span = span = self.timeline.at(now)
+        span.requests += 1
+        asked = self._plans.get(values)
+        if asked is None:
+            try:
+                asked = self._plan(values)
+            except RpcError as error:
+                self.failed += 1
+                self.failure = self.failure or error.message
+                return True
+        if asked.unlimited:
+            self.unlimited += 1
+            return True
+        self._asked = asked
+        return self._limiter.decide_now(asked.plan, self._note, b"") is not False
+
+    def _plan(self, values: Values) -> _Asked:
+        entries = self._mapping.entries(values)
+        plan = self._limiter.plan(Request(self._domain, [Descriptor(each) for each in entries]))
+        if self._algorithm:
+            for hit in plan.charged:
+                self._count_otherwise(hit)
+        asked = _Asked(plan, entries)
+        seen = hash(values)
+        if seen not in self._seen:  # keeping what never comes again takes as long as making it
+            if len(self._seen) >= MAX_PLANS:
+                self._seen.clear()
+                self.store.sweep()
+            self._seen.add(seen)
+        elif sum(len(value) for value in values if value) <= MAX_CACHED:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            self._plans[values] = asked
+        return asked
+
+    def _count_otherwise(self, hit: Hit) -> None:
+        # Its key stays the same: two limits of one list must not have one counter.
+        rule = hit.rule
+        if rule not in self._counted_as:
+            self._counted_as[rule] = counted_by(rule, self._algorithm)[0]
+        hit.rule = self._counted_as[rule]
+        hit.limit = hit.rule.limit or hit.limit
+
+    def _note(self, verdict: Verdict, _: bytes) -> bool:
+        """Count what is refused, and what would be but for shadow mode."""
+        asked = self._asked
+        if verdict.allowed:
+            if asked.shadow:
+                self._note_shadow(verdict)
+            return True
+        self.refused += 1
+        self._span.refused += 1
+        over = [(index, hit) for index, hit in enumerate(verdict.hits) if hit is not None and hit.over]
+        causes = [(index, hit) for index, hit in over if not hit.quota] or over
+        for rule in {hit.rule: None for _, hit in causes}:
+            sums = self._sums(rule)
+            sums.refused += 1
+            by_rule = self._span.by_rule
+            by_rule[rule] = by_rule.get(rule, 0) + 1
+        for index, hit in causes:
+            if index not in asked.shown:
+                asked.shown[index] = self._shown(asked.entries[index])
+            self.heaviest.add(Refused(hit.rule, asked.shown[index]), self._now)
+        if asked.shadow:
+            self._note_shadow(verdict)
+        return False
+
+    def _shown(self, entries: Entries) -> str:
+        for book in self._books:
+            entries = book.shown(self._domain, entries)
+        return _bounded(entries_in_words(entries))
+
+    def _note_shadow(self, verdict: Verdict) -> None:
+        for rule in {hit.rule: None for hit in verdict.hits if hit and hit.rule.shadow and not hit.decision.allowed}:
+            self._sums(rule).shadow += 1
+
+    def _sums(self, rule: Rule) -> RuleSums:
+        sums = self.rules.get(rule)
+        if sums is None:
+            sums = self.rules[rule] = RuleSums(first=self._now)
+        sums.last = self._now
+        return sums
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= MAX_KEY:
+        return text
+    return f"{text[: MAX_KEY - 20]}…{blake2b(text.encode(errors='surrogatepass'), digest_size=8).hexdigest()}"
+
+
+def counted_by(rule: Rule, name: str) -> tuple[Rule, str]:
+    """The rule with another algorithm; and if that cannot count its limit, the rule as it is, and why."""
+    limit, algorithm = rule.limit, open_algorithm(name)
+    if limit is None or rule.algorithm is algorithm:
+        return rule, ""
+    if limit.calendar is not None:
+        return rule, "windows of a calendar are fixed"
+    # What was not chosen is as it is by default with the other one.
+    default = limit.count_refused == (rule.algorithm.name == "fixed_window")
+    buckets = ("token_bucket", "leaky_bucket")
+    other = replace(
+        limit,
+        count_refused=name == "fixed_window" if default else limit.count_refused,
+        first_request=False,
+        burst=limit.burst if name in buckets else 0,
+    )
+    problem = getattr(algorithm, "problem", None)
+    if problem is not None and (reason := problem(other)):
+        return rule, reason
+    return replace(rule, algorithm=algorithm, limit=other), ""
+
+
+@dataclass(slots=True)
+class Differences:
+    """How two sides differ, by requests."""
+
+    only_first: int = 0
+    """Refused by the first alone."""
+    only_second: int = 0
+
+
+@dataclass(slots=True)
+class Replay:
+    """What came of a replay."""
+
+    sides: Sequence[Side]
+    requests: int = 0
+    first: int = 0
+    last: int = 0
+    """The simulated time of the first and the last request, in microseconds since 1970."""
+    early: int = 0
+    """Requests whose time is before that of one before them; they are replayed at the latest time so far."""
+    earliest: int = 0
+    """By how many microseconds at most."""
+    differences: Differences = field(default_factory=Differences)
+
+    def run(self, records: Iterable[tuple[int, Values]]) -> None:
+        """Replay all records, in their order."""
+        first, *others = [side.ask for side in self.sides]
+        now = 0
+        for when, values in records:
+            if when >= now:
+                now = when
+                if not self.requests:
+                    self.first = when
+            else:
+                self.early += 1
+                self.earliest = max(self.earliest, now - when)
+            self.requests += 1
+            allowed = first(now, values)
+            for other in others:
+                if other(now, values) is not allowed:
+                    if allowed:
+                        self.differences.only_second += 1
+                    else:
+                        self.differences.only_first += 1
+        self.last = now

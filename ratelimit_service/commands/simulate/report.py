@@ -1,0 +1,214 @@
+"""What came of a replay: a table for the terminal, JSON, CSV and a picture."""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from ratelimit_service.commands.picture import Points, draw
+from ratelimit_service.commands.simulate.logs import UnreadLine
+from ratelimit_service.commands.simulate.replay import HEAVIEST, Refused, Replay, RuleSums, Side, Span
+from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
+from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.rule import Rule, plural, rule_in_words
+from ratelimit_service.system.clock import SECOND, duration_in_words
+
+_MAX_RULES: Final = 20
+"""In the table, the busiest; JSON has all."""
+_TICKS: Final = 4
+
+
+def lines(replay: Replay, unread: int, problems: Sequence[UnreadLine], top: int) -> Iterator[str]:
+    """For a terminal; with the `top` keys that were refused most."""
+    lasted = duration_in_words(replay.last - replay.first)
+    yield f"{plural(replay.requests, 'request')} in {lasted}, {_moment(replay.first)} to {_moment(replay.last)} UTC"
+    if unread:
+        yield YELLOW(f"{plural(unread, 'line')} could not be read, such as:")
+        yield from (printable(f"  {each.path}:{each.line}: {each.reason}  {each.text}".rstrip()) for each in problems)
+    if replay.early:
+        by = duration_in_words(replay.earliest)
+        yield f"{plural(replay.early, 'request')} came up to {by} before an earlier line, and count at its time"
+    for side in replay.sides:
+        yield ""
+        yield from _side(side, top)
+    if len(replay.sides) > 1:
+        first, second = (printable(side.name) for side in replay.sides)
+        yield ""
+        yield f"refused by {first} alone: {replay.differences.only_first:,}"
+        yield f"refused by {second} alone: {replay.differences.only_second:,}"
+
+
+def _side(side: Side, top: int) -> Iterator[str]:
+    allowed = side.requests - side.refused - side.failed
+    yield printable(side.name)
+    yield GREEN(f"  allowed {allowed:13,}  {_share(allowed, side.requests):>7}")
+    yield (RED if side.refused else GREEN)(f"  refused {side.refused:13,}  {_share(side.refused, side.requests):>7}")
+    if side.failed:
+        yield RED(f"  failed  {side.failed:13,}  {side.failure}")
+    if side.unlimited:
+        yield f"  no rule {side.unlimited:13,}  {_share(side.unlimited, side.requests):>7}  (of the allowed)"
+    if side.store.evicted:
+        yield YELLOW(f"  {side.store.evicted:,} counters did not fit into memory and began anew: too few are refused")
+    rules = sorted(side.rules.items(), key=lambda item: -item[1].refused - item[1].shadow)
+    if rules:
+        rows = [_rule_row(rule, sums) for rule, sums in rules[:_MAX_RULES]]
+        yield from _table(("refused", "by rule", "limit", "first", "last"), rows)
+    if len(rules) > _MAX_RULES:
+        yield f"  … and {plural(len(rules) - _MAX_RULES, 'rule')} more"
+    heavy = side.heaviest.top(top)
+    if heavy:
+        found = [
+            (f"{each.times:,}", each.key.entries, _path(each.key.rule), _moment(each.first), _moment(each.last))
+            for each in heavy
+        ]
+        yield from _table(("refused", "most", "by rule", "first", "last"), found)
+    if top and len(side.heaviest) > top:
+        least = ", at least" if side.heaviest.missed else ""
+        yield f"  … of {plural(len(side.heaviest), 'key')} that were refused{least}"
+    if side.heaviest.missed:
+        yield f"  (of more than {2 * HEAVIEST:,} keys: each number is up to {side.heaviest.missed:,} too low)"
+
+
+def _rule_row(rule: Rule, sums: RuleSums) -> tuple[str, ...]:
+    count = f"{sums.refused:,}" if not sums.shadow else f"{sums.shadow:,} (shadow)"
+    place = f" ({rule.place})" if rule.place else ""
+    words = f"{rule_in_words(rule)}, {rule.algorithm.name}" if rule.limit else rule_in_words(rule)
+    return count, _path(rule), f"{words}{place}", _moment(sums.first), _moment(sums.last)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    table = [head, *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+    yield ""
+    for row in table:
+        first, *rest = row
+        cells = [first.rjust(widths[0]), *(cell.ljust(width) for cell, width in zip(rest, widths[1:], strict=True))]
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+def as_json(replay: Replay, unread: int, problems: Sequence[UnreadLine], top: int) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "requests": replay.requests,
+        "first": _iso(replay.first),
+        "last": _iso(replay.last),
+        "early": {"requests": replay.early, "seconds": replay.earliest / SECOND},
+        "unread": {"lines": unread, "first": [problem._asdict() for problem in problems]},
+        "sides": [_side_as_json(side, top) for side in replay.sides],
+        "differences": {
+            "refused_by_first_alone": replay.differences.only_first,
+            "refused_by_second_alone": replay.differences.only_second,
+        }
+        if len(replay.sides) > 1
+        else None,
+    }
+
+
+def _side_as_json(side: Side, top: int) -> dict[str, Any]:
+    return {
+        "name": side.name,
+        "allowed": side.requests - side.refused - side.failed,
+        "refused": side.refused,
+        "failed": side.failed,
+        "no_rule": side.unlimited,
+        "evicted_counters": side.store.evicted,
+        "rules": [
+            {
+                "rule": _path(rule),
+                "place": str(rule.place) if rule.place else None,
+                "limit": rule_in_words(rule),
+                "algorithm": rule.algorithm.name if rule.limit else None,
+                "refused": sums.refused,
+                "shadow": sums.shadow,
+                "first": _iso(sums.first),
+                "last": _iso(sums.last),
+            }
+            for rule, sums in sorted(side.rules.items(), key=lambda item: -item[1].refused)
+        ],
+        "most_refused": [
+            {**_key(each.key), "refused": each.times, "first": _iso(each.first), "last": _iso(each.last)}
+            for each in side.heaviest.top(top)
+        ],
+        "most_refused_too_low_by": side.heaviest.missed,
+        "seconds": side.timeline.width // SECOND,
+        "timeline": [
+            {"start": _iso(span.start), "requests": span.requests, "refused": span.refused}
+            for span in side.timeline.spans
+        ],
+    }
+
+
+def _key(key: Refused) -> dict[str, str]:
+    return {"entries": key.entries, "rule": _path(key.rule)}
+
+
+def as_csv(replay: Replay) -> str:
+    """A row for each span of time and side, and one for each rule that refused in it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("side", "start", "seconds", "rule", "requests", "refused"))
+    for side in replay.sides:
+        seconds = side.timeline.width // SECOND
+        for span in side.timeline.spans:
+            start = _iso(span.start)
+            writer.writerow((side.name, start, seconds, "", span.requests, span.refused))
+            for rule, count in span.by_rule.items():
+                writer.writerow((side.name, start, seconds, _path(rule), "", count))
+    return text.getvalue()
+
+
+def as_svg(replay: Replay) -> str:
+    """Requests per second over time: all, and those that each side allows."""
+    timeline = replay.sides[0].timeline
+    chart = {"requests": _points(replay.sides[0], lambda span: span.requests)}
+    for number, side in enumerate(replay.sides, 1):
+        name = "allowed" if len(replay.sides) == 1 else f"{number}: {_short(side.name)}"
+        chart[name] = _points(side, lambda span: span.requests - span.refused)
+    begin, end = timeline.spans[0].start, timeline.spans[-1].start + timeline.width
+    ticks = [begin + (end - begin) * step / _TICKS for step in range(_TICKS + 1)]
+    form = "%H:%M:%S" if end - begin < 86_400 * SECOND else "%m-%d %H:%M"
+    span = duration_in_words(timeline.width)
+    title = f"{_moment(begin)} to {_moment(end)} UTC, by {span}"
+    return draw(chart, title, "requests per second", ticks, lambda x: _date(int(x)).strftime(form), linear=True)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 16 else f"…{name[-15:]}"
+
+
+def _points(side: Side, number: Callable[[Span], int]) -> Points:
+    """Steps: each span has two corners; where nothing came, the line is at 0."""
+    width = side.timeline.width
+    points: list[tuple[float, float]] = []
+    end: float | None = None
+    for span in side.timeline.spans:
+        if end is not None and span.start > end:
+            points += [(end, 0.0), (span.start, 0.0)]
+        rate = number(span) * SECOND / width
+        end = span.start + width
+        points += [(span.start, rate), (end, rate)]
+    return points
+
+
+def _path(rule: Rule) -> str:
+    return ".".join(rule.path)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / (whole or 1):.1f} %"
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _date(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def _moment(microseconds: int) -> str:
+    return f"{_date(microseconds):%Y-%m-%d %H:%M:%S}"
+
+
+def _iso(microseconds: int) -> str:
+    return f"{_date(microseconds):%Y-%m-%dT%H:%M:%S}Z"

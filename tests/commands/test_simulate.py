@@ -1,0 +1,437 @@
+"""`ratelimit simulate` says what rules would have refused of a log, as a replay that is written here says too."""
+
+import csv
+import gzip
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_service.cli import main
+from ratelimit_service.commands.simulate.heaviest import Heaviest
+from ratelimit_service.commands.simulate.logs import MAX_LINE, Reader, read_time
+from ratelimit_service.commands.simulate.patterns import PATTERNS, count_of, generate
+from ratelimit_service.commands.simulate.replay import MAX_KEY, MAX_SPANS, Timeline
+from ratelimit_service.system.clock import DAY, MINUTE, SECOND
+from tests.processes import ROOT
+
+BEGIN = 1_767_614_400
+"""2026-01-05T12:00:00Z"""
+
+RULES = """\
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 3}
+  - key: path
+    rate_limit: {unit: second, requests_per_unit: 2}
+"""
+
+STRICT = RULES.replace("requests_per_unit: 3", "requests_per_unit: 1")
+
+
+def line(seconds: int, user: str = "ada", path: str = "/") -> str:
+    at = datetime.fromtimestamp(BEGIN + seconds, UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
+    return f'192.0.2.1 - {user} [{at}] "GET {path}?q=1 HTTP/1.1" 200 5 "-" "curl/8 \\"x\\""'
+
+
+def run(folder: Path, log: str, *arguments: str, rules: str = RULES, descriptor: str = "user={user}") -> Result:
+    (folder / "rules.yaml").write_text(rules)
+    (folder / "access.log").write_text(log)
+    given = ["simulate", str(folder / "rules.yaml"), "--descriptor", descriptor]
+    logs = () if "--pattern" in arguments or "--log" in arguments else ("--log", str(folder / "access.log"))
+    return CliRunner().invoke(main, [*given, *logs, *arguments], env={"MERGE_DOMAIN_CONFIG": None})
+
+
+def result_of(folder: Path, log: str, *arguments: str, rules: str = RULES, descriptor: str = "user={user}") -> Any:
+    result = run(folder, log, "--json", *arguments, rules=rules, descriptor=descriptor)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+requests = st.lists(
+    st.tuples(st.integers(0, 40), st.sampled_from(["a", "b", "c", "-"]), st.sampled_from(["/", "/x"])),
+    min_size=1,
+    max_size=80,
+)
+
+
+@given(requests)
+def test_a_replay_refuses_what_counting_by_hand_refuses(gaps: list[tuple[int, str, str]]) -> None:
+    counts: Counter[tuple[str, str, int]] = Counter()
+    refused: Counter[str] = Counter()
+    keys: Counter[str] = Counter()
+    now, lines = 0, []
+    for gap, user, path in gaps:
+        now += gap if gap > 30 else 0  # many at one time
+        lines.append(line(now, user, path))
+        over = set()
+        for key, value, window, limit in (("user", user, 60, 3), ("path", path, 1, 2)):
+            if value != "-":
+                counts[key, value, (BEGIN + now) // window] += 1
+                if counts[key, value, (BEGIN + now) // window] > limit:
+                    over.add(f"{key}={value}")
+        keys.update(over)
+        refused.update(f"shop.{each.partition('=')[0]}" for each in over)
+        refused["requests"] += bool(over)
+
+    with TemporaryDirectory() as folder:
+        found = result_of(Path(folder), "\n".join(lines), descriptor="user={user} + path={path}")
+
+    [side] = found["sides"]
+    assert found["requests"] == len(gaps)
+    assert side["refused"] == refused.pop("requests")
+    assert side["allowed"] == len(gaps) - side["refused"]
+    assert {each["rule"]: each["refused"] for each in side["rules"]} == refused
+    assert {each["entries"]: each["refused"] for each in side["most_refused"]} == keys
+
+
+FORMATS = {
+    "combined": [line(second, "ada", "/x") for second in range(5)],
+    "common": [line(second, "ada", "/x").partition(' "-"')[0] for second in range(5)],
+    "json": [json.dumps({"time": BEGIN + second, "user": "ada", "path": "/x"}) for second in range(5)],
+    "csv": ["path,time,user", *(f'"/x",{(BEGIN + second) * 1000},ada' for second in range(5))],
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_each_format_is_known_by_its_first_line(tmp_path: Path, form: str) -> None:
+    found = result_of(tmp_path, "\n".join(FORMATS[form]), descriptor="user={user} + path={path}")
+
+    [side] = found["sides"]
+    assert (found["requests"], found["unread"]["lines"], side["refused"]) == (5, 0, 2)
+    assert side["most_refused"] == [
+        {
+            "entries": "user=ada",
+            "rule": "shop.user",
+            "refused": 2,
+            "first": "2026-01-05T12:00:03Z",
+            "last": "2026-01-05T12:00:04Z",
+        }
+    ]
+
+
+def test_json_has_fields_at_paths_and_names_with_dots(tmp_path: Path) -> None:
+    records = [
+        {"at": {"start": "2026-01-05T13:00:00.5+01:00"}, "headers": {"x-user": 7}},
+        {"at.start": "2026-01-05T12:00:01Z", "headers.x-user": "7"},
+        {"at.start": "2026-01-05T12:00:01Z", "headers": None},
+    ]
+    log = "\n".join(map(json.dumps, records))
+    found = result_of(tmp_path, log, "--time", "at.start", rules=STRICT, descriptor="user={headers.x-user}")
+
+    assert [each["entries"] for each in found["sides"][0]["most_refused"]] == ["user=7"]
+    assert found["sides"][0]["no_rule"] == 1
+
+
+def test_a_csv_without_a_header_has_columns(tmp_path: Path) -> None:
+    found = result_of(tmp_path, f"{BEGIN},ada\n{BEGIN},ada\n", "--columns", "time,user", rules=STRICT)
+
+    assert (found["requests"], found["sides"][0]["refused"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("05/Jan/2026:13:00:00 +0100", BEGIN),
+        ("[05/Jan/2026:12:00:00 +0000]", BEGIN),
+        ("2026-01-05T12:00:00", BEGIN),
+        (BEGIN, BEGIN),
+        (BEGIN * 1000, BEGIN),
+        (str(BEGIN * 10**6), BEGIN),
+        (BEGIN * 10**9, BEGIN),
+    ],
+)
+def test_times_are_read_as_logs_write_them(text: str | int, time: int) -> None:
+    assert read_time(text) == time * SECOND
+
+
+@pytest.mark.parametrize("text", ["yesterday", "-1", "nan", "inf", "1e300", "05/Foo/2026:13:00:00 +0100", "1969-01-01"])
+def test_what_is_no_time_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"time|month"):
+        read_time(text)
+
+
+def test_files_are_read_one_after_the_other_and_unpacked(tmp_path: Path) -> None:
+    packed = tmp_path / "old.log.gz"
+    packed.write_bytes(gzip.compress(f"{line(0)}\n{line(0)}\n".encode()))
+    (tmp_path / "new.log").write_text(f"{line(1)}\n{line(1)}\n")
+
+    found = result_of(tmp_path, "", "--log", str(packed), "--log", str(tmp_path / "new.log"))
+
+    assert (found["requests"], found["sides"][0]["refused"]) == (4, 1)
+
+
+def test_a_packed_file_that_ends_early_counts_as_far_as_it_goes(tmp_path: Path) -> None:
+    packed = tmp_path / "old.log.gz"
+    packed.write_bytes(gzip.compress(f"{line(0)}\n".encode() + os.urandom(100_000))[:5000])
+
+    result = run(tmp_path, "", "--log", str(packed))
+
+    assert result.exit_code in {0, 1}
+    assert "the rest cannot be unpacked" in result.output
+
+
+def test_lines_that_cannot_be_read_are_counted_and_shown(tmp_path: Path) -> None:
+    log = [line(0), "", "\x1b[31mwhat", "x" * (MAX_LINE + 1), line(1), *["more"] * 10]
+
+    result = run(tmp_path, "\n".join(log))
+
+    assert result.stdout.startswith("2 requests in 1 s, 2026-01-05 12:00:00 to 2026-01-05 12:00:01 UTC\n12 lines")
+    path = tmp_path / "access.log"
+    assert f"{path}:3: not a line of the common or combined format  \\x1b[31mwhat\n" in result.stdout
+    assert f"{path}:4: longer than 65,536 bytes\n" in result.stdout
+    assert f"{path}:8: " in result.stdout
+    assert f"{path}:9: " not in result.stdout
+
+
+@pytest.mark.parametrize("size", [MAX_LINE - 1, MAX_LINE, MAX_LINE + 1, 3 << 20])
+def test_long_lines_do_not_harm_those_around_them(tmp_path: Path, size: int) -> None:
+    log = tmp_path / "access.log"
+    log.write_text(f"{line(0)}\n{'x' * size}\n{line(1)}\n{'y' * size}")
+    reader = Reader(["user"])
+
+    assert [values for _, values in reader.records(log, lambda _: None)] == [("ada",), ("ada",)]
+    assert reader.unread == 2
+    assert [problem.line for problem in reader.problems] == [2, 4]
+
+
+@pytest.mark.parametrize("text", ['{"a":' * 10_000, "{}", "[1]", '{"time":true}', '{"time":"x"}', "1" * 5000, "nul"])
+def test_json_that_is_none_is_a_line_that_cannot_be_read(tmp_path: Path, text: str) -> None:
+    found = result_of(tmp_path, f'{{"time":{BEGIN},"user":"a"}}\n{text}\n')
+
+    assert (found["requests"], found["unread"]["lines"]) == (1, 1)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_read_or_counted(data: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        log.write_bytes(line(0).encode() + b"\n" + data)
+        reader = Reader(["user"])
+        read = len(list(reader.records(log, lambda _: None)))
+
+    lines = [each for each in data.decode(errors="replace").split("\n") if each.strip()]
+    assert read + reader.unread == 1 + len(lines)
+
+
+def test_a_time_before_that_of_a_line_above_counts_as_the_latest(tmp_path: Path) -> None:
+    log = [line(59), line(61), line(58), line(57), line(62), line(62)]
+
+    found = result_of(tmp_path, "\n".join(log))
+
+    assert found["early"] == {"requests": 2, "seconds": 4.0}
+    assert found["sides"][0]["refused"] == 2  # of five after the minute
+
+
+def test_two_folders_of_rules_answer_side_by_side(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "shop.yaml").write_text(STRICT)
+
+    found = result_of(tmp_path, "\n".join([line(0)] * 5), "--compare", str(tmp_path / "new"))
+
+    assert [side["refused"] for side in found["sides"]] == [2, 4]
+    assert found["differences"] == {"refused_by_first_alone": 0, "refused_by_second_alone": 2}
+
+
+def test_two_algorithms_answer_side_by_side(tmp_path: Path) -> None:
+    log = [line(57)] * 3 + [line(63)] * 3
+
+    found = result_of(tmp_path, "\n".join(log), "--algorithm", "fixed_window", "--algorithm", "sliding_log")
+
+    assert [side["name"] for side in found["sides"]] == ["fixed_window", "sliding_log"]
+    assert [side["refused"] for side in found["sides"]] == [0, 3]
+    assert found["differences"] == {"refused_by_first_alone": 0, "refused_by_second_alone": 3}
+
+
+def test_limits_of_a_list_have_counters_of_their_own_by_another_algorithm_too(tmp_path: Path) -> None:
+    rules = """\
+domain: shop
+descriptors:
+  - key: user
+    rate_limits:
+      - {unit: minute, requests_per_unit: 4}
+      - {unit: minute, requests_per_unit: 4, algorithm: sliding_window}
+"""
+    found = result_of(tmp_path, "\n".join([line(0)] * 5), "--algorithm", "sliding_log", rules=rules)
+
+    assert found["sides"][0]["refused"] == 1
+
+
+def test_a_limit_that_an_algorithm_cannot_count_is_counted_as_before(tmp_path: Path) -> None:
+    rules = RULES.replace("unit: minute", "calendar: {unit: month}")
+
+    result = run(tmp_path, "\n".join([line(0)] * 5), "--algorithm", "sliding_log", rules=rules)
+
+    assert "1 rule cannot be counted by sliding_log (shop.user: windows of a calendar are fixed)" in result.stderr
+    assert "refused             2" in result.stdout
+
+
+def test_secret_values_are_shown_as_digests(tmp_path: Path) -> None:
+    rules = STRICT.replace("- key: user", "- key: user\n    hash_values: true")
+    log = "\n".join([line(0, "s3cret"), "s3cret", line(0, "s3cret")])
+    (tmp_path / "json").write_text(f'{{"time":{BEGIN}}}\n{{"time":"s3cret"}}\n')
+
+    texts = [run(tmp_path, log, *option, rules=rules).output for option in ((), ("--json",), ("--csv",))]
+    texts.append(run(tmp_path, "", "--log", str(tmp_path / "json"), rules=rules).output)
+
+    assert "user=h-" in texts[0]
+    assert "user=h-" in texts[1]
+    assert "access.log:2" in texts[0]
+    assert "json:2" in texts[3]
+    assert not any("s3cret" in text for text in texts)
+
+
+def test_shadow_rules_refuse_nothing_and_say_what_they_would_have(tmp_path: Path) -> None:
+    rules = RULES.replace("per_unit: 3}", "per_unit: 3}\n    shadow_mode: true")
+
+    [side] = result_of(tmp_path, "\n".join([line(0)] * 5), rules=rules)["sides"]
+
+    assert side["refused"] == 0
+    assert [(each["rule"], each["refused"], each["shadow"]) for each in side["rules"]] == [("shop.user", 0, 2)]
+
+
+def test_a_long_key_is_shown_with_a_digest_of_its_rest(tmp_path: Path) -> None:
+    log = [line(0, "u" * 5000 + end) for end in "aabb"]
+
+    found = result_of(tmp_path, "\n".join(log), rules=STRICT)
+
+    keys = [each["entries"] for each in found["sides"][0]["most_refused"]]
+    assert len(set(keys)) == 2
+    assert max(map(len, keys)) <= MAX_KEY
+
+
+def test_the_csv_has_all_that_was_refused(tmp_path: Path) -> None:
+    result = run(tmp_path, "\n".join([line(0)] * 5 + [line(300)] * 4), "--csv")
+
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert [(row["rule"], row["requests"], row["refused"]) for row in rows] == [
+        ("", "5", "2"),
+        ("shop.user", "", "2"),
+        ("", "4", "1"),
+        ("shop.user", "", "1"),
+    ]
+    assert {row["seconds"] for row in rows} == {"5"}
+
+
+def test_the_picture_has_a_line_for_all_and_for_each_side(tmp_path: Path) -> None:
+    svg = tmp_path / "picture.svg"
+    (tmp_path / "new.yaml").write_text(STRICT)
+
+    run(tmp_path, "\n".join([line(0)] * 5 + [line(30)]), "--svg", str(svg), "--compare", str(tmp_path / "new.yaml"))
+
+    root = ET.fromstring(svg.read_text())  # noqa: S314 - our own
+    assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 3
+    assert "12:00:00" in svg.read_text()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_is_the_same_each_time_and_goes_forward(pattern: str) -> None:
+    records = list(generate(pattern, 2.0, DAY, 7, ["user", "path"]))
+
+    assert records == list(generate(pattern, 2.0, DAY, 7, ["user", "path"]))
+    assert [at for at, _ in records] == sorted(at for at, _ in records)
+    assert len(records) == pytest.approx(count_of(pattern, 2.0, DAY), rel=0.001)
+    assert len({user for _, (user, _) in records}) == 7 + (pattern == "attack")
+
+
+def test_of_an_attack_the_attacker_is_refused_most(tmp_path: Path) -> None:
+    options = ("--pattern", "attack", "--for", "3m", "--keys", "100", "--rate", "3")
+
+    found = result_of(tmp_path, "", *options)
+
+    assert found["sides"][0]["most_refused"][0]["entries"] == "user=attacker"
+
+
+@given(st.lists(st.integers(0, 40), max_size=400), st.integers(1, 10))
+def test_heavy_keys_are_found_and_their_counts_as_exact_as_said(keys: list[int], room: int) -> None:
+    heaviest: Heaviest[int] = Heaviest(room)
+    for now, key in enumerate(keys):
+        heaviest.add(key, now)
+        assert len(heaviest) <= 2 * room
+
+    exact = Counter(keys)
+    found = {each.key: each.times for each in heaviest.top(100)}
+    assert heaviest.missed * room <= len(keys)
+    assert all(times <= exact[key] <= times + heaviest.missed for key, times in found.items())
+    assert all(key in found for key, times in exact.items() if times > heaviest.missed)
+
+
+@given(st.lists(st.integers(0, 400 * DAY), max_size=500))
+def test_the_timeline_is_bounded_and_loses_nothing(times: list[int]) -> None:
+    timeline = Timeline()
+    for time in sorted(times):
+        timeline.at(time).requests += 1
+
+    assert sum(span.requests for span in timeline.spans) == len(times)
+    assert len(timeline.spans) <= MAX_SPANS
+    starts = [span.start for span in timeline.spans]
+    assert starts == sorted({time // timeline.width * timeline.width for time in times})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--pattern", "steady", "--log", "x"), "either --log FILE or --pattern"),
+        (("--log", "nowhere"), "nowhere cannot be read: No such file"),
+        (("--domain", "shopp"), "there is no domain shopp"),
+        (("--descriptor", "user={nobody}"), "no field nobody; there are remote_host"),
+        (("--descriptor", "user={user"), "expected '}'"),
+        (("--descriptor", "user={user:>9}"), "write a field as {name}"),
+        (("--descriptor", "user"), "has no ="),
+        (("--descriptor", "user={user} +"), "a descriptor is empty"),
+        (("--pattern", "steady", "--rate", "1000000"), "more than 10,000,000"),
+        (("--format", "csv"), "the CSV has no column user"),
+        (("--json", "--csv"), "either --json or --csv"),
+        (("--algorithm", "sliding_log") * 3, "two sides"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    result = run(tmp_path, line(0), *arguments)
+
+    assert result.exit_code == 2
+    assert says in result.output
+
+
+def test_exit_codes_tell_wrong_rules_from_an_empty_log(tmp_path: Path) -> None:
+    assert run(tmp_path, line(0)).exit_code == 0
+    assert run(tmp_path, "").exit_code == 1
+    assert run(tmp_path, line(0), rules="domain: 7: 8").exit_code == 2
+
+
+def test_a_terminal_sees_how_far_it_is(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "ratelimit_service", "simulate", "rules.yaml"]
+    options = ["--pattern", "steady", "--for", f"{20 * MINUTE // SECOND}s", "--descriptor", "user={user}"]
+    try:
+        done = subprocess.run(
+            [*command, *options],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT), "TERM": "xterm"},
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+            check=True,
+        )
+        seen = os.read(ours, 65_536).decode()
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+    assert "replaying" in seen
+    assert "%" in seen
+    assert done.stdout.startswith("12,000 requests in ")
