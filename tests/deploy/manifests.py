@@ -1,0 +1,72 @@
+"""What Helm and kustomize render: held to the API server's schemas, and to the settings that the service has."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import yaml
+
+from ratelimit_service.settings import Settings
+from tests import peers
+from tests.deploy.known import VARIABLES, max_stop, understood
+
+OF_OPERATOR: Final = "monitoring.coreos.com/v1"
+"""Kinds that Prometheus's operator brings along; Kubernetes has no schemas of them."""
+
+Manifest: TypeAlias = dict[str, Any]
+
+
+def read_all(text: str) -> list[Manifest]:
+    """Each document of it."""
+    return [manifest for manifest in yaml.safe_load_all(text) if manifest is not None]
+
+
+def invalid(manifests: Iterable[Manifest], tmp_path: Path) -> str:
+    """What Kubernetes's schemas say against them, in the oldest and the newest version; unknown fields are wrong."""
+    file = tmp_path / "manifests.yaml"
+    file.write_text(yaml.safe_dump_all(list(manifests)), encoding="utf-8")
+    versions = [word for version in peers.KUBERNETES for word in ("--kubernetes-version", version)]
+    validated = subprocess.run(
+        [sys.executable, "-m", "kubernetes_validate", "--strict", "--quiet", *versions, str(file)],
+        env=os.environ | {"PYTHONPATH": str(peers.kubernetes_validate())},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return validated.stdout + validated.stderr
+
+
+def of_kind(manifests: Iterable[Manifest], kind: str, name: str = "") -> Manifest:
+    """The only one, or the only one of this name."""
+    (found,) = [each for each in manifests if each["kind"] == kind and name in {"", each["metadata"]["name"]}]
+    return found
+
+
+def pod(manifests: Iterable[Manifest], name: str = "") -> Any:
+    """What the Deployment makes."""
+    return of_kind(manifests, "Deployment", name)["spec"]["template"]
+
+
+def container(manifests: Iterable[Manifest], name: str = "") -> Any:
+    """The service's."""
+    (found,) = [each for each in pod(manifests, name)["spec"]["containers"] if each["name"] == "ratelimit"]
+    return found
+
+
+def settings(manifests: Iterable[Manifest], name: str = "", secrets: Mapping[str, str] | None = None) -> Settings:
+    """What the service makes of the environment: every name is known, every value right, and it has time to drain."""
+    manifests = list(manifests)
+    variables = container(manifests, name)["env"]
+    names = [variable["name"] for variable in variables]
+    assert len(names) == len(set(names))
+    assert set(names) <= VARIABLES
+    from_secrets = {each["name"] for each in variables if "value" not in each}
+    assert from_secrets == {"HASH_KEY", "ADMIN_TOKEN"} | (secrets or {}).keys()
+    plain = {variable["name"]: variable["value"] for variable in variables if "value" in variable}
+    found = understood(plain | dict(secrets or {}))
+    assert max_stop(found) < pod(manifests, name)["spec"]["terminationGracePeriodSeconds"]
+    return found
