@@ -38,9 +38,9 @@ DOCUMENTS: Final = sorted(
     - {RECIPES}
 )
 
-ELSEWHERE: Final = frozenset({"make", "docker", "kubectl"})
+ELSEWHERE: Final = frozenset({"make", "docker", "kubectl", "helm"})
 """Programs that install or need what a test must not have: what `make run` starts is started here; tests/deploy has
-tests of the image and of the manifests."""
+tests of the image, of the manifests and of the chart."""
 
 _TIME: Final = re.compile(r"\b\d[\d,]* ?(?:d|h|min|s)\b(?: \d+ (?:h|min|s)\b)?")
 _MOVES: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC|\b1\d{9}\b|[\w.-]+@[\w.-]+")

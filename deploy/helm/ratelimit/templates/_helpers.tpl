@@ -1,0 +1,133 @@
+{{- define "ratelimit.name" -}}
+{{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "ratelimit.fullname" -}}
+{{- $name := include "ratelimit.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name -}}
+{{ .Release.Name | trunc 63 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" }}
+{{- end -}}
+{{- end }}
+
+{{/* What selects the pods: never changed, since a Deployment's selector cannot be. */}}
+{{- define "ratelimit.selector" -}}
+app.kubernetes.io/name: {{ include "ratelimit.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "ratelimit.labels" -}}
+{{ include "ratelimit.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "ratelimit.rulesConfigMap" -}}
+{{ .Values.rules.existingConfigMap | default (printf "%s-rules" (include "ratelimit.fullname" .)) }}
+{{- end }}
+
+{{/* Combinations that would run and limit wrongly, or not start: the error says what to change. */}}
+{{- define "ratelimit.check" -}}
+{{- $v := .Values -}}
+{{- if eq $v.store "memory" -}}
+  {{- if or $v.autoscaling.enabled (gt (int $v.replicaCount) 1) -}}
+    {{- fail "several pods need counters that they share: with store=memory each would allow the whole limit. Set store=redis and redis.url, or replicaCount=1 and autoscaling.enabled=false" -}}
+  {{- end -}}
+  {{- if gt (int $v.workers) 1 -}}
+    {{- fail "several workers need counters that they share: set store=redis and redis.url, or workers=1" -}}
+  {{- end -}}
+{{- else if not $v.redis.url -}}
+  {{- fail "store=redis needs redis.url, such as redis-master:6379" -}}
+{{- end -}}
+{{- if and $v.redis.tls.cert (not $v.redis.tls.key) -}}
+  {{- fail "redis.tls.cert needs redis.tls.key, the private key of that certificate" -}}
+{{- end -}}
+{{- if and $v.admin.readNeedsToken $v.admin.optional -}}
+  {{- fail "admin.readNeedsToken needs the token: set admin.optional=false, and make the Secret" -}}
+{{- end -}}
+{{- if and $v.podMonitor.enabled $v.serviceMonitor.enabled -}}
+  {{- fail "podMonitor and serviceMonitor would scrape every pod twice: enable one of them" -}}
+{{- end -}}
+{{- end }}
+
+{{/* The environment: what the values say, and `env` besides. A name stands once; what is not said is the service's default. */}}
+{{- define "ratelimit.env" -}}
+{{- $v := .Values -}}
+{{- $ours := include "ratelimit.fullname" . -}}
+{{- $env := dict
+  "BACKEND_TYPE" $v.store
+  "LOG_FORMAT" $v.logging.format
+  "DRAIN_SECONDS" $v.drain.seconds
+  "DRAIN_TIMEOUT" (printf "%ds" (int $v.drain.timeoutSeconds))
+-}}
+{{- range $name, $from := dict "HASH_KEY" $v.hashKey "ADMIN_TOKEN" $v.admin -}}
+  {{- $_ := set $env $name (include "ratelimit.fromSecret" (dict "secret" ($from.existingSecret | default $ours) "key" $from.key "optional" $from.optional) | fromYaml) -}}
+{{- end -}}
+{{- if $v.admin.readNeedsToken }}{{ $_ := set $env "ADMIN_READ_NEEDS_TOKEN" true }}{{ end -}}
+{{- if ne $v.logging.level "info" }}{{ $_ := set $env "LOG_LEVEL" $v.logging.level }}{{ end -}}
+{{- if gt (int $v.workers) 1 }}{{ $_ := set $env "WORKERS" $v.workers }}{{ end -}}
+{{- with $v.rules.folder }}{{ $_ := set $env "RULES_PATH" (printf "/srv/runtime_data/current/config/%s" .) }}{{ end -}}
+{{- if $v.tls.existingSecret -}}
+  {{- $_ := set $env "GRPC_SERVER_USE_TLS" true -}}
+  {{- $_ := set $env "GRPC_SERVER_TLS_CERT" "/etc/ratelimit/tls/tls.crt" -}}
+  {{- $_ := set $env "GRPC_SERVER_TLS_KEY" "/etc/ratelimit/tls/tls.key" -}}
+  {{- with $v.tls.clientCa }}{{ $_ := set $env "GRPC_CLIENT_TLS_CACERT" (printf "/etc/ratelimit/tls/%s" .) }}{{ end -}}
+{{- end -}}
+{{- if eq $v.store "redis" -}}
+  {{- $redis := $v.redis -}}
+  {{- $_ := set $env "REDIS_TYPE" $redis.type -}}
+  {{- $_ := set $env "REDIS_URL" $redis.url -}}
+  {{- $_ := set $env "ON_STORE_FAILURE" $redis.onStoreFailure -}}
+  {{- /* Of `local`, each pod grants its share: under the autoscaler, that of the most pods. */ -}}
+  {{- $_ := set $env "INSTANCES" (ternary $v.autoscaling.maxReplicas $v.replicaCount $v.autoscaling.enabled | int | max 1) -}}
+  {{- if $redis.healthCheck }}{{ $_ := set $env "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" true }}{{ end -}}
+  {{- with $redis.keyPrefix }}{{ $_ := set $env "CACHE_KEY_PREFIX" . }}{{ end -}}
+  {{- with $redis.auth }}{{ if .existingSecret }}{{ $_ := set $env "REDIS_AUTH" (include "ratelimit.fromSecret" (dict "secret" .existingSecret "key" .key) | fromYaml) }}{{ end }}{{ end -}}
+  {{- with $redis.sentinelAuth }}{{ if .existingSecret }}{{ $_ := set $env "REDIS_SENTINEL_AUTH" (include "ratelimit.fromSecret" (dict "secret" .existingSecret "key" .key) | fromYaml) }}{{ end }}{{ end -}}
+  {{- if $redis.tls.enabled -}}
+    {{- $_ := set $env "REDIS_TLS" true -}}
+    {{- if $redis.tls.skipHostnameVerification }}{{ $_ := set $env "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" true }}{{ end -}}
+    {{- if $redis.tls.existingSecret -}}
+      {{- range $name, $file := dict "REDIS_TLS_CACERT" $redis.tls.ca "REDIS_TLS_CLIENT_CERT" $redis.tls.cert "REDIS_TLS_CLIENT_KEY" $redis.tls.key -}}
+        {{- if $file }}{{ $_ := set $env $name (printf "/etc/ratelimit/redis-tls/%s" $file) }}{{ end -}}
+      {{- end -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- range $name, $value := merge (deepCopy $v.env) $env }}
+- name: {{ $name }}
+  {{- if kindIs "map" $value }}
+  {{- toYaml $value | nindent 2 }}
+  {{- else }}
+  {{- /* A number of YAML is a float here, and a large one would be written 2e+06. */}}
+  value: {{ and (kindIs "float64" $value) (eq (floor $value) $value) | ternary (int64 $value) $value | toString | quote }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "ratelimit.fromSecret" -}}
+valueFrom:
+  secretKeyRef:
+    name: {{ .secret }}
+    key: {{ .key }}
+    {{- if .optional }}
+    optional: true
+    {{- end }}
+{{- end }}
+
+{{/* Of a PodMonitor's or ServiceMonitor's endpoint: the alerts know the pods as this job. */}}
+{{- define "ratelimit.endpoint" -}}
+- port: http
+  path: /metrics
+  interval: {{ .interval }}
+  relabelings:
+    - targetLabel: job
+      replacement: ratelimit
+{{- end }}

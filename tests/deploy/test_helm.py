@@ -1,0 +1,383 @@
+"""deploy/helm/ratelimit: what Helm makes of it is what Kubernetes, Prometheus's operator and the service take.
+
+There is no cluster here. Each file of tests/deploy/helm is somebody's values: it is rendered, held to the API server's
+schemas, and its environment given to the service's own reader of settings.
+"""
+
+import copy
+import json
+import re
+import shutil
+import signal
+import subprocess
+import textwrap
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+import ratelimit_service
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.settings import Settings
+from ratelimit_service.settings.fields import Backend, RedisType
+from tests import peers
+from tests.deploy.manifests import OF_OPERATOR, Manifest, container, invalid, of_kind, pod, read_all, settings
+from tests.processes import ROOT, ask, start_service
+
+CHART: Final = ROOT / "deploy" / "helm" / "ratelimit"
+CASES: Final = sorted((ROOT / "tests" / "deploy" / "helm").glob("*.yaml"))
+SECRETS_OF_OPERATORS: Final = {"ADMIN_TOKEN": "0123456789abcdef0123456789abcdef"}
+SECRETS: Final = {
+    "redis": {"REDIS_AUTH": "p"},
+    "sentinel": {"REDIS_AUTH": "p", "REDIS_SENTINEL_AUTH": "p"},
+    "cluster-tls": {"REDIS_AUTH": "p"},
+    "everything": {"REDIS_AUTH": "p", "REDIS_PERSECOND_AUTH": "p", **SECRETS_OF_OPERATORS},
+}
+
+
+def helm(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(peers.helm()), *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def template(*words: str, release: str = "ratelimit") -> subprocess.CompletedProcess[str]:
+    """Helm asks no cluster, so it is told its version."""
+    return helm("template", release, str(CHART), "--kube-version", peers.KUBERNETES[-1], *words)
+
+
+def rendered(*words: str, release: str = "ratelimit") -> list[Manifest]:
+    done = template(*words, release=release)
+    assert done.returncode == 0, done.stderr
+    return read_all(done.stdout)
+
+
+def case(name: str) -> list[Manifest]:
+    return rendered("--values", f"tests/deploy/helm/{name}.yaml")
+
+
+def values() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def test_helm_has_nothing_against_the_chart() -> None:
+    linted = helm("lint", "--strict", "--kube-version", peers.KUBERNETES[-1], str(CHART))
+
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+
+
+def test_the_chart_is_of_this_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+
+    assert {chart["version"], chart["appVersion"]} == {ratelimit_service.__version__}
+    assert chart["kubeVersion"] == f">={peers.KUBERNETES[0]}.0-0"
+
+
+@pytest.mark.parametrize("file", CASES, ids=[file.stem for file in CASES])
+def test_kubernetes_and_the_service_take_what_is_rendered(file: Path, tmp_path: Path) -> None:
+    manifests = case(file.stem)
+    known = [manifest for manifest in manifests if manifest["apiVersion"] != OF_OPERATOR]
+
+    assert invalid(known, tmp_path) == ""
+    settings(manifests, secrets=SECRETS.get(file.stem))
+
+
+def test_the_schemas_refuse_a_field_that_kubernetes_does_not_know(tmp_path: Path) -> None:
+    manifests = rendered()
+    pod(manifests)["spec"]["enableServiceLink"] = False
+
+    assert "'enableServiceLink' was unexpected" in invalid(manifests, tmp_path)
+
+
+def test_with_no_values_it_is_what_deploy_kubernetes_is(tmp_path: Path) -> None:
+    """But for the labels that say which release it is, the tag that kustomize gives, and names in Secrets' order."""
+
+    def plain(manifests: list[Manifest]) -> dict[str, Any]:
+        found = {}
+        for manifest in copy.deepcopy(manifests):
+            manifest["metadata"].pop("labels", None)
+            match manifest["kind"]:
+                case "Deployment":
+                    manifest["spec"].pop("selector")
+                    manifest["spec"]["template"].pop("metadata")
+                    (only,) = manifest["spec"]["template"]["spec"]["containers"]
+                    only["env"].sort(key=lambda variable: variable["name"])
+                    only["image"] = only["image"].partition(":")[0]
+                case "ConfigMap":
+                    manifest["data"] = {name: yaml.safe_load(text) for name, text in manifest["data"].items()}
+                case _:
+                    manifest["spec"].pop("selector")
+            found[manifest["kind"]] = manifest
+        return found
+
+    files = [file for file in (ROOT / "deploy" / "kubernetes").glob("*.yaml") if file.name != "kustomization.yaml"]
+    applied = [manifest for file in files for manifest in read_all(file.read_text(encoding="utf-8"))]
+
+    assert plain(rendered()) == plain(applied)
+    assert invalid(applied, tmp_path) == ""
+    assert container(rendered())["image"] == f"ratelimit-service:{ratelimit_service.__version__}"
+
+
+@pytest.mark.parametrize("name", ["redis", "everything"])
+def test_everything_selects_the_pods_of_the_release(name: str) -> None:
+    manifests = case(name)
+    labels = pod(manifests)["metadata"]["labels"]
+    selectors = [
+        of_kind(manifests, "Deployment")["spec"]["selector"]["matchLabels"],
+        of_kind(manifests, "Service")["spec"]["selector"],
+        of_kind(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+    ]
+    if name == "everything":
+        (spread,) = pod(manifests)["spec"]["topologySpreadConstraints"]
+        selectors += [
+            of_kind(manifests, "PodMonitor")["spec"]["selector"]["matchLabels"],
+            of_kind(manifests, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+            spread["labelSelector"]["matchLabels"],
+        ]
+
+    for selector in selectors:
+        assert selector == {"app.kubernetes.io/name": "ratelimit", "app.kubernetes.io/instance": "ratelimit"}
+        assert selector.items() <= labels.items()
+
+
+def test_every_resource_has_the_labels_of_all_and_a_name_of_the_release() -> None:
+    manifests = case("everything")
+
+    assert {manifest["metadata"]["name"] for manifest in manifests} == {"limits"}
+    assert all(manifest["metadata"]["labels"]["team"] == "edge" for manifest in manifests)
+    assert {manifest["metadata"]["name"] for manifest in rendered(release="eu")} == {
+        "eu-ratelimit",
+        "eu-ratelimit-rules",
+    }
+
+
+def test_values_have_the_defaults_of_the_settings() -> None:
+    """Format of the log and the drain differ on purpose, as in deploy/kubernetes."""
+    ours, theirs = values(), Settings.model_fields
+    redis = ours["redis"]
+    fields = {
+        "workers": ours["workers"],
+        "redis_tls": redis["tls"]["enabled"],
+        "redis_tls_skip_hostname_verification": redis["tls"]["skipHostnameVerification"],
+        "redis_health_check_active_connection": redis["healthCheck"],
+        "on_store_failure": redis["onStoreFailure"],
+        "cache_key_prefix": redis["keyPrefix"],
+        "log_level": ours["logging"]["level"],
+        "instances": ours["replicaCount"],
+    }
+
+    assert {name: str(value).lower() for name, value in fields.items()} == {
+        name: str(theirs[name].default).lower() for name in fields
+    }
+    assert (redis["type"], ours["store"]) == (RedisType.SINGLE, Backend.MEMORY)
+
+
+def test_what_the_values_do_not_say_is_the_default_of_the_service() -> None:
+    """With one Redis, nothing but where it is differs from a service that is told no more than that."""
+    found = settings(rendered("--set", "store=redis,redis.url=redis:6379"))
+    told = {"backend_type", "redis_url", "log_format", "drain_seconds", "drain_timeout"}
+    default = settings(rendered())
+
+    differs = {name for name in Settings.model_fields if getattr(found, name) != getattr(default, name)}
+    assert differs <= told
+
+
+def test_the_service_finds_sentinels_clusters_files_and_sidecars() -> None:
+    sentinel = settings(case("sentinel"), secrets=SECRETS["sentinel"])
+    cluster = settings(case("cluster-tls"), secrets=SECRETS["cluster-tls"])
+    manifests = case("sidecar")
+
+    assert sentinel.redis_type is RedisType.SENTINEL
+    assert sentinel.redis_health_check_active_connection
+    assert cluster.redis_type is RedisType.CLUSTER
+    assert cluster.redis_tls
+    for file in (cluster.redis_tls_cacert, cluster.redis_tls_client_cert, cluster.redis_tls_client_key):
+        assert {"name": "redis-tls", "mountPath": str(Path(file).parent), "readOnly": True} in container(
+            case("cluster-tls")
+        )["volumeMounts"]
+    (mount,) = container(manifests)["volumeMounts"]
+    assert str(settings(manifests).rules_path) == f"{mount['mountPath']}/current/rules"
+    (volume,) = pod(manifests)["spec"]["volumes"]
+    assert volume == {"name": "rules", "emptyDir": {"sizeLimit": "64Mi"}}
+    assert not [manifest for manifest in manifests if manifest["kind"] == "ConfigMap"]
+
+
+def test_each_pod_grants_its_share_when_redis_is_lost() -> None:
+    """Under the autoscaler, that of the most pods: less than the limit, and never more."""
+    assert settings(case("redis"), secrets=SECRETS["redis"]).instances == 3
+    assert settings(case("everything"), secrets=SECRETS["everything"]).instances == 9
+
+
+def test_numbers_and_booleans_of_env_reach_the_service_as_written() -> None:
+    found = settings(case("everything"), secrets=SECRETS["everything"])
+
+    assert found.refused_max_counters == 2_000_000
+    assert found.near_limit_ratio == 0.9
+    assert found.response_retry_after is True
+
+
+def test_behind_tls_readiness_is_asked_over_http() -> None:
+    """The kubelet's gRPC probe speaks no TLS: it would find no pod ready, ever."""
+    probe = container(case("everything"))["readinessProbe"]
+
+    assert "grpc" not in probe
+    assert probe["httpGet"] == {"path": "/healthcheck", "port": "http"}
+    assert settings(case("everything"), secrets=SECRETS["everything"]).grpc_server_use_tls
+
+
+def test_behind_the_token_liveness_is_asked_where_no_token_is_known(tmp_path: Path) -> None:
+    """A probe that got 401 from 6070 would have the pod restarted for ever."""
+    probe = container(case("everything"))["livenessProbe"]
+
+    assert settings(case("everything"), secrets=SECRETS["everything"]).admin_read_needs_token
+    assert probe["httpGet"] == {"path": "/metrics", "port": "http"}
+
+    empty = tmp_path / "rules"
+    empty.mkdir()
+    environment = {"DRAIN_SECONDS": "60", "ADMIN_READ_NEEDS_TOKEN": "true"} | SECRETS_OF_OPERATORS
+    with start_service(tmp_path / "service", empty, environment, wait_until_healthy=False) as service:
+        page = ask(service.debug_port, "/").status
+        without_rules = ask(service.http_port, probe["httpGet"]["path"]).status
+        service.write_rules("domain: web")
+        service.wait_until(lambda: service.healthy, "is healthy")
+        service.send(signal.SIGTERM)
+        service.wait_until(lambda: not service.healthy, "drains")
+        draining = ask(service.http_port, probe["httpGet"]["path"]).status
+    assert (page, without_rules, draining) == (401, 200, 200)
+
+
+def test_the_network_policy_closes_the_operator_s_port() -> None:
+    """To all but whom the values name: a rule without `from` lets everything in."""
+    closed = of_kind(rendered("--set", "networkPolicy.enabled=true"), "NetworkPolicy")["spec"]
+    opened = of_kind(case("everything"), "NetworkPolicy")["spec"]
+    names = {port["name"] for port in container(rendered())["ports"]}
+
+    assert closed["policyTypes"] == ["Ingress"]
+    assert closed["ingress"] == [{"ports": [{"port": "grpc"}]}, {"ports": [{"port": "http"}]}]
+    assert opened["ingress"] == [
+        {"ports": [{"port": "grpc"}], "from": [{"podSelector": {"matchLabels": {"app": "envoy"}}}]},
+        {"ports": [{"port": "http"}]},
+        {
+            "ports": [{"port": "debug"}],
+            "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "operators"}}}],
+        },
+    ]
+    assert names == {"grpc", "http", "debug"}
+
+
+def test_prometheus_has_the_same_alerts_and_the_job_that_they_ask_for() -> None:
+    """The chart's file is a copy, because a chart cannot have files from elsewhere."""
+    alerts = (ROOT / "deploy" / "alerts.yaml").read_text(encoding="utf-8")
+    manifests = case("everything")
+    rule, monitor = of_kind(manifests, "PrometheusRule"), of_kind(manifests, "PodMonitor")
+    service = of_kind(rendered("--set", "serviceMonitor.enabled=true"), "ServiceMonitor")
+    endpoint = {
+        "port": "http",
+        "path": "/metrics",
+        "relabelings": [{"targetLabel": "job", "replacement": "ratelimit"}],
+    }
+
+    assert (CHART / "files" / "alerts.yaml").read_text(encoding="utf-8") == alerts
+    assert rule["spec"] == yaml.safe_load(alerts)
+    assert rule["metadata"]["labels"]["release"] == monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["podMetricsEndpoints"] == [endpoint | {"interval": "15s"}]
+    assert service["spec"]["endpoints"] == [endpoint | {"interval": "30s"}]
+    assert '{job="ratelimit"}' in alerts
+    for each in (rule, monitor, service):
+        assert each["apiVersion"] == OF_OPERATOR
+
+
+def test_rules_of_a_release_stand_in_place_of_the_example(tmp_path: Path) -> None:
+    """Helm merges maps: a default of `files` would be loaded beside them."""
+    file = tmp_path / "values.yaml"
+    file.write_text("rules: {files: {shop.yaml: 'domain: shop'}}", encoding="utf-8")
+
+    assert of_kind(rendered("--values", str(file)), "ConfigMap")["data"] == {"shop.yaml": "domain: shop"}
+
+
+def test_the_example_s_rules_load() -> None:
+    files = of_kind(rendered(), "ConfigMap")["data"]
+
+    assert len(parse([Source(name, text.encode()) for name, text in files.items()]).rules) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "answered"),
+    [
+        ("replicaCount=2", "several pods need counters that they share"),
+        ("autoscaling.enabled=true", "several pods need counters that they share"),
+        ("workers=2", "several workers need counters that they share"),
+        ("store=redis", "store=redis needs redis.url"),
+        ("podMonitor.enabled=true,serviceMonitor.enabled=true", "would scrape every pod twice"),
+        ("redis.tls.cert=tls.crt", "redis.tls.cert needs redis.tls.key"),
+        ("admin.readNeedsToken=true", "admin.readNeedsToken needs the token"),
+        ("env.ADMIN_READ_NEEDS_TOKEN=true", "ADMIN_READ_NEEDS_TOKEN"),
+        ("redis.onStoreFailure=maybe", "onStoreFailure"),
+        ("replicas=3", "replicas"),
+        ("env.DRAIN_SECONDS=5", "DRAIN_SECONDS"),
+        ("env.lower=5", "lower"),
+    ],
+)
+def test_values_that_would_limit_wrongly_are_refused_with_what_to_change(said: str, answered: str) -> None:
+    done = template("--set", said)
+
+    assert done.returncode != 0
+    assert answered in done.stderr
+
+
+def test_the_notes_name_the_service_of_the_release(tmp_path: Path) -> None:
+    """`helm template` leaves them out, and `helm install` wants a cluster: here they are text in a manifest."""
+    templates = shutil.copytree(CHART, tmp_path / "ratelimit") / "templates"
+    notes = (templates / "NOTES.txt").read_text(encoding="utf-8")
+    (templates / "notes.yaml").write_text(f"kind: Notes\ntext: |\n{textwrap.indent(notes, '  ')}", encoding="utf-8")
+    done = helm("template", "eu", str(templates.parent), "--namespace", "edge", "--kube-version", peers.KUBERNETES[0])
+
+    assert done.returncode == 0, done.stderr
+    (text,) = [manifest["text"] for manifest in read_all(done.stdout) if manifest["kind"] == "Notes"]
+    assert "Envoy asks eu-ratelimit.edge.svc.cluster.local:8081 (gRPC, STRICT_DNS)" in text
+    assert "kubectl --namespace edge port-forward deployment/eu-ratelimit 6070" in text
+
+
+def test_the_example_of_the_readme_is_taken(tmp_path: Path) -> None:
+    (example,) = re.findall(r"^```yaml\n(.*?)^```", (CHART / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    file = tmp_path / "values.yaml"
+    file.write_text(example, encoding="utf-8")
+    manifests = rendered("--values", str(file))
+
+    assert invalid([each for each in manifests if each["apiVersion"] != OF_OPERATOR], tmp_path) == ""
+    assert settings(manifests, secrets={"REDIS_AUTH": "p"}).instances == 3
+
+
+def test_the_readme_has_every_value_with_its_default() -> None:
+    """As its comment in values.yaml says it."""
+    table = re.findall(
+        r"^\| `([\w.]+)` \| `(.*?)` \| .+ \|$", (CHART / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+
+    assert dict(table) == {name: short(default) for name, default in leaves(values())}
+
+
+def leaves(tree: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    """Each value that has a comment of its own in values.yaml, and its path."""
+    found: list[tuple[str, Any]] = []
+    for name, value in tree.items():
+        path = f"{above}{name}"
+        if isinstance(value, dict) and value and path not in WHOLE:
+            found += leaves(value, f"{path}.")
+        else:
+            found.append((path, value))
+    return found
+
+
+WHOLE: Final = {
+    *("resources", "podSecurityContext", "securityContext", "readinessProbe", "livenessProbe"),
+}
+"""Kubernetes's own objects: shown as in values.yaml."""
+
+
+def short(value: Any) -> str:
+    """As the table shows it."""
+    return "see values.yaml" if isinstance(value, dict) and value else json.dumps(value)
