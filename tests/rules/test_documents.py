@@ -18,8 +18,11 @@ from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.syntax.document import Source
 
 ROOT = Path(__file__).parents[2]
-OF_ENVOY = ("typed_config", "actions:", "connect_timeout", "health_checks", "apiVersion", "services:")
-"""Other YAML than rules; tests/deploy gives it to the programs that it is for."""
+OF_OTHERS = (
+    *("typed_config", "actions:", "connect_timeout", "health_checks", "apiVersion", "services:"),  # Envoy, platforms
+    *("max_value:", "plugins:"),  # limitador, Kong
+)
+"""Other YAML than rules. What is for Envoy and for platforms is given to them by tests/deploy."""
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -29,7 +32,7 @@ def blocks() -> Iterator[tuple[str, str]]:
         text = file.read_text()
         for match in BLOCK.finditer(text):
             line = text[: match.start()].count("\n") + 2
-            if not any(word in match[1] for word in OF_ENVOY):
+            if not any(word in match[1] for word in OF_OTHERS):
                 yield f"{file.relative_to(ROOT)}:{line}", match[1]
 
 
