@@ -154,6 +154,15 @@ def test_every_resource_has_the_labels_of_all_and_a_name_of_the_release() -> Non
     }
 
 
+def test_labels_of_the_pods_win_over_those_of_all_and_none_over_what_selects() -> None:
+    labels = "commonLabels.a=all,podLabels.a=pods,podLabels.app\\.kubernetes\\.io/name=other"
+    manifests = rendered("--set", labels)
+
+    assert of_kind(manifests, "Deployment")["metadata"]["labels"]["a"] == "all"
+    assert pod(manifests)["metadata"]["labels"]["a"] == "pods"
+    assert pod(manifests)["metadata"]["labels"]["app.kubernetes.io/name"] == "ratelimit"
+
+
 def test_values_have_the_defaults_of_the_settings() -> None:
     """Format of the log and the drain differ on purpose, as in deploy/kubernetes."""
     ours, theirs = values(), Settings.model_fields

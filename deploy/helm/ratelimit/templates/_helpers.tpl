@@ -19,13 +19,16 @@ app.kubernetes.io/name: {{ include "ratelimit.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* Of a resource, with its own ones: (list . own). The first of these that has a name says it; what selects is never replaced. */}}
 {{- define "ratelimit.labels" -}}
-{{ include "ratelimit.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
+{{- $own := index . 1 -}}
+{{- with index . 0 -}}
+{{- $chart := dict
+  "app.kubernetes.io/version" .Chart.AppVersion
+  "app.kubernetes.io/managed-by" .Release.Service
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_")
+-}}
+{{- merge (include "ratelimit.selector" . | fromYaml) $own .Values.commonLabels $chart | toYaml }}
 {{- end }}
 {{- end }}
 
