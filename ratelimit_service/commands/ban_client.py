@@ -14,7 +14,7 @@ from urllib.parse import quote
 import click
 import uvloop
 
-from ratelimit_service.commands.operator_port import OperatorPort, default_url
+from ratelimit_service.commands.operator_port import OperatorPort, PortAccess, default_url, read_access
 from ratelimit_service.commands.sources import read_book, read_settings
 from ratelimit_service.errors import BanError, StoreError
 from ratelimit_service.rules.bans import Ban, hidden, key_of, make_ban, read_ban, read_length
@@ -34,7 +34,8 @@ _PATH: Final = "/bans"
 url_option = click.option(
     "--url",
     metavar="URL",
-    help="The debug port of a service on this machine, which then makes the change.  [default: the settings' Redis; "
+    help="The debug port of a service, which then makes the change: one on this machine, or one whose ADMIN_TOKEN is "
+    "given.  [default: the settings' Redis; "
     "without one http://localhost:6070, with the port of DEBUG_PORT]",
 )
 
@@ -63,17 +64,20 @@ class BanClient(Protocol):
         """Lift the ban of exactly these entries; returns it, or None if there is none."""
 
 
-def open_client(url: str | None, rules: Path | None, env_file: Path | None) -> BanClient:
+def open_client(
+    url: str | None, rules: Path | None, env_file: Path | None, token_file: Path | None, ca: Path | None
+) -> BanClient:
     """The bans of the service with the settings, or of that at the URL."""
+    access = read_access(token_file, ca, env_file)
     if url is not None:
-        return HttpBanClient(url)
+        return HttpBanClient(url, access)
     settings, _ = read_settings({"rules_path": rules}, env_file)
     if settings.backend_type is Backend.REDIS:
         return RedisBanClient(settings)
     hint = (
         "BACKEND_TYPE is memory: the service itself has the bans. Name it by --url, or set REDIS_URL as for the service"
     )
-    return HttpBanClient(default_url(settings), hint)
+    return HttpBanClient(default_url(settings), access, hint)
 
 
 class RedisBanClient:
@@ -127,8 +131,8 @@ class RedisBanClient:
 class HttpBanClient:
     """The bans of the service whose debug port is at this URL; `hint` is added where nothing answers."""
 
-    def __init__(self, url: str, hint: str = "") -> None:
-        self._port = OperatorPort(url)
+    def __init__(self, url: str, access: PortAccess, hint: str = "") -> None:
+        self._port = OperatorPort(url, access)
         self._hint = hint
         self._in_memory = False
 

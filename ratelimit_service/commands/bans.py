@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from ratelimit_service.commands.ban_client import Listed, open_client, url_option
+from ratelimit_service.commands.operator_port import access_options
 from ratelimit_service.commands.sources import env_file_option
 from ratelimit_service.rules.bans import Ban, domain_in_words, moment_in_words
 from ratelimit_service.rules.report import printable
@@ -26,12 +27,21 @@ Examples:
 )
 @url_option
 @env_file_option
-def command(*, domain: str | None, json_wanted: bool, url: str | None, env_file: Path | None) -> None:
+@access_options
+def command(
+    *,
+    domain: str | None,
+    json_wanted: bool,
+    url: str | None,
+    env_file: Path | None,
+    token_file: Path | None,
+    ca: Path | None,
+) -> None:
     """List the bans in force, or those of a domain, the last ones made first.
 
     Settings are found as by `ratelimit ban`. Bans of every domain are listed with the domain '*'.
     """
-    listed = open_client(url, None, env_file).list(domain)
+    listed = open_client(url, None, env_file, token_file, ca).list(domain)
     if json_wanted:
         found = {"total": listed.total, "bans": [ban.as_json() for ban in listed.bans]}
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))

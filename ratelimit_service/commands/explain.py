@@ -13,7 +13,13 @@ import uvloop
 from google.protobuf.json_format import MessageToJson
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
-from ratelimit_service.commands.operator_port import DEBUG_PORT_HINT, OperatorPort
+from ratelimit_service.commands.operator_port import (
+    DEBUG_PORT_HINT,
+    OperatorPort,
+    PortAccess,
+    access_options,
+    read_access,
+)
 from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, descriptors
 from ratelimit_service.commands.sources import (
     env_file_option,
@@ -62,6 +68,7 @@ Examples:
 @env_file_option
 @merge_option
 @click.option("--at", metavar="HOST:PORT", help="Debug port of a service, which explains by its rules and counters.")
+@access_options
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
 def command(
     *,
@@ -72,6 +79,8 @@ def command(
     env_file: Path | None,
     merge_domains: bool,
     at: str | None,
+    token_file: Path | None,
+    ca: Path | None,
     as_json: bool,
 ) -> None:
     """Show which rules a request matches, and why.
@@ -89,7 +98,7 @@ def command(
     if at is None:
         found = _explain_here(domain, asked, rules, env_file, merge_domains)
     else:
-        found = _explain_at_or_exit(at, domain, asked)
+        found = _explain_at_or_exit(at, domain, asked, read_access(token_file, ca, env_file))
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
@@ -98,9 +107,9 @@ def command(
         sys.exit(UNKNOWN)
 
 
-def _explain_at_or_exit(at: str, domain: str, asked: Sequence[Descriptor]) -> Mapping[str, Any]:
+def _explain_at_or_exit(at: str, domain: str, asked: Sequence[Descriptor], access: PortAccess) -> Mapping[str, Any]:
     """The explanation by the service at this address; exits when there is none."""
-    found = _explain_at(at, as_message(domain, asked))
+    found = _explain_at(at, as_message(domain, asked), access)
     if isinstance(found, str):
         click.echo(f"ratelimit: {at}: {found}", err=True)
         sys.exit(FAILED)
@@ -171,10 +180,10 @@ def _state(rule: Rule, counter: Counter, content: Content | None) -> dict[str, A
 _PATH: Final = "/explain"
 
 
-def _explain_at(address: str, request: RateLimitRequest) -> dict[str, Any] | str:
+def _explain_at(address: str, request: RateLimitRequest, access: PortAccess) -> dict[str, Any] | str:
     """The explanation by the service with this debug port, as JSON; or in one line why there is none."""
     try:
-        reply = OperatorPort(address).ask("POST", _PATH, MessageToJson(request))
+        reply = OperatorPort(address, access).ask("POST", _PATH, MessageToJson(request))
     except StoreError as error:
         return str(error)
     # Another version, or another program, may respond with anything.

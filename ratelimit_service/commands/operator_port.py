@@ -2,13 +2,19 @@
 
 import http.client
 import json
-from typing import Any, Final, NamedTuple
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+import click
+
 from ratelimit_service.commands.probe import GRPC, connection_error, protocol_of, speaks_tls
+from ratelimit_service.commands.sources import read_settings
 from ratelimit_service.errors import StoreError
 from ratelimit_service.rules.report import printable
-from ratelimit_service.settings import Settings
+from ratelimit_service.settings import Section, Settings
 from ratelimit_service.system.address import Tcp, from_here
 
 _PORT: Final = 6070
@@ -18,13 +24,32 @@ _TIMEOUT_SECONDS: Final = 15.0
 _MAX_BYTES: Final = 64 << 20
 """Of a response."""
 _NOT_THERE: Final = {http.client.NOT_FOUND, http.client.METHOD_NOT_ALLOWED}
-_KINDS: Final = {
-    "http": (http.client.HTTPConnection, http.client.HTTP_PORT),
-    "https": (http.client.HTTPSConnection, http.client.HTTPS_PORT),
-}
+_PORTS: Final = {"http": http.client.HTTP_PORT, "https": http.client.HTTPS_PORT}
+"""By default, of URLs."""
 
 EXIT_UNREACHABLE: Final = 3
 """Exit code of a command whose service gives no answer."""
+
+
+HOW_TO_SEND: Final = "set ADMIN_TOKEN as for the service, or name a file with it by --token-file"
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class PortAccess(NamedTuple):
+    """What a service may want to see, and how it is trusted."""
+
+    token: str = ""
+    ca: Path | None = None
+    """Of its certificate; without one, the system's."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of each request."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+_NO_ACCESS: Final = PortAccess()
 
 
 class PortReply(NamedTuple):
@@ -45,16 +70,17 @@ class PortReply(NamedTuple):
 class OperatorPort:
     """The operator's port at a URL, or at HOST or HOST:PORT. The messages of its errors do not name the URL."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, access: PortAccess = _NO_ACCESS) -> None:
         self.url = url if "://" in url else f"http://{url}"
         self._given = url
+        self._access = access
 
     def ask(self, verb: str, path: str, body: str | None = None) -> PortReply:
         """The response to one request. Raises StoreError, with one line that says why, if there is none."""
         connection, target = self._connection()
         try:
             headers = {} if body is None else {"Content-Type": "application/json"}
-            connection.request(verb, path, body, {"Accept": "application/json"} | headers)
+            connection.request(verb, path, body, {"Accept": "application/json"} | headers | self._access.headers)
             response = connection.getresponse()
             text = response.read(_MAX_BYTES + 1)
         except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
@@ -70,6 +96,8 @@ class OperatorPort:
             raise StoreError(f"it speaks gRPC, not HTTP; {DEBUG_PORT_HINT}")
         if reply.status in _NOT_THERE and "/json" in reply.text and "/rlconfig" not in reply.text:
             raise StoreError(f"that is the HTTP port; {DEBUG_PORT_HINT}")
+        if reply.status == http.client.UNAUTHORIZED:
+            raise StoreError(f"{printable(reply.text.strip())}; {HOW_TO_SEND}")
         return reply
 
     def status(self) -> dict[str, Any]:
@@ -78,7 +106,7 @@ class OperatorPort:
         found = reply.json()
         if found is not None and {"version", "serving", "troubles", "rules"} <= found.keys():
             return found
-        if reply.status in {http.client.UNAUTHORIZED, http.client.FORBIDDEN}:
+        if reply.status == http.client.FORBIDDEN:
             raise StoreError(printable(reply.text.strip()))
         raise StoreError(
             f"it answers {reply.status} to GET /status: is that the debug port of this service? {DEBUG_PORT_HINT}"
@@ -87,15 +115,45 @@ class OperatorPort:
     def _connection(self) -> tuple[http.client.HTTPConnection, str]:
         """A connection that is not open yet, and its HOST:PORT."""
         parts = urlsplit(self.url)
-        kind, default_port = _KINDS.get(parts.scheme, (None, 0))
+        default_port = _PORTS.get(parts.scheme)
         try:
             host, port = parts.hostname, parts.port
         except ValueError:
             host = port = None
-        if not host or kind is None:
+        if not host or default_port is None:
             raise StoreError(f"that is no URL such as http://localhost:{_PORT}")
         port = port or (default_port if self.url == self._given else _PORT)
-        return kind(host, port, timeout=_TIMEOUT_SECONDS), f"{f'[{host}]' if ':' in host else host}:{port}"
+        target = f"{f'[{host}]' if ':' in host else host}:{port}"
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS), target
+        ca = self._access.ca
+        try:
+            context = ssl.create_default_context(cafile=ca)
+        except OSError as error:  # also ssl.SSLError
+            raise StoreError(f"--ca: {ca} is not a certificate in PEM that can be read") from error
+        return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_SECONDS, context=context), target
+
+
+def access_options(command: _Command) -> _Command:
+    """The options `--token-file` and `--ca`."""
+    command = click.option(
+        "--ca",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="File with the CA of the service's certificate, for https://.  [default: the system's]",
+    )(command)
+    return click.option(
+        "--token-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="File with the token of the service.  [env: ADMIN_TOKEN_FILE; or ADMIN_TOKEN, the token itself]",
+    )(command)
+
+
+def read_access(token_file: Path | None, ca: Path | None, env_file: Path | None) -> PortAccess:
+    """The access by these options, and by the settings of the operator's port. SettingsError if they are wrong."""
+    # A file that is named comes before a token of the environment.
+    flags = {} if token_file is None else {"admin_token_file": token_file, "admin_token": ""}
+    settings, _ = read_settings(flags, env_file, Section.OPERATOR)
+    return PortAccess(settings.admin_token.get_secret_value(), ca)
 
 
 def default_url(settings: Settings) -> str:

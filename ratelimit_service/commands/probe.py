@@ -40,6 +40,8 @@ def connection_error(error: OSError, target: str, seconds: float) -> str:
             return "nothing listens there"
         case TimeoutError():
             return f"nothing answers there within {seconds:g} s"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not accepted: {error.verify_message}; --ca names the file of its CA"
     return f"it cannot be reached: {error.strerror or error}"
 
 

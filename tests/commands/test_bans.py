@@ -16,6 +16,7 @@ from ratelimit_service.rules.bans import Bans
 from ratelimit_service.stores.redis.bans import ALLOWED
 from ratelimit_service.stores.redis.keys import bans_keys, slot_of
 from tests.ports import free_port
+from tests.processes import start_service
 from tests.redis import Redis, start_redis
 from tests.stores.redis_groups import Move, start_cluster
 from tests.stores.redis_stores import opened, until
@@ -121,3 +122,30 @@ def test_the_rights_that_are_named_are_enough_and_a_missing_one_is_named(redis: 
     assert "user=ada" in invoke(("bans",), **environ)[1]
     assert json.loads(invoke(("bans", "--json"), **environ)[1])["total"] == 1
     assert invoke(("unban", "shop", "user=ada"), **environ)[0] == 0
+
+
+def test_bans_change_at_a_service_with_its_token_alone(tmp_path: Path) -> None:
+    token = "0123456789abcdef0123456789abcdef"
+    (tmp_path / "token").write_text(f"{token}\n")
+    rules = "domain: shop\ndescriptors: [{key: user}]\n"
+    with start_service(tmp_path, rules, {"ADMIN_TOKEN_FILE": str(tmp_path / "token")}) as service:
+        at = ("--url", f"http://127.0.0.1:{service.debug_port}")
+        without = invoke((*BAN, *at))
+        wrong = invoke((*BAN, *at), ADMIN_TOKEN=token[::-1])
+        by_variable = invoke((*BAN, *at), ADMIN_TOKEN=token)
+        listed = invoke(("bans", *at))
+        by_file = invoke(("unban", "shop", "user=ada", *at, "--token-file", str(tmp_path / "token")))
+
+    assert (without[0], wrong[0]) == (1, 1)
+    assert "set ADMIN_TOKEN as for the service, or name a file with it by --token-file" in without[1]
+    assert "that token is not ADMIN_TOKEN" in wrong[1]
+    assert token[::-1] not in wrong[1]
+    assert (by_variable[0], by_file[0]) == (0, 0)
+    assert "user=ada" in listed[1]
+
+
+def test_a_token_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "short").write_text("hunter2")
+    for file, wrong in (("short", "has fewer than 32 characters"), ("missing", "No such file or directory")):
+        code, said = invoke(("bans", "--url", "http://localhost:1", "--token-file", str(tmp_path / file)))
+        assert (code, wrong in said, "hunter2" in said) == (2, True, False), said

@@ -223,3 +223,26 @@ def test_counters_in_redis_are_shown_by_one_worker_or_several(tmp_path: Path, wo
     assert rows["store"] == {"name": "redis", "problem": ""}
     assert lost.exit_code == 0
     assert "  now      not known: no answer from the store: " in lost.stdout
+
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+def test_a_service_that_needs_a_token_to_read_explains_with_it(tmp_path: Path) -> None:
+    environ = {"ADMIN_TOKEN": TOKEN, "ADMIN_READ_NEEDS_TOKEN": "true"}
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    with start_service(tmp_path, RULES, environ) as service:
+        words = ["explain", "shop", "user=ada", "--at", f"127.0.0.1:{service.debug_port}"]
+        without = CliRunner().invoke(main, words)
+        wrong = CliRunner().invoke(main, words, env={"ADMIN_TOKEN": TOKEN[::-1]})
+        right = CliRunner().invoke(main, words, env={"ADMIN_TOKEN": TOKEN})
+        status = [CliRunner().invoke(main, ["status", words[-1]], env={"ADMIN_TOKEN": each}) for each in ("", TOKEN)]
+        by_file = CliRunner().invoke(main, [*words, "--token-file", str(tmp_path / "token")], env={"ADMIN_TOKEN": "x"})
+
+    assert [each.exit_code for each in (without, wrong, right, by_file)] == [3, 3, 0, 0]
+    assert [each.exit_code for each in status] == [3, 0]
+    assert "this needs the header Authorization: Bearer" in without.stderr
+    assert "that token is not ADMIN_TOKEN; set ADMIN_TOKEN as for the service" in wrong.stderr
+    assert TOKEN[::-1] not in wrong.output
+    assert "10 of 10 left" in right.stdout
+    assert by_file.stdout == right.stdout
