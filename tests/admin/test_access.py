@@ -154,3 +154,12 @@ def test_a_browser_that_knows_the_token_shows_the_page(tmp_path: Path) -> None:
     text = " ".join(unescape(re.sub(r"<[^>]*>", " ", shown)).split())
     assert "3 per minute" in text
     assert "3 per minute" not in refused
+
+
+def test_liveness_needs_neither_rules_nor_the_operators_port(tmp_path: Path) -> None:
+    with running(tmp_path, "", admin_token=TOKEN, admin_read_needs_token="true") as service:
+        found = [ask(service.http[0], verb, "/livez").status for verb in ("GET", "HEAD", "POST")]
+        health = ask(service.http[0], "GET", "/healthcheck").status
+
+    assert found == [200, 200, 405]
+    assert health == 500

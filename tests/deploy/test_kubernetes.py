@@ -154,20 +154,25 @@ def test_a_pod_is_nobody_and_writes_nothing() -> None:
 
 
 def test_a_draining_pod_is_alive_and_not_ready(tmp_path: Path) -> None:
-    """The liveness probe's path answers on the debug port while health says no; so it does without rules."""
+    """The liveness probe's path answers while health says no; so it does without rules, and with 6070 closed."""
     liveness = container()["livenessProbe"]["httpGet"]
     readiness = container()["readinessProbe"]["grpc"]
     empty = tmp_path / "rules"
     empty.mkdir()
-    with start_service(tmp_path / "service", empty, {"DRAIN_SECONDS": "60"}, wait_until_healthy=False) as service:
-        without_rules = (service.healthy, ask(service.debug_port, liveness["path"]).status)
+    with start_service(
+        tmp_path / "service",
+        empty,
+        {"DRAIN_SECONDS": "60", "ADMIN_TOKEN": "k" * 32, "ADMIN_READ_NEEDS_TOKEN": "true"},
+        wait_until_healthy=False,
+    ) as service:
+        without_rules = (service.healthy, ask(service.http_port, liveness["path"]).status)
         service.write_rules(manifests()["ConfigMap"]["data"]["web.yaml"])
         service.wait_until(lambda: service.healthy, "is healthy")
         service.send(signal.SIGTERM)
         service.wait_until(lambda: not service.healthy, "drains")
-        draining = ask(service.debug_port, liveness["path"]).status
+        draining = ask(service.http_port, liveness["path"]).status
 
-    assert liveness["port"] == "debug"
+    assert liveness["port"] == "http"
     assert (without_rules, draining) == ((False, 200), 200)
     assert readiness["port"] == settings().grpc_port
     assert readiness["service"] in NAMES

@@ -163,6 +163,9 @@ class AdminServer:
                     _Endpoint(
                         "GET", "/healthcheck", self._healthcheck, "200 if the health check says SERVING, else 500"
                     ),
+                    _Endpoint(
+                        "GET", "/livez", _live, "200 while the process answers, also without rules and in a drain"
+                    ),
                     _Endpoint("GET", "/metrics", expose, metrics),
                 ],
                 [same_site],
@@ -287,6 +290,10 @@ class AdminServer:
     async def _stats_text(self) -> Iterable[str]:
         await self._refresh()
         return stats_text(self._state)
+
+
+async def _live(_: web.Request) -> web.StreamResponse:
+    return web.Response(text="OK", headers=_TEXT)
 
 
 def _listeners(opened: Iterable[Opened]) -> list[socket]:
