@@ -1,9 +1,11 @@
 """Who may read and write at the operator's port, with a token and without."""
 
+import asyncio
 import base64
 import json
 import logging
 import re
+import time
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from ratelimit_service.system.address import Tcp
 from tests.admin.conftest import RULES
-from tests.admin.service import Reply, Service, ask, running
+from tests.admin.service import START_SECONDS, Reply, Service, ask, running
 from tests.admin.test_bans import BAN, CHANGES, own_address
 from tests.browser import browse
 
@@ -163,3 +165,31 @@ def test_liveness_needs_neither_rules_nor_the_operators_port(tmp_path: Path) -> 
 
     assert found == [200, 200, 405]
     assert health == 500
+
+
+def test_rules_are_loaded_again_by_those_who_may(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with running(tmp_path, RULES, admin_token=TOKEN) as service:
+        watching = asyncio.run_coroutine_threadsafe(service.watcher.run(), service.loop)
+        try:
+            refused = send(service.debug[0], "POST", "/reload")
+            before = service.watcher.successes
+            asked = send(service.debug[0], "POST", "/reload", **BEARER)
+            end = time.monotonic() + START_SECONDS
+            while service.watcher.successes == before:
+                assert time.monotonic() < end, "the rules were not loaded"
+                time.sleep(0.01)
+        finally:
+            watching.cancel()
+
+    assert (refused.status, before, asked.status) == (401, 1, 202)
+    assert "rules are loaded again: asked for by POST /reload from 127.0.0.1" in caplog.messages
+
+
+def test_without_a_token_rules_are_loaded_from_this_machine_alone(tmp_path: Path) -> None:
+    address = own_address()
+    with running(tmp_path, RULES, debug_host="::") as service:
+        port = service.debug[0].port
+        assert send(Tcp(address, port), "POST", "/reload").status == 403
+        assert send(Tcp("127.0.0.1", port), "POST", "/reload", Origin="https://console.example").status == 403
+        assert send(Tcp("127.0.0.1", port), "POST", "/reload").status == 202

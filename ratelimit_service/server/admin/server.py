@@ -190,6 +190,7 @@ class AdminServer:
                     _Endpoint("GET", "/bans", self._bans.list, "the bans in force"),
                     _Endpoint("POST", "/bans", self._bans.ban, "make a ban"),
                     _Endpoint("DELETE", "/bans", self._bans.unban, "lift a ban"),
+                    _Endpoint("POST", "/reload", self._reload, "load the rules now, changed or not, as SIGHUP does"),
                 ],
                 [refuse_foreign_hosts(settings.debug_allowed_hosts), refuse_cross_site(()), self._access.middleware],
             ),
@@ -251,6 +252,11 @@ class AdminServer:
         if self._state.health.serving:
             return web.Response(text="OK", headers=_TEXT)
         return web.Response(status=500, headers=_TEXT)
+
+    async def _reload(self, request: web.Request) -> web.StreamResponse:
+        log.info("rules are loaded again: asked for by POST /reload from %s", request.remote or "a unix socket")
+        self._state.watcher.reload()
+        return web.Response(status=202, text="the rules are loaded now; /status says what came of it\n", headers=_TEXT)
 
     async def _metrics_text(self) -> Iterable[str]:
         await self._refresh()
