@@ -24,6 +24,7 @@ READ = {
     "explain": "http.md#post-explain-6070",
     "status": "commands.md#is-it-well",
     "load": "performance.md#a-load-of-your-own",
+    "simulate": "testing.md#what-would-have-happened",
     "call": "../README.md#try-it",
     "counters": "redis.md#look-at-counters-and-reset-them",
     "ban": "bans.md",

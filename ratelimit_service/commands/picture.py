@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from math import floor, log10
+from operator import itemgetter
 from typing import Final
 
 _WIDTH, _HEIGHT = 640, 360
@@ -50,22 +51,23 @@ def draw(
     middle = (_LEFT + right) / 2
     parts.append(f'<text x="{middle:.0f}" y="{_HEIGHT - 10}" text-anchor="middle">{escape(across)}</text>')
     parts.append(f'<text x="{_LEFT}" y="12">{escape(up)}</text>')
-    ends = _apart({name: place(*max(points))[1] for name, points in lines.items()})
-    for number, (name, points) in enumerate(lines.items()):
+    ordered = {name: sorted(points, key=itemgetter(0)) for name, points in lines.items()}
+    ends = _apart({name: place(*points[-1])[1] for name, points in ordered.items()})
+    for number, (name, points) in enumerate(ordered.items()):
         colour = _COLOURS[number % len(_COLOURS)]
-        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in sorted(points)))
+        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
         parts.append(f'<polyline points="{corners}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts.append(f'<text x="{right + 8}" y="{ends[name] + 4:.0f}" fill="{colour}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 
 def _apart(ends: Mapping[str, float]) -> Mapping[str, float]:
-    """The heights of the names at the ends of lines, moved down where one would cover another."""
+    """The heights of the names at the ends of lines, moved up where one would cover another."""
     placed: dict[str, float] = {}
-    lowest = 0.0
-    for name, y in sorted(ends.items(), key=lambda item: item[1]):
-        lowest = placed[name] = max(y, lowest)
-        lowest += _LINE
+    room = float(_HEIGHT)
+    for name, y in sorted(ends.items(), key=itemgetter(1), reverse=True):
+        placed[name] = min(y, room)
+        room = placed[name] - _LINE
     return placed
 
 

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.cli import main
+from ratelimit_service.commands.picture import draw
 from ratelimit_service.commands.simulate.heaviest import Heaviest
 from ratelimit_service.commands.simulate.logs import MAX_LINE, Reader, read_time
 from ratelimit_service.commands.simulate.patterns import PATTERNS, count_of, generate
@@ -336,6 +337,18 @@ def test_the_picture_has_a_line_for_all_and_for_each_side(tmp_path: Path) -> Non
     root = ET.fromstring(svg.read_text())  # noqa: S314 - our own
     assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 3
     assert "12:00:00" in svg.read_text()
+
+
+def test_a_picture_goes_along_its_lines_and_names_do_not_cover_each_other() -> None:
+    steps = [(0.0, 2.0), (1.0, 2.0), (1.0, 0.0), (2.0, 0.0)]
+
+    svg = draw({"one": steps, "other": [(0.0, 0.0), (2.0, 0.0)]}, "", "", [0, 2], str, linear=True)
+
+    root = ET.fromstring(svg)  # noqa: S314 - our own
+    first = root.findall("{http://www.w3.org/2000/svg}polyline")[0].attrib["points"]
+    assert first == "70.0,20.0 290.0,20.0 290.0,310.0 510.0,310.0"
+    names = [text for text in root.iter("{http://www.w3.org/2000/svg}text") if text.text in {"one", "other"}]
+    assert [text.attrib["y"] for text in names] == ["314", "300"]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
