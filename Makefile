@@ -32,7 +32,7 @@ NOTED := exec 9>&2; FETCHING_NOTES=/proc/$$$$/fd/9
 PYTHON ?=
 USABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 
-.PHONY: help run test check format coverage fuzz bench attack proto docs lock clean
+.PHONY: help run test check format coverage fuzz bench attack proto docs pictures lock clean
 
 help:  ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -83,6 +83,11 @@ docs: .tools/docs/.installed  ## Build the documents as a site, .site/html/index
 	@cp -r *.md Dockerfile LICENSE config deploy docs .site/source
 	@NO_MKDOCS_2_WARNING=1 .tools/docs/bin/mkdocs build
 	@echo "the site is in .site/html"
+
+pictures: .venv/.project  ## Draw the pictures of docs/algorithms.md again.
+	@draw() { $(BIN)/ratelimit simulate docs/pictures/limit.yaml --pattern steady --rate 2 --for 4m --keys 1 \
+		--descriptor 'user={user}' --algorithm $$1 --algorithm $$2 --svg docs/pictures/$$1.svg >/dev/null; }; \
+	draw fixed_window token_bucket; draw sliding_window sliding_log
 
 # The locks name packages and hashes only: no index, no folder of this machine. That of development comes first, because
 # what generates code narrows what runs it; the other is what of it the service needs, and what builds the service.

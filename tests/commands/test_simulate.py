@@ -351,6 +351,18 @@ def test_a_picture_goes_along_its_lines_and_names_do_not_cover_each_other() -> N
     assert [text.attrib["y"] for text in names] == ["314", "300"]
 
 
+@pytest.mark.parametrize("pair", [("fixed_window", "token_bucket"), ("sliding_window", "sliding_log")])
+def test_the_pictures_of_the_documents_are_those_that_it_draws(tmp_path: Path, pair: tuple[str, str]) -> None:
+    svg = tmp_path / "picture.svg"
+    rules = (ROOT / "docs/pictures/limit.yaml").read_text()
+    traffic = ("--pattern", "steady", "--rate", "2", "--for", "4m", "--keys", "1")
+
+    run(tmp_path, "", *traffic, "--algorithm", pair[0], "--algorithm", pair[1], "--svg", str(svg), rules=rules)
+
+    drawn = (ROOT / f"docs/pictures/{pair[0]}.svg").read_text()
+    assert svg.read_text() == drawn, "make pictures"
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_pattern_is_the_same_each_time_and_goes_forward(pattern: str) -> None:
     records = list(generate(pattern, 2.0, DAY, 7, ["user", "path"]))
