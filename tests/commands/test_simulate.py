@@ -238,6 +238,14 @@ def test_a_time_before_that_of_a_line_above_counts_as_the_latest(tmp_path: Path)
     assert found["sides"][0]["refused"] == 2  # of five after the minute
 
 
+@pytest.mark.parametrize(("seconds", "advises"), [(60, False), (61, True)])
+def test_a_log_that_is_far_out_of_order_should_be_put_in_order(tmp_path: Path, seconds: int, advises: bool) -> None:
+    result = run(tmp_path, f"{line(seconds)}\n{line(0)}\n")
+
+    assert "1 request came up to" in result.stdout
+    assert ("put the files, or lines, in order of time" in result.stdout) is advises
+
+
 def test_two_folders_of_rules_answer_side_by_side(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "shop.yaml").write_text(STRICT)

@@ -12,11 +12,13 @@ from ratelimit_service.commands.simulate.replay import HEAVIEST, Refused, Replay
 from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Rule, plural, rule_in_words
-from ratelimit_service.system.clock import SECOND, duration_in_words
+from ratelimit_service.system.clock import MINUTE, SECOND, duration_in_words
 
 _MAX_RULES: Final = 20
 """In the table, the busiest; JSON has all."""
 _TICKS: Final = 4
+_SLIGHTLY: Final = MINUTE
+"""Out of order by no more, as lines are that servers write when requests end."""
 
 
 def lines(replay: Replay, unread: int, problems: Sequence[UnreadLine], top: int) -> Iterator[str]:
@@ -28,7 +30,8 @@ def lines(replay: Replay, unread: int, problems: Sequence[UnreadLine], top: int)
         yield from (printable(f"  {each.path}:{each.line}: {each.reason}  {each.text}".rstrip()) for each in problems)
     if replay.early:
         by = duration_in_words(replay.earliest)
-        yield f"{plural(replay.early, 'request')} came up to {by} before an earlier line, and count at its time"
+        what = f"{plural(replay.early, 'request')} came up to {by} before an earlier line, and count at its time"
+        yield what if replay.earliest <= _SLIGHTLY else YELLOW(f"{what}: put the files, or lines, in order of time")
     for side in replay.sides:
         yield ""
         yield from _side(side, top)
