@@ -32,6 +32,7 @@ READ = {
     "bans": "bans.md",
     "hash": "rules.md#secret-values",
     "schema": "rules.md#checking",
+    "top": "commands.md#what-is-busy-now",
     "init": "commands.md#a-first-rules-file",
     "completion": "commands.md#the-tab-key",
 }

@@ -19,6 +19,7 @@ VERBS = (
     "rules",
     "explain",
     "status",
+    "top",
     "call",
     "load",
     "simulate",

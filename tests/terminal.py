@@ -33,10 +33,6 @@ class Terminal:
         """What was written, without colours and moves of the cursor."""
         return _CONTROL.sub("", self.written)
 
-    def frame(self) -> list[str]:
-        """The lines that were drawn last, from the top of the screen on."""
-        return [_CONTROL.sub("", line) for line in self.written.rpartition("\x1b[H")[2].split("\r\n")]
-
     def press(self, keys: str) -> None:
         """Type these."""
         os.write(self._fd, keys.encode())

@@ -1,0 +1,145 @@
+"""`ratelimit top`: the busiest rules of running services, live."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ratelimit_service.commands.operator_port import EXIT_UNREACHABLE, OperatorPort, default_url
+from ratelimit_service.commands.screen import Screen
+from ratelimit_service.commands.sources import env_file_option, read_settings
+from ratelimit_service.commands.top_table import ORDERS, Sample, View, as_json, rates_between, read_sample, render
+from ratelimit_service.errors import StoreError
+
+_MAX_INSTANCES: Final = 64
+_MAX_ROWS: Final = 10_000
+_KEYS: Final = {"r": "refused", "h": "hits", "n": "name"}
+_QUIT: Final = frozenset("qQ\x03\x04")
+"""Also Ctrl-C and Ctrl-D."""
+_HELP: Final = "q quit, by: r refused, h hits, n name"
+_PLAIN_COLUMNS: Final = 120
+"""Of the table that --once prints."""
+
+
+@click.command(
+    epilog="""\b
+Live, and of several instances together:
+  ratelimit top
+  ratelimit top one.internal:6070 two.internal:6070
+
+\b
+Examples:
+  ratelimit top --once
+  ratelimit top localhost:6070 --once --sort hits --rows 5
+  ratelimit top http://localhost:6070 --json --interval 0.5"""
+)
+@click.argument("urls", metavar="[URL...]", nargs=-1)
+@click.option(
+    "--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds between two samples."
+)
+@click.option("--sort", "order", type=click.Choice(ORDERS), default="refused", show_default=True, help="The order.")
+@click.option(
+    "--rows",
+    type=click.IntRange(1, _MAX_ROWS),
+    default=20,
+    show_default=True,
+    help="Rules that --once and --json print.",
+)
+@click.option("--once", is_flag=True, help="Print one table, after two samples, and end.")
+@click.option("--json", "json_wanted", is_flag=True, help="As --once, as JSON.")
+@env_file_option
+def command(
+    *, urls: Sequence[str], interval: float, order: str, rows: int, once: bool, json_wanted: bool, env_file: Path | None
+) -> None:
+    """Show the busiest rules of a running service: what each refuses, and what it is asked, per second.
+
+    A URL is the debug port of a service; without one http://localhost:6070, with DEBUG_HOST and DEBUG_PORT of the
+    settings. Rates are sums of cost, of all instances together. The table is redrawn at each sample; q ends it, r, h
+    and n sort by refusals, hits and name. With --once or --json it exits with 3 when an instance cannot be reached.
+    """
+    if len(urls) > _MAX_INSTANCES:
+        raise click.UsageError(f"at most {_MAX_INSTANCES} instances are shown together")
+    ports = [OperatorPort(url) for url in dict.fromkeys(urls) or [default_url(read_settings({}, env_file)[0])]]
+    view = View({}, {}, [port.url for port in ports], order)
+    if not (once or json_wanted):
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise click.UsageError("this is no terminal: add --once or --json")
+        _show(ports, view, interval)
+        return
+    _measure(ports, view, interval)
+    if json_wanted:
+        click.echo(json.dumps(as_json(view, rows), indent=2, ensure_ascii=False))
+    else:
+        click.echo("\n".join(render(view, _PLAIN_COLUMNS, rows + 2 + len(view.unreachable))))
+    if view.unreachable:
+        sys.exit(EXIT_UNREACHABLE)
+
+
+class Poller:
+    """Takes samples of one instance into the view."""
+
+    def __init__(self, port: OperatorPort, view: View, lock: threading.Lock) -> None:
+        self._port = port
+        self._view = view
+        self._lock = lock
+        self._last: Sample | None = None
+
+    def poll(self) -> None:
+        """Take a sample; with the one before it, it becomes rates."""
+        url, last, self._last = self._port.url, self._last, None
+        try:
+            self._last = sample = read_sample(self._port.status(), time.monotonic())
+        except StoreError as error:
+            with self._lock:
+                self._view.rates.pop(url, None)
+                self._view.unreachable[url] = str(error)
+            return
+        with self._lock:
+            self._view.unreachable.pop(url, None)
+            if last is not None:
+                self._view.rates[url] = rates_between(last, sample)
+
+
+def _measure(ports: Sequence[OperatorPort], view: View, interval: float) -> None:
+    """Take two samples of each, of all at once."""
+    lock = threading.Lock()
+
+    def measure(poller: Poller) -> None:
+        poller.poll()
+        time.sleep(interval)
+        poller.poll()
+
+    threads = [threading.Thread(target=measure, args=[Poller(port, view, lock)], daemon=True) for port in ports]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _show(ports: Sequence[OperatorPort], view: View, interval: float) -> None:
+    """Draw until a key ends it. The threads are daemons: a sample under way does not keep the user waiting."""
+    lock = threading.Lock()
+    with Screen() as screen:
+
+        def poll_on(poller: Poller) -> None:
+            while True:
+                poller.poll()
+                screen.wake()
+                time.sleep(interval)
+
+        for port in ports:
+            threading.Thread(target=poll_on, args=[Poller(port, view, lock)], daemon=True).start()
+        while True:
+            columns, lines = screen.size
+            with lock:
+                table = render(view, columns, max(1, lines - 1))
+            screen.draw([*table, _HELP[:columns]][:lines])
+            for key in screen.wait():
+                if key in _QUIT:
+                    return
+                view.order = _KEYS.get(key.lower(), view.order)

@@ -1,0 +1,208 @@
+"""`ratelimit top` shows rates of rules: computed from two samples, of real services, on a real terminal."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ratelimit_service.cli import main
+from ratelimit_service.commands.top_table import RuleCounts, RuleName, View, rates_between, read_sample, render, summed
+from ratelimit_service.errors import StoreError
+from tests.ports import free_port
+from tests.processes import ROOT, Service, ask, start_service
+from tests.terminal import Terminal, start_on_terminal
+
+RULES = """\
+domain: shop
+descriptors:
+  - key: busy
+    rate_limit: {unit: year, requests_per_unit: 1000000}
+  - key: closed
+    rate_limit: {unit: year, requests_per_unit: 0}
+  - key: quiet
+    rate_limit: {unit: year, requests_per_unit: 7}
+"""
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, Service]]:
+    """Two, which are asked all the time."""
+    folder = tmp_path_factory.mktemp("services")
+    with (
+        start_service(folder / "a", RULES) as one,
+        start_service(folder / "b", RULES) as two,
+        asked(one),
+        asked(two),
+    ):
+        yield one, two
+
+
+@contextmanager
+def asked(service: Service) -> Iterator[None]:
+    over = Event()
+
+    def ask_on() -> None:
+        while not over.wait(0.02):
+            for key, hits in (("busy", 5), ("closed", 1)):
+                body = {
+                    "domain": "shop",
+                    "descriptors": [{"entries": [{"key": key, "value": "x"}]}],
+                    "hitsAddend": hits,
+                }
+                ask(service.http_port, "/json", method="POST", body=json.dumps(body))
+
+    thread = Thread(target=ask_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def top(*words: str) -> Result:
+    return CliRunner().invoke(main, ["top", "--interval", "0.5", *words])
+
+
+def url(service: Service) -> str:
+    return f"localhost:{service.debug_port}"
+
+
+def said(started: float, hits: int, over: int, shadow: int = 0) -> dict[str, object]:
+    rule = {
+        "domain": "shop",
+        "path": ["user", "x"],
+        "limit": "5 per day",
+        "total": hits,
+        "over": over,
+        "shadow": shadow,
+    }
+    return {"started": started, "calls": {"total": hits}, "rules": [rule]}
+
+
+NAME = RuleName("shop", "user › x")
+
+
+def test_rates_are_differences_by_seconds_and_a_restart_begins_at_0() -> None:
+    first, second = read_sample(said(1, 100, 10, 4), 50.0), read_sample(said(1, 160, 40, 14), 52.0)
+    restarted = read_sample(said(2, 30, 20), 54.0)
+
+    assert rates_between(first, second).rules == {NAME: RuleCounts(30.0, 10.0)}
+    assert rates_between(first, second).calls == 30.0
+    assert rates_between(second, restarted).rules == {NAME: RuleCounts(15.0, 10.0)}
+    assert summed([rates_between(first, second)] * 2).rules == {NAME: RuleCounts(60.0, 20.0)}
+
+
+def test_another_version_is_an_error() -> None:
+    with pytest.raises(StoreError, match="its /status is of another version"):
+        read_sample({"rules": [{}]}, 0.0)
+
+
+@pytest.mark.parametrize("columns", [1, 10, 30, 71, 72, 200])
+@pytest.mark.parametrize("lines", [1, 2, 3, 50])
+def test_the_table_fits_every_terminal(columns: int, lines: int) -> None:
+    rates = rates_between(read_sample(said(1, 0, 0), 0.0), read_sample(said(1, 10**9, 10**9), 1.0))
+    view = View({"http://a": rates}, {"http://b:1": "nothing listens there\x1b[2J"}, ["http://a", "http://b:1"])
+
+    table = render(view, columns, lines)
+
+    assert len(table) <= lines
+    assert max(map(len, table)) <= columns
+    assert "\x1b" not in "".join(table)
+
+
+def test_once_sums_instances_and_sorts(services: tuple[Service, Service]) -> None:
+    both = json.loads(top(url(services[0]), url(services[1]), "--json").stdout)
+    by_hits = top(url(services[0]), "--once", "--sort", "hits", "--rows", "1")
+
+    assert both["instances"] == 2
+    assert [rule["rule"] for rule in both["rules"]] == ["closed", "busy", "quiet"]
+    closed, busy, quiet = both["rules"]
+    assert closed["refused_per_second"] == closed["hits_per_second"] > 0
+    assert busy["hits_per_second"] > busy["refused_per_second"] == 0
+    assert quiet["hits_per_second"] == 0
+    assert both["calls_per_second"] > 0
+    header, columns, row = by_hits.stdout.splitlines()
+    assert header.startswith("1 of 1 instance, ")
+    assert header.endswith("2 of 3 rules busy, by hits")
+    assert columns.split() == ["refused/s", "hits/s", "rule", "limit"]
+    assert row.endswith("1,000,000 per year")
+
+
+def test_an_instance_that_cannot_be_reached_is_told_beside_the_others(services: tuple[Service, Service]) -> None:
+    port = free_port()
+
+    result = top(url(services[0]), f"localhost:{port}", "--once")
+
+    assert result.exit_code == 3
+    assert "1 of 2 instances, " in result.stdout
+    assert f"http://localhost:{port}: nothing listens there\n" in result.stdout
+    assert "shop › closed" in result.stdout
+
+
+def test_without_a_terminal_it_says_what_to_add() -> None:
+    result = top("localhost:1")
+
+    assert result.exit_code == 2
+    assert "this is no terminal: add --once or --json" in result.stderr
+
+
+@contextmanager
+def live(folder: Path, service: Service, **environ: str) -> Iterator[Terminal]:
+    command = [sys.executable, "-m", "ratelimit_service", "top", url(service), "--interval", "0.2"]
+    with start_on_terminal(command, folder, {"PYTHONPATH": str(ROOT), **environ}) as terminal:
+        terminal.wait_until(lambda: "shop › closed" in terminal.text, "the table is there")
+        yield terminal
+
+
+def whole_frame(terminal: Terminal) -> list[str]:
+    """The lines of the frame before the last one, which may have been read in part."""
+    frame = terminal.written.split("\x1b[H")[-2]
+    return frame.replace("\x1b[K", "").replace("\x1b[J", "").split("\r\n")
+
+
+def rules_in(terminal: Terminal) -> list[str]:
+    """The rules in the last whole frame, in their order."""
+    return [line.partition("shop › ")[2].split()[0] for line in whole_frame(terminal) if "shop › " in line]
+
+
+@pytest.mark.parametrize("key", ["q", "\x03"])
+def test_keys_sort_and_end_it_and_the_terminal_is_as_before(
+    services: tuple[Service, Service], tmp_path: Path, key: str
+) -> None:
+    with live(tmp_path, services[0]) as terminal:
+        terminal.wait_until(lambda: rules_in(terminal) == ["closed", "busy", "quiet"], "it is sorted by refusals")
+        terminal.press("h")
+        terminal.wait_until(lambda: rules_in(terminal) == ["busy", "closed", "quiet"], "it is sorted by hits")
+        terminal.press("x")
+        silent = terminal.echoes()
+        terminal.press(key)
+        code = terminal.wait()
+
+        assert code == 0
+        assert not silent
+        assert terminal.echoes()
+        assert terminal.written.startswith("\x1b[?1049h\x1b[?25l\x1b[?7l")
+        assert terminal.written.endswith("\x1b[?7h\x1b[?25h\x1b[?1049l")
+        assert "\x1b[2J" not in terminal.written  # to clear the screen would flicker
+
+
+def test_a_narrow_terminal_and_no_color_are_respected(services: tuple[Service, Service], tmp_path: Path) -> None:
+    with live(tmp_path, services[0], NO_COLOR="1") as terminal:
+        terminal.resize(34, 5)
+        terminal.wait_until(lambda: rules_in(terminal) == ["clos…", "busy"], "there are lines for two rules")
+        frame = whole_frame(terminal)
+
+        assert len(frame) <= 5
+        assert max(map(len, frame)) <= 34
+        assert "\x1b[31m" not in terminal.written
+
+
+def test_refusals_are_red_on_a_terminal(services: tuple[Service, Service], tmp_path: Path) -> None:
+    with live(tmp_path, services[0]) as terminal:
+        terminal.wait_until(lambda: "\x1b[31m" in terminal.written, "something is red")
