@@ -187,3 +187,14 @@ def test_without_the_packages_the_start_says_what_to_install(tmp_path: Path) -> 
     assert (
         "TRACING_ENABLED needs the packages of OpenTelemetry: pip install 'ratelimit-service[tracing]'" in ended.stderr
     )
+
+
+def test_a_service_that_does_not_trace_loads_nothing_of_opentelemetry() -> None:
+    code = (
+        "import sys; from ratelimit_service.settings import Settings;"
+        "from ratelimit_service.server.engine import Engine;"
+        "Engine(Settings()); print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+
+    assert (ended.returncode, ended.stdout) == (0, "[]\n"), ended.stderr
