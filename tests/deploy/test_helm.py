@@ -237,12 +237,12 @@ def test_behind_tls_readiness_is_asked_over_http() -> None:
     assert settings(case("everything"), secrets=SECRETS["everything"]).grpc_server_use_tls
 
 
-def test_behind_the_token_liveness_is_asked_where_no_token_is_known(tmp_path: Path) -> None:
+def test_liveness_is_asked_where_no_token_is_known(tmp_path: Path) -> None:
     """A probe that got 401 from 6070 would have the pod restarted for ever."""
     probe = container(case("everything"))["livenessProbe"]
 
     assert settings(case("everything"), secrets=SECRETS["everything"]).admin_read_needs_token
-    assert probe["httpGet"] == {"path": "/metrics", "port": "http"}
+    assert probe["httpGet"] == {"path": "/livez", "port": "http"}
 
     empty = tmp_path / "rules"
     empty.mkdir()
