@@ -10,7 +10,13 @@ from typing import Final
 
 import click
 
-from ratelimit_service.commands.operator_port import EXIT_UNREACHABLE, OperatorPort, default_url
+from ratelimit_service.commands.operator_port import (
+    EXIT_UNREACHABLE,
+    OperatorPort,
+    access_options,
+    default_url,
+    read_access,
+)
 from ratelimit_service.commands.screen import Screen
 from ratelimit_service.commands.sources import env_file_option, read_settings
 from ratelimit_service.commands.top_table import ORDERS, Sample, View, as_json, rates_between, read_sample, render
@@ -18,6 +24,8 @@ from ratelimit_service.errors import StoreError
 
 _MAX_INSTANCES: Final = 64
 _MAX_ROWS: Final = 10_000
+_MAX_POLLS: Final = 50
+"""Until a second sample is another one; the shortest interval makes 5 s of it."""
 _KEYS: Final = {"r": "refused", "h": "hits", "n": "name"}
 _QUIT: Final = frozenset("qQ\x03\x04")
 """Also Ctrl-C and Ctrl-D."""
@@ -53,8 +61,18 @@ Examples:
 @click.option("--once", is_flag=True, help="Print one table, after two samples, and end.")
 @click.option("--json", "json_wanted", is_flag=True, help="As --once, as JSON.")
 @env_file_option
+@access_options
 def command(
-    *, urls: Sequence[str], interval: float, order: str, rows: int, once: bool, json_wanted: bool, env_file: Path | None
+    *,
+    urls: Sequence[str],
+    interval: float,
+    order: str,
+    rows: int,
+    once: bool,
+    json_wanted: bool,
+    env_file: Path | None,
+    token_file: Path | None,
+    ca: Path | None,
 ) -> None:
     """Show the busiest rules of a running service: what each refuses, and what it is asked, per second.
 
@@ -64,7 +82,8 @@ def command(
     """
     if len(urls) > _MAX_INSTANCES:
         raise click.UsageError(f"at most {_MAX_INSTANCES} instances are shown together")
-    ports = [OperatorPort(url) for url in dict.fromkeys(urls) or [default_url(read_settings({}, env_file)[0])]]
+    access = read_access(token_file, ca, env_file)
+    ports = [OperatorPort(url, access) for url in dict.fromkeys(urls) or [default_url(read_settings({}, env_file)[0])]]
     view = View({}, {}, [port.url for port in ports], order)
     if not (once or json_wanted):
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -89,11 +108,16 @@ class Poller:
         self._lock = lock
         self._last: Sample | None = None
 
+    @property
+    def done(self) -> bool:
+        """There are rates, or the instance cannot be reached."""
+        return self._port.url in self._view.rates or self._port.url in self._view.unreachable
+
     def poll(self) -> None:
         """Take a sample; with the one before it, it becomes rates."""
         url, last, self._last = self._port.url, self._last, None
         try:
-            self._last = sample = read_sample(self._port.status(), time.monotonic())
+            self._last = sample = read_sample(self._port.status())
         except StoreError as error:
             with self._lock:
                 self._view.rates.pop(url, None)
@@ -101,18 +125,22 @@ class Poller:
             return
         with self._lock:
             self._view.unreachable.pop(url, None)
-            if last is not None:
+            # The service renders /status once a second for all clients: the same one again has no news.
+            if last is not None and sample.at > last.at:
                 self._view.rates[url] = rates_between(last, sample)
 
 
 def _measure(ports: Sequence[OperatorPort], view: View, interval: float) -> None:
-    """Take two samples of each, of all at once."""
+    """Take two samples of each that differ, of all at once."""
     lock = threading.Lock()
 
     def measure(poller: Poller) -> None:
         poller.poll()
-        time.sleep(interval)
-        poller.poll()
+        for _ in range(_MAX_POLLS):
+            time.sleep(interval)
+            poller.poll()
+            if poller.done:
+                return
 
     threads = [threading.Thread(target=measure, args=[Poller(port, view, lock)], daemon=True) for port in ports]
     for thread in threads:

@@ -34,7 +34,7 @@ class RuleCounts(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What `/status` said at a time of the monotonic clock."""
+    """What `/status` said, and when: a time of the service's clock, in seconds."""
 
     at: float
     started: float
@@ -62,12 +62,12 @@ class View:
     order: str = "refused"
 
 
-def read_sample(status: Mapping[str, Any], at: float) -> Sample:
+def read_sample(status: Mapping[str, Any]) -> Sample:
     """The sample in the JSON of `/status`; StoreError if that is of another version."""
     try:
         names = [(RuleName(rule["domain"], " › ".join(rule["path"])), rule) for rule in status["rules"]]
         return Sample(
-            at,
+            status["now"],
             status["started"],
             status["calls"]["total"],
             {name: RuleCounts(rule["total"], max(0, rule["over"] - rule["shadow"])) for name, rule in names},
@@ -78,8 +78,8 @@ def read_sample(status: Mapping[str, Any], at: float) -> Sample:
 
 
 def rates_between(before: Sample, now: Sample) -> Rates:
-    """The rates from one sample to the next. After a restart, or for a rule that is new, everything is new."""
-    seconds = max(now.at - before.at, 1e-3)
+    """The rates from one sample to a later one. After a restart, or for a rule that is new, everything is new."""
+    seconds = now.at - before.at
     same = before.started == now.started
     rules = {}
     for name, counts in now.rules.items():

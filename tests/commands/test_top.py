@@ -73,7 +73,7 @@ def url(service: Service) -> str:
     return f"localhost:{service.debug_port}"
 
 
-def said(started: float, hits: int, over: int, shadow: int = 0) -> dict[str, object]:
+def said(now: float, started: float, hits: int, over: int, shadow: int = 0) -> dict[str, object]:
     rule = {
         "domain": "shop",
         "path": ["user", "x"],
@@ -82,15 +82,15 @@ def said(started: float, hits: int, over: int, shadow: int = 0) -> dict[str, obj
         "over": over,
         "shadow": shadow,
     }
-    return {"started": started, "calls": {"total": hits}, "rules": [rule]}
+    return {"now": now, "started": started, "calls": {"total": hits}, "rules": [rule]}
 
 
 NAME = RuleName("shop", "user › x")
 
 
 def test_rates_are_differences_by_seconds_and_a_restart_begins_at_0() -> None:
-    first, second = read_sample(said(1, 100, 10, 4), 50.0), read_sample(said(1, 160, 40, 14), 52.0)
-    restarted = read_sample(said(2, 30, 20), 54.0)
+    first, second = read_sample(said(50.0, 1, 100, 10, 4)), read_sample(said(52.0, 1, 160, 40, 14))
+    restarted = read_sample(said(54.0, 2, 30, 20))
 
     assert rates_between(first, second).rules == {NAME: RuleCounts(30.0, 10.0)}
     assert rates_between(first, second).calls == 30.0
@@ -100,13 +100,13 @@ def test_rates_are_differences_by_seconds_and_a_restart_begins_at_0() -> None:
 
 def test_another_version_is_an_error() -> None:
     with pytest.raises(StoreError, match="its /status is of another version"):
-        read_sample({"rules": [{}]}, 0.0)
+        read_sample({"rules": [{}]})
 
 
 @pytest.mark.parametrize("columns", [1, 10, 30, 71, 72, 200])
 @pytest.mark.parametrize("lines", [1, 2, 3, 50])
 def test_the_table_fits_every_terminal(columns: int, lines: int) -> None:
-    rates = rates_between(read_sample(said(1, 0, 0), 0.0), read_sample(said(1, 10**9, 10**9), 1.0))
+    rates = rates_between(read_sample(said(0.0, 1, 0, 0)), read_sample(said(1.0, 1, 10**9, 10**9)))
     view = View({"http://a": rates}, {"http://b:1": "nothing listens there\x1b[2J"}, ["http://a", "http://b:1"])
 
     table = render(view, columns, lines)
@@ -206,3 +206,18 @@ def test_a_narrow_terminal_and_no_color_are_respected(services: tuple[Service, S
 def test_refusals_are_red_on_a_terminal(services: tuple[Service, Service], tmp_path: Path) -> None:
     with live(tmp_path, services[0]) as terminal:
         terminal.wait_until(lambda: "\x1b[31m" in terminal.written, "something is red")
+
+
+def test_the_token_is_sent(tmp_path: Path) -> None:
+    token = "0123456789abcdef0123456789abcdef"
+    file = tmp_path / "token"
+    file.write_text(f"{token}\n")
+    with start_service(
+        tmp_path / "service", RULES, {"ADMIN_TOKEN": token, "ADMIN_READ_NEEDS_TOKEN": "true"}
+    ) as service:
+        refused = top(url(service), "--once")
+        shown = top(url(service), "--once", "--token-file", str(file))
+
+    assert (refused.exit_code, shown.exit_code) == (3, 0)
+    assert token not in refused.output + shown.output
+    assert "shop › closed" in shown.stdout
