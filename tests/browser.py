@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import ClientSession, ClientWebSocketResponse
 
 from tests.peers import chromium
+from tests.processes import eventually
 
 _SECONDS = 120
 _LISTENS = re.compile(r"DevTools listening on (ws://\S+)")
@@ -117,6 +118,8 @@ def opened(url: str) -> Iterator[Page]:
                 for domain in ("Runtime", "Log", "Page"):
                     page.command(f"{domain}.enable")
                 page.command("Page.navigate", url=url)
+                loaded = f"location.href === {json.dumps(url)} && document.readyState === 'complete'"
+                eventually(lambda: page.evaluate(loaded) is True, f"{url} has loaded")
                 yield page
             finally:
                 runner.run(client.close())

@@ -80,6 +80,8 @@ class RunningWorker(NamedTuple):
     connections: int
     pid: int = os.getpid()
     ready: bool = True
+    age_seconds: float = 60
+    restarts: int = 0
 
 
 class TwoWorkers:

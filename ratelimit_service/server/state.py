@@ -89,6 +89,14 @@ class WorkerState(Protocol):
         """The id of its process."""
 
     @property
+    def age_seconds(self) -> float:
+        """How long its process has run."""
+
+    @property
+    def restarts(self) -> int:
+        """How many processes were there before it in its place."""
+
+    @property
     def ready(self) -> bool:
         """It answers calls, or will as soon as there are rules."""
 

@@ -1,4 +1,4 @@
-"""How many CPUs this process may use."""
+"""CPUs that this process may use, and CPU time that a process has used."""
 
 import os
 from pathlib import Path
@@ -38,3 +38,18 @@ def _quota(file: Path) -> int | None:
         return None if quota == "max" else int(quota) // int(period)
     except (OSError, ValueError):
         return None
+
+
+def cpu_ticks(pid: int) -> int | None:
+    """CPU that all threads of a process used, in ticks of 10 ms; None where the system does not say."""
+    try:
+        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except (OSError, ValueError):
+        return None
+    return int(user) + int(system)
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """As `cpu_ticks`, in seconds."""
+    ticks = cpu_ticks(pid)
+    return None if ticks is None else ticks / os.sysconf("SC_CLK_TCK")

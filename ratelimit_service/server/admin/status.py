@@ -1,6 +1,7 @@
 """The status of the service as JSON, for the page at `/`: what is wrong now, and what is counted."""
 
 import json
+import os
 import platform
 from collections.abc import Iterator, Sequence
 from heapq import nlargest
@@ -15,6 +16,7 @@ from ratelimit_service.server.history import MINUTES, History
 from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState, Workers
 from ratelimit_service.system.clock import MINUTE, SECOND, system_clock
+from ratelimit_service.system.cpus import cpu_seconds
 from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_ANSWERS, DomainTallies, Tallies
 
 _MAX_PROBLEMS: Final = 100
@@ -178,8 +180,21 @@ class StatusPage:
                 "counters": store.counters,
                 "evicted": store.evicted,
             },
+            "process": {
+                "pid": os.getpid(),
+                "cpu_seconds": cpu_seconds(os.getpid()),
+                "age_seconds": (now - self._started) / SECOND,
+            },
             "workers": [
-                {"number": worker.number, "pid": worker.pid, "ready": worker.ready, "connections": worker.connections}
+                {
+                    "number": worker.number,
+                    "pid": worker.pid,
+                    "ready": worker.ready,
+                    "connections": worker.connections,
+                    "cpu_seconds": cpu_seconds(worker.pid),
+                    "age_seconds": worker.age_seconds,
+                    "restarts": worker.restarts,
+                }
                 for worker in (() if workers is None else workers.alive)
             ],
             "calls": {

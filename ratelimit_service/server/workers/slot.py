@@ -76,6 +76,8 @@ class WorkerSlot:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self._starts = 0
+        """Processes that were started in this place."""
         self._handoff: Handoff | None = None
         self.reset()
 
@@ -87,6 +89,7 @@ class WorkerSlot:
         self.state = SlotState.ABSENT
         self.pid = 0
         """0 while there is no process."""
+        self._started = 0.0
         self.problem = ""
         """Why it could not start, in its own words."""
         self.serving = False
@@ -114,6 +117,16 @@ class WorkerSlot:
     def alive(self) -> bool:
         """It has a process."""
         return self.state is not SlotState.ABSENT
+
+    @property
+    def age_seconds(self) -> float:
+        """How long its process has run."""
+        return monotonic() - self._started
+
+    @property
+    def restarts(self) -> int:
+        """How many processes were there before it."""
+        return self._starts - 1
 
     @property
     def ready(self) -> bool:
@@ -160,6 +173,8 @@ class WorkerSlot:
         self.last_message = monotonic()
         process, end = await _start_process(self._handoff)
         self._process, self.pid, self.state = process, process.pid, SlotState.STARTING
+        self._starts += 1
+        self._started = monotonic()
         self._channel = await Channel.over(end)
         try:
             self.send("start", self.number, settings)

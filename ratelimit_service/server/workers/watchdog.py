@@ -18,12 +18,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import Final
 
 from ratelimit_service.server.workers.dispatch import Dispatcher
 from ratelimit_service.server.workers.slot import WorkerSlot
+from ratelimit_service.system.cpus import cpu_ticks
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Watchdog:
             self._dispatcher.redistribute(slot)
 
     def _check_silent(self, slot: WorkerSlot, now: float, silence: float) -> None:
-        ticks = _cpu_ticks(slot.pid)
+        ticks = cpu_ticks(slot.pid)
         progress = self._silent.setdefault(slot, _Progress(ticks, slot.last_message))
         if ticks != progress.cpu_ticks:
             progress.cpu_ticks, progress.last = ticks, now
@@ -116,12 +116,3 @@ def why_kill(silence: float, still: float) -> str:
     if silence > _MAX_SECONDS:
         return f"has said nothing for {_MAX_SECONDS:g} s, though it is busy"
     return ""
-
-
-def _cpu_ticks(pid: int) -> int | None:
-    """CPU that all threads used, in ticks (10 ms); None where the system does not say: then silence is the proof."""
-    try:
-        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    except (OSError, ValueError):
-        return None
-    return int(user) + int(system)
