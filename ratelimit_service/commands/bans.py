@@ -16,10 +16,11 @@ _HEADER = ("domain", "entries", "banned", "made by", "why")
 
 
 @click.command(
+    short_help="List the bans in force.",
     epilog="""\b
 Examples:
   ratelimit bans
-  ratelimit bans shop --json"""
+  ratelimit bans shop --json""",
 )
 @click.argument("domain", required=False)
 @click.option(

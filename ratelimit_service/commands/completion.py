@@ -7,6 +7,7 @@ _SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshCompl
 
 
 @click.command(
+    short_help="Print the script by which a shell completes commands.",
     epilog="""\b
 For every new shell, once:
   echo 'eval "$(ratelimit completion bash)"' >> ~/.bashrc
@@ -17,7 +18,7 @@ For every new shell, once:
 Examples:
   ratelimit completion bash
   ratelimit completion zsh
-  ratelimit completion fish"""
+  ratelimit completion fish""",
 )
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
 @click.pass_context

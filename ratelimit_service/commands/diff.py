@@ -26,6 +26,7 @@ DIFFERENT, BROKEN = 1, 2
 
 
 @click.command(
+    short_help="Show which requests get another limit from new rules.",
     epilog="""\b
 Examples:
   ratelimit diff config new
@@ -33,7 +34,7 @@ Examples:
 
 \b
 The rules of a branch against those of another:
-  git worktree add ../main main && ratelimit diff ../main/config config"""
+  git worktree add ../main main && ratelimit diff ../main/config config""",
 )
 @click.argument("old", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))

@@ -31,6 +31,7 @@ Json = Mapping[str, Any]
 
 
 @click.command(
+    short_help="Show whether a running service is well.",
     epilog="""\b
 Examples:
   ratelimit status

@@ -35,6 +35,7 @@ _PLAIN_COLUMNS: Final = 120
 
 
 @click.command(
+    short_help="Show the busiest rules of running services, live.",
     epilog="""\b
 Live, and of several instances together:
   ratelimit top
@@ -44,7 +45,7 @@ Live, and of several instances together:
 Examples:
   ratelimit top --once
   ratelimit top localhost:6070 --once --sort hits --rows 5
-  ratelimit top http://localhost:6070 --json --interval 0.5"""
+  ratelimit top http://localhost:6070 --json --interval 0.5""",
 )
 @click.argument("urls", metavar="[URL...]", nargs=-1)
 @click.option(

@@ -35,6 +35,7 @@ _BUSY: Final = 0.95
 
 
 @click.command(
+    short_help="Put a service under load, and print what came of it.",
     epilog="""\b
 Examples:
   ratelimit load localhost:8081 shop login=u{key} --for 2s                (1,000 users, as fast as it can)
