@@ -158,6 +158,15 @@ def test_a_ban_holds_in_a_domain_without_rules(domain: str) -> None:
     assert shop.counts("mail") == {"refused": 1, "allowed": 1, "banned": 1}
 
 
+def test_where_the_rules_of_any_domain_apply_a_banned_descriptor_is_counted_with_them() -> None:
+    shop = Shop('domain: "*"\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 10}}]')
+    shop.ban("user=ada", domain="mail")
+
+    assert shop.ask("user=ada", domain="mail") == (False, [(True, 0)])
+    assert shop.counts("*") == {"refused": 1, "banned": 1}
+    assert shop.counts("mail") == {}
+
+
 def test_a_ban_of_every_domain_holds_in_each() -> None:
     shop = Shop()
     shop.ban("user=ada", domain="*")

@@ -149,7 +149,7 @@ class Planner:
         name = book.name_of(domain)
         tally = self._domains.of(name or domain)
         increments: list[TallyIncrement] = []
-        banned = self._banned(request, book, increments) if self._bans else {}
+        banned = self._banned(request, book, tally, increments) if self._bans else {}
         if name is None:
             nothing = [banned.get(index) for index in range(len(request.descriptors))]
             increments.append((self._unknown_domains.of((domain,)), "total_hits", 1))
@@ -207,7 +207,9 @@ class Planner:
         shape = (name, *(key for key, _ in entries))
         return (self._domains.of(name), "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1)
 
-    def _banned(self, request: Request, book: RuleBook, increments: list[TallyIncrement]) -> dict[int, Hit]:
+    def _banned(
+        self, request: Request, book: RuleBook, tally: DomainTally, increments: list[TallyIncrement]
+    ) -> dict[int, Hit]:
         """The hits on the descriptors that are banned, by their index; `increments` counts them."""
         hits = {}
         for index, descriptor in enumerate(request.descriptors):
@@ -220,7 +222,7 @@ class Planner:
             rule = book.match(request.domain, descriptor.entries)
             if rule is not None and rule.together == REQUEST:
                 hit.together = _BUNDLE_OF_REQUEST
-            increments.append((self._domains.of(request.domain), "banned", 1))
+            increments.append((tally, "banned", 1))
         return hits
 
     def _rule(self, book: RuleBook, domain: str, descriptor: Descriptor) -> Rule | None:
