@@ -172,7 +172,7 @@ class Planner:
             rule = self._rule(book, domain, descriptor)
             if rule is None:
                 hits.append(None)
-                increments += self._count_unmatched(book, domain, descriptor.entries)
+                increments += self._count_unmatched(book, name, descriptor.entries)
                 continue
             count += 1 + len(rule.beside) if rule.beside else 1
             if count > max_hits:
@@ -199,11 +199,10 @@ class Planner:
         idle_quota = self._quota_mode and None in hits
         return Plan(hits, tally, increments, edition, unmatched, idle_quota, response=book.domains[name].response)
 
-    def _count_unmatched(self, book: RuleBook, domain: str, entries: Entries) -> Sequence[TallyIncrement]:
-        """Counts a descriptor that matches no rule, unless the rules exempt it."""
-        if book.exempts(domain, entries):
+    def _count_unmatched(self, book: RuleBook, name: str, entries: Entries) -> Sequence[TallyIncrement]:
+        """Counts a descriptor that matches no rule of the domain of this name, unless the rules exempt it."""
+        if book.exempts(name, entries):
             return ()
-        name = book.name_of(domain) or domain
         shape = (name, *(key for key, _ in entries))
         return (self._domains.of(name), "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1)
 
