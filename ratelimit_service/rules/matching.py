@@ -311,11 +311,6 @@ class Matchers(Generic[N]):
 
     def find(self, key: str, value: str, exact_name: str) -> "N | None":
         """The node that an entry matches; `exact_name` is that of the one with exactly this value."""
-        found = self.ranked(key, value, exact_name)
-        return None if found is None else found.node
-
-    def ranked(self, key: str, value: str, exact_name: str) -> _Ranked[N] | None:
-        """The node that an entry matches, with its rank."""
         of_key = self._by_key.get(key)
         best: _Ranked[N] | None = None
         for found in (
@@ -326,7 +321,7 @@ class Matchers(Generic[N]):
         ):
             if found is not None and (best is None or found.rank < best.rank):
                 best = found
-        return best
+        return None if best is None else best.node
 
     def wildcard(self, text: str) -> N | None:
         """The node of the best wildcard that matches `key_value`."""

@@ -1,11 +1,12 @@
 """The descriptors of a level with which an entry is compared, each with the reason why it is chosen or not."""
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from ratelimit_service.rules.address import parse_address
 from ratelimit_service.rules.book import Node
-from ratelimit_service.rules.matching import EXACT, FILE_ORDER, KEY_ALONE, Fit, Matchers, Rank
+from ratelimit_service.rules.matching import EXACT, FILE_ORDER, KEY_ALONE, Fit, Rank
 from ratelimit_service.rules.rule import Place
 from ratelimit_service.rules.secret import Secrets
 
@@ -39,71 +40,36 @@ class Step(NamedTuple):
 
 def candidates_step(node: Node, key: str, value: str, secrets: Secrets) -> tuple[Node | None, Step]:
     """The child of the node that an entry matches, and the step there, with the digest in place of a secret value."""
-    if node.matchers is not None:
-        return _ranked_step(node, node.matchers, key, value, secrets)
-    text = f"{key}_{value}"
-    exact = node.children.get(secrets.exact_name(key, value))
-    wild = node.wildcards.find(text) if node.wildcards is not None and exact is None else None
-    key_only = node.children.get(key)
-    found = exact or wild or key_only
-    [(_, shown)] = secrets.hide(((key, value),))
-    candidates = [_candidate(f"{key}_{shown}", "exact", exact, found, fits=exact is not None)]
-    hidden = 0
-    passed = exact is not None
-    for name, child in node.children.items() if node.wildcards is not None else ():
-        if not _is_of_key(name, key) or child is exact:
-            continue
-        if child is not wild and len(candidates) > MAX_LISTED:
-            hidden += 1
-            continue
-        candidates.append(_candidate(name, "wildcard", child, wild, fits=passed or child is wild))
-        passed = passed or child is wild
-    candidates.append(_candidate(key, "key", key_only, found, fits=key_only is not None))
-    return found, Step(key, shown, tuple(candidates), hidden)
-
-
-def _candidate(name: str, kind: str, child: Node | None, found: Node | None, *, fits: bool) -> Candidate:
-    if child is None:
-        return Candidate(name, kind, None, False, "there is none")
-    if child is found:
-        return Candidate(name, kind, child.place, True, "fits")
-    reason = "not tried: an earlier one fits" if fits else "does not fit"
-    return Candidate(name, kind, child.place, False, reason)
-
-
-def _is_of_key(name: str, key: str) -> bool:
-    """Whether the name is a wildcard that matches some value of this key."""
-    start, star, _ = name.partition("*")
-    return bool(star) and (start.startswith(f"{key}_") or f"{key}_".startswith(start))
-
-
-def _ranked_step(
-    node: Node, matchers: Matchers[Node], key: str, value: str, secrets: Secrets
-) -> tuple[Node | None, Step]:
-    """The step at a level that has priorities, lists and the like."""
-    exact_name = secrets.exact_name(key, value)
-    chosen = matchers.ranked(key, value, exact_name)
+    found = node.child(key, value, secrets)
     [(_, shown)] = secrets.hide(((key, value),))
     candidates: list[Candidate] = []
     hidden = 0
-    for rank, name, kind, child in sorted(_ranked(node, key, exact_name), key=lambda each: each[0]):
+    earlier = False
+    compared = sorted(_ranked(node, key, secrets.exact_name(key, value)), key=itemgetter(0))
+    for _, name, kind, child in compared:
         if child is None:
             name_shown = f"{key}_{shown}" if kind == "exact" else key
             candidates.append(Candidate(name_shown, kind, None, False, "there is none"))
             continue
-        is_chosen = chosen is not None and child is chosen.node
+        is_chosen = child is found
         if not is_chosen and kind not in ("exact", "key") and len(candidates) > MAX_LISTED:
             hidden += 1
             continue
         if is_chosen:
             reason = _why(child, value)
         else:
-            earlier = chosen is not None and chosen.rank < rank
             reason = "not tried: an earlier one fits" if earlier else _why_not(child, value)
         if child.priority:
             reason += f" (priority {child.priority})"
         candidates.append(Candidate(name, kind, child.place, is_chosen, reason))
-    return None if chosen is None else chosen.node, Step(key, shown, tuple(candidates), hidden)
+        earlier = earlier or is_chosen
+    return found, Step(key, shown, tuple(candidates), hidden)
+
+
+def _is_of_key(name: str, key: str) -> bool:
+    """Whether the name is a wildcard that matches some value of this key."""
+    start, star, _ = name.partition("*")
+    return bool(star) and (start.startswith(f"{key}_") or f"{key}_".startswith(start))
 
 
 def _ranked(node: Node, key: str, text: str) -> Iterator[tuple[Rank, str, str, Node | None]]:
