@@ -7,7 +7,7 @@ all or nothing.
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm, open_algorithm
@@ -142,22 +142,22 @@ _PLAIN = ("value", "values", "values_from")
 """The options that have values, which must be digests where values are secret."""
 
 
-class _Domain(NamedTuple):
+@dataclass(slots=True)
+class _Domain:
     """What is read of a domain so far."""
 
+    name: str
     place: Place
-    children: dict[str, Node]
-    together: list[Place]
     secrets: Secrets
-    values: dict[str, Place]
+    children: dict[str, Node] = field(default_factory=dict)
+    together: list[Place] = field(default_factory=list)
+    values: dict[str, Place] = field(default_factory=dict)
     """By key, the first descriptor with a value of its own and without `hash_values`."""
-    lookups: dict[str, Lookup]
-    default: list[Rule]
-    """One, or none."""
-
-    response: dict[str, tuple[Any, Place]]
+    lookups: dict[str, Lookup] = field(default_factory=dict)
+    default: Rule | None = None
+    response: dict[str, tuple[Any, Place]] = field(default_factory=dict)
     """The options of responses by key, each with its place."""
-    address_keys: set[str]
+    address_keys: set[str] = field(default_factory=set)
     """The keys whose values some descriptor compares or counts as addresses."""
 
     def domain(self, defaults: ResponseOptions) -> Domain:
@@ -175,14 +175,14 @@ class _Domain(NamedTuple):
             lookups=lookups,
             secrets=secrets,
             address_keys=frozenset(self.address_keys),
-            default=next(iter(self.default), None),
+            default=self.default,
         )
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the files of the domain together."""
         yield from self._plain_secrets()
         if self.default and DEFAULT in self.children and (place := self.children[DEFAULT].place):
-            message = f"descriptor {quoted(DEFAULT)} has the name of the domain's default, at {self.default[0].place}"
+            message = f"descriptor {quoted(DEFAULT)} has the name of the domain's default, at {self.default.place}"
             yield Problem(*place, message)
 
     def _plain_secrets(self) -> Iterator[Problem]:
@@ -214,10 +214,7 @@ class _Parser:
     def __init__(self, report: Report, load: _Load) -> None:
         self._report = report
         self._load = load
-        self._domain = ""
-        # Without a key there is an error, and no book.
-        self._secrets = Secrets(load.hash_value or HashValue(""), set())
-        self._values: dict[str, Place] = {}
+        self._domain = self._new_domain("", Position(0, 0))
         self._charge: str | None = None
         self._defaults: Mapping[str, Any] = {}
         self._calendars = Calendars()
@@ -239,60 +236,59 @@ class _Parser:
         self._charge = values.get("charge")
         if "defaults" in values:
             self._defaults = read_options(values["defaults"], MapType.DEFAULTS, self._report)
-        children: dict[str, Node] = {}
-        lookups: dict[str, Lookup] = {}
-        address_keys: set[str] = set()
-        default: list[Rule] = []
         if "domain" in values:
-            self._domain = values["domain"]
             at = root.fields["domain"].value
-            new = _Domain(self._place_of(at), children, [], self._secrets, {}, lookups, default, {}, address_keys)
-            first = domains.setdefault(self._domain, new)
-            self._secrets, self._values = first.secrets, first.values
+            self._domain = new = self._new_domain(values["domain"], at)
+            first = domains.setdefault(new.name, new)
             if values.get("charge") == "together":
                 first.together.append(self._place_of(at))
-            if first.children is children or merge_domains:
-                children, lookups, default = first.children, first.lookups, first.default
-                address_keys = first.address_keys
-                self._add_response(root, values, first.response)
+            if first is new or merge_domains:
+                self._domain = first
+                self._add_response(root, values)
             else:
-                message = f"domain {quoted(self._domain)} is already in {first.place}; MERGE_DOMAIN_CONFIG joins files"
+                # The rest of this file is checked too, and with the other one which values are secret.
+                new.secrets, new.values = first.secrets, first.values
+                message = f"domain {quoted(new.name)} is already in {first.place}; MERGE_DOMAIN_CONFIG joins files"
                 self._report.add(at, message)
         for item in values.get("lookup", []):
-            self._add_lookup(item, lookups)
+            self._add_lookup(item)
         if "default" in values:
-            self._add_default(values["default"], root.fields["default"].key, default)
-        self._add_descriptors(values.get("descriptors", []), (), children, address_keys)
+            self._add_default(values["default"], root.fields["default"].key)
+        self._add_descriptors(values.get("descriptors", []), (), self._domain.children)
         self._calendars.warn(self._report)
 
-    def _add_response(self, root: YamlMap, values: Mapping[str, Any], found: dict[str, tuple[Any, Place]]) -> None:
+    def _new_domain(self, name: str, at: Positioned) -> _Domain:
+        # Without a key there is an error, and no book.
+        return _Domain(name, self._place_of(at), Secrets(self._load.hash_value or HashValue(""), set()))
+
+    def _add_response(self, root: YamlMap, values: Mapping[str, Any]) -> None:
         """Add the file's options of responses to those of its domain."""
         for key in _RESPONSE_KEYS:
             if key in values:
                 at = root.fields[key].key
-                first, place = found.setdefault(key, (values[key], self._place_of(at)))
+                first, place = self._domain.response.setdefault(key, (values[key], self._place_of(at)))
                 if first != values[key]:
-                    self._report.add(at, f"{key} of domain {quoted(self._domain)} has another value at {place}")
+                    self._report.add(at, f"{key} of domain {quoted(self._domain.name)} has another value at {place}")
 
-    def _add_default(self, item: YamlMap, at: Positioned, default: list[Rule]) -> None:
+    def _add_default(self, item: YamlMap, at: Positioned) -> None:
         values = read_options(item, MapType.DEFAULT, self._report)
         shared = DEFAULT if values.get("share_threshold") else None
         rule = self._read_rule(item, values, (Level(DEFAULT, shared),))
         if rule is None:
             if not given(item, "rate_limit") and not given(item, "rate_limits"):
                 self._report.add(at, "default has no rate_limit; write one, or take default away")
-        elif default:
-            message = f"domain {quoted(self._domain)} has a default already, at {default[0].place}"
-            self._report.add(at, message)
+        elif (first := self._domain.default) is not None:
+            self._report.add(at, f"domain {quoted(self._domain.name)} has a default already, at {first.place}")
         else:
             beside = tuple(replace(each, default=True) for each in rule.beside)
-            default.append(replace(rule, default=True, beside=beside))
+            self._domain.default = replace(rule, default=True, beside=beside)
 
-    def _add_lookup(self, item: YamlMap, lookups: dict[str, Lookup]) -> None:
+    def _add_lookup(self, item: YamlMap) -> None:
         values = read_options(item, MapType.LOOKUP, self._report)
         if not {"from", "key", "as"} <= values.keys():
             return
         key, becomes, place = values["key"], values["as"], self._place_of(item)
+        lookups = self._domain.lookups
         if key in lookups:
             message = f"entries with the key {quoted(key)} are looked up twice, first by {lookups[key].place}"
             self._report.add(item.fields["key"].value, message)
@@ -310,9 +306,7 @@ class _Parser:
             self._load.data.report_of(file).add(file.places()[nameless[0]], message)
         lookups[key] = Lookup(key, becomes, file.entries, values.get("else"), file.path, place)
 
-    def _add_descriptors(
-        self, items: Sequence[YamlMap], above: tuple[Level, ...], children: dict[str, Node], address_keys: set[str]
-    ) -> None:
+    def _add_descriptors(self, items: Sequence[YamlMap], above: tuple[Level, ...], children: dict[str, Node]) -> None:
         """Add the descriptors of one level to its children."""
         for item in items:
             values = read_options(item, MapType.DESCRIPTOR, self._report)
@@ -322,9 +316,9 @@ class _Parser:
             if secret:
                 value = self._read_secret(item, key, value)
             elif "*" not in value and (plain := [option for option in _PLAIN if values.get(option)]):
-                self._values.setdefault(key, self._place_of(item.fields[plain[0]].value))
-            hash_value = self._secrets.hash_value if secret else None
-            level = (self._domain, *above)
+                self._domain.values.setdefault(key, self._place_of(item.fields[plain[0]].value))
+            hash_value = self._domain.secrets.hash_value if secret else None
+            level = (self._domain.name, *above)
             found = read_fit(item, values, self._load.siblings, level, self._report, hash_value)
             name = f"{key}_{found.label or value}" if found.label or value else key
             at = item.fields["key"].key if "key" in item.fields else item
@@ -345,13 +339,13 @@ class _Parser:
                     message = f"share_threshold needs {needs}, and this is {quoted(name)}"
                     self._report.add(item.fields["share_threshold"].key, message)
             if found.is_address:
-                address_keys.add(key)
+                self._domain.address_keys.add(key)
             own_value = bool(values.get("value_to_metric")) and shared is None and (several or not value)
             levels = (*above, Level(name, shared, own_value, None if shared is not None else found.counted_as))
             rule = self._read_rule(item, values, levels)
             review_descriptor(item, values, self._report)
             below: dict[str, Node] = {}
-            self._add_descriptors(values.get("descriptors", []), levels, below, address_keys)
+            self._add_descriptors(values.get("descriptors", []), levels, below)
             if rule is not None:
                 self._check_suffixes(rule, below)
             key_only = not value and found.fit is None
@@ -373,10 +367,10 @@ class _Parser:
             self._report.add(at, "hash_values needs a key that all instances share: set HASH_KEY or HASH_KEY_FILE")
         elif not self._load.hash_value.key_given:
             self._report.warn(at, *without_hash_key(digest=DIGEST.fullmatch(value) is not None))
-        self._secrets.keys.add(key)
+        self._domain.secrets.keys.add(key)
         if not value or "*" in value or DIGEST.fullmatch(value):
             return value
-        return self._secrets.hash_value(value)
+        return self._domain.secrets.hash_value(value)
 
     def _read_rule(self, item: YamlMap, values: Mapping[str, Any], levels: tuple[Level, ...]) -> Rule | None:
         """The rule of a descriptor. If it has a list of limits: the first one, with the others in `beside`."""
@@ -435,18 +429,22 @@ class _Parser:
 
         if values.get("detailed_metric"):
             levels = tuple(level if level.shared is not None else level._replace(by_value=True) for level in levels)
-        path = (self._domain, *(level.name for level in levels), *path_suffix)
+        path = (self._domain.name, *(level.name for level in levels), *path_suffix)
         old = self._load.old.get(path)
         tallies: Tallies | None = None
         if any(level.by_value for level in levels):
             tallies = old.tallies if old is not None else None
             if tallies is None:
-                rest = (self._domain, *("other" if level.by_value else level.name for level in levels), *path_suffix)
+                rest = (
+                    self._domain.name,
+                    *("other" if level.by_value else level.name for level in levels),
+                    *path_suffix,
+                )
                 tallies = Tallies(rest, self._load.max_values, self._load.budget)
             else:
                 tallies.use_budget(self._load.budget)
         return Rule(
-            self._domain,
+            self._domain.name,
             levels,
             limit,
             algorithm,
@@ -457,7 +455,7 @@ class _Parser:
             path_suffix=path_suffix,
             tally=Tally() if old is None else old.tally,
             tallies=tallies,
-            secrets=self._secrets,
+            secrets=self._domain.secrets,
             **rule_fields(self._defaults, values, options),
         )
 
