@@ -294,6 +294,12 @@ def rule_in_words(rule: Rule) -> str:
     return f"always denied, with a retry after {duration_in_words(rule.retry_after)}"
 
 
+def rule_in_full(rule: Rule) -> str:
+    """The limit of a rule in words, and how it is counted: `5 requests per minute (token bucket, burst 10)`."""
+    counting = counting_in_words(rule)
+    return f"{rule_in_words(rule)} ({', '.join(counting)})" if counting else rule_in_words(rule)
+
+
 def window_in_words(limit: Limit) -> str:
     """`minute`, `5 minutes`, or `calendar month from the 15th, Europe/Berlin`."""
     if limit.calendar is not None:

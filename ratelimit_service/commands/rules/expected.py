@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from ratelimit_service.model import MAX_REQUESTS, Limit
 from ratelimit_service.rules.files.calendar import read_calendar
 from ratelimit_service.rules.report import Report, quoted
-from ratelimit_service.rules.rule import Rule, counting_in_words, rule_in_words
+from ratelimit_service.rules.rule import Rule, rule_in_full
 from ratelimit_service.rules.syntax.document import YamlMap, YamlNode
 from ratelimit_service.rules.syntax.options import BY_MAP, MapType, read_options
 from ratelimit_service.rules.syntax.values import NAME, Excess
@@ -45,13 +45,7 @@ def _aligned(limit: Limit) -> int:
 
 def limits_in_words(rules: Sequence[Rule]) -> str:
     """What limits a descriptor, as an explanation says it: `none`, or `5 requests per minute (token bucket)`."""
-    if not rules:
-        return _NONE
-    texts = []
-    for rule in rules:
-        counting = ", ".join(counting_in_words(rule))
-        texts.append(rule_in_words(rule) + (f" ({counting})" if counting else ""))
-    return ", ".join(texts)
+    return ", ".join(map(rule_in_full, rules)) or _NONE
 
 
 def read_limits(node: YamlNode, key: str, report: Report) -> ExpectedLimit | None:

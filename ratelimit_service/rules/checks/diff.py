@@ -21,8 +21,7 @@ from ratelimit_service.rules.rule import (
     Rule,
     counted_entries,
     counter_key,
-    counting_in_words,
-    rule_in_words,
+    rule_in_full,
 )
 from ratelimit_service.rules.syntax.options import OPTIONS
 
@@ -76,11 +75,7 @@ def limits_in_words(rule: Rule | None) -> str:
     """`5 requests per minute (token bucket)`, of several limits with `and` between them; or `no limit`."""
     if rule is None:
         return "no limit"
-    texts = []
-    for each in (rule, *rule.beside):
-        counting = ", ".join(counting_in_words(each))
-        texts.append(rule_in_words(each) + (f" ({counting})" if counting else ""))
-    return " and ".join(texts)
+    return " and ".join(map(rule_in_full, (rule, *rule.beside)))
 
 
 class _Domains:

@@ -21,12 +21,11 @@ from ratelimit_service.rules.rule import (
     Rule,
     counted_entries,
     counter_key,
-    counting_in_words,
     entries_in_words,
     metric_entries,
     metric_path,
     override_path,
-    rule_in_words,
+    rule_in_full,
 )
 from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.system.clock import SECOND
@@ -168,9 +167,7 @@ def _explain_override(book: RuleBook, domain: str, entries: Entries, limit: Limi
 
 
 def _matched_rule(rule: Rule, counter: str, metric: Path) -> MatchedRule:
-    counting = counting_in_words(rule)
-    limit = rule_in_words(rule) + (f" ({', '.join(counting)})" if counting else "")
-    return MatchedRule(rule, limit, "" if rule.limit is None else counter, metric)
+    return MatchedRule(rule, rule_in_full(rule), "" if rule.limit is None else counter, metric)
 
 
 def _after_replacing(explanation: DescriptorExplanation, replacing: Sequence[Rule]) -> DescriptorExplanation:
