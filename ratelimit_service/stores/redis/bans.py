@@ -10,18 +10,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import suppress
 from importlib.resources import files
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from ratelimit_service.errors import BanError, StoreError
 from ratelimit_service.rules.bans import FOR_EVER, MAX_BANS, Ban, Bans, log_ban, read_ban, too_many
 from ratelimit_service.rules.rule import plural
-from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import bans_keys
+from ratelimit_service.stores.redis.link import read_time, within
 from ratelimit_service.system.clock import SECOND
 
 log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 Execute = Callable[..., Awaitable[Any]]
 """Sends a command to the server that has the keys of the bans; returns its reply, or raises StoreError."""
@@ -60,8 +58,7 @@ class BanTable:
 
     async def now(self) -> int:
         """The time of Redis, in microseconds."""
-        seconds, microseconds = await self._execute("TIME")
-        return int(seconds) * SECOND + int(microseconds)
+        return read_time(await self._execute("TIME"))
 
     async def version(self) -> bytes | None:
         """Changes with each write; None when there is nothing."""
@@ -128,7 +125,7 @@ class BanFollower:
 
     async def now(self) -> int:
         """The time of Redis."""
-        return await _within(self._table.now())
+        return await within(_REPLY_SECONDS, self._table.now())
 
     def start(self) -> None:
         """Begin to read."""
@@ -143,19 +140,19 @@ class BanFollower:
 
     async def put(self, ban: Ban) -> None:
         """Write the ban. BanError when there are too many."""
-        await _within(self._table.put(ban))
+        await within(_REPLY_SECONDS, self._table.put(ban))
         self._written.set()
 
     async def lift(self, key: str, who: str) -> Ban | None:
         """End the ban with this key; returns it, or None if there is none."""
-        ban = await _within(self._table.lift(key, who))
+        ban = await within(_REPLY_SECONDS, self._table.lift(key, who))
         self._written.set()
         return ban
 
     async def _run(self) -> None:
         while True:
             try:
-                await _within(self._follow(), _READ_SECONDS)
+                await within(_READ_SECONDS, self._follow())
             except StoreError as error:
                 self._on_failure(error)
             except Exception as error:
@@ -222,15 +219,6 @@ class BanFollower:
 def _pairs(page: Any) -> Iterable[tuple[bytes, bytes]]:
     """The fields and values of a reply to HSCAN, which redis-py has made a dictionary of."""
     return page.items() if isinstance(page, dict) else zip(page[::2], page[1::2], strict=True)
-
-
-async def _within(reply: Awaitable[_T], seconds: float = _REPLY_SECONDS) -> _T:
-    """The reply. Raises Fault when it takes longer."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await reply
-    except TimeoutError as error:
-        raise Fault("timeout") from error
 
 
 _SCRIPT: Final = files(__package__).joinpath("bans.lua").read_text("utf-8")

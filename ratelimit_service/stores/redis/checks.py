@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from ratelimit_service.stores.redis.faults import Fault
-from ratelimit_service.stores.redis.link import Link
+from ratelimit_service.stores.redis.link import Link, read_time
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Checks:
         if not isinstance(reply, list):
             return  # our user may not send TIME
         now = self._clock()
-        offset = int(reply[0]) * SECOND + int(reply[1]) - (before + now) // 2
+        offset = read_time(reply) - (before + now) // 2
         # The server read its clock anywhere within the round trip: at most half of it before or after its middle.
         if abs(offset) - (now - before) // 2 <= MAX_OFFSET:
             self._off.discard(name)

@@ -49,12 +49,12 @@ from ratelimit_service.stores.redis.keys import (
     resets_key,
     slot_of,
 )
-from ratelimit_service.stores.redis.link import MAX_SECONDS, NAME, Command
+from ratelimit_service.stores.redis.link import MAX_SECONDS, NAME, Command, read_time
 from ratelimit_service.stores.redis.target import Target, is_clustered, is_per_second, main_target, per_second_target
 from ratelimit_service.stores.redis.topology import Sentinels, SlotMap, node_address, read_slot_map
 from ratelimit_service.stores.redis.upstream import is_upstreams, upstream_key
 from ratelimit_service.system.address import Address, Unix
-from ratelimit_service.system.clock import DAY, SECOND
+from ratelimit_service.system.clock import DAY
 from ratelimit_service.telemetry.tally import Tally
 
 ALLOWED: Final = (
@@ -299,7 +299,7 @@ class Counters:
             ttls = [("PTTL", counter.key) for counter in counters]
             blocks = [("GET", self._block_of(counter.key.decode())) for counter in counters if counter.limit.block_for]
             time, *replies = await batch.redis.execute(batch.address, [("TIME",), *gets, *ttls, *blocks])
-            now = _microseconds(time)
+            now = read_time(time)
             stored_blocks = iter(replies[2 * len(counters) :])
             for counter, stored, milliseconds in zip(counters, replies, replies[len(counters) :], strict=False):
                 gone = stored is None or milliseconds == _NO_KEY
@@ -361,7 +361,7 @@ class Counters:
     @staticmethod
     async def _now(redis: Primaries, address: Address) -> int:
         [time] = await redis.execute(address, [("TIME",)])
-        return _microseconds(time)
+        return read_time(time)
 
 
 async def _log_in(connection: AbstractConnection) -> None:
@@ -407,11 +407,6 @@ def _select(counters: Sequence[Counter | None], rules: Sequence[Rule]) -> tuple[
     selected = [counter for counter in counters if counter is not None and id(counter.rule) in wanted]
     digests = (counter for counter in counters if counter is not None and not counter.descriptor)
     return selected, sum(counter.key.endswith(endings) for counter in digests)
-
-
-def _microseconds(time: Sequence[int]) -> int:
-    seconds, microseconds = time
-    return seconds * SECOND + microseconds
 
 
 def _chunks(counters: Sequence[Counter]) -> Iterator[list[Counter]]:

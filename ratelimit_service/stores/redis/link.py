@@ -9,16 +9,19 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Self, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Self, TypeVar, cast
 
 import hiredis
 
 from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.target import Login
 from ratelimit_service.system.address import Tcp, Unix
+from ratelimit_service.system.clock import SECOND
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 Command = Sequence[str | bytes | int]
 OnReply = Callable[[Any], None]
@@ -36,6 +39,21 @@ _pack: Final[Callable[[Any], bytes]] = hiredis.pack_command
 
 def noop(*_: object) -> None:
     """A callback that does nothing."""
+
+
+async def within(seconds: float, reply: Awaitable[_T]) -> _T:
+    """The reply. Raises Fault, also when it takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await reply
+    except TimeoutError as error:
+        raise Fault("timeout") from error
+
+
+def read_time(reply: Sequence[int | bytes]) -> int:
+    """The reply to TIME in microseconds."""
+    seconds, microseconds = reply
+    return int(seconds) * SECOND + int(microseconds)
 
 
 class Link(asyncio.Protocol):

@@ -7,7 +7,7 @@ as long as a node, or the node of a slot, is missing. No hit waits for the map, 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -26,7 +26,7 @@ from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.faults import Fault, Outage, code_of
 from ratelimit_service.stores.redis.keys import SLOTS, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND, MAX_WAITING, Lane, LaneContext
-from ratelimit_service.stores.redis.link import Link, noop
+from ratelimit_service.stores.redis.link import Link, noop, within
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.stores.redis.script import MAX_IN_PART, Group, Part, Script, ScriptCall, cut
 from ratelimit_service.stores.redis.target import Login, Target
@@ -195,7 +195,7 @@ class Sentinels:
             fault = Fault("sentinel")
             for sentinel in self._sentinels:
                 try:
-                    self._link = await _within(MAX_SENTINEL_SECONDS, Link.open(self._target.at_sentinel(sentinel)))
+                    self._link = await within(MAX_SENTINEL_SECONDS, Link.open(self._target.at_sentinel(sentinel)))
                     primary = await self._ask(self._link)
                 except Fault as error:
                     fault = Fault("sentinel", str(error)) if error.cause in {"noauth", "wrongpass", "tls"} else fault
@@ -213,7 +213,7 @@ class Sentinels:
 
     async def _ask(self, link: Link) -> Address | None:
         reply = link.execute("SENTINEL", "get-master-addr-by-name", self._target.servers.master)
-        found = await _within(MAX_SENTINEL_SECONDS, reply)
+        found = await within(MAX_SENTINEL_SECONDS, reply)
         return None if found is None else Tcp(found[0].decode(), int(found[1]))
 
 
@@ -437,7 +437,7 @@ class Cluster:
         for address, lane in nodes:
             if lane.healthy:
                 with suppress(Fault):
-                    return _slot_map(await _within(_MAP_SECONDS, lane.execute("CLUSTER", "SLOTS")), address)
+                    return _slot_map(await within(_MAP_SECONDS, lane.execute("CLUSTER", "SLOTS")), address)
         fault = Fault("unreachable")
         for address in dict.fromkeys((*(address for address, _ in nodes), *configured)):
             try:
@@ -512,18 +512,18 @@ class Opener:
         group = Group(self._script)
         call = ScriptCall([Part(PendingRequest(hits, noop, 0.0, 0.0), hits, group, [key])])
         try:
-            await _within(PROBE_SECONDS, link.execute(*call.command))
+            await within(PROBE_SECONDS, link.execute(*call.command))
         except Fault as fault:
             if not isinstance(fault.__cause__, hiredis.ReplyError) or code_of(fault.__cause__) != "NOSCRIPT":
                 raise
-            await _within(PROBE_SECONDS, link.execute(*call.with_text()))
+            await within(PROBE_SECONDS, link.execute(*call.with_text()))
 
 
 async def read_slot_map(login: Login) -> SlotMap:
     """The map of that node, over a new connection. Raises Fault."""
     link = await Link.open(login)
     try:
-        return _slot_map(await _within(_MAP_SECONDS, link.execute("CLUSTER", "SLOTS")), login.address)
+        return _slot_map(await within(_MAP_SECONDS, link.execute("CLUSTER", "SLOTS")), login.address)
     finally:
         link.abort()
 
@@ -556,12 +556,3 @@ def node_address(host: str, port: int, asked: Address) -> Tcp:
         return Tcp(host, port)
     assert isinstance(asked, Tcp), "a cluster has no unix sockets"
     return Tcp(asked.host, port)
-
-
-async def _within(seconds: float, reply: Awaitable[Any]) -> Any:
-    """The reply. Raises Fault, also when it takes longer."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await reply
-    except TimeoutError as error:
-        raise Fault("timeout") from error
