@@ -601,6 +601,8 @@ def test_a_file_of_the_key_that_cannot_be_used_is_told(tmp_path: Path) -> None:
         (b" \n", "is empty"),
         (b"\xff" * 32, "cannot be read: it is not UTF-8"),
         (b"k" * 4097, "is larger than 4096 bytes"),
+        (b"k" + "ü".encode() * 2048, "is larger than 4096 bytes"),
+        ("ü".encode() * 4096, "is larger than 4096 bytes"),
     ):
         file.write_bytes(content)
         assert problems_of({"HASH_KEY_FILE": str(file)}) == (f'HASH_KEY_FILE: "{file}" {wrong}',)

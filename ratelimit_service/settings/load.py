@@ -175,7 +175,11 @@ def _read_secret_file(name: str, given: dict[str, Given], problems: list[str]) -
         problems.append(f"{path.label}: contradicts {given[name].label}: take one of them away")
         return
     try:
-        text = read_file(path.text, _MAX_SECRET_BYTES + 1).decode()
+        content = read_file(path.text, _MAX_SECRET_BYTES + 1)
+        if len(content) > _MAX_SECRET_BYTES:
+            problems.append(_problem(path, f"is larger than {_MAX_SECRET_BYTES} bytes"))
+            return
+        text = content.decode()
     except OSError as error:
         problems.append(_problem(path, f"cannot be read: {error.strerror}"))
     except UnicodeDecodeError:
@@ -184,8 +188,6 @@ def _read_secret_file(name: str, given: dict[str, Given], problems: list[str]) -
         given[name] = Given(text, path.label)
         if not text.strip():
             problems.append(_problem(path, "is empty"))
-        elif len(text) > _MAX_SECRET_BYTES:
-            problems.append(_problem(path, f"is larger than {_MAX_SECRET_BYTES} bytes"))
 
 
 def _is_known(name: str) -> bool:
