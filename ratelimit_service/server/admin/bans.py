@@ -3,9 +3,7 @@
 Requests and answers are JSON in bytes, as those of `/explain`.
 """
 
-import asyncio
 import json
-import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -14,8 +12,7 @@ from ratelimit_service.errors import BanError, RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.bans import Ban, hidden, key_of, make_ban, read_length
 from ratelimit_service.rules.rule import Entries
-
-log = logging.getLogger(__name__)
+from ratelimit_service.server.admin.answers import Answers
 
 MAX_LISTED: Final = 1000
 """Bans in one answer: the last ones made."""
@@ -34,36 +31,25 @@ class BanMethod:
         self._store = limiter.store.keep_bans(limiter.bans)
         self._store_name = limiter.store.name
         """Tells in each answer what the bans outlast."""
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._answers = Answers(
+            _MAX_WAITING, busy="too many requests for bans at once", failed="bans could not be listed or changed"
+        )
 
     def call(self, body: bytes, reply: Reply) -> None:
         """Reply to the request in `body`, which `listing`, `banning` or `unbanning` has made."""
-        if len(self._waiting) >= _MAX_WAITING:
-            reply(RpcError(Status.UNAVAILABLE, "too many requests for bans at once"))
-            return
-        task = asyncio.get_running_loop().create_task(self._answer(json.loads(body), reply))
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
+        self._answers.begin(self._answer, body, reply)
 
     def close(self) -> None:
         """Cancel what waits."""
-        for task in self._waiting:
-            task.cancel()
+        self._answers.close()
 
-    async def _answer(self, asked: Any, reply: Reply) -> None:
-        answer: bytes | RpcError
+    async def _answer(self, body: bytes) -> bytes:
         try:
-            answer = await self._do(asked)
-        except RpcError as error:
-            answer = error
+            return await self._do(json.loads(body))
         except BanError as error:
-            answer = RpcError(Status.INVALID_ARGUMENT, str(error))
+            raise RpcError(Status.INVALID_ARGUMENT, str(error)) from error
         except StoreError as error:
-            answer = RpcError(Status.UNAVAILABLE, f"bans cannot be written: {error}")
-        except Exception:
-            log.exception("bans could not be listed or changed")
-            answer = RpcError(Status.INTERNAL, "that failed; the log says why")
-        reply(answer)
+            raise RpcError(Status.UNAVAILABLE, f"bans cannot be written: {error}") from error
 
     async def _do(self, asked: Any) -> bytes:
         match asked:

@@ -6,7 +6,6 @@ may have a million descriptors, so the match is explained in a thread, one reque
 
 import asyncio
 import json
-import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -26,12 +25,11 @@ from ratelimit_service.rules.checks.explain import (
     explain,
     explanation_as_json,
 )
+from ratelimit_service.server.admin.answers import Answers
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Store
 from ratelimit_service.system.clock import system_clock
 from ratelimit_service.telemetry.tally import Tally
-
-log = logging.getLogger(__name__)
 
 _MAX_DESCRIPTORS: Final = 20
 _MAX_ENTRIES: Final = 200
@@ -46,33 +44,20 @@ class Explainer:
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
         self._thread = ThreadPoolExecutor(1, "explain")
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._answers = Answers(
+            _MAX_WAITING,
+            busy="too many explanations are asked for at once",
+            failed="the request could not be explained",
+        )
 
     def call(self, body: bytes, reply: Reply) -> None:
         """Reply with the explanation of the RateLimitRequest in `body`, as JSON."""
-        if len(self._waiting) >= _MAX_WAITING:
-            reply(RpcError(Status.UNAVAILABLE, "too many explanations are asked for at once"))
-            return
-        task = asyncio.get_running_loop().create_task(self._answer(body, reply))
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
+        self._answers.begin(self._explain, body, reply)
 
     def close(self) -> None:
         """Cancel what waits, and end the thread."""
-        for task in self._waiting:
-            task.cancel()
+        self._answers.close()
         self._thread.shutdown(wait=False)
-
-    async def _answer(self, body: bytes, reply: Reply) -> None:
-        answer: bytes | RpcError
-        try:
-            answer = await self._explain(body)
-        except RpcError as error:
-            answer = error
-        except Exception:
-            log.exception("a request could not be explained")
-            answer = RpcError(Status.INTERNAL, "the request could not be explained; the log says why")
-        reply(answer)
 
     async def _explain(self, body: bytes) -> bytes:
         book = self._limiter.book
