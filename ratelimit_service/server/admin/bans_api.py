@@ -8,12 +8,12 @@ from aiohttp import web
 from ratelimit_service.errors import RpcError
 from ratelimit_service.server.admin.bans import banning, listing, unbanning
 from ratelimit_service.server.admin.json_api import (
-    HTTP_STATUS,
+    HEADERS,
     BytesMethod,
     call_method,
     escape_control,
     read_body,
-    refusal,
+    refusal_for,
 )
 
 MAX_BYTES: Final = 16 * 1024
@@ -39,21 +39,18 @@ class BansApi:
         return await self._change(request, unbanning)
 
     async def _change(self, request: web.Request, asked: Callable[[bytes, str], bytes]) -> web.Response:
-        remote = request.remote or ""
         body = await read_body(request, MAX_BYTES)
         if isinstance(body, web.Response):
             return body
         try:
-            return await self._respond(asked(body, remote))
+            change = asked(body, request.remote or "")
         except RpcError as error:
-            return refusal(400, error.message)
+            return refusal_for(error)
+        return await self._respond(change)
 
     async def _respond(self, asked: bytes) -> web.Response:
         try:
             found = await call_method(self._method, asked)
-        except RpcError as error:
-            return refusal(HTTP_STATUS.get(error.status, 500), error.message)
-        except TimeoutError:
-            return refusal(503, "the store did not answer in time")
-        headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-        return web.Response(text=escape_control(found.decode()), headers=headers, content_type="application/json")
+        except (RpcError, TimeoutError) as error:
+            return refusal_for(error)
+        return web.Response(text=escape_control(found.decode()), headers=HEADERS, content_type="application/json")

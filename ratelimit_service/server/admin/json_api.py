@@ -35,7 +35,10 @@ _MAX_WAITING: Final = 64
 _MAX_MESSAGE_LENGTH = 1000
 """Characters; a message about a body can quote much of it."""
 
-HTTP_STATUS: Final = {
+HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+"""Of every text but those of `/json` and `/explain`: it is not stored, and its type is not guessed."""
+
+_HTTP_STATUS: Final = {
     Status.INVALID_ARGUMENT: 400,
     Status.NOT_FOUND: 404,
     Status.UNAVAILABLE: 503,
@@ -86,10 +89,8 @@ class JsonApi:
         try:
             message = await self._convert(self._request_bytes, body)
             response = await call_method(self._method, message)
-        except RpcError as error:
-            return refusal(HTTP_STATUS.get(error.status, 500), error.message)
-        except TimeoutError:
-            return refusal(503, f"the store did not answer within {_RESPONSE_SECONDS} s")
+        except (RpcError, TimeoutError) as error:
+            return refusal_for(error)
         status, headers, text = await self._convert(self._read, response)
         return web.Response(status=status, headers=headers, text=text, content_type="application/json")
 
@@ -145,6 +146,13 @@ async def call_method(method: BytesMethod, body: bytes) -> bytes:
 def refusal(status: int, message: str) -> web.Response:
     """A response of one line that says why."""
     return web.Response(status=status, text=f"{escape_control(message)}\n")
+
+
+def refusal_for(error: RpcError | TimeoutError) -> web.Response:
+    """The response where `call_method` raises this, or the request cannot be made."""
+    if isinstance(error, RpcError):
+        return refusal(_HTTP_STATUS.get(error.status, 500), error.message)
+    return refusal(503, f"the store did not answer within {_RESPONSE_SECONDS} s")
 
 
 def request_bytes(body: bytes, max_objects: int = 1301) -> bytes:

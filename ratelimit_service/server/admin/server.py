@@ -29,7 +29,7 @@ from ratelimit_service.server.admin.connection import (
     with_target,
 )
 from ratelimit_service.server.admin.cross_site import refuse_cross_site, refuse_foreign_hosts
-from ratelimit_service.server.admin.json_api import BytesMethod, JsonApi, explained_response, http_response
+from ratelimit_service.server.admin.json_api import HEADERS, BytesMethod, JsonApi, explained_response, http_response
 from ratelimit_service.server.admin.shared_response import SharedResponse
 from ratelimit_service.server.admin.status import Listening, StatusPage
 from ratelimit_service.server.admin.upstream_pages import rules_text, stats_text
@@ -49,10 +49,9 @@ log = logging.getLogger(__name__)
 _BACKLOG: Final = 128
 """Clients that are accepted in one turn of the loop: connections above the bound that have files until the next."""
 
-_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-_TEXT: Final = _HEADERS | {"Content-Type": "text/plain; charset=utf-8"}
-_METRICS: Final = _HEADERS | {"Content-Type": CONTENT_TYPE}
-_JSON: Final = _HEADERS | {"Content-Type": "application/json"}
+_TEXT: Final = HEADERS | {"Content-Type": "text/plain; charset=utf-8"}
+_METRICS: Final = HEADERS | {"Content-Type": CONTENT_TYPE}
+_JSON: Final = HEADERS | {"Content-Type": "application/json"}
 
 
 class Addresses(NamedTuple):
@@ -269,7 +268,7 @@ class AdminServer:
 
     async def _show(self, _: web.Request) -> web.StreamResponse:
         nonce = secrets.token_urlsafe()
-        headers = _HEADERS | {
+        headers = HEADERS | {
             "Content-Security-Policy": (
                 f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self';"
                 " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
