@@ -210,7 +210,9 @@ def test_long_lines_do_not_harm_those_around_them(tmp_path: Path, size: int) -> 
     assert [problem.line for problem in reader.problems] == [2, 4]
 
 
-@pytest.mark.parametrize("text", ['{"a":' * 10_000, "{}", "[1]", '{"time":true}', '{"time":"x"}', "1" * 5000, "nul"])
+@pytest.mark.parametrize(
+    "text", ['{"a":' * 10_000, "{}", "[1]", '{"time":true}', '{"time":"x"}', "1" * 5000, "nul", f'{{"time":{10**400}}}']
+)
 def test_json_that_is_none_is_a_line_that_cannot_be_read(tmp_path: Path, text: str) -> None:
     found = result_of(tmp_path, f'{{"time":{BEGIN},"user":"a"}}\n{text}\n')
 

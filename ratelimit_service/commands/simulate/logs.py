@@ -240,9 +240,9 @@ def read_time(value: str | float) -> int:
         except ValueError:
             return _iso_time(text)
     else:
-        number = float(value)
-    if not 0 <= number < 10**20:  # not a number either
-        raise ValueError(f"{value} is no time")
+        number = value
+    if not 0 <= number < 10**20:  # not a number either; an integer may be too large for a float
+        raise ValueError(f"{f'{value}'[:40]} is no time")
     return round(next((number * unit for most, unit in _UNITS if number < most), number / 1000))
 
 
