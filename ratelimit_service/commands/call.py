@@ -12,7 +12,7 @@ from ratelimit_service.api.explanation import EXPLAIN, decode_explanation
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explanation
 from ratelimit_service.api.ratelimit import ShouldRateLimit
-from ratelimit_service.commands.probe import Trust, why_no_answer
+from ratelimit_service.commands.probe import Trust, check_host, why_no_answer
 from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, descriptors
 from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit
 from ratelimit_service.rules.report import printable
@@ -88,8 +88,15 @@ def check_target(target: str) -> None:
         raise click.UsageError(f"{target} is a URL; write HOST:PORT of the gRPC port, such as localhost:8081")
     if ":" not in target:
         raise click.UsageError(f"{target} has no port; the service's own is {target}:8081")
-    if not target.startswith("unix:") and not target.rpartition(":")[2].isdecimal():
+    if target.startswith("unix:"):
+        return
+    host, _, port = target.rpartition(":")
+    if not port.isdecimal():
         raise click.UsageError(f"{target} does not end with the number of a port, such as 8081")
+    try:
+        check_host(host)
+    except ValueError as error:
+        raise click.UsageError(f"{host} is no name of a host") from error
 
 
 def _ask(target: str, request: RateLimitRequest, trust: Trust | None, timeout: float) -> bytes | str:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from ratelimit_service.commands.probe import GRPC, connection_error, protocol_of, speaks_tls
+from ratelimit_service.commands.probe import GRPC, check_host, connection_error, protocol_of, speaks_tls
 from ratelimit_service.commands.sources import read_settings
 from ratelimit_service.errors import StoreError
 from ratelimit_service.rules.report import printable
@@ -77,7 +77,10 @@ class OperatorPort:
 
     def ask(self, verb: str, path: str, body: str | None = None) -> PortReply:
         """The response to one request. Raises StoreError, with one line that says why, if there is none."""
-        connection, target = self._connection()
+        try:
+            connection, target = self._connection()
+        except (ValueError, http.client.InvalidURL) as error:
+            raise StoreError(f"that is no URL such as http://localhost:{_PORT}") from error
         try:
             headers = {} if body is None else {"Content-Type": "application/json"}
             connection.request(verb, path, body, {"Accept": "application/json"} | headers | self._access.headers)
@@ -113,16 +116,13 @@ class OperatorPort:
         )
 
     def _connection(self) -> tuple[http.client.HTTPConnection, str]:
-        """A connection that is not open yet, and its HOST:PORT."""
+        """A connection that is not open yet, and its HOST:PORT. ValueError or InvalidURL if the URL is none."""
         parts = urlsplit(self.url)
-        default_port = _PORTS.get(parts.scheme)
-        try:
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host = port = None
+        host, default_port = parts.hostname, _PORTS.get(parts.scheme)
         if not host or default_port is None:
-            raise StoreError(f"that is no URL such as http://localhost:{_PORT}")
-        port = port or (default_port if self.url == self._given else _PORT)
+            raise ValueError("it has no host, or another scheme")
+        check_host(host)
+        port = parts.port or (default_port if self.url == self._given else _PORT)
         target = f"{f'[{host}]' if ':' in host else host}:{port}"
         if parts.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS), target

@@ -23,6 +23,11 @@ class Trust(NamedTuple):
     key: Path | None = None
 
 
+def check_host(host: str) -> None:
+    """ValueError if this can be no name of a host: to connect to it would raise that, and no OSError."""
+    host.encode("idna")
+
+
 def why_no_answer(target: str, trust: Trust | None, seconds: float) -> str:
     """One sentence; empty when the target speaks gRPC, with TLS if `trust` is given, else without TLS."""
     try:

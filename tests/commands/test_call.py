@@ -244,6 +244,7 @@ def test_an_address_without_a_port_is_told_the_port() -> None:
     [
         ("http://localhost:8080", "http://localhost:8080 is a URL; write HOST:PORT of the gRPC port"),
         ("localhost:grpc", "localhost:grpc does not end with the number of a port"),
+        ("limits..internal:8081", "limits..internal is no name of a host"),
     ],
 )
 def test_what_is_no_target_is_bad_usage(target: str, message: str) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from ratelimit_service.cli import main
@@ -93,3 +94,11 @@ def test_what_is_no_operators_port_has_exit_code_3(tmp_path: Path) -> None:
 
             assert (result.exit_code, result.stdout) == (3, "")
             assert result.stderr.startswith(f"ratelimit: {url if '://' in url else f'http://{url}'}: {why}")
+
+
+@pytest.mark.parametrize("url", ["limits..internal:6070", "http://[::1:6070", "http://a b:6070", "localhost:99999"])
+def test_what_is_no_url_is_told(url: str) -> None:
+    shown = status(url)
+
+    assert shown.exit_code == 3
+    assert shown.stderr.endswith(": that is no URL such as http://localhost:6070\n")
