@@ -7,8 +7,6 @@ import base64
 import json
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,15 +14,17 @@ from typing import Final
 
 import grpc
 import pytest
+from click.testing import CliRunner
 from redis import Redis as Client
 
 from ratelimit_service.api.explanation import EXPLAIN
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.ratelimit import ShouldRateLimit
+from ratelimit_service.cli import main
 from ratelimit_service.rules.secret import HashValue
 from tests import peers
-from tests.processes import ROOT, Process, Service, ask, start_service
+from tests.processes import Process, Service, ask, start_service
 from tests.redis import Redis, start_redis
 
 KEY: Final = "0123456789abcdef0123456789abcdef"
@@ -230,13 +230,15 @@ Run = Callable[..., str]
 """Runs a command of ours, and returns what it prints."""
 
 
-def runner(service: Service, environ: Mapping[str, str]) -> Run:
-    settings = {**environ, "PYTHONPATH": str(ROOT), "RULES_PATH": str(service.rules)}
+def runner(service: Service, environ: Mapping[str, str], caplog: pytest.LogCaptureFixture) -> Run:
+    """In this process: there are forty of them. What they log would be on stderr too."""
+    settings = {**environ, "RULES_PATH": str(service.rules)}
 
     def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "ratelimit_service", *arguments]
-        done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
-        return done.stdout + done.stderr
+        caplog.clear()
+        done = CliRunner().invoke(main, arguments, env=settings)
+        assert isinstance(done.exception, SystemExit | None), arguments
+        return done.output + caplog.text
 
     return run
 
@@ -310,7 +312,7 @@ def monitored(redis: Redis, folder: Path, found: Found) -> Iterator[None]:
         found["MONITOR"] = monitor.log
 
 
-def story(folder: Path, hashed: str, store: str) -> Found:
+def story(folder: Path, hashed: str, store: str, caplog: pytest.LogCaptureFixture) -> Found:
     """Everything that is said and kept while a service with these rules answers."""
     found: Found = {}
     write_rules(folder / "rules", hashed)
@@ -329,7 +331,7 @@ def story(folder: Path, hashed: str, store: str) -> Found:
         service = stack.enter_context(start_service(folder / "service", folder / "rules", environ))
         call_all(service, found)
         pages(service, found)
-        run = runner(service, environ)
+        run = runner(service, environ, caplog)
         bans(service, run, found, in_redis=redis is not None)
         commands(service, run, found, in_redis=redis is not None)
         if redis is not None:
@@ -372,8 +374,8 @@ def places(found: Found) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "grpcio", "redis", "envoyproxy", "workers"])
-def test_a_secret_value_is_found_nowhere(tmp_path: Path, store: str) -> None:
-    found = story(tmp_path / "story", "hash_values: true,", store)
+def test_a_secret_value_is_found_nowhere(tmp_path: Path, store: str, caplog: pytest.LogCaptureFixture) -> None:
+    found = story(tmp_path / "story", "hash_values: true,", store, caplog)
 
     assert places(found) == set()
     digest = re.compile(r"h-[0-9a-f]{32}")
@@ -385,8 +387,10 @@ def test_a_secret_value_is_found_nowhere(tmp_path: Path, store: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "redis"])
-def test_without_the_option_it_would_be_found_everywhere(tmp_path: Path, store: str) -> None:
-    found = story(tmp_path / "story", "", store)
+def test_without_the_option_it_would_be_found_everywhere(
+    tmp_path: Path, store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = story(tmp_path / "story", "", store, caplog)
 
     assert places(found) - {"by digest"} == (ALWAYS_FOUND if store == "memory" else FOUND_WITH_REDIS)
 
