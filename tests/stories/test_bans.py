@@ -172,6 +172,7 @@ def test_while_redis_is_away_known_bans_hold_and_it_is_logged_once(tmp_path: Pat
         assert stopped + killed == [429] * 6
         assert service.log.count("bans cannot be read: ") == 1
         assert "those known stay until they end" in service.log
+        assert service.log.index("bans cannot be read: ") < service.log.index("no longer banned: user=eve")
 
 
 def test_every_worker_enforces_a_ban_that_came_by_http_also_one_that_is_started_later(tmp_path: Path) -> None:

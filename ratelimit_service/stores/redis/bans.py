@@ -167,7 +167,7 @@ class BanFollower:
 
     async def _follow(self) -> None:
         """Read the bans if they have changed."""
-        version = await self._table.version()
+        version = await within(_REPLY_SECONDS, self._table.version())
         if version == self._version and self._read_once:
             return
         left = set(self._texts)
