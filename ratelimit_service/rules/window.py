@@ -1,4 +1,4 @@
-"""The length of a window as it is written, in a rules file or on the command line: `minute`, `5 minutes`.
+"""The length of a window or a time as it is written, in a file or on the command line: `minute`, `5 minutes`, `90s`.
 
 Apart from the other options, because a command that reads a limit from its arguments needs no YAML.
 """
@@ -7,6 +7,7 @@ import re
 from typing import NamedTuple
 
 from ratelimit_service.model import MAX_WINDOW, Unit
+from ratelimit_service.settings.go_syntax import read_duration
 
 UNITS = {unit.name.lower(): unit for unit in sorted(Unit, key=lambda unit: unit.window)}
 
@@ -41,3 +42,9 @@ def read_window(text: str) -> Window | None:
         return Window(unit, None)
     match = _WINDOW.fullmatch(text)
     return None if match is None else Window(UNITS[match[2].lower()], int(match[1]))
+
+
+def read_time(text: str) -> int:
+    """Microseconds of a text such as `minute` or `5 minutes`, or of `read_duration`. Raises its ValueError."""
+    window = read_window(text)
+    return read_duration(text) if window is None else window.microseconds

@@ -27,8 +27,7 @@ from ratelimit_service.rules.syntax.document import (
     read_document,
 )
 from ratelimit_service.rules.syntax.values import COUNT, FLAG, JSON, NAME, TEXT, choice, count
-from ratelimit_service.rules.window import read_window
-from ratelimit_service.settings.go_syntax import read_duration
+from ratelimit_service.rules.window import read_time
 from ratelimit_service.system.clock import SECOND
 
 MAX_TIMES: Final = 100_000
@@ -173,10 +172,8 @@ def _read_duration(node: YamlNode, key: str, report: Report) -> int | None:
     text = TEXT.read(node, key, report)
     if text is None:
         return None
-    if (window := read_window(text)) is not None:
-        return window.microseconds
     try:
-        duration = read_duration(text)
+        duration = read_time(text)
     except ValueError:
         duration = -1
     if duration < 0:
