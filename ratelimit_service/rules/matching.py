@@ -13,8 +13,7 @@ from heapq import merge
 from itertools import islice
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from ratelimit_service.rules.address import Network, address_text, parse_address
-from ratelimit_service.rules.regex_examples import examples
+from ratelimit_service.rules.address import Network, parse_address
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -186,34 +185,11 @@ class Fit:
             found = self.search(value)
         return bool(found) is not self.negated
 
-    def samples(self) -> Iterator[str]:
-        """The values of a list; where networks begin, and where they have ended; what patterns match; a few others."""
-        if self.values is not None:
-            yield from (entry if isinstance(entry, str) else address_text(entry) for entry in self.values)
-        for network in self.networks:
-            yield from (address_text(network.low), address_text(network.end))
-        if self.kind == "regex":
-            yield from examples(self.pattern)
-        elif self.pattern:
-            yield from (self.pattern.replace("*", text) for text in _OTHERS)
-        yield from _OTHERS
-
-    def network_of(self, value: str) -> Network | None:
-        """The longest of its networks that contains the value. It tests each of them: for explanations."""
-        address = parse_address(value)
-        if address is None:
-            return None
-        found = [network for network in self.networks if network.low <= address < network.end]
-        return max(found, key=lambda network: network.bits, default=None)
-
     def pieces(self) -> Iterator[object]:
         """What is large in it, to be freed piece by piece."""
         yield from self.networks
         if self.values is not None:
             yield from self.values.parts()
-
-
-_OTHERS: Final = ("other", "1", "", "192.0.2.1", "2001:db8::1")
 
 
 def _entry(value: str, hash_value: Callable[[str], str] | None) -> str | int:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratelimit_service.rules.checks.regex_examples import examples
 from ratelimit_service.rules.regex import MISSING, compiled
-from ratelimit_service.rules.regex_examples import examples
 
 
 @pytest.mark.parametrize(

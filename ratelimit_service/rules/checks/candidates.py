@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from ratelimit_service.rules.address import parse_address
+from ratelimit_service.rules.address import Network, parse_address
 from ratelimit_service.rules.book import Node
 from ratelimit_service.rules.matching import EXACT, FILE_ORDER, KEY_ALONE, Fit, Rank
 from ratelimit_service.rules.rule import Place
@@ -95,7 +95,7 @@ def _why(node: Node, value: str) -> str:
     if fit is None:
         return "fits"
     if fit.kind == "range" and not fit.negated:
-        return f"fits: {fit.network_of(value)} contains it"
+        return f"fits: {_network_of(fit, value)} contains it"
     return f"fits: {_said(fit, not fit.negated)}"
 
 
@@ -103,13 +103,22 @@ def _why_not(node: Node, value: str) -> str:
     fit = node.fit
     if fit is None:
         return "does not fit"
-    network = fit.network_of(value)
+    network = _network_of(fit, value)
     if network is not None:
         contains = f"{network} contains it"
         return f"does not fit: {contains}" if fit.negated else f"not taken: {contains}, and so does a longer prefix"
     if fit.kind == "range" and parse_address(value) is None:
         return "does not fit: is no address"
     return f"does not fit: {_said(fit, fit.negated)}"
+
+
+def _network_of(fit: Fit, value: str) -> Network | None:
+    """The longest of its networks that contains the value."""
+    address = parse_address(value)
+    if address is None:
+        return None
+    found = [network for network in fit.networks if network.low <= address < network.end]
+    return max(found, key=lambda network: network.bits, default=None)
 
 
 def _said(fit: Fit, matches: bool) -> str:

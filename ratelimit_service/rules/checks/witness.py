@@ -12,7 +12,10 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from ratelimit_service.errors import ComparisonError
+from ratelimit_service.rules.address import address_text
 from ratelimit_service.rules.book import Domain, Node
+from ratelimit_service.rules.checks.regex_examples import examples
+from ratelimit_service.rules.matching import Fit
 
 MAX_OVERLAPS: Final = 100_000
 """Pairs of wildcards of one level that are compared: a few seconds."""
@@ -63,7 +66,7 @@ def witnesses(old: ChildNodes | None, new: ChildNodes | None) -> Iterator[Witnes
                 continue
             if child.fit is not None:
                 in_list = child.fit.values is not None and not child.fit.negated
-                for value in child.fit.samples():
+                for value in _samples(child.fit):
                     yield Witness(name, child.key, value, listed=in_list and child.fit.fits(value))
             elif (entry := _reaching(level, other, name, child)) is not None:
                 yield Witness(name, *entry)
@@ -74,6 +77,22 @@ def witnesses(old: ChildNodes | None, new: ChildNodes | None) -> Iterator[Witnes
         for first, second in _overlaps(_wildcards(old), _wildcards(new)):
             if (entry := _in_both(old, new, first, second)) is not None:
                 yield Witness(f"{first} and {second}", *entry)
+
+
+def _samples(fit: Fit) -> Iterator[str]:
+    """The values of a list; where networks begin, and where they have ended; what patterns match; a few others."""
+    if fit.values is not None:
+        yield from (entry if isinstance(entry, str) else address_text(entry) for entry in fit.values)
+    for network in fit.networks:
+        yield from (address_text(network.low), address_text(network.end))
+    if fit.kind == "regex":
+        yield from examples(fit.pattern)
+    elif fit.pattern:
+        yield from (fit.pattern.replace("*", text) for text in _OTHERS)
+    yield from _OTHERS
+
+
+_OTHERS: Final = ("other", "1", "", "192.0.2.1", "2001:db8::1")
 
 
 def lookup_witnesses(old: Domain | None, new: Domain | None) -> list[Witness]:
