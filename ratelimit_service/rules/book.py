@@ -90,7 +90,7 @@ class Domain(Node):
         place: Place | None = None,
         *,
         response: ResponseOptions | None = None,
-        together: Sequence[Place] = (),
+        together: bool = False,
         lookups: Mapping[str, Lookup] = MappingProxyType({}),
         secrets: Secrets = NO_SECRETS,
         address_keys: frozenset[str] = frozenset(),
@@ -107,7 +107,7 @@ class Domain(Node):
         self.default = default
         """The rule for what no descriptor fits."""
         self.together = together
-        """The places of `charge: together`. If any, a limit that comes with a request joins the request's bundle."""
+        """A limit that comes with a request joins the request's bundle, unless it overrides one that does not."""
 
 
 class RuleBook:

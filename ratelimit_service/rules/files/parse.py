@@ -150,7 +150,8 @@ class _Domain:
     place: Place
     secrets: Secrets
     children: dict[str, Node] = field(default_factory=dict)
-    together: list[Place] = field(default_factory=list)
+    together: bool = False
+    """One of its files has `charge: together`."""
     values: dict[str, Place] = field(default_factory=dict)
     """By key, the first descriptor with a value of its own and without `hash_values`."""
     lookups: dict[str, Lookup] = field(default_factory=dict)
@@ -240,8 +241,7 @@ class _Parser:
             at = root.fields["domain"].value
             self._domain = new = self._new_domain(values["domain"], at)
             first = domains.setdefault(new.name, new)
-            if values.get("charge") == "together":
-                first.together.append(self._place_of(at))
+            first.together = first.together or self._charge == "together"
             if first is new or merge_domains:
                 self._domain = first
                 self._add_response(root, values)
