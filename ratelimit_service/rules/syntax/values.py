@@ -214,6 +214,7 @@ MAX_VALUES = 200_000
 
 _PERCENT = re.compile(r"([0-9]{1,4}) *%")
 _UNIT_PATTERN = "|".join(map(_any_case, UNITS))
+_WINDOW_SCHEMA = {"type": "string", "pattern": f"^([0-9]{{1,10}} *({_UNIT_PATTERN})[sS]?|{_UNIT_PATTERN})$"}
 
 
 def count(least: int, most: int = MAX_REQUESTS) -> ValueType:
@@ -289,7 +290,7 @@ UNIT = ValueType(
     {
         "anyOf": [
             {"enum": [*UNITS, None]},
-            {"type": "string", "pattern": f"^([0-9]{{1,10}} *({_UNIT_PATTERN})[sS]?|{_UNIT_PATTERN})$"},
+            _WINDOW_SCHEMA,
         ]
     },
 )
@@ -302,7 +303,7 @@ JITTER = ValueType(
     {
         "anyOf": [
             {"type": ["string", "null"], "pattern": "^([0-9]{1,2}|0*100) *%$"},
-            {"type": "string", "pattern": f"^([0-9]{{1,10}} *({_UNIT_PATTERN})[sS]?|{_UNIT_PATTERN})$"},
+            _WINDOW_SCHEMA,
         ]
     },
 )
