@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 from ratelimit_service.rules.rule import Entries, Place
-from ratelimit_service.rules.secret import DIGEST, HashValue
+from ratelimit_service.rules.secret import HashValue
 
 
 class Lookup(NamedTuple):
@@ -38,7 +38,7 @@ class Lookup(NamedTuple):
     def hashed(self, hash_value: HashValue) -> Self:
         """The same lookup of secret values; the file has values, or their digests."""
         # By digests alone: a client that knows a digest must not have what the value has.
-        names = {value if DIGEST.fullmatch(value) else hash_value(value): name for value, name in self.names.items()}
+        names = {hash_value.written(value): name for value, name in self.names.items()}
         return self._replace(names=names, hash_value=hash_value)
 
 

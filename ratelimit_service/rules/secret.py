@@ -51,6 +51,10 @@ class HashValue:
         self._last = value, digest  # in one step: the console explains in a thread of its own
         return digest
 
+    def written(self, text: str) -> str:
+        """The digest of what a file has: a value, or its digest."""
+        return text if DIGEST.fullmatch(text) else self(text)
+
 
 class Secrets:
     """The keys of a domain whose values are secret, and the function that makes digests of the values."""

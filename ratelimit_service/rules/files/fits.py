@@ -17,7 +17,7 @@ from ratelimit_service.rules.matching import Fit, Ranges, Table, Wildcards
 from ratelimit_service.rules.regex import compiled
 from ratelimit_service.rules.report import Positioned, Report, quoted
 from ratelimit_service.rules.rule import Place, plural
-from ratelimit_service.rules.secret import DIGEST, HashValue
+from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.syntax.document import Scalar, YamlMap, YamlNode
 from ratelimit_service.rules.syntax.options import MapType, given, read_options
 
@@ -226,7 +226,7 @@ class _Reader(NamedTuple):
 
     def _text(self, value: str) -> str:
         """The value, or its digest if it is a secret."""
-        return value if self.hash_value is None or DIGEST.fullmatch(value) else self.hash_value(value)
+        return value if self.hash_value is None else self.hash_value.written(value)
 
     def _list(self, table: Table[str | int, bool], words: str, content: str, at: Positioned) -> _Read:
         before = self.siblings.values

@@ -368,9 +368,7 @@ class _Parser:
         elif not self._load.hash_value.key_given:
             self._report.warn(at, *without_hash_key(digest=DIGEST.fullmatch(value) is not None))
         self._domain.secrets.keys.add(key)
-        if not value or "*" in value or DIGEST.fullmatch(value):
-            return value
-        return self._domain.secrets.hash_value(value)
+        return value if not value or "*" in value else self._domain.secrets.hash_value.written(value)
 
     def _read_rule(self, item: YamlMap, values: Mapping[str, Any], levels: tuple[Level, ...]) -> Rule | None:
         """The rule of a descriptor. If it has a list of limits: the first one, with the others in `beside`."""
