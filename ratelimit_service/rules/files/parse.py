@@ -10,16 +10,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from ratelimit_service.algorithms import Algorithm, open_algorithm
+from ratelimit_service.algorithms import Algorithm
 from ratelimit_service.errors import Problem, RulesError
-from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
+from ratelimit_service.model import Limit
 from ratelimit_service.rules.book import ANY_DOMAIN, DEFAULT, Domain, Node, RuleBook
 from ratelimit_service.rules.checks.lint import Calendars, lint_key, lint_value, without_hash_key
 from ratelimit_service.rules.checks.review import review_descriptor, review_limit
 from ratelimit_service.rules.data_files import DataFiles, ReadData
-from ratelimit_service.rules.files.calendar import read_calendar
 from ratelimit_service.rules.files.data_reads import read_data_file
 from ratelimit_service.rules.files.fits import Siblings, read_fit
+from ratelimit_service.rules.files.limit import read_limit
 from ratelimit_service.rules.lookup import Lookup
 from ratelimit_service.rules.report import LintWarning, Position, Positioned, Report, quoted
 from ratelimit_service.rules.response import SILENT, ResponseOptions
@@ -45,19 +45,12 @@ from ratelimit_service.rules.syntax.document import (
     read_document,
 )
 from ratelimit_service.rules.syntax.options import (
-    BY_MAP,
-    LIMITING,
     WITHOUT_LIMIT,
     MapType,
     given,
-    limit_fields,
-    missing,
     read_options,
     rule_fields,
 )
-from ratelimit_service.rules.syntax.values import Excess
-from ratelimit_service.rules.window import Window
-from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.telemetry.tally import ByteBudget, Path, Tallies, Tally
 
 
@@ -490,102 +483,3 @@ class _Parser:
 def _window_name(limit: Limit) -> str:
     words = window_in_words(limit) if limit.calendar is None else f"calendar {limit.calendar.unit}"
     return f"per_{words}".replace(" ", "_")
-
-
-_OPTIONS = BY_MAP[MapType.RATE_LIMIT]
-_LARGEST_FIRST = sorted(((unit.window, unit) for unit in Unit), reverse=True)
-
-
-def read_limit(
-    block: YamlMap, at: Positioned, options: Mapping[str, Any], defaults: Mapping[str, Any], report: Report
-) -> tuple[Algorithm, Limit | None]:
-    """The algorithm and the limit of a `rate_limit` block; None if there is none, or it is malformed and reported."""
-    if without := list(filter(options.get, WITHOUT_LIMIT)):
-        first, *others = without
-        for key in (*others, *(key for key in LIMITING if given(block, key))):
-            verb = "means the same as" if key == "allow" else "contradicts"
-            report.add(block.fields[key].key, f"{key} {verb} {first}: take one of them away")
-    if without or any(key not in options and given(block, key) for key in WITHOUT_LIMIT):
-        return open_algorithm("fixed_window"), None
-
-    name: str = options.get("algorithm") or defaults.get("algorithm") or "fixed_window"
-    known_name = "algorithm" in options or not given(block, "algorithm")
-    if known_name:
-        _check_used(block, name, report)
-    calendar: Calendar | None = None
-    if given(block, "calendar"):
-        calendar = read_calendar(block, options["calendar"], report) if "calendar" in options else None
-        window = None if calendar is None else calendar.length
-    else:
-        window = _window_length(block, options, at, report)
-    requests: int | None = options.get("requests_per_unit")
-    if missing(block, "requests_per_unit", MapType.RATE_LIMIT):
-        report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
-    algorithm = open_algorithm(name)
-    if window is None or requests is None or not known_name:
-        return algorithm, None
-
-    chosen = options
-    if defaults:
-        chosen = {key: value for key, value in {**defaults, **options}.items() if _uses(key, name)}
-    excess: Excess | None = chosen.get("exceed")
-    limit = Limit(
-        requests,
-        # Responses to Envoy have the window as a multiple of the largest unit that divides it.
-        next(unit for length, unit in _LARGEST_FIRST if window % length == 0),
-        window,
-        first_request=chosen.get("anchor") == "first_request" and calendar is None,
-        count_refused=chosen.get("count_refused", name == "fixed_window"),
-        exceed=0 if excess is None else excess.of(requests),
-        calendar=calendar,
-        **limit_fields(chosen),
-    )
-    _check_blocks(block, limit, at, report)
-    if (limit.burst or requests) + limit.exceed > MAX_REQUESTS:
-        report.add(at, f"the limit and exceed come to more than {MAX_REQUESTS}")
-    elif (problem := getattr(algorithm, "problem", None)) and (reason := problem(limit)):
-        report.add(block.fields["algorithm"].key if "algorithm" in block.fields else at, f"{name}: {reason}")
-    return algorithm, limit
-
-
-def _check_blocks(block: YamlMap, limit: Limit, at: Positioned, report: Report) -> None:
-    place = next((block.fields[key].key for key in ("block_up_to", "block_for") if given(block, key)), at)
-    if not limit.block_for:
-        if given(block, "block_up_to"):
-            report.add(place, "block_up_to has no meaning without block_for")
-    elif limit.block_up_to and limit.block_up_to < limit.block_for:
-        report.add(place, "block_up_to is shorter than block_for")
-
-
-def _uses(key: str, algorithm: str) -> bool:
-    option = _OPTIONS.get(key)
-    return option is not None and algorithm in option.algorithms
-
-
-def _check_used(block: YamlMap, algorithm: str, report: Report) -> None:
-    for key in block.fields:
-        if key in _OPTIONS and not _uses(key, algorithm) and given(block, key):
-            able = " and ".join(_OPTIONS[key].algorithms)
-            report.add(block.fields[key].key, f"{key} has no meaning for {algorithm}, only for {able}")
-
-
-def _window_length(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> int | None:
-    """The length of the window that `unit` and `unit_multiplier` give; None if malformed, which is reported."""
-    window: Window | None = options.get("unit")
-    multiplier: int | None = options.get("unit_multiplier")
-    if all(missing(block, key, MapType.RATE_LIMIT) for key in ("unit", "calendar")):
-        report.add(at, "rate_limit has no unit; write one, such as unit: minute, or unlimited: true")
-    if window is None:
-        return None
-    if multiplier is not None:
-        field = block.fields["unit_multiplier"]
-        if window.times is not None:
-            text = getattr(block.fields["unit"].value, "text", "")
-            report.add(field.key, f"unit_multiplier contradicts unit {quoted(text)}: take one of the numbers away")
-            return None
-        window = Window(window.unit, multiplier)
-        if window.problem:
-            so_many = f"a window of so many {window.unit.name.lower()}s"
-            report.add(field.value, f"unit_multiplier {multiplier}: {so_many} {window.problem}")
-            return None
-    return window.microseconds

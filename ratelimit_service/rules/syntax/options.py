@@ -3,7 +3,7 @@
 A test checks that docs/rules.md and config/every-option.yaml have each of them.
 
 To add an option: an entry in `OPTIONS`, which names the field that it sets, and that field in `rule.Rule`, or in
-`model.Limit` when it changes how a limit counts. What needs more than its own value is read in `files/parse.py`.
+`model.Limit` when it changes how a limit counts. What needs more than its own value is read in `files/`.
 """
 
 from collections.abc import Mapping
