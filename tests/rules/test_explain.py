@@ -46,6 +46,19 @@ def test_each_candidate_has_its_reason_in_the_order_of_trying() -> None:
     ]
 
 
+def test_a_key_with_a_star_is_tried_as_the_wildcard_that_it_is() -> None:
+    daily = "rate_limit: {unit: day, requests_per_unit: 1}"
+    rules = book(f"domain: shop\ndescriptors: [{{key: 'k*', {daily}}}, {{key: 'k*', value: '*x', {daily}}}]\n")
+
+    found = of_one(rules, (("k*", "x"),))
+
+    assert [(one.kind, one.name, one.chosen, one.reason) for one in found.steps[0].candidates] == [
+        ("exact", "k*_x", False, "there is none"),
+        ("wildcard", "k*", True, "fits"),
+        ("wildcard", "k*_*x", False, "not tried: an earlier one fits"),
+    ]
+
+
 def test_the_rule_comes_with_its_place_limit_counter_and_metric() -> None:
     found = of_one(book(SHOP), (("path", "/x.png"),))
 

@@ -1,6 +1,6 @@
 """The descriptors of a level with which an entry is compared, each with the reason why it is chosen or not."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -74,20 +74,25 @@ def _is_of_key(name: str, key: str) -> bool:
 
 def _ranked(node: Node, key: str, text: str) -> Iterator[tuple[Rank, str, str, Node | None]]:
     """What the entry is compared with at the level, each with its rank, name and kind."""
-    of_upstream = set()
-    for order, (name, child) in enumerate(node.children.items()):
+    upstreams = ((text, EXACT, "exact"), (key, KEY_ALONE, "key"))
+    for name, rank, kind in upstreams:
+        if name not in node.children or node.children[name].fit is not None:
+            yield (0, rank, 0), name, kind, None
+    names: Iterable[str] = node.children
+    if node.matchers is None and node.wildcards is None:  # there may be a million, and two at most are looked up
+        names = [name for name, _, _ in upstreams if name in node.children]
+    for order, name in enumerate(names):
+        child = node.children[name]
         if child.fit is not None:
             if child.fit.key == key:
                 yield (-child.priority, FILE_ORDER, order), name, "not" if child.fit.negated else child.fit.kind, child
-        elif name in (text, key):
-            of_upstream.add(name)
-            rank, kind = (EXACT, "exact") if name == text else (KEY_ALONE, "key")
-            yield (-child.priority, rank, order), name, kind, child
-        elif child.is_wildcard(name) and _is_of_key(name, key):
-            yield (-child.priority, FILE_ORDER, order), name, "wildcard", child
-    for name, rank, kind in ((text, EXACT, "exact"), (key, KEY_ALONE, "key")):
-        if name not in of_upstream:
-            yield (0, rank, 0), name, kind, None
+        elif name == text:
+            yield (-child.priority, EXACT, order), name, "exact", child
+        elif child.is_wildcard(name):
+            if _is_of_key(name, key):
+                yield (-child.priority, FILE_ORDER, order), name, "wildcard", child
+        elif name == key:
+            yield (-child.priority, KEY_ALONE, order), name, "key", child
 
 
 def _why(node: Node, value: str) -> str:
