@@ -5,24 +5,28 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 
-from ratelimit_service.commands.sources import env_file_option, merge_option, read_settings, rules_flags
+from ratelimit_service.commands.sources import (
+    env_file_option,
+    exit_broken,
+    merge_option,
+    read_books,
+    read_settings,
+    rules_flags,
+)
 from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
 from ratelimit_service.errors import ComparisonError, Problem, RulesError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.diff import AFRESH, KEPT, RuleChange, diff, limits_in_words
-from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import read_sources
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries, Rule, entries_in_words, plural
-from ratelimit_service.rules.secret import HashValue
-from ratelimit_service.settings import Section, Settings
+from ratelimit_service.settings import Section
 
-DIFFERENT, BROKEN = 1, 2
-"""Exit codes. 0: every request gets the same limit from both; 2: one of them cannot be read or compared."""
+DIFFERENT: Final = 1
+"""Exit code; 0: every request gets the same limit from both; `BROKEN`: one of them cannot be read or compared."""
 
 
 @click.command(
@@ -52,12 +56,12 @@ def command(*, old: Path, new: Path, env_file: Path | None, merge_domains: bool,
     """
     settings, _ = read_settings(rules_flags(None, merge_domains=merge_domains), env_file, Section.RULES)
     try:
-        books = _read(old, new, settings)
+        books = read_books([old, new], settings)
         changes = diff(*books)
     except RulesError as error:
-        _exit_broken(error.problems, as_json)
+        exit_broken(error, as_json=as_json)
     except ComparisonError as error:
-        _exit_broken([Problem(str(new), 0, 0, str(error))], as_json)
+        exit_broken(RulesError([Problem(str(new), 0, 0, str(error))]), as_json=as_json)
     if as_json:
         click.echo(json.dumps(_as_json(changes, books), indent=2, ensure_ascii=False))
     else:
@@ -65,28 +69,6 @@ def command(*, old: Path, new: Path, env_file: Path | None, merge_domains: bool,
             click.echo(line)
     if changes:
         sys.exit(DIFFERENT)
-
-
-def _read(old: Path, new: Path, settings: Settings) -> tuple[RuleBook, RuleBook]:
-    hash_value = HashValue(settings.hash_key.get_secret_value(), keep_digests=True)
-    books: list[RuleBook] = []
-    problems: list[Problem] = []
-    for path in (old, new):
-        try:
-            books.append(parse(read_sources(path), merge_domains=settings.merge_domain_config, hash_value=hash_value))
-        except RulesError as error:
-            problems += error.problems
-    if problems:
-        raise RulesError(problems)
-    return books[0], books[1]
-
-
-def _exit_broken(problems: Sequence[Problem], as_json: bool) -> NoReturn:
-    if as_json:
-        click.echo(json.dumps({"errors": [problem._asdict() for problem in problems]}, indent=2, ensure_ascii=False))
-    else:
-        click.echo("\n".join(map(str, problems)), err=True)
-    sys.exit(BROKEN)
 
 
 _MARKS: Final = {"added": ("+", GREEN), "removed": ("-", RED), "changed": ("~", YELLOW)}

@@ -1,11 +1,15 @@
 """How every command finds settings and rules: by the flags, variables and `.env` file of `ratelimit serve`."""
 
+import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final, NoReturn
 
 import click
 
+from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import ensure_exists, read_sources
@@ -13,6 +17,9 @@ from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.settings import Section, Settings, default_env_file, load_settings
 from ratelimit_service.settings.fields import Backend
+
+BROKEN: Final = 2
+"""Exit code of commands that compare or try out rules: these, or a file beside them, cannot be used."""
 
 env_file_option = click.option(
     "--env-file",
@@ -60,3 +67,31 @@ def read_book(settings: Settings) -> RuleBook:
         hash_value=hash_value,
         response=response_options(settings),
     )
+
+
+def read_books(paths: Sequence[Path], settings: Settings) -> list[RuleBook]:
+    """The rules of each path, a book for each; one RulesError with the problems of all.
+
+    A digest in place of a secret value stands for that value.
+    """
+    hash_value = HashValue(settings.hash_key.get_secret_value(), keep_digests=True)
+    books: list[RuleBook] = []
+    problems: list[Problem] = []
+    for path in paths:
+        try:
+            books.append(parse(read_sources(path), merge_domains=settings.merge_domain_config, hash_value=hash_value))
+        except RulesError as error:
+            problems += error.problems
+    if problems:
+        raise RulesError(problems)
+    return books
+
+
+def exit_broken(error: RulesError | StartError, *, as_json: bool) -> NoReturn:
+    """Print why the rules cannot be used, and exit with `BROKEN`."""
+    if as_json:
+        problems = error.problems if isinstance(error, RulesError) else [Problem("", 0, 0, str(error))]
+        click.echo(json.dumps({"errors": [problem._asdict() for problem in problems]}, indent=2, ensure_ascii=False))
+    else:
+        click.echo(error if isinstance(error, RulesError) else f"ratelimit: {error}", err=True)
+    sys.exit(BROKEN)

@@ -447,6 +447,13 @@ def test_exit_codes_tell_wrong_rules_from_an_empty_log(tmp_path: Path) -> None:
     assert run(tmp_path, line(0), rules="domain: 7: 8").exit_code == 2
 
 
+def test_rules_that_do_not_exist_are_named_as_what_they_are(tmp_path: Path) -> None:
+    result = run(tmp_path, line(0), "--compare", str(tmp_path / "none"))
+
+    assert result.exit_code == 2
+    assert result.stderr == f"{tmp_path}/none: cannot be read: no such file or directory\n"
+
+
 def test_a_terminal_sees_how_far_it_is(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(RULES)
     ours, theirs = pty.openpty()

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -16,6 +16,7 @@ from ratelimit_service.commands.rules.cases import Case, read_cases
 from ratelimit_service.commands.rules.run import Mismatch, run_case
 from ratelimit_service.commands.sources import (
     env_file_option,
+    exit_broken,
     merge_option,
     read_book,
     read_settings,
@@ -30,8 +31,8 @@ from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.settings import Settings
 
-FAILED, BROKEN = 1, 2
-"""Exit codes: a case failed; the rules or a file of cases cannot be read."""
+FAILED: Final = 1
+"""Exit code: a case failed. `BROKEN`: the rules or a file of cases cannot be read."""
 
 
 @click.group(
@@ -99,7 +100,7 @@ def test(
         cases = _read(paths)
         book = read_book(settings)
     except (RulesError, StartError) as error:
-        _exit_broken(error, as_json)
+        exit_broken(error, as_json=as_json)
     encoder = _encoder(settings)
     results = [_Result(case, run_case(case, book, encoder)) for case in cases]
     if as_json:
@@ -133,15 +134,6 @@ def _read(paths: Sequence[Path]) -> list[Case]:
 def _encoder(settings: Settings) -> ResponseEncoder:
     names = HeaderNames(settings.limit_limit_header, settings.limit_remaining_header, settings.limit_reset_header)
     return ResponseEncoder(names, dynamic_metadata=True, draw=lambda: 0)
-
-
-def _exit_broken(error: RulesError | StartError, as_json: bool) -> NoReturn:
-    problems = error.problems if isinstance(error, RulesError) else [Problem("", 0, 0, str(error))]
-    if as_json:
-        click.echo(json.dumps({"errors": [problem._asdict() for problem in problems]}, indent=2, ensure_ascii=False))
-    else:
-        click.echo(error if isinstance(error, RulesError) else f"ratelimit: {error}", err=True)
-    sys.exit(BROKEN)
 
 
 def _lines(results: Sequence[_Result], book: RuleBook, rules: Path) -> Iterator[str]:

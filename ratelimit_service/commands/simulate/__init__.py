@@ -17,19 +17,23 @@ from ratelimit_service.commands.simulate.mapping import Mapping
 from ratelimit_service.commands.simulate.patterns import FIELDS, MAX_PATTERN, PATTERNS, count_of, generate
 from ratelimit_service.commands.simulate.replay import Replay, Side, counted_by
 from ratelimit_service.commands.simulate.report import as_csv, as_json, as_svg, lines
-from ratelimit_service.commands.sources import env_file_option, merge_option, read_settings, rules_flags
-from ratelimit_service.errors import RulesError, StartError
+from ratelimit_service.commands.sources import (
+    env_file_option,
+    exit_broken,
+    merge_option,
+    read_books,
+    read_settings,
+    rules_flags,
+)
+from ratelimit_service.errors import RulesError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.files.watch import ensure_exists, read_sources
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import plural
-from ratelimit_service.rules.secret import HashValue
-from ratelimit_service.settings import Section, Settings
+from ratelimit_service.settings import Section
 from ratelimit_service.system.clock import DAY, MINUTE
 
-NOTHING, BROKEN = 1, 2
-"""Exit codes: no request could be read; the rules cannot be."""
+NOTHING: Final = 1
+"""Exit code: no request could be read. `BROKEN`: the rules cannot be."""
 
 _SIDES: Final = 2
 _EVERY: Final = 4096
@@ -137,13 +141,13 @@ def command(
         raise click.UsageError("give either --json or --csv")
     mapping = Mapping(templates)
     settings, _ = read_settings(rules_flags(None, merge_domains=merge_domains), env_file, Section.RULES)
+    paths = [path for path in (rules, compare) if path is not None]
     try:
-        books = _read([rules, *([compare] if compare is not None else [])], settings)
-    except (RulesError, StartError) as error:
-        click.echo(error if isinstance(error, RulesError) else f"ratelimit: {error}", err=True)
-        sys.exit(BROKEN)
+        books = read_books(paths, settings)
+    except RulesError as error:
+        exit_broken(error, as_json=False)
     domain = _domain(books, domain)
-    sides = _sides(books, [path for path in (rules, compare) if path is not None], domain, mapping, algorithms)
+    sides = _sides(books, paths, domain, mapping, algorithms)
     replay = Replay(sides)
     reader = Reader(mapping.fields, form=form, time_field=time_field, columns=columns.split(",") if columns else ())
     if pattern is not None:
@@ -179,15 +183,6 @@ def _write(svg: Path, replay: Replay) -> None:
         svg.write_text(as_svg(replay), encoding="utf-8")
     except OSError as error:
         raise click.UsageError(f"{svg} cannot be written: {error.strerror}") from error
-
-
-def _read(paths: Sequence[Path], settings: Settings) -> list[RuleBook]:
-    hash_value = HashValue(settings.hash_key.get_secret_value(), keep_digests=True)
-    books = []
-    for path in paths:
-        ensure_exists(path)
-        books.append(parse(read_sources(path), merge_domains=settings.merge_domain_config, hash_value=hash_value))
-    return books
 
 
 def _domain(books: Sequence[RuleBook], domain: str | None) -> str:
