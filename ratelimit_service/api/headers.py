@@ -17,6 +17,7 @@ from ratelimit_service.limiter.verdict import Verdict, tightest_first
 from ratelimit_service.model import NEVER
 from ratelimit_service.rules.response import ResponseOptions, header_text, limit_name, quoted_string
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import HEADERS_OF
 from ratelimit_service.stores.hit import NO_LIMIT, Hit
 from ratelimit_service.system.clock import SECOND
@@ -38,6 +39,11 @@ class HeaderNames(NamedTuple):
 
 
 UPSTREAMS_NAMES: Final = HeaderNames("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
+
+
+def header_names(settings: Settings) -> HeaderNames:
+    """The names that the settings choose."""
+    return HeaderNames(settings.limit_limit_header, settings.limit_remaining_header, settings.limit_reset_header)
 
 
 def _key(name: str) -> bytes:

@@ -4,7 +4,7 @@ import asyncio
 import gc
 from collections.abc import Sequence
 
-from ratelimit_service.api.headers import HeaderNames
+from ratelimit_service.api.headers import header_names
 from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.reflection import reflection
@@ -164,5 +164,6 @@ def _request_limits(settings: Settings) -> RequestLimits:
 
 
 def _encoder(settings: Settings, limiter: Limiter) -> ResponseEncoder:
-    names = HeaderNames(settings.limit_limit_header, settings.limit_remaining_header, settings.limit_reset_header)
-    return ResponseEncoder(names, dynamic_metadata=settings.response_dynamic_metadata, shown=limiter.shown)
+    return ResponseEncoder(
+        header_names(settings), dynamic_metadata=settings.response_dynamic_metadata, shown=limiter.shown
+    )

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_service.api.headers import HeaderNames
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.commands.rules.cases import read_cases
 from ratelimit_service.commands.rules.run import run_case
@@ -54,7 +53,7 @@ def made(block: str) -> RuleBook:
 
 RULES = [found for found in blocks() if "\ncases:" not in found[1]]
 CASES = [found for found in blocks() if "\ncases:" in found[1]]
-ENCODER = ResponseEncoder(HeaderNames("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"), draw=lambda: 0)
+ENCODER = ResponseEncoder(draw=lambda: 0)
 
 
 def test_there_are_blocks() -> None:

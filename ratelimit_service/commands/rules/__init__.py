@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from ratelimit_service.api.headers import HeaderNames
+from ratelimit_service.api.headers import header_names
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.commands.rules.cases import Case, read_cases
 from ratelimit_service.commands.rules.run import Mismatch, run_case
@@ -29,7 +29,6 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.watch import read_sources
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import plural
-from ratelimit_service.settings import Settings
 
 FAILED: Final = 1
 """Exit code: a case failed. `BROKEN`: the rules or a file of cases cannot be read."""
@@ -101,7 +100,7 @@ def test(
         book = read_book(settings)
     except (RulesError, StartError) as error:
         exit_broken(error, as_json=as_json)
-    encoder = _encoder(settings)
+    encoder = ResponseEncoder(header_names(settings), dynamic_metadata=True, draw=lambda: 0)
     results = [_Result(case, run_case(case, book, encoder)) for case in cases]
     if as_json:
         click.echo(json.dumps(_as_json(results), indent=2, ensure_ascii=False))
@@ -129,11 +128,6 @@ def _read(paths: Sequence[Path]) -> list[Case]:
     if problems:
         raise RulesError(problems)
     return cases
-
-
-def _encoder(settings: Settings) -> ResponseEncoder:
-    names = HeaderNames(settings.limit_limit_header, settings.limit_remaining_header, settings.limit_reset_header)
-    return ResponseEncoder(names, dynamic_metadata=True, draw=lambda: 0)
 
 
 def _lines(results: Sequence[_Result], book: RuleBook, rules: Path) -> Iterator[str]:
