@@ -296,6 +296,18 @@ def test_a_mistake_in_a_file_of_cases_is_reported_with_its_place(tmp_path: Path,
     assert result.stderr.splitlines()[0].startswith(f"{tmp_path}/cases.yaml{problem}")
 
 
+@pytest.mark.parametrize(
+    ("steps", "problem"),
+    [("[]", "4:5: the case has no steps; take steps away, or write one"),
+     ("[1]", "4:13: steps must be a list of maps, not the number 1"),
+     ("x", '4:12: steps must be a list of maps, not the text "x"')],
+)  # fmt: skip
+def test_steps_that_are_none_are_one_mistake(tmp_path: Path, steps: str, problem: str) -> None:
+    result = run(tmp_path, case(f"name: of steps\nsteps: {steps}"))
+
+    assert result.stderr == f"{tmp_path}/cases.yaml:{problem}\n"
+
+
 def test_all_mistakes_of_all_files_are_reported(tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text("domain: shop\n")

@@ -26,6 +26,7 @@ from ratelimit_service.rules.syntax.document import (
     kind_of,
     read_document,
 )
+from ratelimit_service.rules.syntax.options import given
 from ratelimit_service.rules.syntax.values import COUNT, FLAG, JSON, NAME, TEXT, choice, count
 from ratelimit_service.rules.window import read_time
 from ratelimit_service.system.clock import SECOND
@@ -117,11 +118,12 @@ def _read(fields: YamlMap, known: Mapping[str, _Reader], where: str, report: Rep
 def _read_case(item: YamlMap, domain: str | None, report: Report) -> Case:
     values = _read(item, _CASE, "in a case", report)
     steps = [(step, _read(step, _STEP, "in a step", report)) for step in values.get("steps", ())]
-    if values.get("steps") == []:
-        report.add(item.fields["steps"].key, "the case has no steps; take steps away, or write one")
+    match item.fields.get("steps"):
+        case Field(key, YamlList(items=[])):
+            report.add(key, "the case has no steps; take steps away, or write one")
     read = [
         _read_step(map_, {"domain": domain, **values, **step}, {**item.fields, **map_.fields}, report)
-        for map_, step in steps or [(item, {})]
+        for map_, step in (steps if given(item, "steps") else [(item, {})])
     ]
     if not any(step.expected for step in read) and not report.problems:
         report.add(item, f"nothing is expected; write at least one of {', '.join(Expected._fields)}")
