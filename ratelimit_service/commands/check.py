@@ -15,10 +15,11 @@ from ratelimit_service.rules.checks.review import shared_keys
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import ensure_exists, read_sources
 from ratelimit_service.rules.report import LintWarning
+from ratelimit_service.rules.response import SILENT, ResponseOptions, response_options
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.syntax.document import Source
-from ratelimit_service.settings import Section
+from ratelimit_service.settings import Section, Settings
 from ratelimit_service.settings.fields import KeyFormat
 from ratelimit_service.stores.redis.upstream import is_upstreams
 
@@ -65,9 +66,14 @@ def command(
     elif rules is not None:
         raise click.UsageError("--rules says where rules are when no PATH does: leave one of them out")
     hash_value = HashValue(settings.hash_key.get_secret_value())
-    book, errors = _load(paths or [settings.rules_path], settings.merge_domain_config, hash_value)
+    responses = _settings_of(Section.RESPONSES, env_file)
+    response = SILENT if responses is None else response_options(responses)
+    book, errors = _load(
+        paths or [settings.rules_path], settings.merge_domain_config, hash_value=hash_value, response=response
+    )
     found = [] if book is None else lint(book)
-    if book is not None and _has_upstream_keys(env_file):
+    redis = _settings_of(Section.REDIS, env_file)
+    if book is not None and redis is not None and redis.key_format is KeyFormat.ENVOYPROXY:
         found = sorted([*found, *shared_keys(book, is_upstreams)], key=lambda warning: warning[:3])
     warnings = [warning for warning in found if warning.kind not in ignored]
     if as_json:
@@ -84,16 +90,17 @@ def command(
         sys.exit(1)
 
 
-def _has_upstream_keys(env_file: Path | None) -> bool:
-    """Whether the counters of the service have upstream's names; not if a setting of Redis is wrong."""
+def _settings_of(section: Section, env_file: Path | None) -> Settings | None:
+    """The settings of a section that is not about rules; None if one of them is wrong, which is not checked here."""
     try:
-        settings, _ = read_settings({}, env_file, Section.REDIS)
+        return read_settings({}, env_file, section)[0]
     except SettingsError:
-        return False
-    return settings.key_format is KeyFormat.ENVOYPROXY
+        return None
 
 
-def _load(paths: Sequence[Path], merge_domains: bool, hash_value: HashValue) -> tuple[RuleBook | None, list[Problem]]:
+def _load(
+    paths: Sequence[Path], merge_domains: bool, *, hash_value: HashValue, response: ResponseOptions
+) -> tuple[RuleBook | None, list[Problem]]:
     sources: dict[str, Source] = {}
     errors: list[Problem] = []
     for path in paths:
@@ -103,7 +110,7 @@ def _load(paths: Sequence[Path], merge_domains: bool, hash_value: HashValue) -> 
         except RulesError as error:
             errors += error.problems
     try:
-        book = parse(list(sources.values()), merge_domains=merge_domains, hash_value=hash_value)
+        book = parse(list(sources.values()), merge_domains=merge_domains, hash_value=hash_value, response=response)
     except RulesError as error:
         return None, errors + list(error.problems)
     return (None if errors else book), errors

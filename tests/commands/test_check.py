@@ -170,6 +170,30 @@ def test_rules_that_share_a_key_of_upstreams_are_warned_of_where_keys_are_such(
     assert all(f"count on one key, {name}_…: rename one" in line and line.startswith(f"{file}:4:") for line in found)
 
 
+SAME_NAME = """\
+domain: shop
+descriptors:
+- key: a
+  rate_limits:
+  - {unit: minute, requests_per_unit: 1, name: n}
+  - {unit: day, requests_per_unit: 1, name: n}
+"""
+
+
+def test_rules_are_checked_with_the_headers_that_the_settings_add(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(SAME_NAME)
+
+    def warned(**environ: str) -> bool:
+        result = CliRunner().invoke(command, [str(file)], env={"MERGE_DOMAIN_CONFIG": None, **environ})
+        assert result.exit_code == 0
+        return "[same-name]" in result.stderr
+
+    assert warned(RESPONSE_HEADERS="ietf")
+    assert not warned(RESPONSE_HEADERS="x_ratelimit")
+    assert not warned(RESPONSE_HEADERS="strange")
+
+
 def test_such_rules_do_share_a_key() -> None:
     descriptors = f"{{{A_B}, descriptors: [{{key: c, {LIMIT}}}]}}, {{key: a_b_c, {LIMIT}}}"
     rules = book(f"domain: shop\ndescriptors: [{descriptors}]\n")
