@@ -1,6 +1,7 @@
 """Rulebooks for tests, from YAML in the test itself."""
 
-from textwrap import dedent
+import re
+from textwrap import dedent, indent
 from typing import Any
 
 from ratelimit_service.rules.book import RuleBook
@@ -11,3 +12,15 @@ from ratelimit_service.rules.syntax.document import Source
 def book(*texts: str, **options: Any) -> RuleBook:
     """The book of these files."""
     return parse([Source(f"{number}.yaml", dedent(text).encode()) for number, text in enumerate(texts, 1)], **options)
+
+
+def whole(block: str) -> str:
+    """A block of a document as a whole file: what it leaves out is put around it."""
+    if block.startswith("rate_limit"):
+        block = f"- key: user\n{indent(block, '  ')}"
+    if block.startswith("- "):
+        block = f"descriptors:\n{indent(block, '  ')}"
+    if "descriptors:" not in block:
+        one, other = "{unit: minute, requests_per_unit: 60}", "{unit: minute, requests_per_unit: 1}"
+        block += f"descriptors: [{{key: user, rate_limit: {one}}}, {{key: ip, rate_limit: {other}}}]\n"
+    return block if re.search("^domain:", block, re.MULTILINE) else f"domain: shop\n{block}"

@@ -3,12 +3,12 @@
 import re
 from collections import Counter
 from pathlib import Path
-from textwrap import indent
 
 import pytest
 from click.testing import CliRunner
 
 from ratelimit_service.cli import main
+from tests.books import whole
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
@@ -26,18 +26,6 @@ def blocks() -> dict[str, str]:
             count[heading] += 1
             found[heading if count[heading] == 1 else f"{heading} {count[heading]}"] = match[2]
     return found
-
-
-def as_file(block: str) -> str:
-    """The block as a whole file: what it leaves out is put around it."""
-    if block.startswith("rate_limit:"):
-        block = f"- {{key: user, {block.strip()}}}\n"
-    if block.startswith("- "):
-        block = f"descriptors:\n{indent(block, '  ')}"
-    if "descriptors:" not in block:
-        one, other = "{unit: minute, requests_per_unit: 60}", "{unit: minute, requests_per_unit: 1}"
-        block += f"descriptors: [{{key: user, rate_limit: {one}}}, {{key: ip, rate_limit: {other}}}]\n"
-    return block if "domain:" in block else f"domain: shop\n{block}"
 
 
 def data_file(heading: str) -> str:
@@ -164,7 +152,7 @@ def test_each_block_has_its_cases() -> None:
 def test_what_is_said_beside_a_block_is_true(tmp_path: Path, heading: str) -> None:
     rules = tmp_path / "rules"
     rules.mkdir()
-    text = as_file(blocks()[heading])
+    text = whole(blocks()[heading])
     domain = "api" if "domain: api" in text else "shop"
     (rules / "rules.yaml").write_text(text)
     (rules / "keys.csv").write_text(data_file("Data files"))

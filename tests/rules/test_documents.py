@@ -15,6 +15,7 @@ from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import read_sources
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.syntax.document import Source
+from tests.books import whole
 
 ROOT = Path(__file__).parents[2]
 OF_OTHERS = (
@@ -33,15 +34,6 @@ def blocks() -> Iterator[tuple[str, str]]:
             line = text[: match.start()].count("\n") + 2
             if not any(word in match[1] for word in OF_OTHERS):
                 yield f"{file.relative_to(ROOT)}:{line}", match[1]
-
-
-def whole(block: str) -> str:
-    """The file that the block is a part of: of a domain, if the block names none."""
-    if block.startswith("rate_limit"):
-        block = "- key: k\n" + "".join(f"  {line}\n" for line in block.splitlines())
-    if block.startswith("- "):
-        block = f"descriptors:\n{block}"
-    return block if re.search("^domain:", block, re.MULTILINE) else f"domain: d\n{block}"
 
 
 def made(block: str) -> RuleBook:
