@@ -32,7 +32,7 @@ class _Denied(NamedTuple):
     until: float
     """Seconds of the monotonic clock."""
     cost: int
-    """Of the hit that was denied; 0 when a hit of any cost is denied; of a blocked counter -1 minus that cost."""
+    """Of the hit that was denied; 0 when a hit of any cost is denied. A blocked counter denies every cost."""
     limit: Limit
     decision: Decision
 
@@ -69,18 +69,21 @@ class DeniedCache:
                 left.append(hit)
                 continue
             limit = hit.limit
-            if (cost == entry.cost or (cost and not entry.cost)) and (limit is entry.limit or limit == entry.limit):
-                wait = int((entry.until - now) * 1_000_000)
-                before = entry.decision
+            if limit is not entry.limit and limit != entry.limit:
+                left.append(hit)
+                continue
+            before = entry.decision
+            wait = int((entry.until - now) * 1_000_000)
+            if isinstance(before, Blocked):
+                hit.decision = _still_blocked(before, cost, wait, same_cost=cost == entry.cost)
+            elif cost == entry.cost or (cost and not entry.cost):
                 reset = before.reset_after - before.retry_after + wait
                 over = before.over if entry.cost else cost
                 hit.decision = Decision(False, before.remaining, over, reset, wait)
-                hit.tally.over_limit_with_local_cache += hit.decision.over
-            elif entry.cost < 0 and (limit is entry.limit or limit == entry.limit):
-                hit.decision = _still_blocked(entry, cost, int((entry.until - now) * 1_000_000))
-                hit.tally.over_limit_with_local_cache += cost
             else:
                 left.append(hit)
+                continue
+            hit.tally.over_limit_with_local_cache += hit.decision.over
         return left
 
     def learn(self, decided: Sequence[Hit], sent: float) -> None:
@@ -92,7 +95,7 @@ class DeniedCache:
             decision, limit = hit.decision, hit.limit
             wait, cost = decision.retry_after, hit.cost
             if isinstance(decision, Blocked):
-                wait, cost = decision.blocked_for, -1 - cost
+                wait = decision.blocked_for
             elif limit.count_refused:
                 if not self._windows or hit.rule.algorithm.name != "fixed_window" or limit.first_request:
                     continue
@@ -128,12 +131,10 @@ class DeniedCache:
             self._bytes -= _size(key)
 
 
-def _still_blocked(entry: _Denied, cost: int, wait: int) -> Blocked:
-    """The decision on a hit of this cost while the counter is blocked for `wait`."""
-    before = entry.decision
-    assert isinstance(before, Blocked)
+def _still_blocked(before: Blocked, cost: int, wait: int, *, same_cost: bool) -> Blocked:
+    """The decision on a hit of this cost while the counter is blocked for `wait`; `before`: the one remembered."""
     retry, reset = wait, max(wait, before.reset_after - before.blocked_for + wait)
-    if cost == -1 - entry.cost:  # of any other cost it is not known how long it would be denied without the block
+    if same_cost:  # of any other cost it is not known how long it would be denied without the block
         retry = before.retry_after if before.retry_after == NEVER else before.retry_after - before.blocked_for + wait
     return Blocked(False, 0, cost, reset, retry, wait)
 
