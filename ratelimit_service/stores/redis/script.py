@@ -175,7 +175,6 @@ class BatchScript:
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         self.key = key
         self._clock = clock
-        self._own_clock = system_clock if clock is None else clock
         self._jitter = jitter_seconds * SECOND
         self._block_key = block_key
         """The name of a counter's block, in the same slot."""
@@ -256,7 +255,7 @@ class BatchScript:
             limit.block_up_to,
         )
         if calendar is not None:
-            return ",".join(map(str, numbers + calendar.edges(self._own_clock())))
+            return ",".join(map(str, numbers + calendar.edges((self._clock or system_clock)())))
         if len(self._rows) >= _MAX_ROWS:  # each limit sent with a request is a rule of its own
             self._rows.clear()
         row = self._rows[rule] = ",".join(map(str, numbers))
