@@ -17,7 +17,7 @@ States:
 | abandoned | closed             | `abandoned`, its number    | its method, which cannot be cancelled: until it     |
 |           |                    |                            | responds, the stream counts as one of those allowed |
 | closed    | closed             | `reset_by_us`, if we did,  | frames that were on their way when we reset it      |
-|           |                    | the last MAX_RESET        |                                                     |
+|           |                    | the last MAX_RESET         |                                                     |
 
 Events, and the state that follows; "-" is no effect. `begin` (HEADERS) makes a stream RECEIVING or STREAMING, by its
 method, or SENDING if it is refused.
