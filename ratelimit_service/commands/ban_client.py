@@ -24,7 +24,6 @@ from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores.redis.bans import ALLOWED, BanTable
 from ratelimit_service.stores.redis.counters import Primaries
-from ratelimit_service.stores.redis.keys import bans_keys
 from ratelimit_service.stores.redis.target import main_target
 
 _T = TypeVar("_T")
@@ -113,17 +112,14 @@ class RedisBanClient:
         return hidden(read_book(self._settings), domain, entries)
 
     def _run(self, use: Callable[[BanTable], Awaitable[_T]]) -> _T:
-        prefix = self._settings.cache_key_prefix
-        key = bans_keys(prefix)[0].encode()
-
         async def run() -> _T:
             async with aclosing(Primaries(self._settings, main_target(self._settings), ALLOWED)) as redis:
 
-                async def execute(*command: str | bytes | int) -> Any:
-                    [reply] = await redis.execute(await redis.primary_of(key), [command])
+                async def execute(key: str, *command: str | bytes | int) -> Any:
+                    [reply] = await redis.execute(await redis.primary_of(key.encode()), [command])
                     return reply
 
-                return await use(BanTable(execute, prefix))
+                return await use(BanTable(execute, self._settings.cache_key_prefix))
 
         return uvloop.run(run())
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from time import monotonic
 from typing import Any, Final
@@ -22,7 +23,7 @@ from ratelimit_service.system.clock import SECOND
 log = logging.getLogger(__name__)
 
 Execute = Callable[..., Awaitable[Any]]
-"""Sends a command to the server that has the keys of the bans; returns its reply, or raises StoreError."""
+"""Sends a command to the server that has the key, its first argument; returns its reply, or raises StoreError."""
 
 ALLOWED: Final = (
     "~<CACHE_KEY_PREFIX>* +time +hget +hscan, to ban and unban +eval +hset +hdel +zadd +zrem +zcard +zscore"
@@ -53,8 +54,9 @@ class BanTable:
     """The bans as they are in Redis, reached by `execute`."""
 
     def __init__(self, execute: Execute, prefix: str) -> None:
-        self._execute = execute
-        self.keys = bans_keys(prefix)
+        self._keys = bans_keys(prefix)
+        self._execute = partial(execute, self._keys[0])
+        self._script = files(__package__).joinpath("bans.lua").read_text("utf-8")
 
     async def now(self) -> int:
         """The time of Redis, in microseconds."""
@@ -62,14 +64,14 @@ class BanTable:
 
     async def version(self) -> bytes | None:
         """Changes with each write; None when there is nothing."""
-        found: bytes | None = await self._execute("HGET", self.keys[0], "")
+        found: bytes | None = await self._execute("HGET", self._keys[0], "")
         return found
 
     async def pages(self) -> AsyncIterator[Sequence[tuple[bytes, bytes]]]:
         """All keys with the JSON of their bans, a page at a time; one may come twice."""
         cursor = None
         while cursor != 0:  # HSCAN returns 0 when all were returned
-            found, page = await self._execute("HSCAN", self.keys[0], cursor or 0, "COUNT", _PAGE)
+            found, page = await self._execute("HSCAN", self._keys[0], cursor or 0, "COUNT", _PAGE)
             cursor = int(found)
             yield [(key, text) for key, text in _pairs(page) if key]
 
@@ -85,7 +87,7 @@ class BanTable:
 
     async def get(self, key: str) -> Ban | None:
         """The ban with this key that was not lifted and is not over."""
-        text = await self._execute("HGET", self.keys[0], key)
+        text = await self._execute("HGET", self._keys[0], key)
         if text is None:
             return None
         ban = read_ban(text)
@@ -94,7 +96,7 @@ class BanTable:
     async def put(self, ban: Ban) -> None:
         """Write the ban, in place of one with the same key. BanError when there are too many."""
         until = "inf" if ban.until == FOR_EVER else ban.until
-        if not await self._execute("EVAL", _SCRIPT, 2, *self.keys, ban.key, ban.text, until, MAX_BANS):
+        if not await self._execute("EVAL", self._script, 2, *self._keys, ban.key, ban.text, until, MAX_BANS):
             raise too_many()
 
     async def lift(self, key: str, who: str) -> Ban | None:
@@ -219,6 +221,3 @@ class BanFollower:
 def _pairs(page: Any) -> Iterable[tuple[bytes, bytes]]:
     """The fields and values of a reply to HSCAN, which redis-py has made a dictionary of."""
     return page.items() if isinstance(page, dict) else zip(page[::2], page[1::2], strict=True)
-
-
-_SCRIPT: Final = files(__package__).joinpath("bans.lua").read_text("utf-8")

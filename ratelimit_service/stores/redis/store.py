@@ -6,7 +6,6 @@ A request's hits go to the lanes of the servers that have their counters; each l
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from math import inf
 from time import monotonic
 from typing import Final
@@ -23,7 +22,6 @@ from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import (
-    bans_keys,
     cluster_block,
     cluster_key,
     plain_block,
@@ -153,8 +151,7 @@ class RedisStore:
 
     def keep_bans(self, bans: Bans) -> BanFollower:
         """As Store says; they are in the main Redis."""
-        table = BanTable(partial(self._main.execute, bans_keys(self._prefix)[0]), self._prefix)
-        self._bans = BanFollower(bans, table)
+        self._bans = BanFollower(bans, BanTable(self._main.execute, self._prefix))
         return self._bans
 
     @property
