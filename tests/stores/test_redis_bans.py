@@ -145,6 +145,24 @@ def test_bans_whose_time_is_over_make_room_and_there_are_no_more_than_the_bound(
     run(story())
 
 
+def test_a_ban_that_takes_the_place_of_one_of_as_many_as_there_may_be_holds(redis: Redis, tmp_path: Path) -> None:
+    prefix = f"{tmp_path.name}:"
+    key, _ = bans_keys(prefix)
+    fill = "for i = 1, 10000 do redis.call('HSET', KEYS[1], (ARGV[1]:gsub('ada', i)), (ARGV[2]:gsub('ada', i))) end"
+    replace = "redis.call('DEL', KEYS[1]) redis.call('HSET', KEYS[1], ARGV[1], ARGV[2], '', 'another version')"
+    ada, eve = ban_of("ada"), ban_of("eve")
+
+    async def story() -> None:
+        async with opened(redis.socket, CACHE_KEY_PREFIX=prefix) as store:
+            redis.cli("EVAL", f"{fill} redis.call('HSET', KEYS[1], '', 'a version')", "1", key, ada.key, ada.text)
+            bans, _ = followed(store)
+            await until(lambda: len(bans) == 10_000, "all are known")
+            redis.cli("EVAL", replace, "1", key, eve.key, eve.text)
+            await until(lambda: bans.all() == [eve], "the new one alone is known")
+
+    run(story())
+
+
 def test_what_is_no_ban_in_redis_is_passed_over(redis: Redis, tmp_path: Path) -> None:
     prefix = f"{tmp_path.name}:"
 

@@ -46,6 +46,9 @@ _SILENT_SECONDS: Final = 3.0
 _PAGE: Final = 50
 """Bans that one command reads, up to 100 KB: 2 ms for this process."""
 
+_MAX_KNOWN: Final = 2 * MAX_BANS
+"""Until a read is complete, the bans of before are known beside those that took their place."""
+
 _LIFTED_FOR: Final = 60 * SECOND
 """How long a lifted ban stays in Redis, so that every instance can log who lifted it."""
 
@@ -177,7 +180,7 @@ class BanFollower:
             async for page in self._table.pages():
                 for key, text in page:
                     left.discard(key)
-                    if self._texts.get(key) != hash(text) and len(self._texts) < 2 * MAX_BANS:
+                    if self._texts.get(key) != hash(text) and len(self._texts) < _MAX_KNOWN:
                         self._texts[key] = hash(text)
                         self._use(text)
         for key in left:
@@ -201,7 +204,7 @@ class BanFollower:
             return
         if ban.lifted_by:
             bans.drop(ban.key, f"lifted by {ban.lifted_by}")
-        elif ban.until > bans.clock() and (len(bans) < MAX_BANS or bans.get(ban.key) is not None):
+        elif ban.until > bans.clock() and (len(bans) < _MAX_KNOWN or bans.get(ban.key) is not None):
             bans.put(ban, quietly=not self._read_once)
 
     def _on_failure(self, error: Exception) -> None:
