@@ -16,6 +16,9 @@ NO_LIMIT: Final = Limit(MAX_REQUESTS, Unit.SECOND, SECOND)
 ZERO_LIMIT: Final = Limit(0, Unit.SECOND, SECOND)
 """The limit of a hit on a rule that denies always."""
 
+BLOCK: Final = "|block"
+"""The end of the name of a counter's block, which is kept like a counter; no name of a counter ends so."""
+
 
 class Hit:
     """A charge against one counter. The store that decides it writes `decision`."""

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from ratelimit_service.algorithms import State, blocking, expiry
 from ratelimit_service.model import Decision
 from ratelimit_service.rules.bans import MAX_BANS, Ban, Bans, too_many
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import BLOCK, Hit
 from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import Clock, system_clock
 from ratelimit_service.telemetry.metric import Metric
@@ -40,9 +40,6 @@ _BESIDES = 110
 
 _INTEGERS = 100
 """Bytes of a state that is a tuple, with an integer or two of its own."""
-
-_BLOCK = "|block"
-"""The end of the key of a counter's block, which is kept like a counter; no key of a counter ends so."""
 
 States = dict[str, State | None]
 """New states by key; None for a counter, or a block, that there is no more."""
@@ -144,7 +141,7 @@ class MemoryStore:
         key, limit = hit.key, hit.limit
         cost = hit.cost if limit.count_refused else 0
         if limit.block_for and hit.cost > 0:
-            block = self._state(block_key := key + _BLOCK, states)
+            block = self._state(block_key := key + BLOCK, states)
             if blocking.rest(block, now):
                 cost = 0
             else:
@@ -158,8 +155,8 @@ class MemoryStore:
         if not limit.block_for:
             states[key], decision = algorithm.hit(state, limit, cost, now)
             return decision
-        block = self._state(key + _BLOCK, states)
-        states[key], states[key + _BLOCK], decision = blocking.hit(algorithm, state, block, limit, cost, now)
+        block = self._state(key + BLOCK, states)
+        states[key], states[key + BLOCK], decision = blocking.hit(algorithm, state, block, limit, cost, now)
         return decision
 
     def _state(self, key: str, states: States) -> State | None:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final
 
 from ratelimit_service.rules.rule import ALONE, REQUEST
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import BLOCK, Hit
 
 VERSION: Final = "rl2|"
 SLOTS: Final = 16384
@@ -49,18 +49,14 @@ def cluster_key(prefix: str) -> Callable[[Hit], str]:
     return name
 
 
-_BLOCK: Final = "|block"
-"""The end of the name of a counter's block; no name of a counter ends so."""
-
-
 def plain_block(counter: str) -> str:
     """The name of the block of the counter with this name, on one server."""
-    return counter + _BLOCK
+    return counter + BLOCK
 
 
 def cluster_block(counter: str) -> str:
     """The same in a Cluster: in the slot of the counter."""
-    name = counter + _BLOCK
+    name = counter + BLOCK
     return name_in_slot(name, slot_of(counter)) or name
 
 
@@ -69,7 +65,7 @@ def blocked_counter(name: bytes) -> bytes:
     return _BLOCK_NAME.sub(b"", name)
 
 
-_BLOCK_NAME: Final = re.compile(rb"\|block[01]*\Z")
+_BLOCK_NAME: Final = re.compile(re.escape(BLOCK.encode()) + rb"[01]*\Z")
 
 
 def plain_counter(prefix: str) -> Callable[[str], str | None]:
