@@ -53,6 +53,15 @@ def test_an_error_of_redis_has_a_cause(reply: str, cause: str) -> None:
     assert fault_of_reply(hiredis.ReplyError(reply)).cause == cause
 
 
+def test_a_fault_that_is_raised_again_and_again_does_not_keep_what_it_passed_before() -> None:
+    def raise_one() -> int:
+        with pytest.raises(Fault, match="a slot has no node") as raised:
+            raise fault_of_reply(hiredis.ReplyError("CLUSTERDOWN Hash slot not served"))
+        return len(raised.traceback)
+
+    assert [raise_one() for _ in range(3)] == [1, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("error", "cause"),
     [

@@ -83,8 +83,8 @@ _BY_CODE: Final = {
     "NOPERM": "noperm",
     "DENIED": "protected",
 }
-UNSERVED: Final = Fault("clusterdown", "a slot has no node")
-"""Of a slot that no node has: the node that replies so is healthy."""
+UNSERVED: Final = "a slot has no node"
+"""The detail of a fault that is of a slot alone: the node that replies so is healthy."""
 
 _MAY_HOLD_SECRETS: Final = frozenset({"wrongpass", "noauth"})
 _MAX_DETAIL_LENGTH: Final = 200
@@ -109,7 +109,7 @@ def fault_of_reply(reply: Exception) -> Fault:
             return Fault("maxclients")
         return Fault("error", _one_line(text))
     if text.startswith("CLUSTERDOWN Hash slot not served"):
-        return UNSERVED
+        return Fault(cause, UNSERVED)
     if cause in _MAY_HOLD_SECRETS or cause == "protected" or not CAUSES[cause].by_hand:
         return Fault(cause)
     return Fault(cause, _one_line(text))

@@ -414,7 +414,7 @@ class Lane:
         """Act on an error reply; returns whether the server is lost: it cannot decide, or refused too often."""
         if fault.cause == "error":
             self._outage.log_error(fault)  # of this call alone
-        elif fault is UNSERVED:
+        elif fault.detail == UNSERVED:
             self._on_lost()
         elif fault.cause in _UNFIT or (fault.cause != "moved" and self._breaker.refused()):
             self._lose(fault)
