@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import nlargest
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -114,14 +114,10 @@ class StatusPage:
 
     def text(self) -> Iterator[str]:
         """One JSON object, in blocks."""
-        book = self._state.counted.book
-        rules = () if book is None else book.rules
+        _, rules = self._edition()
         yield json.dumps(self._service())[:-1]
         yield ', "rules": ['
-        for start in range(0, len(rules), _BLOCK):
-            yield (", " if start else "") + ", ".join(
-                [json.dumps(described_rule(rule)) for rule in rules[start : start + _BLOCK]]
-            )
+        yield from _listed(rules, lambda rule: json.dumps(described_rule(rule)))
         yield '], "history": '
         yield from self.history()
         yield "}\n"
@@ -130,10 +126,7 @@ class StatusPage:
         """What `text` says of the rules, without their counts: it changes with `edition` only."""
         edition, rules = self._edition()
         yield f'{{"edition": {json.dumps(edition)}, "rules": ['
-        for start in range(0, len(rules), _BLOCK):
-            yield (", " if start else "") + ", ".join(
-                [json.dumps(_description(rule)) for rule in rules[start : start + _BLOCK]]
-            )
+        yield from _listed(rules, lambda rule: json.dumps(_description(rule)))
         yield "]}\n"
 
     def now(self) -> Iterator[str]:
@@ -141,8 +134,7 @@ class StatusPage:
         edition, rules = self._edition()
         yield json.dumps(self._service())[:-1]
         yield f', "edition": {json.dumps(edition)}, "columns": {json.dumps(COUNTS)}, "counts": ['
-        for start in range(0, len(rules), _BLOCK):
-            yield ("," if start else "") + ",".join([_packed(rule) for rule in rules[start : start + _BLOCK]])
+        yield from _listed(rules, _packed)
         yield '], "history": '
         yield from self.history()
         yield "}\n"
@@ -220,6 +212,12 @@ class StatusPage:
             "unknown_domains": _max_hit(counted.unknown_domains),
             "overrides": _max_hit(counted.overrides),
         }
+
+
+def _listed(rules: Sequence[Rule], show: Callable[[Rule], str]) -> Iterator[str]:
+    """The elements of a JSON list, in blocks."""
+    for start in range(0, len(rules), _BLOCK):
+        yield ("," if start else "") + ",".join([show(rule) for rule in rules[start : start + _BLOCK]])
 
 
 def _last_minute(history: History) -> dict[str, Any]:
