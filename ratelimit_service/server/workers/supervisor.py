@@ -245,10 +245,8 @@ class Supervisor:
 
     def _send_rules(self, slot: WorkerSlot) -> None:
         for file in self._data:
-            for start in range(0, len(file.text), _PIECE):
+            for start in range(0, len(file.text) or 1, _PIECE):  # of an empty file, one piece without text
                 slot.send("data", file.path, text_of(file.text[start : start + _PIECE]))
-            if not file.text:
-                slot.send("data", file.path, "")
         slot.send("rules", [(source.path, text_of(source.text)) for source in self._sources])
 
     def _on_message(self, slot: WorkerSlot, message: Message) -> None:
