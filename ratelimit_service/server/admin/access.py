@@ -14,11 +14,11 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from ratelimit_service.server.admin.cross_site import SAFE_METHODS
 from ratelimit_service.server.admin.json_api import refusal
 from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.telemetry.metric import Metric, counter
 
-_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _READING_BY_POST: Final = frozenset({"/explain"})
 """Paths whose POST changes nothing."""
 
@@ -46,7 +46,7 @@ class Access:
         return (counter(name, text, self._wrong),)
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        writes = request.method not in _READING and request.path not in _READING_BY_POST
+        writes = request.method not in SAFE_METHODS and request.path not in _READING_BY_POST
         if not writes and not self._read_needs_token:
             return None
         if not self._token:

@@ -15,7 +15,8 @@ from aiohttp.typedefs import Handler, Middleware
 
 ANY: Final = "*"
 
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""They change nothing (RFC 9110, 9.2.1)."""
 _OPEN_TO_ALL_NAMES: Final = frozenset({"/metrics"})
 """Prometheus may know the service by any name."""
 
@@ -25,7 +26,7 @@ def refuse_cross_site(allowed: Collection[str]) -> Middleware:
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.method in _SAFE or ANY in allowed or _same_site(request, allowed):
+        if request.method in SAFE_METHODS or ANY in allowed or _same_site(request, allowed):
             return await handler(request)
         return web.Response(
             status=403, text="a page of another site may not send this request (HTTP_ALLOWED_ORIGINS)\n"
