@@ -5,9 +5,10 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
+from ratelimit_service.settings.fields import ResponseHeaders
 from ratelimit_service.system.clock import DAY, duration_in_words
 
-HEADERS: Final = ("ratelimit", "x_ratelimit", "ietf")
+HEADERS: Final = tuple(map(str, ResponseHeaders))
 """The sets of headers, by their names in rules and settings."""
 
 SHARE_BITS: Final = 20
