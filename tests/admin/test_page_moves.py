@@ -18,9 +18,9 @@ def address(service: Service) -> str:
     return f"http://{service.debug[0].host}:{service.debug[0].port}/"
 
 
-def ask(service: Service, key: str, times: int) -> None:
+def hit(service: Service, user: str, times: int) -> None:
     for _ in range(times):
-        service.post({"domain": "shop", "descriptors": [{"entries": [{"key": key, "value": "ada"}]}]})
+        service.post({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": user}]}]})
 
 
 def requests(service: Service, outcome: str) -> int:
@@ -40,13 +40,13 @@ def test_charts_move_with_calls_and_say_what_metrics_say(tmp_path: Path) -> None
     with running(tmp_path, RULES) as service, opened(address(service)) as page:
         page.wait_until("document.querySelector('#charts svg') !== null")
         empty = page.evaluate(LABEL)
-        ask(service, "user", 5)
+        hit(service, "ada", 5)
         page.wait_until(f"{LABEL}.includes('Refused 2')")
         page.evaluate("document.querySelector('#charts summary').focus()")
         page.press("Enter", 13)
         page.wait_until("document.querySelectorAll('#charts tbody tr').length === 60")
         service.load(RULES.replace("requests_per_unit: 3", "requests_per_unit: 9"))
-        ask(service, "user", 4)
+        hit(service, "ada", 4)
         page.wait_until(f"{LABEL}.includes('Allowed 7')")
         label, paths = page.evaluate(LABEL), page.evaluate("document.querySelectorAll('#charts path').length")
         focused = page.evaluate("document.activeElement.tagName")
@@ -71,11 +71,6 @@ MANY = "domain: shop\ndescriptors:\n" + "".join(
 )
 CELLS = "[...document.querySelectorAll('#rules tr')].slice(0, 3).map(row => row.cells[{0}].textContent)"
 SORTED = "[...document.querySelectorAll('#heads th[aria-sort]')].map(head => head.textContent + ' ' + head.ariaSort)"
-
-
-def hit(service: Service, value: str, times: int) -> None:
-    for _ in range(times):
-        service.post({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": value}]}]})
 
 
 def test_five_thousand_rules_are_sorted_and_searched(tmp_path: Path) -> None:
