@@ -14,9 +14,8 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import ensure_exists, read_sources
 from ratelimit_service.rules.response import response_options
-from ratelimit_service.rules.secret import HashValue
+from ratelimit_service.rules.secret import hash_value_of
 from ratelimit_service.settings import Section, Settings, default_env_file, load_settings
-from ratelimit_service.settings.fields import Backend
 
 BROKEN: Final = 2
 """Exit code of commands that compare or try out rules: these, or a file beside them, cannot be used."""
@@ -58,13 +57,11 @@ def read_book(settings: Settings) -> RuleBook:
     A digest in place of a secret value stands for that value.
     """
     ensure_exists(settings.rules_path)
-    key = settings.hash_key.get_secret_value()
-    hash_value = HashValue(key, keep_digests=True) if key or settings.backend_type is Backend.MEMORY else None
     sources = read_sources(settings.rules_path)
     return parse(
         sources,
         merge_domains=settings.merge_domain_config,
-        hash_value=hash_value,
+        hash_value=hash_value_of(settings, keep_digests=True),
         response=response_options(settings),
     )
 

@@ -9,6 +9,9 @@ from hashlib import blake2b
 from secrets import token_bytes
 from typing import Final
 
+from ratelimit_service.settings import Settings
+from ratelimit_service.settings.fields import Backend
+
 DIGEST: Final = re.compile(r"h-[0-9a-f]{32}")
 """What stands in place of a value."""
 
@@ -85,3 +88,10 @@ class Secrets:
 
 NO_SECRETS: Final = Secrets(HashValue(""), set())
 """Of a domain without secret values."""
+
+
+def hash_value_of(settings: Settings, *, keep_digests: bool = False) -> HashValue | None:
+    """The digests of a service with these settings; None if it can make none."""
+    key = settings.hash_key.get_secret_value()
+    # Without a key, processes that share counters in Redis would not agree on their names.
+    return HashValue(key, keep_digests=keep_digests) if key or settings.backend_type is Backend.MEMORY else None

@@ -16,14 +16,13 @@ from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import Parse, Watcher
 from ratelimit_service.rules.response import response_options
-from ratelimit_service.rules.secret import HashValue
+from ratelimit_service.rules.secret import hash_value_of
 from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.server.tracing import TracedMethod, Tracing, traced_store
 from ratelimit_service.settings import Settings
-from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores import open_store
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import SECOND
@@ -138,9 +137,7 @@ def _spare_old_objects() -> None:
 
 def rules_parser(settings: Settings) -> Parse:
     """The function that makes the book of rules files; it raises RulesError when they are wrong."""
-    key = settings.hash_key.get_secret_value()
-    # Without a key, processes that share counters in Redis would not agree on their names.
-    hash_value = HashValue(key) if key or settings.backend_type is Backend.MEMORY else None
+    hash_value = hash_value_of(settings)
 
     def parse_rules(sources: Sequence[Source], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
         return parse(
