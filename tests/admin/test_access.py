@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
+from ratelimit_service.server.admin.access import Access
 from ratelimit_service.system.address import Tcp
+from ratelimit_service.telemetry.logs import ThrottledLog
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Reply, Service, ask, running
 from tests.admin.test_bans import BAN, CHANGES, own_address
@@ -102,6 +106,22 @@ def test_a_header_without_a_token_is_refused_and_not_counted(tmp_path: Path, hea
 
         assert refused.status == 401
         assert wrong_tokens(service) == "0"
+
+
+def test_without_a_token_a_client_whose_address_is_unknown_changes_nothing() -> None:
+    """By uvloop none is known of a client that has reset its connection, though its request came before."""
+    access = Access("", read_needs_token=False, warnings=ThrottledLog(logging.getLogger(), lambda: 0))
+
+    async def change(_: web.Request) -> web.StreamResponse:
+        return web.Response()
+
+    def status(request: web.Request) -> int:
+        return asyncio.run(access.middleware(request, change)).status
+
+    reset = make_mocked_request("POST", "/reload")
+    assert reset.remote is None
+    assert status(reset) == 403
+    assert status(reset.clone(remote="127.0.0.1")) == 200
 
 
 def test_the_token_may_be_the_password_of_any_user(tmp_path: Path) -> None:

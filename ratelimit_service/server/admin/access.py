@@ -50,13 +50,13 @@ class Access:
         if not writes and not self._read_needs_token:
             return None
         if not self._token:
-            return None if _is_this_machine(request.remote or "") else refusal(403, _ONLY_HERE)
+            return None if _is_this_machine(request.remote) else refusal(403, _ONLY_HERE)
         given = _token_of(request.headers.get("Authorization", ""))
         if hmac.compare_digest(given, self._token):
             return None
         if given:
             self._wrong += 1
-            self._warnings.warn("a request to the debug port has a wrong token", request.remote or "a unix socket")
+            self._warnings.warn("a request to the debug port has a wrong token", request.remote or "")
         response = refusal(401, "that token is not ADMIN_TOKEN" if given else _HOW_TO_SEND)
         for challenge in _CHALLENGES:
             response.headers.add("WWW-Authenticate", challenge)
@@ -85,9 +85,9 @@ def _token_of(authorization: str) -> bytes:
     return b""
 
 
-def _is_this_machine(remote: str) -> bool:
+def _is_this_machine(remote: str | None) -> bool:
     """Whether the client's address is of this machine: without a token the port may be open to a network."""
-    if not remote:
-        return True  # a unix socket
+    if remote is None:
+        return False  # the client has reset the connection: where it came from is no longer known
     address = ip_address(remote.partition("%")[0])
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback

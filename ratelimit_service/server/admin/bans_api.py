@@ -43,7 +43,7 @@ class BansApi:
         if isinstance(body, web.Response):
             return body
         try:
-            change = asked(body, request.remote or "")
+            change = asked(body, request.remote or "an unknown address")
         except RpcError as error:
             return refusal_for(error)
         return await self._respond(change)

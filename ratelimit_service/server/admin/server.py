@@ -253,7 +253,7 @@ class AdminServer:
         return web.Response(status=500, headers=_TEXT)
 
     async def _reload(self, request: web.Request) -> web.StreamResponse:
-        log.info("rules are loaded again: asked for by POST /reload from %s", request.remote or "a unix socket")
+        log.info("rules are loaded again: asked for by POST /reload from %s", request.remote or "an unknown address")
         self._state.watcher.reload()
         return web.Response(status=202, text="the rules are loaded now; /status says what came of it\n", headers=_TEXT)
 
