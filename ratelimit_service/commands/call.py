@@ -12,8 +12,9 @@ from ratelimit_service.api.explanation import EXPLAIN, decode_explanation
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explanation
 from ratelimit_service.api.ratelimit import ShouldRateLimit
-from ratelimit_service.commands.probe import Trust, check_host, why_no_answer
+from ratelimit_service.commands.probe import why_no_answer
 from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, descriptors
+from ratelimit_service.commands.target import Trust, check_target, tls_options, trust_of
 from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import units_in_words
@@ -40,12 +41,7 @@ Examples:
 @click.option("--refund", is_flag=True, help="Refund the hits.")
 @click.option("--limit", type=LIMIT, help="Limit that overrides the rule's, such as 10/minute or '10/5 minutes'.")
 @click.option("--timeout", type=float, default=2.0, show_default=True, help="Seconds to wait for the response.")
-@click.option("--tls", is_flag=True, help="Use TLS.")
-@click.option(
-    "--ca", type=click.Path(path_type=Path, exists=True), help="CA of the server's certificate; implies --tls."
-)
-@click.option("--cert", type=click.Path(path_type=Path, exists=True), help="Client certificate, for mTLS.")
-@click.option("--key", type=click.Path(path_type=Path, exists=True), help="Private key of the client certificate.")
+@tls_options
 @click.option("--json", "as_json", is_flag=True, help="Print the response as JSON.")
 def command(
     *,
@@ -71,7 +67,7 @@ def command(
     cost = 1 if hits is None else hits
     asked = [Descriptor(each, -cost if refund else cost, hits, limit) for each in descriptors(entries)]
     request = as_message(domain, asked)
-    trust = Trust(ca, cert, key) if tls or ca or cert else None
+    trust = trust_of(tls=tls, ca=ca, cert=cert, key=key)
     encoded = _ask(target, request, trust, timeout)
     if isinstance(encoded, str):
         click.echo(f"ratelimit: {target}: {encoded}", err=True)
@@ -79,24 +75,6 @@ def command(
     response = RateLimitResponse.FromString(encoded)
     click.echo(MessageToJson(response) if as_json else _readable(request, response, decode_explanation(encoded)))
     sys.exit(OVER_LIMIT if response.overall_code == RateLimitResponse.OVER_LIMIT else 0)
-
-
-def check_target(target: str) -> None:
-    """Raise a usage error if this is not the address of a gRPC port."""
-    scheme, slashes, _ = target.partition("://")
-    if slashes and scheme != "unix":
-        raise click.UsageError(f"{target} is a URL; write HOST:PORT of the gRPC port, such as localhost:8081")
-    if ":" not in target:
-        raise click.UsageError(f"{target} has no port; the service's own is {target}:8081")
-    if target.startswith("unix:"):
-        return
-    host, _, port = target.rpartition(":")
-    if not port.isdecimal():
-        raise click.UsageError(f"{target} does not end with the number of a port, such as 8081")
-    try:
-        check_host(host)
-    except ValueError as error:
-        raise click.UsageError(f"{host} is no name of a host") from error
 
 
 def _ask(target: str, request: RateLimitRequest, trust: Trust | None, timeout: float) -> bytes | str:

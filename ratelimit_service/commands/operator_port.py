@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from ratelimit_service.commands.probe import GRPC, check_host, connection_error, protocol_of, speaks_tls
+from ratelimit_service.commands.probe import GRPC, connection_error, protocol_of, speaks_tls
 from ratelimit_service.commands.sources import read_settings
+from ratelimit_service.commands.target import check_host
 from ratelimit_service.errors import StoreError
 from ratelimit_service.rules.report import printable
 from ratelimit_service.settings import Section, Settings

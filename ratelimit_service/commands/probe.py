@@ -5,27 +5,16 @@ The error messages of grpcio's C++ core say neither that nor what to do.
 
 import socket
 import ssl
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+from ratelimit_service.commands.target import Trust, address_of, server_name
+from ratelimit_service.system.address import Tcp
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """The preface of a client (RFC 9113, 3.4) with an empty SETTINGS frame. A server's first frame is SETTINGS, too."""
 _SETTINGS: Final = 4
 
 _GRPC_PORT_HINT: Final = "gRPC is on port 8081 unless GRPC_PORT says otherwise"
-
-
-class Trust(NamedTuple):
-    """The files for TLS: the CA to trust, and the client's certificate and key."""
-
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-
-
-def check_host(host: str) -> None:
-    """ValueError if this can be no name of a host: to connect to it would raise that, and no OSError."""
-    host.encode("idna")
 
 
 def why_no_answer(target: str, trust: Trust | None, seconds: float) -> str:
@@ -63,14 +52,8 @@ def _probe_plain(target: str, seconds: float) -> str:
 
 def _probe_tls(target: str, trust: Trust, seconds: float) -> str:
     try:
-        context = ssl.create_default_context(cafile=trust.ca)
-        if trust.cert is not None:
-            context.load_cert_chain(trust.cert, trust.key)
-        context.set_alpn_protocols(["h2"])
-        with (
-            _connect(target, seconds) as plain,
-            context.wrap_socket(plain, server_hostname=_host(target)) as connection,
-        ):
+        context, name = trust.context(), server_name(address_of(target))
+        with _connect(target, seconds) as plain, context.wrap_socket(plain, server_hostname=name) as connection:
             if connection.selected_alpn_protocol() != "h2":
                 return f"it speaks TLS, but not gRPC in it; {_GRPC_PORT_HINT}"
             connection.sendall(_PREFACE)
@@ -128,18 +111,14 @@ def speaks_tls(target: str, seconds: float) -> bool:
 
 
 def _connect(target: str, seconds: float) -> socket.socket:
-    if target.startswith("unix:"):
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(seconds)
-        try:
-            connection.connect(target.removeprefix("unix:").replace("///", "/", 1))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-    host, _, port = target.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), seconds)
-
-
-def _host(target: str) -> str:
-    return "localhost" if target.startswith("unix:") else target.rpartition(":")[0].strip("[]")
+    address = address_of(target)
+    if isinstance(address, Tcp):
+        return socket.create_connection(address, seconds)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(seconds)
+    try:
+        connection.connect(address.path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

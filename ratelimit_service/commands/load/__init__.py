@@ -13,13 +13,13 @@ from typing import Any, Final, NoReturn
 import click
 import uvloop
 
-from ratelimit_service.commands.call import check_target
 from ratelimit_service.commands.duration import DURATION
 from ratelimit_service.commands.load.requests import MAX_KEYS, PLACE, Requests, read_requests
 from ratelimit_service.commands.load.run import Load, Result, Run
 from ratelimit_service.commands.picture import draw
-from ratelimit_service.commands.probe import Trust, why_no_answer
+from ratelimit_service.commands.probe import why_no_answer
 from ratelimit_service.commands.request import ENTRY, Entry, descriptors
+from ratelimit_service.commands.target import Trust, check_target, tls_options, trust_of
 from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.system.clock import SECOND
 
@@ -85,12 +85,7 @@ With --requests FILE, a line of the file:
     help="Calls at a time on each connection.  [default: 25; with --rate 1000]",
 )
 @click.option("--timeout", type=DURATION, help="Deadline that each call carries.  [default: none]")
-@click.option("--tls", is_flag=True, help="Use TLS.")
-@click.option(
-    "--ca", type=click.Path(path_type=Path, exists=True), help="CA of the server's certificate; implies --tls."
-)
-@click.option("--cert", type=click.Path(path_type=Path, exists=True), help="Client certificate, for mTLS.")
-@click.option("--key", type=click.Path(path_type=Path, exists=True), help="Private key of the client certificate.")
+@tls_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option(
     "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw the latencies to this file, as SVG."
@@ -134,7 +129,7 @@ def command(
         raise click.UsageError("nothing to ask: write DOMAIN KEY=VALUE..., or --requests FILE")
     asked = read_requests(file) if file is not None else [(domain or "", descriptors(entries))]
     requests = Requests(asked, keys=keys, zipf=zipf, hits=hits)
-    trust = Trust(ca, cert, key) if tls or ca or cert else None
+    trust = trust_of(tls=tls, ca=ca, cert=cert, key=key)
     load = Load(
         target,
         connections,
@@ -167,16 +162,10 @@ def _exit_unreachable(target: str, reason: str) -> NoReturn:
 
 
 def _tls(trust: Trust | None) -> ssl.SSLContext | None:
-    if trust is None:
-        return None
     try:
-        context = ssl.create_default_context(cafile=trust.ca)
-        if trust.cert is not None:
-            context.load_cert_chain(trust.cert, trust.key)
-    except (OSError, ssl.SSLError) as error:
+        return None if trust is None else trust.context()
+    except OSError as error:
         raise click.UsageError(f"the certificates cannot be used: {error}") from error
-    context.set_alpn_protocols(["h2"])
-    return context
 
 
 async def _run(run: Run) -> Result:

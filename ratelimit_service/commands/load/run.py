@@ -15,6 +15,8 @@ from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import R
 from ratelimit_service.commands.load.connection import LoadConnection, call_headers
 from ratelimit_service.commands.load.latencies import Latencies
 from ratelimit_service.commands.load.requests import Requests
+from ratelimit_service.commands.target import address_of, server_name
+from ratelimit_service.system.address import Unix
 
 _ALLOWED: Final = b"\x08\x01"
 """The begin of a response of OK, from a server that writes fields in the order of their numbers."""
@@ -220,18 +222,16 @@ class Run:
 
     async def _connect(self) -> LoadConnection:
         load, loop = self._load, asyncio.get_running_loop()
+        address = address_of(load.target)
         make = partial(LoadConnection, self._sums, load.in_flight, self._headers, closed_loop=load.rate is None)
         async with asyncio.timeout(_CONNECT_SECONDS):
-            if load.target.startswith("unix:"):
+            if isinstance(address, Unix):
+                name = server_name(address) if load.tls else None
                 _, connection = await loop.create_unix_connection(
-                    make,
-                    load.target.removeprefix("unix:").replace("///", "/", 1),
-                    ssl=load.tls,
-                    server_hostname="localhost" if load.tls else None,
+                    make, address.path, ssl=load.tls, server_hostname=name
                 )
             else:
-                host, _, port = load.target.rpartition(":")
-                _, connection = await loop.create_connection(make, host.strip("[]"), int(port), ssl=load.tls)
+                _, connection = await loop.create_connection(make, *address, ssl=load.tls)
         return connection
 
     async def _keep(self, place: int) -> None:
