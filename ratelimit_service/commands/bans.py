@@ -8,6 +8,7 @@ import click
 from ratelimit_service.commands.ban_client import Listed, open_client, url_option
 from ratelimit_service.commands.operator_port import access_options
 from ratelimit_service.commands.sources import env_file_option
+from ratelimit_service.commands.table import aligned
 from ratelimit_service.rules.bans import Ban, domain_in_words, moment_in_words
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import entries_in_words, plural
@@ -54,10 +55,8 @@ def command(
 
 def _as_table(listed: Listed) -> str:
     rows = [_HEADER, *map(_cells, listed.bans)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in rows]
     rest = listed.total - len(listed.bans)
-    return "\n".join([*lines, plural(listed.total, "ban") + (f", {rest:,} of them not shown" if rest else "")])
+    return "\n".join([*aligned(rows), plural(listed.total, "ban") + (f", {rest:,} of them not shown" if rest else "")])
 
 
 def _cells(ban: Ban) -> tuple[str, ...]:

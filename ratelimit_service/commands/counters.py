@@ -15,6 +15,7 @@ import uvloop
 
 from ratelimit_service.commands.request import Entry, EntryType, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, read_book, read_settings, rules_option
+from ratelimit_service.commands.table import aligned
 from ratelimit_service.errors import SettingsError, StoreError
 from ratelimit_service.rules.book import ANY_DOMAIN, RuleBook
 from ratelimit_service.rules.report import printable
@@ -337,8 +338,7 @@ async def _reset(counters: Counters, selection: Selection) -> _ResetResult:
 def _as_table(listing: Listing) -> str:
     """The table as text; there is at least one counter."""
     rows = [_HEADER, *(_cells(row.counter, row.content) for row in listing.fullest)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [_line(cells, widths) for cells in rows] if listing.rows else []
+    lines = aligned(rows, right=_RIGHT) if listing.rows else []
     lines.append(f"{plural(listing.total, 'counter')}{_shown(len(listing.rows), listing.total)}")
     if listing.without_rule:
         lines.append(
@@ -413,14 +413,6 @@ def _cells(counter: Counter, content: Content) -> tuple[str, ...]:
         printable(name),
         printable(counter.descriptor) or _DIGEST,
     )
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (
-        cell.rjust(width) if index < _RIGHT else cell.ljust(width)
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    return "  ".join(padded).rstrip()
 
 
 def _row_as_json(counter: Counter, content: Content) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ratelimit_service.commands.load.run import Load, Result, Run
 from ratelimit_service.commands.picture import draw
 from ratelimit_service.commands.probe import why_no_answer
 from ratelimit_service.commands.request import ENTRY, Entry, descriptors
+from ratelimit_service.commands.table import share
 from ratelimit_service.commands.target import Trust, check_target, tls_options, trust_of
 from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.system.clock import SECOND
@@ -178,13 +179,9 @@ def _show_second(second: Result) -> None:
     failed = f", {second.failed:,} failed" if second.failed else ""
     rate = second.calls / second.seconds
     text = (
-        f"{rate:,.0f} a second, {_share(second.refused, second.calls)} refused{failed}, p50 {p50:.2f} ms, p99 {p99:.2f}"
+        f"{rate:,.0f} a second, {share(second.refused, second.calls)} refused{failed}, p50 {p50:.2f} ms, p99 {p99:.2f}"
     )
     click.echo(f"\r{text:100}", nl=False, err=True)
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / (whole or 1):.1f} %"
 
 
 def _readable(result: Result, load: Load) -> str:
@@ -193,9 +190,9 @@ def _readable(result: Result, load: Load) -> str:
     how = f"{load.rate:,} a second wanted" if load.rate else f"{load.connections * load.in_flight:,} at a time"
     lines = [
         f"{result.calls:,} calls in {result.seconds:.1f} s, {result.calls / result.seconds:,.0f} a second ({how})",
-        f"  allowed  {result.allowed:13,}  {_share(result.allowed, result.calls):>7}",
-        f"  refused  {result.refused:13,}  {_share(result.refused, result.calls):>7}",
-        f"  failed   {result.failed:13,}  {_share(result.failed, result.calls):>7}",
+        f"  allowed  {result.allowed:13,}  {share(result.allowed, result.calls):>7}",
+        f"  refused  {result.refused:13,}  {share(result.refused, result.calls):>7}",
+        f"  failed   {result.failed:13,}  {share(result.failed, result.calls):>7}",
         *(f"           {count:13,}  {reason}" for reason, count in sorted(result.failures.items())),
         *(
             [f"  latency  {latencies}  longest {result.latencies.longest / 1e6:.2f} ms"]

@@ -9,6 +9,7 @@ from typing import Any, Final
 from ratelimit_service.commands.picture import Points, draw
 from ratelimit_service.commands.simulate.logs import UnreadLine
 from ratelimit_service.commands.simulate.replay import HEAVIEST, Refused, Replay, RuleSums, Side, Span
+from ratelimit_service.commands.table import aligned, share
 from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Rule, plural, rule_in_words
@@ -45,12 +46,12 @@ def lines(replay: Replay, unread: int, problems: Sequence[UnreadLine], top: int)
 def _side(side: Side, top: int) -> Iterator[str]:
     allowed = side.requests - side.refused - side.failed
     yield printable(side.name)
-    yield GREEN(f"  allowed {allowed:13,}  {_share(allowed, side.requests):>7}")
-    yield (RED if side.refused else GREEN)(f"  refused {side.refused:13,}  {_share(side.refused, side.requests):>7}")
+    yield GREEN(f"  allowed {allowed:13,}  {share(allowed, side.requests):>7}")
+    yield (RED if side.refused else GREEN)(f"  refused {side.refused:13,}  {share(side.refused, side.requests):>7}")
     if side.failed:
         yield RED(f"  failed  {side.failed:13,}  {side.failure}")
     if side.unlimited:
-        yield f"  no rule {side.unlimited:13,}  {_share(side.unlimited, side.requests):>7}  (of the allowed)"
+        yield f"  no rule {side.unlimited:13,}  {share(side.unlimited, side.requests):>7}  (of the allowed)"
     if side.store.evicted:
         yield YELLOW(f"  {side.store.evicted:,} counters did not fit into memory and began anew: too few are refused")
     rules = sorted(side.rules.items(), key=lambda item: -item[1].refused - item[1].shadow)
@@ -81,13 +82,9 @@ def _rule_row(rule: Rule, sums: RuleSums) -> tuple[str, ...]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    table = [head, *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
     yield ""
-    for row in table:
-        first, *rest = row
-        cells = [first.rjust(widths[0]), *(cell.ljust(width) for cell, width in zip(rest, widths[1:], strict=True))]
-        yield f"  {'  '.join(cells)}".rstrip()
+    for line in aligned([head, *([printable(cell) for cell in row] for row in rows)], right=1):
+        yield f"  {line}"
 
 
 def as_json(replay: Replay, unread: int, problems: Sequence[UnreadLine], top: int) -> dict[str, Any]:
@@ -196,10 +193,6 @@ def _points(side: Side, number: Callable[[Span], int]) -> Points:
 
 def _path(rule: Rule) -> str:
     return ".".join(rule.path)
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / (whole or 1):.1f} %"
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
