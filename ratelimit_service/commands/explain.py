@@ -125,8 +125,8 @@ def _explain_here(
     found = explanation_as_json(explained, system_clock())
     if settings.backend_type is Backend.REDIS:
         found["store"] = uvloop.run(_add_states(settings, book, asked, explained, found))
-        if not found["store"]["problem"]:
-            _add_bans(settings, book, Request(domain, asked), found)
+        if not found["store"]["problem"] and (why := _add_bans(settings, book, Request(domain, asked), found)):
+            found["store"]["bans_problem"] = why
     return found
 
 
@@ -154,13 +154,19 @@ async def _add_states(
     return {"name": "redis", "problem": ""}
 
 
-def _add_bans(settings: Settings, book: RuleBook, request: Request, found: dict[str, Any]) -> None:
+def _add_bans(settings: Settings, book: RuleBook, request: Request, found: dict[str, Any]) -> str:
+    """Add to each descriptor the ban that fits it; returns why bans are unavailable, if they are."""
     from ratelimit_service.commands.ban_client import RedisBanClient
 
     bans = Bans()
-    for ban in RedisBanClient(settings).list(None).bans:
+    try:
+        listed = RedisBanClient(settings).list(None)
+    except StoreError as error:  # such as that of an ACL user with the rights to look at counters only
+        return str(error)
+    for ban in listed.bans:
         bans.put(ban, quietly=True)
     add_bans(found, bans, book, request)
+    return ""
 
 
 def _state(rule: Rule, counter: Counter, content: Content | None) -> dict[str, Any]:
@@ -213,6 +219,8 @@ def _render(explained: Json) -> Iterator[str]:
             yield ""
             yield f"descriptor {number}: {_entries_in_words(descriptor['entries'])}"
         yield from _render_descriptor(descriptor, store.get("problem", ""))
+    if problem := store.get("bans_problem"):
+        yield printable(f"Whether it is banned is not known: {problem}")
     if told := explained.get("response"):  # which an older service does not say
         yield ""
         yield f"responses have {', '.join(told)}"

@@ -124,6 +124,19 @@ def test_the_rights_that_are_named_are_enough_and_a_missing_one_is_named(redis: 
     assert invoke(("unban", "shop", "user=ada"), **environ)[0] == 0
 
 
+def test_an_explanation_needs_no_right_to_read_bans(redis: Redis, tmp_path: Path) -> None:
+    prefix = f"{tmp_path.name}:"
+    environ = {"REDIS_URL": str(redis.socket), "REDIS_AUTH": "looker:hunter2", "CACHE_KEY_PREFIX": prefix}
+    environ["RULES_PATH"] = str(rules_in(tmp_path))
+    redis.cli("ACL", "SETUSER", "looker", "on", ">hunter2", f"~{prefix}*", "+scan", "+get", "+pttl", "+time")
+
+    code, said = invoke(("explain", "shop", "user=ada"), **environ)
+
+    assert code == 0, said
+    assert "compared as user_ada" in said
+    assert "Whether it is banned is not known: Redis at unix:" in said
+
+
 def test_bans_change_at_a_service_with_its_token_alone(tmp_path: Path) -> None:
     token = "0123456789abcdef0123456789abcdef"
     (tmp_path / "token").write_text(f"{token}\n")
