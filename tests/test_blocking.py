@@ -3,14 +3,13 @@
 import pytest
 
 from ratelimit_service.limiter.limiter import Limiter
-from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Blocked, Descriptor, Limit, Request, Unit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.system.clock import MINUTE, SECOND
 from tests.books import book
 from tests.clocks import Clock
-from tests.verdicts import check
+from tests.shop import Shop, summary
 
 RULES = """
     domain: shop
@@ -41,34 +40,8 @@ RULES = """
     """
 
 
-class Shop:
-    """A limiter, and what it answers."""
-
-    def __init__(self) -> None:
-        self.clock = Clock(MINUTE)
-        self.limiter = Limiter(MemoryStore(1000, self.clock))
-        self.limiter.book = book(RULES)
-
-    def ask(self, *keys: str, cost: int = 1, override: Limit | None = None) -> Verdict:
-        """One descriptor for each key."""
-        return check(
-            self.limiter, Request("shop", [Descriptor(((key, "x"),), cost, override=override) for key in keys])
-        )
-
-    def counts(self, *path: str) -> dict[str, int]:
-        """What a rule has counted, without zeros."""
-        assert self.limiter.book is not None
-        (tally,) = [rule.tally for rule in self.limiter.book.rules if rule.path[1:] == path]
-        return {name: number for name in tally.__slots__ if (number := getattr(tally, name))}
-
-
-def summary(verdict: Verdict) -> list[tuple[bool, int] | None]:
-    """Of each descriptor: is it over, and what remains."""
-    return [None if hit is None else (hit.over, hit.remaining) for hit in verdict.hits]
-
-
 def test_a_blocked_request_is_refused_after_its_window_and_counted_as_over_its_limit() -> None:
-    tested = Shop()
+    tested = Shop(RULES, MINUTE)
     tested.ask("user", cost=3)
     tested.clock.advance(4 * MINUTE)
 
@@ -81,7 +54,7 @@ def test_a_blocked_request_is_refused_after_its_window_and_counted_as_over_its_l
 
 
 def test_a_soft_limit_blocks_only_above_what_may_exceed_it() -> None:
-    tested = Shop()
+    tested = Shop(RULES, MINUTE)
 
     verdicts = [tested.ask("soft", cost=2) for _ in range(3)]
 
@@ -94,7 +67,7 @@ def test_a_soft_limit_blocks_only_above_what_may_exceed_it() -> None:
 
 
 def test_the_block_of_a_shadow_rule_refuses_nothing_and_counts_what_it_would_have() -> None:
-    tested = Shop()
+    tested = Shop(RULES, MINUTE)
     tested.ask("watched", cost=2)
     tested.clock.advance(2 * MINUTE)
 
@@ -105,7 +78,7 @@ def test_the_block_of_a_shadow_rule_refuses_nothing_and_counts_what_it_would_hav
 
 
 def test_a_blocked_quota_is_used_up() -> None:
-    tested = Shop()
+    tested = Shop(RULES, MINUTE)
     tested.ask("quota", cost=2)
     tested.clock.advance(2 * MINUTE)
 
@@ -114,7 +87,7 @@ def test_a_blocked_quota_is_used_up() -> None:
 
 
 def test_one_blocked_limit_of_a_list_denies_and_the_others_are_spared() -> None:
-    tested = Shop()
+    tested = Shop(RULES, MINUTE)
     tested.ask("list", cost=2)
     tested.clock.advance(SECOND)
 
@@ -127,7 +100,7 @@ def test_one_blocked_limit_of_a_list_denies_and_the_others_are_spared() -> None:
 
 
 def test_together_a_blocked_limit_spares_the_others_until_the_block_ends() -> None:
-    tested = Shop()
+    tested = Shop(RULES, MINUTE)
     refused = tested.ask("together", "strict", cost=2)
     tested.clock.advance(5 * MINUTE - 1)
     blocked = tested.ask("together", "strict")
@@ -139,7 +112,7 @@ def test_together_a_blocked_limit_spares_the_others_until_the_block_ends() -> No
 
 
 def test_a_limit_that_comes_with_a_request_has_no_block() -> None:
-    tested = Shop()
+    tested = Shop(RULES, MINUTE)
     tested.ask("user", cost=3)
 
     assert tested.ask("user", override=Limit(9, Unit.MINUTE, MINUTE)).allowed

@@ -12,8 +12,7 @@ from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import RpcError, StoreError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.plan import denial
-from ratelimit_service.limiter.verdict import Verdict
-from ratelimit_service.model import NEVER, Decision, Descriptor, Request
+from ratelimit_service.model import NEVER, Decision
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.server.admin.status import described_rule
 from ratelimit_service.server.admin.upstream_pages import rules_text
@@ -24,7 +23,7 @@ from ratelimit_service.stores.store import Done
 from ratelimit_service.system.clock import SECOND
 from tests.books import book
 from tests.clocks import Clock
-from tests.verdicts import check
+from tests.shop import Shop, entries_of, summary
 
 RULES = """
     domain: shop
@@ -83,35 +82,8 @@ TOGETHER = """
     """
 
 
-class Shop:
-    """A limiter, and what it answers."""
-
-    def __init__(self, rules: str = RULES, **options: Any) -> None:
-        self.store = MemoryStore(1000, Clock())
-        self.limiter = Limiter(self.store, **options)
-        self.limiter.book = book(rules)
-
-    def ask(self, *entries: str, cost: int = 1) -> Verdict:
-        """One descriptor for each entry."""
-        asked = [
-            Descriptor(((key, value or "x"),), cost) for key, _, value in (each.partition("=") for each in entries)
-        ]
-        return check(self.limiter, Request("shop", asked))
-
-    def counts(self, key: str) -> dict[str, int]:
-        """What the rules of a descriptor have counted, without zeros."""
-        assert self.limiter.book is not None
-        (tally,) = [rule.tally for rule in self.limiter.book.rules if rule.path[1:] == (key,)]
-        return {name: number for name in tally.__slots__ if (number := getattr(tally, name))}
-
-
-def summary(verdict: Verdict) -> list[tuple[bool, int] | None]:
-    """Of each descriptor: is it over, and what remains."""
-    return [None if hit is None else (hit.over, hit.decision.remaining) for hit in verdict.hits]
-
-
 def test_a_deny_rule_denies_without_a_counter() -> None:
-    tested = Shop()
+    tested = Shop(RULES)
 
     verdict = tested.ask("user=mallory", cost=3)
 
@@ -122,7 +94,7 @@ def test_a_deny_rule_denies_without_a_counter() -> None:
 
 
 def test_an_allow_rule_allows_without_a_counter() -> None:
-    tested = Shop()
+    tested = Shop(RULES)
 
     verdict = tested.ask("user=staff")
 
@@ -132,7 +104,7 @@ def test_an_allow_rule_allows_without_a_counter() -> None:
 
 
 def test_an_allow_rule_decides_for_its_own_descriptor_alone() -> None:
-    tested = Shop()
+    tested = Shop(RULES)
 
     verdict = tested.ask("user=staff", "ip", cost=6)
 
@@ -140,11 +112,11 @@ def test_an_allow_rule_decides_for_its_own_descriptor_alone() -> None:
 
 
 def test_an_allow_rule_that_replaces_the_others_exempts_the_whole_request() -> None:
-    assert Shop().ask("user=mallory", "ip", "exempt", cost=6).allowed
+    assert Shop(RULES).ask("user=mallory", "ip", "exempt", cost=6).allowed
 
 
 def test_a_look_at_a_deny_rule_is_denied_and_counts_nothing() -> None:
-    tested = Shop()
+    tested = Shop(RULES)
 
     verdict = tested.ask("user=mallory", cost=0)
 
@@ -153,7 +125,7 @@ def test_a_look_at_a_deny_rule_is_denied_and_counts_nothing() -> None:
 
 
 def test_a_refund_to_a_deny_rule_is_allowed_and_gives_nothing_back() -> None:
-    tested = Shop()
+    tested = Shop(RULES)
 
     verdict = tested.ask("user=mallory", cost=-2)
 
@@ -162,7 +134,7 @@ def test_a_refund_to_a_deny_rule_is_allowed_and_gives_nothing_back() -> None:
 
 
 def test_the_other_descriptors_of_a_denied_request_are_charged_as_in_envoy() -> None:
-    tested = Shop()
+    tested = Shop(RULES)
 
     verdict = tested.ask("ip", "user=mallory")
 
@@ -171,7 +143,7 @@ def test_the_other_descriptors_of_a_denied_request_are_charged_as_in_envoy() -> 
 
 
 def test_a_deny_rule_in_shadow_mode_refuses_nothing_and_counts_what_it_would_have() -> None:
-    tested = Shop()
+    tested = Shop(RULES)
 
     verdict = tested.ask("watched", "ip")
 
@@ -181,7 +153,7 @@ def test_a_deny_rule_in_shadow_mode_refuses_nothing_and_counts_what_it_would_hav
 
 
 def test_a_deny_rule_in_quota_mode_is_a_quota_that_is_used_up() -> None:
-    tested = Shop()
+    tested = Shop(RULES)
 
     assert tested.ask("quota", "no_quota").allowed
     assert not tested.ask("no_quota").allowed
@@ -189,7 +161,7 @@ def test_a_deny_rule_in_quota_mode_is_a_quota_that_is_used_up() -> None:
 
 
 def test_in_global_shadow_mode_a_deny_rule_is_reported_and_refuses_nothing() -> None:
-    tested = Shop(shadow_mode=True)
+    tested = Shop(RULES, shadow_mode=True)
 
     verdict = tested.ask("user=mallory")
 
@@ -198,7 +170,7 @@ def test_in_global_shadow_mode_a_deny_rule_is_reported_and_refuses_nothing() -> 
 
 
 def test_a_deny_rule_replaces_and_is_replaced() -> None:
-    tested = Shop()
+    tested = Shop(RULES)
 
     replaces = tested.ask("user=ada", "maintenance")
     replaced = tested.ask("user=mallory", "pardon")
@@ -209,7 +181,7 @@ def test_a_deny_rule_replaces_and_is_replaced() -> None:
 
 
 def test_a_denied_request_is_counted_as_refused() -> None:
-    tested = Shop()
+    tested = Shop(RULES)
 
     tested.ask("user=mallory")
 
@@ -217,7 +189,7 @@ def test_a_denied_request_is_counted_as_refused() -> None:
 
 
 def test_a_deny_rule_is_the_tightest() -> None:
-    verdict = Shop().ask("user=mallory", "ip")
+    verdict = Shop(RULES).ask("user=mallory", "ip")
 
     assert verdict.tightest() is verdict.hits[0]
 
@@ -263,7 +235,7 @@ class BrokenStore(MemoryStore):
 
 
 def broken(**options: Any) -> Shop:
-    tested = Shop(**options)
+    tested = Shop(RULES, **options)
     rules = tested.limiter.book
     tested.limiter = Limiter(BrokenStore(10, Clock()), **options)
     tested.limiter.book = rules
@@ -298,8 +270,8 @@ def answer(rules: str, *entries: str, encoder: ResponseEncoder) -> RateLimitResp
     tested = Shop(rules)
     method = ShouldRateLimit(tested.limiter, encoder)
     request = RateLimitRequest(domain="shop")
-    for key, _, value in (each.partition("=") for each in entries):
-        request.descriptors.add().entries.add(key=key, value=value or "x")
+    for ((key, value),) in map(entries_of, entries):
+        request.descriptors.add().entries.add(key=key, value=value)
     replies: list[Any] = []
     for _ in range(3):
         method.call(request.SerializeToString(), replies.append)
@@ -333,7 +305,7 @@ def test_a_shadow_deny_rule_is_ok_and_sends_its_metadata() -> None:
 
 
 def test_a_denial_may_have_a_time_to_come_back() -> None:
-    tested = Shop()
+    tested = Shop(RULES)
     verdict = tested.ask("user=mallory")
     (hit,) = verdict.hits
     assert hit is not None
