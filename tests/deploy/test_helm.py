@@ -8,7 +8,6 @@ import copy
 import json
 import re
 import shutil
-import signal
 import subprocess
 import textwrap
 from pathlib import Path
@@ -24,7 +23,7 @@ from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend, RedisType
 from tests import peers
 from tests.deploy.manifests import OF_OPERATOR, Manifest, container, invalid, of_kind, pod, read_all, settings
-from tests.processes import ROOT, ask, start_service
+from tests.processes import ROOT
 
 CHART: Final = ROOT / "deploy" / "helm" / "ratelimit"
 CASES: Final = sorted((ROOT / "tests" / "deploy" / "helm").glob("*.yaml"))
@@ -237,25 +236,15 @@ def test_behind_tls_readiness_is_asked_over_http() -> None:
     assert settings(case("everything"), secrets=SECRETS["everything"]).grpc_server_use_tls
 
 
-def test_liveness_is_asked_where_no_token_is_known(tmp_path: Path) -> None:
-    """A probe that got 401 from 6070 would have the pod restarted for ever."""
+def test_liveness_is_asked_where_no_token_is_known() -> None:
+    """A probe that got 401 from 6070 would have the pod restarted for ever.
+
+    That it is answered there shows `test_a_draining_pod_is_alive_and_not_ready`, with the manifests' probe.
+    """
     probe = container(case("everything"))["livenessProbe"]
 
     assert settings(case("everything"), secrets=SECRETS["everything"]).admin_read_needs_token
     assert probe["httpGet"] == {"path": "/livez", "port": "http"}
-
-    empty = tmp_path / "rules"
-    empty.mkdir()
-    environment = {"DRAIN_SECONDS": "60", "ADMIN_READ_NEEDS_TOKEN": "true"} | SECRETS_OF_OPERATORS
-    with start_service(tmp_path / "service", empty, environment, wait_until_healthy=False) as service:
-        page = ask(service.debug_port, "/").status
-        without_rules = ask(service.http_port, probe["httpGet"]["path"]).status
-        service.write_rules("domain: web")
-        service.wait_until(lambda: service.healthy, "is healthy")
-        service.send(signal.SIGTERM)
-        service.wait_until(lambda: not service.healthy, "drains")
-        draining = ask(service.http_port, probe["httpGet"]["path"]).status
-    assert (page, without_rules, draining) == (401, 200, 200)
 
 
 def test_the_network_policy_closes_the_operator_s_port() -> None:

@@ -165,6 +165,7 @@ def test_a_draining_pod_is_alive_and_not_ready(tmp_path: Path) -> None:
         {"DRAIN_SECONDS": "60", "ADMIN_TOKEN": "k" * 32, "ADMIN_READ_NEEDS_TOKEN": "true"},
         wait_until_healthy=False,
     ) as service:
+        page = ask(service.debug_port, "/").status
         without_rules = (service.healthy, ask(service.http_port, liveness["path"]).status)
         service.write_rules(manifests()["ConfigMap"]["data"]["web.yaml"])
         service.wait_until(lambda: service.healthy, "is healthy")
@@ -172,7 +173,7 @@ def test_a_draining_pod_is_alive_and_not_ready(tmp_path: Path) -> None:
         service.wait_until(lambda: not service.healthy, "drains")
         draining = ask(service.http_port, liveness["path"]).status
 
-    assert liveness["port"] == "http"
-    assert (without_rules, draining) == ((False, 200), 200)
+    assert liveness == {"path": "/livez", "port": "http"}
+    assert (page, without_rules, draining) == (401, (False, 200), 200)
     assert readiness["port"] == settings().grpc_port
     assert readiness["service"] in NAMES
