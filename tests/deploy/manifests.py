@@ -12,9 +12,12 @@ import yaml
 from ratelimit_service.settings import Settings
 from tests import peers
 from tests.deploy.known import VARIABLES, max_stop, understood
+from tests.processes import ROOT
 
 OF_OPERATOR: Final = "monitoring.coreos.com/v1"
 """Kinds that Prometheus's operator brings along; Kubernetes has no schemas of them."""
+
+KUBERNETES: Final = ROOT / "deploy" / "kubernetes"
 
 Manifest: TypeAlias = dict[str, Any]
 
@@ -22,6 +25,12 @@ Manifest: TypeAlias = dict[str, Any]
 def read_all(text: str) -> list[Manifest]:
     """Each document of it."""
     return [manifest for manifest in yaml.safe_load_all(text) if manifest is not None]
+
+
+def applied() -> list[Manifest]:
+    """Those of deploy/kubernetes, without what kustomize makes of them."""
+    names = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
+    return [manifest for name in names for manifest in read_all((KUBERNETES / name).read_text(encoding="utf-8"))]
 
 
 def invalid(manifests: Iterable[Manifest], tmp_path: Path) -> str:

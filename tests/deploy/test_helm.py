@@ -22,7 +22,7 @@ from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend, RedisType
 from tests import peers
-from tests.deploy.manifests import OF_OPERATOR, Manifest, container, invalid, of_kind, pod, read_all, settings
+from tests.deploy.manifests import OF_OPERATOR, Manifest, applied, container, invalid, of_kind, pod, read_all, settings
 from tests.processes import ROOT
 
 CHART: Final = ROOT / "deploy" / "helm" / "ratelimit"
@@ -112,11 +112,8 @@ def test_with_no_values_it_is_what_deploy_kubernetes_is(tmp_path: Path) -> None:
             found[manifest["kind"]] = manifest
         return found
 
-    files = [file for file in (ROOT / "deploy" / "kubernetes").glob("*.yaml") if file.name != "kustomization.yaml"]
-    applied = [manifest for file in files for manifest in read_all(file.read_text(encoding="utf-8"))]
-
-    assert plain(rendered()) == plain(applied)
-    assert invalid(applied, tmp_path) == ""
+    assert plain(rendered()) == plain(applied())
+    assert invalid(applied(), tmp_path) == ""
     assert container(rendered())["image"] == f"ratelimit-service:{ratelimit_service.__version__}"
 
 

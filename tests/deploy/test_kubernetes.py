@@ -7,141 +7,125 @@ environment and paths that the service must understand, rules that must load.
 import re
 import signal
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+import pytest
 import yaml
 
 import ratelimit_service
 from ratelimit_service.api.health import NAMES
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.syntax.document import Source
-from ratelimit_service.settings import SETTINGS, Settings
-from tests.deploy.known import max_stop, understood
+from ratelimit_service.settings import SETTINGS
+from tests.deploy.known import max_stop
+from tests.deploy.manifests import KUBERNETES, Manifest, applied, container, of_kind, pod, settings
 from tests.processes import ROOT, ask, start_service
 
-FOLDER: Final = ROOT / "deploy" / "kubernetes"
+
+@pytest.fixture(scope="module")
+def manifests() -> list[Manifest]:
+    """Those that are applied."""
+    return applied()
 
 
-def manifests() -> dict[str, Any]:
-    """By kind."""
-    names = read("kustomization.yaml")["resources"]
-    return {manifest["kind"]: manifest for manifest in map(read, names)}
+def kustomization() -> Any:
+    return yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text(encoding="utf-8"))
 
 
-def read(name: str) -> Any:
-    """One file."""
-    return yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
-
-
-def pod() -> Any:
-    """What the Deployment makes."""
-    return manifests()["Deployment"]["spec"]["template"]
-
-
-def container() -> Any:
-    """The only one of the pod."""
-    (only,) = pod()["spec"]["containers"]
-    return only
-
-
-def environ() -> dict[str, str]:
-    """Its environment, without what comes from Secrets."""
-    return {variable["name"]: variable["value"] for variable in container()["env"] if "value" in variable}
-
-
-def settings() -> Settings:
-    """What the service makes of it."""
-    return understood(environ())
-
-
-def test_what_is_secret_comes_from_a_secret_that_may_be_missing() -> None:
+def test_what_is_secret_comes_from_a_secret_that_may_be_missing(manifests: list[Manifest]) -> None:
     """Without it the pod starts all the same: its counters are in memory, and bans change from the pod alone."""
-    variables = [variable for variable in container()["env"] if "value" not in variable]
+    variables = [variable for variable in container(manifests)["env"] if "value" not in variable]
 
     assert [variable["name"] for variable in variables] == ["HASH_KEY", "ADMIN_TOKEN"]
     assert {variable["name"] for variable in variables} <= {setting.variable for setting in SETTINGS}
     keys = [variable["valueFrom"]["secretKeyRef"] for variable in variables]
     assert [key["optional"] for key in keys] == [True, True]
     assert {key["name"] for key in keys} == {"ratelimit"}
-    for file in (FOLDER / "deployment.yaml", ROOT / "docs" / "deploy.md"):
+    for file in (KUBERNETES / "deployment.yaml", ROOT / "docs" / "deploy.md"):
         [command] = re.findall(r"kubectl create secret generic ratelimit -.*", file.read_text(encoding="utf-8"))
         assert [key["key"] for key in keys] == re.findall(r"--from-literal=([\w-]+)=", command)
 
 
-def test_every_manifest_is_applied() -> None:
+def test_every_manifest_is_applied(manifests: list[Manifest]) -> None:
     """Each file of the folder is named by the kustomization, and has another kind."""
-    files = {file.name for file in FOLDER.iterdir()} - {"kustomization.yaml"}
+    files = {file.name for file in KUBERNETES.iterdir()} - {"kustomization.yaml"}
 
-    assert set(read("kustomization.yaml")["resources"]) == files
-    assert manifests().keys() == {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget"}
-    assert not any("namespace" in manifest["metadata"] for manifest in manifests().values())
+    assert set(kustomization()["resources"]) == files
+    assert sorted(manifest["kind"] for manifest in manifests) == [
+        "ConfigMap",
+        "Deployment",
+        "PodDisruptionBudget",
+        "Service",
+    ]
+    assert not any("namespace" in manifest["metadata"] for manifest in manifests)
 
 
-def test_everything_selects_the_pod() -> None:
+def test_everything_selects_the_pod(manifests: list[Manifest]) -> None:
     """Deployment, Service and PodDisruptionBudget mean the same labels."""
-    labels = pod()["metadata"]["labels"]
+    labels = pod(manifests)["metadata"]["labels"]
 
-    assert manifests()["Deployment"]["spec"]["selector"]["matchLabels"] == labels
-    assert manifests()["Service"]["spec"]["selector"] == labels
-    assert manifests()["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert of_kind(manifests, "Deployment")["spec"]["selector"]["matchLabels"] == labels
+    assert of_kind(manifests, "Service")["spec"]["selector"] == labels
+    assert of_kind(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
 
 
-def test_ports_are_the_service_s() -> None:
+def test_ports_are_the_service_s(manifests: list[Manifest]) -> None:
     """What is named is listened on, and the Service means those names."""
-    ports = {port["name"]: port["containerPort"] for port in container()["ports"]}
+    ports = {port["name"]: port["containerPort"] for port in container(manifests)["ports"]}
 
-    assert ports == {"http": settings().port, "grpc": settings().grpc_port, "debug": settings().debug_port}
-    for port in manifests()["Service"]["spec"]["ports"]:
+    found = settings(manifests)
+    assert ports == {"http": found.port, "grpc": found.grpc_port, "debug": found.debug_port}
+    for port in of_kind(manifests, "Service")["spec"]["ports"]:
         assert port["port"] == ports[port["targetPort"]]
 
 
-def test_the_image_is_this_version() -> None:
+def test_the_image_is_this_version(manifests: list[Manifest]) -> None:
     """Tagged by the kustomization."""
-    (image,) = read("kustomization.yaml")["images"]
+    (image,) = kustomization()["images"]
 
-    assert container()["image"] == image["name"]
+    assert container(manifests)["image"] == image["name"]
     assert image["newTag"] == ratelimit_service.__version__
 
 
-def test_rules_are_mounted_where_they_are_read() -> None:
+def test_rules_are_mounted_where_they_are_read(manifests: list[Manifest]) -> None:
     """A folder: what is mounted by subPath never changes."""
-    (mount,) = container()["volumeMounts"]
-    (volume,) = pod()["spec"]["volumes"]
+    (mount,) = container(manifests)["volumeMounts"]
+    (volume,) = pod(manifests)["spec"]["volumes"]
 
-    assert mount["mountPath"] == str(settings().rules_path)
+    assert mount["mountPath"] == str(settings(manifests).rules_path)
     assert "subPath" not in mount
     assert (mount["name"], volume["configMap"]["name"]) == (
         volume["name"],
-        manifests()["ConfigMap"]["metadata"]["name"],
+        of_kind(manifests, "ConfigMap")["metadata"]["name"],
     )
 
 
-def test_the_rules_of_the_config_map_load() -> None:
+def test_the_rules_of_the_config_map_load(manifests: list[Manifest]) -> None:
     """Every file of it."""
-    files = manifests()["ConfigMap"]["data"]
+    files = of_kind(manifests, "ConfigMap")["data"]
 
     assert files
     assert all(name.endswith(".yaml") for name in files)
     assert len(parse([Source(name, text.encode()) for name, text in files.items()]).rules) == 2
 
 
-def test_there_is_one_pod_while_counters_are_in_memory() -> None:
+def test_there_is_one_pod_while_counters_are_in_memory(manifests: list[Manifest]) -> None:
     """Two would allow twice the limits; a budget that kept the only one would block its node."""
-    assert environ()["BACKEND_TYPE"] == "memory"
-    assert manifests()["Deployment"]["spec"]["replicas"] == 1
-    assert manifests()["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
+    assert {"name": "BACKEND_TYPE", "value": "memory"} in container(manifests)["env"]
+    assert of_kind(manifests, "Deployment")["spec"]["replicas"] == 1
+    assert of_kind(manifests, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
 
-def test_a_pod_has_time_to_drain() -> None:
+def test_a_pod_has_time_to_drain(manifests: list[Manifest]) -> None:
     """The next one answers before, and it stays until Envoy has heard of it."""
-    assert max_stop(settings()) < pod()["spec"]["terminationGracePeriodSeconds"]
-    assert manifests()["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
-    assert settings().drain_seconds > container()["readinessProbe"]["periodSeconds"]
+    assert max_stop(settings(manifests)) < pod(manifests)["spec"]["terminationGracePeriodSeconds"]
+    assert of_kind(manifests, "Deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert settings(manifests).drain_seconds > container(manifests)["readinessProbe"]["periodSeconds"]
 
 
-def test_a_pod_is_nobody_and_writes_nothing() -> None:
+def test_a_pod_is_nobody_and_writes_nothing(manifests: list[Manifest]) -> None:
     """The restricted Pod Security Standard, and a read-only root file system."""
-    of_pod, of_container = pod()["spec"]["securityContext"], container()["securityContext"]
+    of_pod, of_container = pod(manifests)["spec"]["securityContext"], container(manifests)["securityContext"]
 
     assert of_pod["runAsNonRoot"] is True
     assert of_pod["runAsUser"] > 0
@@ -153,10 +137,10 @@ def test_a_pod_is_nobody_and_writes_nothing() -> None:
     }
 
 
-def test_a_draining_pod_is_alive_and_not_ready(tmp_path: Path) -> None:
+def test_a_draining_pod_is_alive_and_not_ready(tmp_path: Path, manifests: list[Manifest]) -> None:
     """The liveness probe's path answers while health says no; so it does without rules, and with 6070 closed."""
-    liveness = container()["livenessProbe"]["httpGet"]
-    readiness = container()["readinessProbe"]["grpc"]
+    liveness = container(manifests)["livenessProbe"]["httpGet"]
+    readiness = container(manifests)["readinessProbe"]["grpc"]
     empty = tmp_path / "rules"
     empty.mkdir()
     with start_service(
@@ -167,7 +151,7 @@ def test_a_draining_pod_is_alive_and_not_ready(tmp_path: Path) -> None:
     ) as service:
         page = ask(service.debug_port, "/").status
         without_rules = (service.healthy, ask(service.http_port, liveness["path"]).status)
-        service.write_rules(manifests()["ConfigMap"]["data"]["web.yaml"])
+        service.write_rules(of_kind(manifests, "ConfigMap")["data"]["web.yaml"])
         service.wait_until(lambda: service.healthy, "is healthy")
         service.send(signal.SIGTERM)
         service.wait_until(lambda: not service.healthy, "drains")
@@ -175,5 +159,5 @@ def test_a_draining_pod_is_alive_and_not_ready(tmp_path: Path) -> None:
 
     assert liveness == {"path": "/livez", "port": "http"}
     assert (page, without_rules, draining) == (401, (False, 200), 200)
-    assert readiness["port"] == settings().grpc_port
+    assert readiness["port"] == settings(manifests).grpc_port
     assert readiness["service"] in NAMES
