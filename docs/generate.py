@@ -70,8 +70,8 @@ def filled(text: str, table: str) -> str:
 def _command_row(verb: str) -> str:
     command = main.get_command(click.Context(main), verb)
     does = " ".join(((command and command.help) or "").partition("\n\n")[0].split())
-    more = READ.get(verb, "")
-    return f"`{verb}` | {does} | {f'[{more}]({more})' if more else '—'}"
+    more = READ[verb]
+    return f"`{verb}` | {does} | [{more}]({more})"
 
 
 def _of(section: Section) -> Iterable[Setting]:
