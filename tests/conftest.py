@@ -1,9 +1,12 @@
-"""What every test shares: how hard Hypothesis tries (`HYPOTHESIS_PROFILE=nightly` for harder), and both transports."""
+"""What tests share: how hard Hypothesis tries (`HYPOTHESIS_PROFILE=nightly` for harder), both transports, a Redis."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from tests.redis import Redis, start_redis
 
 # No deadline: a busy machine is no bug. Derandomized: what was red stays red until somebody repairs it.
 settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, database=None, print_blob=True)
@@ -16,6 +19,13 @@ def transport(request: pytest.FixtureRequest) -> str:
     """What carries gRPC in services that are started meanwhile: a story that uses it is told on both."""
     name: str = request.param
     return name
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    """A Redis for all tests of a file, each with names of its own."""
+    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
+        yield redis
 
 
 @pytest.hookimpl(tryfirst=True)

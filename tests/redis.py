@@ -1,5 +1,6 @@
 """A real Redis for tests, which ends with them."""
 
+import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,10 @@ class Redis(Process):
         """What redis-cli answers, without the newline at its end."""
         command = [str(peers.redis_cli()), "-s", str(self.socket), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.rstrip("\n")
+
+    def script_calls(self) -> int:
+        """How many times a script was run."""
+        return sum(int(count) for count in re.findall(r"cmdstat_eval\w*:calls=(\d+)", self.cli("INFO", "commandstats")))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,13 @@ from ratelimit_service.stores.redis.bans import ALLOWED
 from ratelimit_service.stores.redis.keys import bans_keys, slot_of
 from tests.ports import free_port
 from tests.processes import start_service
-from tests.redis import Redis, start_redis
+from tests.redis import Redis
 from tests.stores.redis_groups import Move, start_cluster
 from tests.stores.redis_stores import opened, until
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
 BAN = ("ban", "shop", "user=ada", "--for", "1h", "--why", "spam")
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    """A Redis for all tests here, each with a prefix of its own."""
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
-        yield redis
 
 
 def rules_in(folder: Path) -> Path:

@@ -6,7 +6,7 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ratelimit_service.rules.files.watch import read_sources
 from ratelimit_service.system.clock import duration_in_words
 from tests.ports import free_port
 from tests.processes import ROOT, ask, eventually, start_service
-from tests.redis import Redis, start_redis
+from tests.redis import Redis
 from tests.stores.charging import Charge, charge_all, descriptor
 
 RULES = """\
@@ -44,13 +44,6 @@ descriptors:
   - key: strict
     rate_limit: {unit: second, requests_per_unit: 2, count_refused: false, block_for: 2 days, block_up_to: 9 days}
 """
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    """A Redis for all tests here, each with names of its own."""
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
-        yield redis
 
 
 class Shop:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import read_sources
 from tests.ports import free_port
-from tests.redis import Redis, start_redis
+from tests.redis import Redis
 from tests.stores.charging import Charge, charge_all, descriptor
 
 RULES = """\
@@ -164,12 +163,6 @@ def test_a_limit_may_come_with_the_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [["foo"], ["a=b", "+"], ["+", "a=b"]])
 def test_what_is_no_descriptor_is_bad_usage(tmp_path: Path, arguments: list[str]) -> None:
     assert explain(tmp_path, "shop", *arguments).exit_code == 2
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
-        yield redis
 
 
 def test_with_a_redis_each_counter_is_shown_as_it_is_now_and_nothing_is_charged(tmp_path: Path, redis: Redis) -> None:

@@ -2,13 +2,13 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.processes import ROOT, Process
-from tests.redis import Redis, start_redis
+from tests.redis import Redis
 
 RULES = "domain: {0}\ndescriptors: [{{key: user, rate_limit: {{unit: day, requests_per_unit: 5}}}}]\n"
 
@@ -18,12 +18,6 @@ PORTS = {
     **dict.fromkeys(("HOST", "DEBUG_HOST", "GRPC_HOST"), "127.0.0.1"),
     **dict.fromkeys(("PORT", "DEBUG_PORT", "GRPC_PORT"), "0"),
 }
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
-        yield redis
 
 
 def run(folder: Path, environ: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

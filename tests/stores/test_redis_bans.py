@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,10 @@ from ratelimit_service.stores.redis.bans import BanFollower
 from ratelimit_service.stores.redis.keys import bans_keys
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.system.clock import HOUR, SECOND
-from tests.redis import Redis, start_redis
+from tests.redis import Redis
 from tests.stores.redis_stores import opened, until
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    """A Redis for all tests here, each with a prefix of its own."""
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
-        yield redis
 
 
 def followed(store: RedisStore) -> tuple[Bans, BanFollower]:

@@ -36,13 +36,6 @@ run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
 
 @pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    """A Redis for all tests here, each with names of its own."""
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
-        yield redis
-
-
-@pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     """A cluster of three."""
     with start_cluster(tmp_path_factory.mktemp("cluster")) as nodes:

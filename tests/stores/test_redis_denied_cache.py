@@ -2,8 +2,7 @@
 
 import asyncio
 import operator
-import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,17 +28,6 @@ WINDOW = Rule("shop", (), Limit(3, Unit.YEAR, Unit.YEAR.window), rule().algorith
 YEAR = Rule("shop", (), Limit(3, Unit.YEAR, Unit.YEAR.window, calendar=Calendar("year")), rule().algorithm)
 
 
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
-        yield redis
-
-
-def calls(redis: Redis) -> int:
-    """How many times a script was run."""
-    return sum(int(count) for count in re.findall(r"cmdstat_eval\w*:calls=(\d+)", redis.cli("INFO", "commandstats")))
-
-
 def refused(wait: int = MINUTE, cost: int = 1, of: Rule = LOG) -> tuple[DeniedCache, str]:
     """What has learnt, at moment 0, of a hit that was refused."""
     refusals = DeniedCache(10 * ENTRY_BYTES)
@@ -55,13 +43,13 @@ def test_a_flood_of_refusals_costs_no_call(redis: Redis) -> None:
             hits = [hit_of(LOG, "flood") for _ in range(4)]
             for hit in hits:
                 await charge(store, hit)
-            before = calls(redis)
+            before = redis.script_calls()
             flood = [(await charge(store, hit_of(LOG, "flood"))).hits[0] for _ in range(100)]
 
             assert [hit.decision.allowed for hit in hits] == [True, True, True, False]
             assert not any(hit.decision.allowed for hit in flood)
             assert sum(hit.tally.over_limit_with_local_cache for hit in flood) == 100
-            assert calls(redis) == before
+            assert redis.script_calls() == before
 
     run(story())
 
@@ -138,10 +126,10 @@ def test_a_flood_on_a_blocked_counter_costs_no_call_whatever_its_hits_cost(redis
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:
             first = (await charge(store, hit_of(STRICT, "blocked", 3))).hits[0]
-            before = calls(redis)
+            before = redis.script_calls()
             flood = [(await charge(store, hit_of(STRICT, "blocked", cost))).hits[0] for cost in (1, 3, 2, 0, 9)]
 
-            assert calls(redis) == before
+            assert redis.script_calls() == before
             assert isinstance(first.decision, Blocked)
             assert [hit.decision.allowed for hit in flood] == [False] * 5
             assert [hit.tally.over_limit_with_local_cache for hit in flood] == [1, 3, 2, 0, 9]
@@ -230,11 +218,11 @@ def test_a_flush_of_any_node_of_a_cluster_ends_what_is_remembered(tmp_path: Path
 def test_where_refused_hits_count_every_one_is_asked(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:
-            before = calls(redis)
+            before = redis.script_calls()
             for _ in range(10):
                 await charge(store, hit_of(WINDOW, "counted"))
 
-            assert calls(redis) == before + 10
+            assert redis.script_calls() == before + 10
 
     run(story())
 
@@ -243,13 +231,13 @@ def test_where_refused_hits_count_every_one_is_asked(redis: Redis) -> None:
 def test_upstreams_cache_spares_a_fixed_window_that_is_over(redis: Redis, window: Rule) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}", LOCAL_CACHE_SIZE_IN_BYTES="1000000") as store:
-            before = calls(redis)
+            before = redis.script_calls()
             key = f"spared{window.key_suffix}"
             hits = [(await charge(store, hit_of(window, key, cost))).hits[0] for cost in (2, 2, 5, 1)]
 
             assert [hit.decision.allowed for hit in hits] == [True, False, False, False]
             assert [hit.tally.over_limit_with_local_cache for hit in hits] == [0, 0, 5, 1]
-            assert calls(redis) == before + 2
+            assert redis.script_calls() == before + 2
 
     run(story())
 
@@ -257,11 +245,11 @@ def test_upstreams_cache_spares_a_fixed_window_that_is_over(redis: Redis, window
 def test_it_is_turned_off_by_a_size_of_none(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}", REFUSED_MAX_COUNTERS="0") as store:
-            before = calls(redis)
+            before = redis.script_calls()
             for _ in range(10):
                 await charge(store, hit_of(LOG, "off"))
 
-            assert calls(redis) == before + 10
+            assert redis.script_calls() == before + 10
 
     run(story())
 

@@ -1,7 +1,6 @@
 """No request keeps Redis from others: a heavy one is sent bit by bit, with others' hits between."""
 
 import asyncio
-import re
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import uvloop
 from ratelimit_service.errors import TooHeavyError
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.script import cut
-from tests.redis import Redis, start_redis
+from tests.redis import Redis
 from tests.stores.redis_groups import Nodes, start_cluster
 from tests.stores.redis_stores import charge, hit_of, opened, rule
 
@@ -19,20 +18,9 @@ run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
 
 @pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
-        yield redis
-
-
-@pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     with start_cluster(tmp_path_factory.mktemp("cluster")) as nodes:
         yield nodes
-
-
-def scripts(redis: Redis) -> int:
-    """How many times a script was run."""
-    return sum(int(count) for count in re.findall(r"cmdstat_eval\w*:calls=(\d+)", redis.cli("INFO", "commandstats")))
 
 
 def many(count: int, key: str = "heavy", together: int = 0) -> list[Hit]:
@@ -75,10 +63,10 @@ def test_on_a_cluster_too(nodes: Nodes) -> None:
 def test_no_step_of_redis_has_more_than_seven_hundred_hits(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:
-            before = scripts(redis)
+            before = redis.script_calls()
             await asyncio.gather(*(charge(store, *many(1400, f"step{number}-")) for number in range(5)))
 
-            assert scripts(redis) - before >= 7000 / 700
+            assert redis.script_calls() - before >= 7000 / 700
 
     run(story())
 
@@ -97,14 +85,14 @@ def test_a_heavy_request_is_decided_in_its_order(redis: Redis) -> None:
 def test_a_bundle_is_never_cut_and_too_heavy_a_one_is_refused_with_the_bound(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:
-            before = scripts(redis)
+            before = redis.script_calls()
             most = await charge(store, *many(500, "most", together=1))
             more = await charge(store, *many(501, "more", together=1))
 
             assert most.allowed
             assert isinstance(more.error, TooHeavyError)
             assert str(more.error) == "501 limits are to be charged together, the most is 500"
-            assert scripts(redis) - before == 1
+            assert redis.script_calls() - before == 1
             assert store.errors == {}
 
     run(story())

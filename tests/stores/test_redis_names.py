@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,6 @@ from tests.stores.charging import Charge, charge_all, descriptor
 from tests.stores.redis_stores import charge, hit_of, opened, rule
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    """A Redis for all tests here, each with names of its own."""
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
-        yield redis
 
 
 def upstream_hit(domain: str, unit: Unit, *entries: tuple[str, str], shared: str | None = None) -> Hit:

@@ -3,11 +3,9 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner, Result
 
 from ratelimit_service.cli import main
@@ -50,13 +48,6 @@ class Commands:
         result = self.run(*words)
         assert result.exit_code == 0, result.output
         return result.stdout
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    """A Redis for all tests here, each with a prefix of its own."""
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis:
-        yield redis
 
 
 def environ_of(redis: Redis, folder: Path, rules: str = RULES) -> dict[str, str]:
