@@ -14,7 +14,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import ensure_exists, read_sources
 from ratelimit_service.rules.response import response_options
-from ratelimit_service.rules.secret import hash_value_of
+from ratelimit_service.rules.secret import HashValue, hash_value_of
 from ratelimit_service.settings import Section, Settings, default_env_file, load_settings
 
 BROKEN: Final = 2
