@@ -282,15 +282,13 @@ class Bans:
         Bans of every domain are compared with the entries `anywhere`, if they are given.
         """
         found: Ban | None = None
-        for of_domain in (domain, EVERY_DOMAIN):
-            if of_domain == EVERY_DOMAIN and anywhere is not None:
-                entries = anywhere
+        for of_domain, shown in ((domain, entries), (EVERY_DOMAIN, entries if anywhere is None else anywhere)):
             by_entry = self._by_domain.get(of_domain)
             if by_entry is None:
                 continue
-            for entry in entries:
+            for entry in shown:
                 for ban in by_entry.get(entry, ()):
-                    if (found is None or ban.until > found.until) and set(ban.entries).issubset(entries):
+                    if (found is None or ban.until > found.until) and set(ban.entries).issubset(shown):
                         found = ban
         return found
 
