@@ -6,6 +6,7 @@ from typing import Any
 
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.rule import Entries, counted_entries, counter_key
 from ratelimit_service.rules.syntax.document import Source
 
 
@@ -24,3 +25,11 @@ def whole(block: str) -> str:
         one, other = "{unit: minute, requests_per_unit: 60}", "{unit: minute, requests_per_unit: 1}"
         block += f"descriptors: [{{key: user, rate_limit: {one}}}, {{key: ip, rate_limit: {other}}}]\n"
     return block if re.search("^domain:", block, re.MULTILINE) else f"domain: shop\n{block}"
+
+
+def matched(rules: RuleBook, domain: str, entries: Entries) -> tuple[str, str] | None:
+    """The path of the rule that applies, and the key of its counter without the ending."""
+    rule = rules.match(domain, entries)
+    if rule is None:
+        return None
+    return ".".join(rule.path), counter_key(rule, counted_entries(rule, entries)).rpartition("|")[0]

@@ -10,11 +10,11 @@ from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.explain import explain, why_unlimited
-from ratelimit_service.rules.rule import Entries, Rule, counted_entries, counter_key
+from ratelimit_service.rules.rule import Entries, Rule, counter_key
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.keys import cluster_key
-from tests.books import book
+from tests.books import book, matched
 from tests.clocks import Clock
 
 SHOP = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 9}}]\n"
@@ -33,14 +33,6 @@ USER: Entries = (("user", "ada"),)
 PATH: Entries = (("path", "x"),)
 
 
-def found(rules: RuleBook, domain: str, entries: Entries) -> tuple[str, str] | None:
-    """The path of the rule that applies, and the key of its counter without the ending."""
-    rule = rules.match(domain, entries)
-    if rule is None:
-        return None
-    return ".".join(rule.path), counter_key(rule, counted_entries(rule, entries)).rpartition("|")[0]
-
-
 @pytest.mark.parametrize(
     ("domain", "entries", "expected"),
     [
@@ -56,11 +48,11 @@ def found(rules: RuleBook, domain: str, entries: Entries) -> tuple[str, str] | N
 def test_its_rules_are_for_domains_without_a_file_and_count_in_their_names(
     domain: str, entries: Entries, expected: tuple[str, str] | None
 ) -> None:
-    assert found(book(SHOP, ANY), domain, entries) == expected
+    assert matched(book(SHOP, ANY), domain, entries) == expected
 
 
 def test_without_it_domains_without_a_file_have_no_rules() -> None:
-    assert found(book(SHOP), "api", USER) is None
+    assert matched(book(SHOP), "api", USER) is None
     assert book(SHOP).name_of("api") is None
 
 
@@ -84,7 +76,7 @@ def test_the_same_rules_are_kept_for_a_domain() -> None:
 
 def test_the_name_of_a_very_long_domain_is_no_part_of_a_key() -> None:
     rules = book(ANY)
-    keys = [found(rules, domain, USER) for domain in ("x" * 501, "x" * 502, "x" * 60_000)]
+    keys = [matched(rules, domain, USER) for domain in ("x" * 501, "x" * 502, "x" * 60_000)]
 
     assert len(set(keys)) == 3
     assert all(key is not None and len(key[1]) < 100 and key[1].startswith("%%") for key in keys)
@@ -101,9 +93,9 @@ def test_it_may_have_a_default_and_a_lookup() -> None:
         read_data=lambda _: b"ada,pro\n",
     )
 
-    assert found(rules, "api", USER) == ("*.plan_pro", "api|user=ada")
-    assert found(rules, "api", PATH) == ("*.default", "api|~default")
-    assert found(rules, "web", PATH) == ("*.default", "web|~default")
+    assert matched(rules, "api", USER) == ("*.plan_pro", "api|user=ada")
+    assert matched(rules, "api", PATH) == ("*.default", "api|~default")
+    assert matched(rules, "web", PATH) == ("*.default", "web|~default")
 
 
 def ask(limiter: Limiter, domain: str, entries: Entries = USER, override: Limit | None = None) -> Verdict:
@@ -181,7 +173,7 @@ def test_two_files_of_it_are_joined_as_of_any_domain() -> None:
         book(ANY, ANY.replace("user", "plan").replace("path", "host"))
     joined = book(ANY, ANY.replace("user", "plan").replace("path", "host"), merge_domains=True)
 
-    assert found(joined, "api", (("plan", "free"),)) == ("*.plan", "api|plan=free")
+    assert matched(joined, "api", (("plan", "free"),)) == ("*.plan", "api|plan=free")
 
 
 def test_an_explanation_says_that_the_rules_are_those_of_any_domain() -> None:

@@ -14,10 +14,11 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.explain import explain, explanation_as_json, why_unlimited
 from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.data_files import DataFile
-from ratelimit_service.rules.rule import Entries, counted_entries, counter_key
+from ratelimit_service.rules.rule import counted_entries, counter_key
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.stores.memory import MemoryStore
 from tests.books import book
+from tests.shop import entries_of
 
 KEYS = "# keys of customers\nk-1,pro\nk-2,free\n"
 
@@ -48,10 +49,6 @@ def problems(text: str, **files: str) -> list[str]:
     with pytest.raises(RulesError) as refused:
         tiers(text, **files)
     return list(map(str, refused.value.problems))
-
-
-def entries_of(text: str) -> Entries:
-    return tuple((key, value) for key, _, value in (part.partition("=") for part in text.split()))
 
 
 def found(rules: RuleBook, text: str) -> tuple[int, str] | None:
