@@ -179,7 +179,7 @@ def started(scenario: Scenario, load: Load, cores: Cores, *, upstream: bool) -> 
 def measure(service: Running, load: Load, cores: Cores) -> Round:
     """One round, by a load in a process of its own."""
     command = [sys.executable, "-m", "ratelimit_service", "load", service.address, "bench", *load.request, "--json"]
-    command += [f"--{name}={getattr(load, name.replace('-', '_'))}" for name in ("calls", "connections", "keys")]
+    command += [f"--calls={load.calls}", f"--connections={load.connections}", f"--keys={load.keys}"]
     command += [f"--in-flight={load.in_flight}", *([f"--rate={load.rate}"] if load.rate else [])]
     before = [processor_seconds(pid) for pid in (service.pid, service.redis_pid)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as loading:

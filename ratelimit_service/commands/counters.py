@@ -19,7 +19,7 @@ from ratelimit_service.commands.table import aligned
 from ratelimit_service.errors import SettingsError, StoreError
 from ratelimit_service.rules.book import ANY_DOMAIN, RuleBook
 from ratelimit_service.rules.report import printable
-from ratelimit_service.rules.rule import Entries, Place, Rule, limit_in_words, plural, rule_in_words
+from ratelimit_service.rules.rule import Entries, Place, Rule, entries_in_words, limit_in_words, plural, rule_in_words
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores.redis.counters import CounterBatch, Counters
@@ -55,7 +55,7 @@ class Selection:
     def __str__(self) -> str:
         if self.entries:
             shown = self.book.shown(self.domain, self.entries)
-            return f"{_entries_in_words(shown)} in domain {printable(self.domain)}"
+            return f"{printable(entries_in_words(shown))} in domain {printable(self.domain)}"
         if self.rules:
             return ", ".join(printable(".".join(rule.path)) for rule in self.rules)
         return f"domain {printable(self.domain)}"
@@ -207,7 +207,7 @@ def _select(
     limiting = [rule for rule in matched if rule.limit is not None and (not names or rule in named)]
     if names and not limiting:
         called = " ".join(names)
-        shown = _entries_in_words(book.shown(domain, entries))
+        shown = printable(entries_in_words(book.shown(domain, entries)))
         raise click.UsageError(f"{called} does not limit {shown}; `ratelimit explain` tells why")
     return Selection(settings, book, domain, entries, limiting, bool(names))
 
@@ -385,11 +385,6 @@ def _as_json(domain: str, listing: Listing) -> dict[str, Any]:
         "slots_moved": listing.slots_moved,
         "counters": [_row_as_json(row.counter, row.content) for row in listing.fullest],
     }
-
-
-def _entries_in_words(entries: Entries) -> str:
-    """`user=ada path=/cart`."""
-    return printable(" ".join(f"{key}={value}" for key, value in entries))
 
 
 _HEADER: Final = ("used", "left", "resets in", "expires in", "algorithm", "rule", "descriptor")

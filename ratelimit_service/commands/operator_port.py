@@ -40,17 +40,14 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class PortAccess(NamedTuple):
     """What a service may want to see, and how it is trusted."""
 
-    token: str = ""
-    ca: Path | None = None
+    token: str
+    ca: Path | None
     """Of its certificate; without one, the system's."""
 
     @property
     def headers(self) -> dict[str, str]:
         """Of each request."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
-
-
-_NO_ACCESS: Final = PortAccess()
 
 
 class PortReply(NamedTuple):
@@ -71,7 +68,7 @@ class PortReply(NamedTuple):
 class OperatorPort:
     """The operator's port at a URL, or at HOST or HOST:PORT. The messages of its errors do not name the URL."""
 
-    def __init__(self, url: str, access: PortAccess = _NO_ACCESS) -> None:
+    def __init__(self, url: str, access: PortAccess) -> None:
         self.url = url if "://" in url else f"http://{url}"
         self._given = url
         self._access = access

@@ -15,9 +15,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class Trust(NamedTuple):
     """The files for TLS: the CA to trust, and the client's certificate and key."""
 
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
+    ca: Path | None
+    cert: Path | None
+    key: Path | None
 
     def context(self) -> ssl.SSLContext:
         """What a client of gRPC connects with. OSError, such as ssl.SSLError, if a file cannot be used."""

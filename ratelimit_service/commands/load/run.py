@@ -37,17 +37,17 @@ class Load(NamedTuple):
     """How much is asked of which server."""
 
     target: str
-    connections: int = 4
-    in_flight: int = 25
+    connections: int
+    in_flight: int
     """Calls at a time on each connection; with a rate, the most."""
-    calls: int | None = None
-    seconds: float | None = None
+    calls: int | None
+    seconds: float | None
     """It ends with the last of its calls, or after this time; at least one of both is given."""
-    rate: int | None = None
+    rate: int | None
     """Calls per second, begun when they are due, whether or not others are answered; None: each waits for another."""
-    timeout: int | None = None
+    timeout: int | None
     """The deadline of each call in microseconds; None: it has none."""
-    tls: ssl.SSLContext | None = None
+    tls: ssl.SSLContext | None
 
 
 class Result(NamedTuple):
@@ -134,7 +134,7 @@ def _status_name(status: str) -> str:
 class Run:
     """One run of a load. `on_second` is called every second with the sums of that second."""
 
-    def __init__(self, load: Load, requests: Requests, on_second: Callable[[Result], None] | None = None) -> None:
+    def __init__(self, load: Load, requests: Requests, on_second: Callable[[Result], None] | None) -> None:
         self._load = load
         self._sums = _Sums(requests, load.calls)
         self._on_second = on_second
