@@ -18,7 +18,7 @@ from ratelimit_service.model import MAX_WINDOW, NEVER, Decision
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.report import printable, quoted, shortened
 from ratelimit_service.rules.rule import Entries, Level, Rule, entries_in_words
-from ratelimit_service.rules.secret import DIGEST
+from ratelimit_service.rules.secret import from_operator
 from ratelimit_service.rules.window import read_time
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 from ratelimit_service.telemetry.logs import about, iso_time
@@ -116,10 +116,8 @@ def canonical(entries: Iterable[tuple[str, str]]) -> Entries:
 
 def hidden(book: RuleBook, domain: str, entries: Entries) -> Entries:
     """The canonical entries of a ban, with digests in place of secret values; a digest stands for its value."""
-    shown = book.shown_anywhere(entries) if domain == EVERY_DOMAIN else book.shown(domain, entries)
-    return canonical(
-        plain if DIGEST.fullmatch(plain[1]) else secret for plain, secret in zip(entries, shown, strict=True)
-    )
+    entries = from_operator(entries)
+    return canonical(book.shown_anywhere(entries) if domain == EVERY_DOMAIN else book.shown(domain, entries))
 
 
 def find_ban(bans: "Bans", book: RuleBook, domain: str, entries: Entries) -> Ban | None:

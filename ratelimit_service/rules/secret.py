@@ -15,6 +15,13 @@ from ratelimit_service.settings.fields import Backend
 DIGEST: Final = re.compile(r"h-[0-9a-f]{32}")
 """What stands in place of a value."""
 
+
+class Digest(str):
+    """A digest that the operator of a running service gives in place of its value. Values of clients are never one."""
+
+    __slots__ = ()
+
+
 _SIZE: Final = 16
 """Bytes of a digest: among 10^13 values, two have the same one with a probability of 10^-13."""
 
@@ -43,6 +50,8 @@ class HashValue:
 
     def __call__(self, value: str) -> str:
         """The digest."""
+        if value.__class__ is Digest:
+            return str(value)
         last, digest = self._last
         if value == last and digest:
             return digest
@@ -88,6 +97,11 @@ class Secrets:
 
 NO_SECRETS: Final = Secrets(HashValue(""), set())
 """Of a domain without secret values."""
+
+
+def from_operator(entries: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The entries of an operator's request, in which a digest stands for its value."""
+    return tuple([(key, Digest(value)) if DIGEST.fullmatch(value) else (key, value) for key, value in entries])
 
 
 def hash_value_of(settings: Settings, *, keep_digests: bool = False) -> HashValue | None:

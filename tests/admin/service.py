@@ -17,6 +17,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import Watcher
+from ratelimit_service.rules.secret import hash_value_of
 from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.explain import Explainer
@@ -61,7 +62,7 @@ class Service:
         self.store = store or MemoryStore(1000, Clock())
         self.limiter = Limiter(self.store, max_values=self.settings.metrics_max_values)
         self.health = health or Health()
-        self.watcher = Watcher(rules, _parse, self._publish, clock=Clock(1_700_000_000_000_000))
+        self.watcher = Watcher(rules, self._parse, self._publish, clock=Clock(1_700_000_000_000_000))
         self.method = ShouldRateLimit(self.limiter, answer or ResponseEncoder())
         self.explainer = Explainer(self.limiter)
         self.bans = BanMethod(self.limiter)
@@ -115,6 +116,9 @@ class Service:
         """Ask `/json`; what is not bytes is made JSON."""
         return ask(self.http[0], "POST", "/json", body=body if isinstance(body, bytes) else json.dumps(body).encode())
 
+    def _parse(self, sources: Sequence[Source], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
+        return parse(sources, previous=previous, read_data=read_data, hash_value=hash_value_of(self.settings))
+
     def _publish(self, book: RuleBook) -> None:
         self.limiter.book = book
         self.health.set_rules_loaded(bool(book.rules))
@@ -131,10 +135,6 @@ def ask(
         return Reply(response.status, response.headers, response.read())
     finally:
         connection.close()
-
-
-def _parse(sources: Sequence[Source], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
-    return parse(sources, previous=previous, read_data=read_data)
 
 
 @contextmanager

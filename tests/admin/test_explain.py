@@ -2,11 +2,15 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.admin.service import Reply, Service, ask
+from ratelimit_service.rules.secret import HashValue
+from tests.admin.service import Reply, Service, ask, running
+
+KEY = "0123456789abcdef0123456789abcdef"
 
 
 def explain(service: Service, body: Any) -> Reply:
@@ -63,3 +67,22 @@ def test_many_at_once_are_explained_or_refused_and_none_is_lost(service: Service
     assert {reply.status for reply in replies} <= {200, 503}
     assert {reply.text for reply in replies if reply.status == 503} <= {"too many explanations are asked for at once\n"}
     assert explain(service, request("user")).status == 200
+
+
+def test_a_digest_stands_for_its_value_here_and_nowhere_else(tmp_path: Path) -> None:
+    rules = (
+        "domain: shop\ndescriptors: [{key: user, hash_values: true, rate_limit: {unit: day, requests_per_unit: 3}}]\n"
+    )
+    with running(tmp_path, rules, hash_key=KEY) as service:
+        digest = HashValue(KEY)("ada")
+        asked = json.loads(json.dumps(request("user")).replace("ada", digest))
+        service.post(request("user"))
+
+        remaining = [
+            json.loads(explain(service, each).text)["descriptors"][0]["rules"][0]["state"]["remaining"]
+            for each in (request("user"), asked)
+        ]
+        answered = json.loads(service.post(asked).text)
+
+    assert remaining == [2, 2]
+    assert answered["statuses"][0]["limitRemaining"] == 2, "a counter of its own"

@@ -25,6 +25,7 @@ from ratelimit_service.rules.checks.explain import (
     explain,
     explanation_as_json,
 )
+from ratelimit_service.rules.secret import from_operator
 from ratelimit_service.server.admin.answers import Answers
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Store
@@ -68,6 +69,8 @@ class Explainer:
         if len(request.descriptors) > _MAX_DESCRIPTORS or entries > _MAX_ENTRIES:
             most = f"{_MAX_DESCRIPTORS} descriptors and {_MAX_ENTRIES} entries"
             raise RpcError(Status.INVALID_ARGUMENT, f"at most {most} are explained at once")
+        for descriptor in request.descriptors:
+            descriptor.entries = from_operator(descriptor.entries)
         loop = asyncio.get_running_loop()
         explained, found = await loop.run_in_executor(self._thread, _explained, book, request)
         add_bans(found, self._limiter.bans, book, request)
