@@ -142,6 +142,7 @@ def test_reading_may_need_the_token_on_the_operators_port_alone(tmp_path: Path) 
         for headers, status in (({}, 401), (WRONG, 401), (BEARER, 200), (basic("ada", TOKEN), 200)):
             assert {send(service.debug[0], "GET", path, **headers).status for path in PAGES} == {status}
             assert send(service.debug[0], "HEAD", "/status", **headers).status == status
+            assert send(service.debug[0], "GET", "/page/0/page.js", **headers).status == (404 if status == 200 else 401)
             assert send(service.debug[0], "POST", "/explain", EXPLAIN, **headers).status == status
         assert send(service.debug[0], "GET", "/nothing").status == 401
         assert [send(service.http[0], "GET", path).status for path in ("/metrics", "/healthcheck")] == [200, 200]

@@ -25,7 +25,7 @@ def shown(service: Service) -> tuple[str, str]:
     """The markup of the page, and the text in it."""
     address = service.debug[0]
     markup = browse(f"http://{address.host}:{address.port}/")
-    body = markup[markup.index("<main>") : markup.index("<script nonce")]
+    body = markup[markup.index("<main>") : markup.index("</main>")]
     return markup, " ".join(unescape(re.sub(r"<[^>]*>", " ", body)).split())
 
 

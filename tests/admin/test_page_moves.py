@@ -69,7 +69,7 @@ MANY = "domain: shop\ndescriptors:\n" + "".join(
     f"  - {{key: user, value: u{number}, rate_limit: {{unit: year, requests_per_unit: {number + 1}}}}}\n"
     for number in range(5000)
 )
-CELLS = "[...document.querySelectorAll('#rules tr')].slice(0, 3).map(row => row.cells[{0}].textContent)"
+CELLS = "[...document.querySelectorAll('#rules tbody tr')].slice(0, 3).map(row => row.cells[{0}].textContent)"
 SORTED = "[...document.querySelectorAll('#heads th[aria-sort]')].map(head => head.textContent + ' ' + head.ariaSort)"
 
 
@@ -79,7 +79,7 @@ def test_five_thousand_rules_are_sorted_and_searched(tmp_path: Path) -> None:
         hit(service, "u7", 9)
         hit(service, "u2", 4)
         with opened(address(service)) as page:
-            page.wait_until("document.querySelectorAll('#rules tr').length === 500")
+            page.wait_until("document.querySelectorAll('#rules tbody tr').length === 500")
             busiest, by_default = page.evaluate(CELLS.format(6)), page.evaluate(SORTED)
             page.evaluate("document.querySelectorAll('#heads button')[8].focus()")
             page.press("Enter", 13)
@@ -90,10 +90,10 @@ def test_five_thousand_rules_are_sorted_and_searched(tmp_path: Path) -> None:
             reversed_limits = page.evaluate(CELLS.format(2))
             filter_ = "const box = document.getElementById('filter'); box.value = 'U4321 shop'"
             page.evaluate(f"{filter_}; box.dispatchEvent(new Event('input'))")
-            found = page.evaluate("document.getElementById('rules').textContent")
+            found = page.evaluate("document.querySelector('#rules tbody').textContent")
             count = page.evaluate("document.getElementById('count').textContent")
             hit(service, "u4321", 3)
-            page.wait_until("document.querySelector('#rules tr').cells[6].textContent === '9'")
+            page.wait_until("document.querySelector('#rules tbody tr').cells[6].textContent === '9'")
             problems = page.problems
         tick = service.get("/status/now", **{"Accept-Encoding": "gzip"}).body
 
@@ -109,8 +109,8 @@ def test_five_thousand_rules_are_sorted_and_searched(tmp_path: Path) -> None:
 
 def test_a_change_of_rules_shows_without_a_load_of_the_page(tmp_path: Path) -> None:
     with running(tmp_path, RULES) as service, opened(address(service)) as page:
-        page.wait_until("document.querySelectorAll('#rules tr').length === 1")
+        page.wait_until("document.querySelectorAll('#rules tbody tr').length === 1")
         service.load(RULES + "  - {key: plan, rate_limit: {unit: day, requests_per_unit: 77}}\n")
-        page.wait_until("document.getElementById('rules').textContent.includes('77 per day')")
+        page.wait_until("document.querySelector('#rules tbody').textContent.includes('77 per day')")
 
         assert page.problems == []

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import logging
+import re
 import socket
 import struct
 from pathlib import Path
@@ -13,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ratelimit_service.errors import StartError
 from tests.admin.conftest import RULES
-from tests.admin.service import Service, ask, running
+from tests.admin.service import Reply, Service, ask, running
 from tests.ports import free_port
 
 ADA = {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}
@@ -193,15 +194,40 @@ def test_an_unknown_path_is_answered_with_the_known_ones(service: Service) -> No
     assert "POST /json: " in callers.text
 
 
-def test_the_page_lets_nothing_in_from_elsewhere(service: Service) -> None:
-    first, second = service.get("/"), service.get("/")
+def files_of(page: Reply) -> list[str]:
+    """The paths that the page names."""
+    return re.findall(r'(?:src|href)="(/page/[^"]*)"', page.text)
 
-    policy = first.headers["Content-Security-Policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-    assert policy != second.headers["Content-Security-Policy"]
-    assert first.headers["X-Content-Type-Options"] == "nosniff"
-    assert "{nonce}" not in first.text
+
+def test_the_page_lets_nothing_in_from_elsewhere(service: Service) -> None:
+    page = service.get("/")
+    policy = dict(each.strip().split(" ", 1) for each in page.headers["Content-Security-Policy"].split(";"))
+
+    assert policy.pop("img-src") == "data:"
+    assert {policy.pop(source) for source in ("script-src", "style-src", "connect-src")} == {"'self'"}
+    assert policy.pop("require-trusted-types-for") == "'script'"
+    assert set(policy.values()) == {"'none'"}
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    assert page.headers["Cache-Control"] == "no-store"
+
+
+def test_what_the_page_loads_is_kept_by_the_browser_and_is_of_one_version(service: Service) -> None:
+    style, script = paths = files_of(service.get("/"))
+    found = [service.get(path) for path in paths]
+    modules = re.findall(r' from "\./(.*)";', found[1].text)
+    _, _, digest, _ = script.split("/")
+    others = [f"/page/{digest}/{name}" for name in ("index.html", "none.js", "..%2fserver.py")]
+    others += [style.replace(digest, "0" * 16), f"/page/{digest}/", "/page/"]
+
+    assert [one.headers["Content-Type"] for one in found] == [
+        "text/css; charset=utf-8",
+        "text/javascript; charset=utf-8",
+    ]
+    assert {one.headers["Cache-Control"] for one in found} == {"private, max-age=31536000, immutable"}
+    assert {one.headers["X-Content-Type-Options"] for one in found} == {"nosniff"}
+    assert "rules.js" in modules
+    assert {service.get(f"/page/{digest}/{name}").status for name in modules} == {200}
+    assert {path: service.get(path).status for path in others} == dict.fromkeys(others, 404)
 
 
 def test_a_port_that_is_taken_is_said_and_nothing_is_listened_on(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def status(service: Service) -> Any:
 def shown(service: Service) -> tuple[str, str]:
     """The class of the word in the page's head, and all text of the page."""
     markup = browse(f"http://127.0.0.1:{service.debug_port}/")
-    text = markup[markup.index("<main>") : markup.index("<script nonce")]
+    text = markup[markup.index("<main>") : markup.index("</main>")]
     state = re.search(r'id="state" class="([^"]*)"', markup)
     assert state is not None
     return state[1], " ".join(unescape(re.sub(r"<[^>]*>", " ", text)).split())

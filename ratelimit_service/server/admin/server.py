@@ -2,10 +2,8 @@
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib import resources
 from itertools import chain
 from socket import socket
 from typing import Any, Final, NamedTuple
@@ -30,6 +28,7 @@ from ratelimit_service.server.admin.connection import (
 )
 from ratelimit_service.server.admin.cross_site import refuse_cross_site, refuse_foreign_hosts
 from ratelimit_service.server.admin.json_api import HEADERS, BytesMethod, JsonApi, explained_response, http_response
+from ratelimit_service.server.admin.page_files import PATH, PageFiles
 from ratelimit_service.server.admin.shared_response import SharedResponse
 from ratelimit_service.server.admin.status import Listening, StatusPage
 from ratelimit_service.server.admin.upstream_pages import rules_text, stats_text
@@ -100,7 +99,7 @@ class AdminServer:
         self._json = json_api(state.method, http_response)
         self._explain = json_api(explainer, explained_response)
         self._bans = BansApi(bans)
-        self._page = resources.files(__package__).joinpath("page.html").read_text("utf-8")
+        self._page = PageFiles()
         self._servers: list[asyncio.Server] = []
         self._runners: list[web.AppRunner] = []
 
@@ -173,7 +172,8 @@ class AdminServer:
                 "debug HTTP",
                 [Tcp(host, settings.debug_port) for host in settings.debug_host],
                 [
-                    _Endpoint("GET", "/", self._show, "the page: what is wrong, the rules and their counts"),
+                    _Endpoint("GET", "/", self._page.page, "the page: what is wrong, the rules and their counts"),
+                    _Endpoint("GET", PATH, self._page.file, "what the page loads"),
                     _Endpoint("GET", "/metrics", expose, metrics),
                     _Endpoint("GET", "/rlconfig", rules, "the rules in force, a line each"),
                     _Endpoint("GET", "/stats", stats, "the counters that upstream has, under its statsd names"),
@@ -265,17 +265,6 @@ class AdminServer:
     async def _refresh(self) -> None:
         if self._state.workers is not None:
             await self._state.workers.refresh()
-
-    async def _show(self, _: web.Request) -> web.StreamResponse:
-        nonce = secrets.token_urlsafe()
-        headers = HEADERS | {
-            "Content-Security-Policy": (
-                f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self';"
-                " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-            ),
-            "Referrer-Policy": "no-referrer",
-        }
-        return web.Response(text=self._page.replace("{nonce}", nonce), content_type="text/html", headers=headers)
 
     async def _status_text(self) -> Iterable[str]:
         await self._refresh()

@@ -1,0 +1,71 @@
+// What all sections of the page are made of: elements, numbers and times in words, and requests to the service.
+
+const REQUEST_MILLISECONDS = 10000;
+
+export const at = id => document.getElementById(id);
+export const whole = number => number.toLocaleString("en");
+
+// What may come of a request, with its words.
+export const OUTCOMES = [["allowed", "Allowed"], ["refused", "Refused"], ["shadow", "Would have been refused"], ["by_policy", "By policy"], ["failed", "Failed"]];
+
+// Text of rules and requests is set as text only, so it is never markup.
+export function make(name, className, ...inside) {
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  element.append(...inside);
+  return element;
+}
+
+export function ago(seconds) {
+  if (seconds < 90) return Math.max(0, Math.round(seconds)) + " s";
+  if (seconds < 5400) return Math.round(seconds / 60) + " min";
+  if (seconds < 172800) return Math.round(seconds / 3600) + " h";
+  return Math.round(seconds / 86400) + " days";
+}
+
+export function rate(number) {
+  if (number === undefined) return "–";
+  return number === 0 ? "0" : number < 10 ? number.toFixed(1) : whole(Math.round(number));
+}
+
+export function clock(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit"});
+}
+
+export function date(seconds) {
+  return new Date(seconds * 1000).toLocaleString();
+}
+
+export function pathCell(path) {
+  const cell = make("td", "path mono");
+  path.forEach((level, index) => cell.append(...(index ? [make("span", "then", "›"), level] : [level])));
+  return cell;
+}
+
+export function numberCell(number, className = "") {
+  return make("td", className ? `number ${className}` : "number", whole(number));
+}
+
+// A section with a table; all columns but the first are of the class `columns`.
+export function table(title, meaning, heads, rows, columns = "number") {
+  return make("section", "", make("h2", "", title, make("span", "soft", meaning)), make("div", "frame", make("table", "",
+    make("thead", "", make("tr", "", ...heads.map((text, index) => make("th", index ? columns : "", text)))),
+    make("tbody", "", ...rows))));
+}
+
+// Whether a part of it is on the screen: what only then is fetched costs nothing otherwise.
+export function isSeen(element) {
+  const {top, bottom} = element.getBoundingClientRect();
+  return bottom > 0 && top < innerHeight;
+}
+
+async function ask(path, options) {
+  // With the origin: a path alone would take the credentials of the page's address, with which fetch refuses it.
+  const answer = await fetch(location.origin + path, {signal: AbortSignal.timeout(REQUEST_MILLISECONDS), ...options});
+  if (!answer.ok) throw new Error(`${path} answered ${answer.status}`);
+  return answer.json();
+}
+
+export function get(path) {
+  return ask(path, {});
+}

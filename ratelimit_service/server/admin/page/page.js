@@ -1,0 +1,95 @@
+// The loop: asks the service every few seconds, and gives what it says to each section.
+
+import {ago, at, date, make, rate, whole} from "./dom.js";
+import {measure, rateOf, statusNow} from "./status.js";
+import * as charts from "./charts.js";
+import * as processes from "./processes.js";
+import * as requests from "./requests.js";
+import * as rules from "./rules.js";
+
+const AGAIN = 2000, SLOWLY = 10000, MANY_RULES = 1000;
+const SECTIONS = [charts, rules, processes, requests];
+
+function quantile(buckets, total, share) {
+  const found = buckets.find(([, calls]) => calls >= total * share);
+  if (!total) return "–";
+  if (!found) return "> 10 s";
+  const ms = found[0] * 1000;
+  return "≤ " + (ms < 1 ? ms * 1000 + " µs" : ms < 1000 ? ms + " ms" : ms / 1000 + " s");
+}
+
+function card(title, value, small, className) {
+  return make("div", "card", make("dt", "", title), make("dd", className || "", value, make("small", "", small)));
+}
+
+function stateOf(status) {
+  if (status.draining) return ["bad", "draining"];
+  if (!status.serving) return ["bad", "not serving"];
+  if (!status.store.healthy) return ["bad", "serving without its store"];
+  return status.troubles.length ? ["warn", "serving, with trouble"] : ["good", "serving"];
+}
+
+function banner(trouble, now) {
+  const since = trouble.since === null ? "" : `, for ${ago(now - trouble.since)} (since ${date(trouble.since)})`;
+  const details = trouble.details.length ? [make("ul", "", ...trouble.details.map(one => make("li", "", one)))] : [];
+  return make("section", "alarm", make("strong", "", trouble.what), since,
+    make("p", "", `Why: ${trouble.why}.`), make("p", "", `Meanwhile ${trouble.meanwhile}.`), ...details);
+}
+
+function showState(status) {
+  const [className, words] = stateOf(status);
+  at("state").className = "state " + className;
+  at("state").textContent = words;
+  at("troubles").replaceChildren(...status.troubles.map(one => banner(one, status.now)));
+  at("about").textContent = `version ${status.version}, Python ${status.python}, up ${ago(status.now - status.started)}`;
+  const {store, calls, reload, last_minute: minute} = status;
+  at("cards").replaceChildren(
+    card("Calls a second", rate(minute.calls / minute.seconds), `in the last minute; ${whole(calls.total)} in all`),
+    card("99 % answered in", quantile(minute.latency, minute.calls, .99),
+      `half in ${quantile(minute.latency, minute.calls, .5)}, in the last minute`),
+    ...(minute.store.requests ? [card("99 % of the store's answers in", quantile(minute.store.latency, minute.store.requests, .99),
+      `half in ${quantile(minute.store.latency, minute.store.requests, .5)}; ${whole(minute.store.requests)} in the last minute`)] : []),
+    ...(Object.keys(minute.store.errors).length ? [card("Errors of the store",
+      whole(Object.values(minute.store.errors).reduce((sum, each) => sum + each, 0)),
+      Object.entries(minute.store.errors).map(([cause, number]) => `${cause} ${whole(number)}`).join(", ") + ", in the last minute", "bad")] : []),
+    ...(minute.loop_lag ? [card("Event loop late by", quantile(minute.loop_lag.latency, minute.loop_lag.timers, .99),
+      `99 % of timers in the last minute; half ${quantile(minute.loop_lag.latency, minute.loop_lag.timers, .5)}`)] : []),
+    card("Failed calls", whole(calls.service_errors + calls.store_errors),
+      `${whole(calls.service_errors)} by the request or rules, ${whole(calls.store_errors)} by the store`,
+      calls.service_errors + calls.store_errors ? "warn" : ""),
+    ...(calls.shadowed ? [card("Would have been refused", whole(calls.shadowed), "calls that SHADOW_MODE allowed", "warn")] : []),
+    ...(calls.by_policy ? [card("Answered by policy", whole(calls.by_policy),
+      `without the store; ${rate(rateOf("by_policy").hits)} a second`, "warn")] : []),
+    card("Store", store.healthy ? store.name : `${store.name} is lost`,
+      `${whole(store.counters)} counters` +
+      (store.evicted ? `; ${whole(store.evicted)} evicted because it was full` : ""), store.healthy ? "" : "bad"),
+    card("Rules", whole(status.rules.length),
+      reload.last_success ? `loaded ${ago(status.now - reload.last_success)} ago from ${reload.path}` : `none from ${reload.path} yet`,
+      reload.current ? "" : "bad"),
+    card("Listening", whole(status.listening.length) + (status.listening.length === 1 ? " address" : " addresses"),
+      status.listening.map(one => `${one.what} ${one.address}`).join(", ")));
+}
+
+async function look() {
+  let wait = AGAIN;
+  if (!document.hidden) {
+    try {
+      const status = await statusNow();
+      if (status) {
+        measure(status);
+        showState(status);
+        for (const section of SECTIONS) section.show(status);
+        at("lost").hidden = true;
+      }
+      if (status && status.rules.length > MANY_RULES) wait = SLOWLY;
+    } catch (error) {
+      at("state").className = "state bad";
+      at("state").textContent = "not reached";
+      at("lost").hidden = false;
+      at("lost").textContent = `The service does not answer (${error.message}); what is shown below is old.`;
+    }
+  }
+  setTimeout(look, wait);
+}
+
+look();
