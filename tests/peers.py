@@ -13,12 +13,13 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
 import pytest
 
-from tests.fetching import ROOT, Missing, debian_packages, go_program, python_packages, run, system_program
+from tests.fetching import ROOT, TOOLS, Missing, debian_packages, go_program, python_packages, run, system_program
 
 XDS_PROTOS: Final = ("xds-protos==1.85.0",)
 GRPC_PEERS: Final = ("grpcio-health-checking==1.85.1", "grpcio-reflection==1.85.1", "grpclib==0.4.9")
@@ -202,6 +203,22 @@ def chromium() -> Path:
 
 
 @Peer
+def zsh() -> Path:
+    """A shell. Unpacked, it must be told where its modules and functions lie."""
+    return system_program("zsh", "zsh", program="bin/zsh")
+
+
+@Peer
+def fish() -> Path:
+    """A shell, which takes its functions from beside itself only where its settings are beside it too."""
+    program = system_program("fish", "fish")
+    if program.is_relative_to(TOOLS):
+        with suppress(FileExistsError):
+            program.parents[1].joinpath("usr", "etc").symlink_to("../etc")
+    return program
+
+
+@Peer
 def promtool() -> Path:
     """Prometheus's own checker of rules; its package needs much for the pages of Prometheus, and nothing for this."""
     return system_program("promtool", "prometheus", "prometheus", libraries=False)
@@ -247,7 +264,7 @@ def kubernetes_validate() -> Path:
 ALL: Final = (
     *(xds_protos, grpc_peers, envoy, upstream_of_go, grpcurl, ghz, h2spec, h2load, nghttp, curl),
     *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, promtool, prometheus, grafana_types),
-    *(helm, kubectl, kubernetes_validate),
+    *(helm, kubectl, kubernetes_validate, zsh, fish),
 )
 
 
