@@ -1,4 +1,4 @@
-"""What happened lately: sixty minutes of requests by domain, and the last minute of calls, as differences of counts.
+"""What happened lately: sixty minutes of domains and rules, and the last minute of calls, as differences of counts.
 
 The counts are those that metrics show, of all workers where there are several. `look` compares them with those of its
 last look, so no call costs more, and a reload of rules loses nothing.
@@ -6,88 +6,43 @@ last look, so no call costs more, and a reload of rules loses nothing.
 Time is the machine's steady clock: when its wall clock is set, no minute is lost or counted twice.
 """
 
-from array import array
+import asyncio
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import sub
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import add, attrgetter
 from typing import Final, NamedTuple
 
+from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.server.minutes import Key, MinuteSums, Numbers
 from ratelimit_service.server.series import domain_numbers
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.system.clock import MINUTE, SECOND, Clock, steady_clock
 from ratelimit_service.telemetry.latency import Latency
-from ratelimit_service.telemetry.metric import Metric
-from ratelimit_service.telemetry.tally import MAX_PATH_LENGTH, OTHER, OUTCOMES
+from ratelimit_service.telemetry.metric import BLOCK, Metric
+from ratelimit_service.telemetry.tally import OTHER, OUTCOMES, POLICY_ANSWERS, Path, Tally
 
-MINUTES: Final = 60
 MAX_DOMAINS: Final = 50
-"""With sums of their own: 2,500 bytes and the name for each, 330 kB when all names are as long as they may be."""
+"""With sums of their own: 2,500 bytes and the name for each, 330 kB when all names are as long as they may be. The
+counts of the last look are 400 bytes for each domain that has had a request."""
+MAX_RULES: Final = 500
+"""With sums of their own: 3,100 bytes and the path for each, 2.1 MB when all paths are as long as they may be. The
+counts of the last look are 300 bytes and the path for each rule that has had a hit."""
 LOOK_SECONDS: Final = 5
 """Between two looks. One at a hundred domains takes 0.1 ms, at ten thousand 4 ms, or 14 ms when all had requests."""
 
+RULE_OUTCOMES: Final = (*OUTCOMES, "spared")
+"""What came of the cost of a rule's hits. `allowed` is what its tally has as within the limit, exceeded and unlimited;
+`refused` and `shadow` are what it has as over the limit; `spared` was allowed, and not charged because another limit of
+the request denied. These four are `total` of `/status`, but for the part below the limit of a denied hit."""
+
 _LOOKS: Final = 60 // LOOK_SECONDS + 1
 _WIDTH: Final = len(OUTCOMES)
-_OTHER: Final = OTHER[0]
+_NONE: Final = (0,) * len(RULE_OUTCOMES)
 
-Numbers = tuple[int, ...]
-"""A count for each of OUTCOMES."""
-
-
-class RequestHistory:
-    """The requests of the last sixty minutes, by domain and outcome, for the first MAX_DOMAINS that have any.
-
-    A domain without requests for sixty minutes makes room. The requests of all others are added up as `other`, with
-    those for domains without rules.
-    """
-
-    def __init__(self) -> None:
-        self._minute = 0
-        self._sums = {_OTHER: _new_sums()}
-        self._seen: dict[str, Numbers] = {}
-        """The counts of each domain at the last look: 400 bytes for each that has had a request."""
-
-    @property
-    def domains(self) -> Sequence[str]:
-        """Those with sums of their own, and `other`."""
-        return tuple(self._sums)
-
-    def add(self, minute: int, counts: Iterable[tuple[str, Numbers]]) -> None:
-        """Add what the counts have grown by since the last time to the minute of that number."""
-        self._begin(minute)
-        at = minute % MINUTES * _WIDTH
-        for domain, numbers in counts:
-            before = self._seen.get(domain)
-            if numbers == before or (before is None and not any(numbers)):
-                continue
-            self._seen[domain] = numbers
-            sums = self._sums_of(domain)
-            for index, grown in enumerate(numbers if before is None else map(sub, numbers, before), at):
-                sums[index] += max(0, grown)
-
-    def rows(self, domain: str) -> Iterator[Sequence[int]]:
-        """For each of OUTCOMES the requests of each minute, the oldest first; the last minute is the running one."""
-        sums, first = self._sums[domain], (self._minute + 1) % MINUTES
-        for index in range(_WIDTH):
-            column = sums[index::_WIDTH]
-            yield (column[first:] + column[:first]).tolist()
-
-    def _begin(self, minute: int) -> None:
-        """Clear the minutes that begin, and free the domains that had no request in those that are left."""
-        begun = range(max(self._minute + 1, minute - MINUTES + 1), minute + 1)
-        if not begun:
-            return
-        for sums in self._sums.values():
-            for each in begun:
-                at = each % MINUTES * _WIDTH
-                sums[at : at + _WIDTH] = array("Q", bytes(8 * _WIDTH))
-        self._minute = minute
-        self._sums = {domain: sums for domain, sums in self._sums.items() if domain == _OTHER or any(sums)}
-
-    def _sums_of(self, domain: str) -> "array[int]":
-        sums = self._sums.get(domain)
-        if sums is None and len(self._sums) <= MAX_DOMAINS and len(domain) <= MAX_PATH_LENGTH:
-            sums = self._sums[domain] = _new_sums()
-        return self._sums[_OTHER] if sums is None else sums
+_read: Callable[[Tally], tuple[int, ...]] = attrgetter(
+    *("within_limit", "exceeded", "unlimited", "over_limit", "shadow_mode", "spared", "error_failed"),
+    *(answer.number for answer in POLICY_ANSWERS if answer.outcome != "failed"),
+)
 
 
 class Snapshot(NamedTuple):
@@ -119,7 +74,13 @@ class History:
     """What happened lately in the service."""
 
     def __init__(self, state: ServiceState, clock: Clock = steady_clock) -> None:
-        self.requests = RequestHistory()
+        self.domains = MinuteSums[str](_WIDTH, MAX_DOMAINS, OTHER[0])
+        self._rules = MinuteSums[Path](len(RULE_OUTCOMES), MAX_RULES)
+        self._one_look = asyncio.Lock()
+        self._edition = 0
+        """Of the rules that were last looked at."""
+        self._caught_up: int | None = None
+        """When `_catch_up` last looked, by the clock."""
         self._state = state
         self._clock = clock
         self._started = clock()
@@ -131,15 +92,102 @@ class History:
         return (self._clock() - self._started) % MINUTE / SECOND
 
     def look(self) -> None:
-        """Take a snapshot, and add what was counted since the last look. Called every LOOK_SECONDS."""
+        """Take a snapshot, and add what domains have counted since the last look. Called every LOOK_SECONDS."""
         self.update()
         self._snapshots.append(self._snapshot())
 
     def update(self) -> None:
-        """Add what was counted since the last look to the running minute."""
-        minute = (self._clock() - self._started) // MINUTE
+        """Add what domains have counted since the last look to the running minute."""
         domains = self._state.counted.domains.items()
-        self.requests.add(minute, ((domain, domain_numbers(tally)[:_WIDTH]) for domain, tally in domains))
+        self.domains.add(self._minute, ((domain, domain_numbers(tally)[:_WIDTH]) for domain, tally in domains))
+
+    async def look_at_rules(self) -> None:
+        """Add what rules have counted since the last look, in blocks between which calls go on."""
+        async with self._one_look:
+            await self._look_at_rules()
+
+    def rule_blocks(self) -> Iterator[None]:
+        """Add what rules have counted; yields after each block, which takes a fraction of a millisecond."""
+        edition, book = self._state.watcher.successes, self._state.counted.book
+        if edition != self._edition:
+            self._edition = edition
+            self._rules.begin_edition()
+        # Each goes when it was looked at: a reload may have left them to this list, and to free all at once takes long.
+        rules = [] if book is None else list(reversed(book.rules))
+        del book
+        left = BLOCK
+        while rules:
+            rule = rules.pop()
+            numbers = _NONE
+            for tally in (rule.tally,) if rule.tallies is None else [tally for _, tally in rule.tallies.items()]:
+                numbers = _with(numbers, tally)
+                left -= 1
+                if not left:
+                    left = BLOCK
+                    yield
+            if numbers is not _NONE:
+                self._rules.add(self._minute, ((rule.path, numbers),))
+        self._rules.add(self._minute, ())
+        while self._rules.forget(BLOCK):
+            yield
+
+    async def of_domain(self, domain: str) -> Mapping[str, Sequence[int]]:
+        """The requests for a domain by outcome, in each of the last sixty minutes; at most a second late.
+
+        RpcError if there is no such domain, or it is not among those with sums.
+        """
+        await self._catch_up()
+        if domain not in self.domains.keys:
+            if all(name != domain for name, _ in self._state.counted.domains.items()):
+                raise RpcError(Status.NOT_FOUND, f"no rules are, or were, for domain {domain}; /status has the domains")
+            _check_room(self.domains, domain, f"{MAX_DOMAINS} other domains", "its requests are among those of `other`")
+            return {}
+        return named(OUTCOMES, self.domains.rows(domain))
+
+    async def of_rule(self, domain: str, name: str) -> Mapping[str, Sequence[int]]:
+        """The cost of a rule's hits by RULE_OUTCOMES, in each of the last sixty minutes; at most a second late.
+
+        `name` is the rule's path without the domain, joined by dots; rules with one name are added up, as in metrics.
+        RpcError if there is no such rule, or it is not among those with sums.
+        """
+        await self._catch_up()
+        found = [self._rules.rows(path) for path in self._rules.keys if _is_named(path, domain, name)]
+        if not found:
+            await self._check_rule(domain, name)
+            return {}
+        return named(
+            RULE_OUTCOMES, ([sum(minute) for minute in zip(*rows, strict=True)] for rows in zip(*found, strict=True))
+        )
+
+    async def _catch_up(self) -> None:
+        """Add what was counted since the last look, and until now, unless that was within the last second."""
+        async with self._one_look:
+            now = self._clock()
+            if self._caught_up is None or now - self._caught_up >= SECOND:
+                if self._state.workers is not None:
+                    await self._state.workers.refresh()
+                self.update()
+                await self._look_at_rules()
+                self._caught_up = now
+
+    async def _look_at_rules(self) -> None:
+        for _ in self.rule_blocks():
+            await asyncio.sleep(0)
+
+    async def _check_rule(self, domain: str, name: str) -> None:
+        """Raise RpcError unless there is such a rule, which had no hits."""
+        book = self._state.counted.book
+        for count, rule in enumerate(() if book is None else book.rules, 1):
+            if count % BLOCK == 0:
+                await asyncio.sleep(0)
+            if rule.domain == domain and _is_named(rule.path, domain, name):
+                _check_room(self._rules, rule.path, f"{MAX_RULES} other rules", "its counts are in /status")
+                return
+        raise RpcError(Status.NOT_FOUND, f"domain {domain} has no rule {name}; /status/rules has their paths")
+
+    @property
+    def _minute(self) -> int:
+        return (self._clock() - self._started) // MINUTE
 
     def last_minute(self) -> LastMinute:
         """The last minute; less after the start."""
@@ -167,8 +215,29 @@ class History:
         )
 
 
-def _new_sums() -> "array[int]":
-    return array("Q", bytes(8 * MINUTES * _WIDTH))
+def _with(numbers: Numbers, tally: Tally) -> Numbers:
+    """The numbers, by RULE_OUTCOMES, with those of the tally."""
+    read = _read(tally)
+    if not any(read):
+        return numbers
+    within, exceeded, unlimited, over, shadow, spared, failed, *by_policy = read
+    found = (within + exceeded + unlimited, over - shadow, shadow, sum(by_policy), failed, spared)
+    return found if numbers is _NONE else tuple(map(add, numbers, found))
+
+
+def named(outcomes: Sequence[str], rows: Iterable[Sequence[int]]) -> dict[str, Sequence[int]]:
+    """The rows by their outcomes, without those that did not occur."""
+    return {outcome: row for outcome, row in zip(outcomes, rows, strict=True) if any(row)}
+
+
+def _check_room(sums: MinuteSums[Key], key: Key, others: str, instead: str) -> None:
+    """Raise RpcError if the key has no sums because there was no room."""
+    if sums.full and sums.saw(key):
+        raise RpcError(Status.NOT_FOUND, f"{others} came first, the most that have a history; {instead}")
+
+
+def _is_named(path: Path, domain: str, name: str) -> bool:
+    return path[0] == domain and ".".join(path[1:]) == name
 
 
 def _loop_lag(metrics: Iterable[Metric]) -> Latency | None:

@@ -1,27 +1,43 @@
 """What happened lately, minute by minute, with bounded memory."""
 
+import asyncio
 import json
 import tracemalloc
 
-from ratelimit_service.server.history import MAX_DOMAINS, History, RequestHistory
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_service.errors import RpcError
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.files.parse import parse
+from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.server.history import MAX_DOMAINS, MAX_RULES, History
+from ratelimit_service.server.minutes import MinuteSums
 from ratelimit_service.server.state import ServiceState
-from ratelimit_service.system.clock import SECOND
+from ratelimit_service.system.clock import MINUTE, SECOND
+from ratelimit_service.telemetry.tally import OUTCOMES, Tallies, Tally
 from tests.admin.service import Service
 from tests.clocks import Clock
+from tests.processes import eventually
 
 ALLOWED, REFUSED = 0, 1
+
+
+def of_domains() -> MinuteSums[str]:
+    return MinuteSums(len(OUTCOMES), MAX_DOMAINS, "other")
 
 
 def _state(service: Service) -> ServiceState:
     return ServiceState(service.limiter, service.method, service.watcher, service.health, service.store.metrics)
 
 
-def rows(history: RequestHistory, domain: str = "shop") -> list[list[int]]:
+def rows(history: MinuteSums[str], domain: str = "shop") -> list[list[int]]:
     return [list(row) for row in history.rows(domain)]
 
 
 def test_a_minute_has_what_the_counts_grew_by() -> None:
-    history = RequestHistory()
+    history = of_domains()
     history.add(0, [("shop", (3, 1, 0, 0, 0))])
     history.add(0, [("shop", (5, 1, 0, 0, 0))])
     history.add(2, [("shop", (5, 8, 0, 0, 2))])
@@ -36,7 +52,7 @@ def test_a_minute_has_what_the_counts_grew_by() -> None:
 
 
 def test_the_sixty_first_minute_is_forgotten() -> None:
-    history = RequestHistory()
+    history = of_domains()
     history.add(0, [("shop", (1, 0, 0, 0, 0))])
     history.add(59, [("shop", (3, 0, 0, 0, 0))])
     before = rows(history)[ALLOWED]
@@ -48,7 +64,7 @@ def test_the_sixty_first_minute_is_forgotten() -> None:
 
 
 def test_a_pause_of_more_than_an_hour_leaves_nothing() -> None:
-    history = RequestHistory()
+    history = of_domains()
     history.add(7, [("shop", (9, 0, 0, 0, 0))])
     history.add(1000, [("shop", (10, 0, 0, 0, 0))])
 
@@ -56,37 +72,78 @@ def test_a_pause_of_more_than_an_hour_leaves_nothing() -> None:
 
 
 def test_domains_beyond_the_bound_are_added_up_as_other_until_one_makes_room() -> None:
-    history = RequestHistory()
+    history = of_domains()
     names = [f"domain{number}" for number in range(MAX_DOMAINS + 2)]
     history.add(0, [(name, (1, 0, 0, 0, 0)) for name in names])
     history.add(30, [(name, (1, 0, 0, 0, 0)) for name in names])
-    full = history.domains
+    full = history.keys
     history.add(60, [(names[-1], (6, 4, 0, 0, 0))])
 
     assert full == ("other", *names[:MAX_DOMAINS])
-    assert history.domains == ("other", names[-1])
+    assert history.keys == ("other", names[-1])
     assert [rows(history, names[-1])[outcome][-1] for outcome in (ALLOWED, REFUSED)] == [5, 4]
 
 
-def test_the_counts_of_a_domain_that_fell_take_nothing_away() -> None:
-    history = RequestHistory()
+def test_counts_that_fell_began_anew() -> None:
+    history = of_domains()
     history.add(0, [("shop", (5, 0, 0, 0, 0))])
     history.add(0, [("shop", (2, 0, 0, 0, 0))])
     history.add(0, [("shop", (3, 0, 0, 0, 0))])
 
-    assert rows(history)[ALLOWED][-1] == 6
+    assert rows(history)[ALLOWED][-1] == 8
+
+
+Step = tuple[int, str, tuple[int, int], bool]
+"""Minutes that pass, a key, what its counts grow by, and whether they begin at 0 before."""
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([0, 0, 0, 1, 2, 29, 59, 60, 61]),
+        st.sampled_from("abcde"),
+        st.tuples(st.integers(0, 3), st.integers(0, 3)),
+        st.booleans(),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("other", [None, "other"])
+@given(steps=STEPS)
+def test_sums_are_those_of_a_history_that_keeps_everything(other: str | None, steps: list[Step]) -> None:
+    sums = MinuteSums(2, 3, other)
+    everything: list[tuple[int, str, tuple[int, int]]] = []
+    counts = dict.fromkeys("abcde", (0, 0))
+    with_room: list[str] = []
+    now = 0
+    for passed, key, (one, two), anew in steps:
+        now += passed
+        if anew and not (one >= counts[key][0] and two >= counts[key][1]):  # what has grown all the same is not seen
+            counts[key] = (0, 0)
+        counts[key] = (counts[key][0] + one, counts[key][1] + two)
+        sums.add(now, counts.items())
+        with_room = [kept for kept in with_room if any(kept == name and now - at < 60 for at, name, _ in everything)]
+        if one or two:
+            if key not in with_room and len(with_room) < 3:
+                with_room.append(key)
+            everything.append((now, key if key in with_room else "other", (one, two)))
+
+    for name in sums.keys:
+        for column, row in enumerate(sums.rows(name)):
+            for ago, number in enumerate(reversed(row)):
+                assert number == sum(grown[column] for at, kept, grown in everything if (at, kept) == (now - ago, name))
+    assert set(sums.keys) == {*with_room, *([other] if other else [])}
 
 
 def test_memory_is_bounded_whatever_the_domains_are_called() -> None:
     counts = [(f"{number:0900}", (number, 1, 0, 0, 0)) for number in range(1, 2001)]
     tracemalloc.start()
-    history = RequestHistory()
+    history = of_domains()
     for minute in range(200):
         history.add(minute, [(name, (allowed + minute, 1, 0, 0, 0)) for name, (allowed, *_) in counts])
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert len(history.domains) == MAX_DOMAINS + 1
+    assert len(history.keys) == MAX_DOMAINS + 1
     assert used < 330_000 + 400 * len(counts)
 
 
@@ -131,3 +188,142 @@ def test_the_status_has_the_history_of_all_that_metrics_count(service: Service) 
     assert history["domains"]["shop"] == {"allowed": [0] * 59 + [3], "refused": [0] * 59 + [2]}
     assert history["domains"]["other"] == {"allowed": [0] * 59 + [1]}
     assert 0 <= history["running_seconds"] < 60
+
+
+def user(name: str) -> dict[str, object]:
+    return {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": name}]}]}
+
+
+def search(times: int = 1) -> dict[str, object]:
+    entries = [{"key": "plan", "value": "free"}, {"key": "path", "value": "/search"}]
+    return {"domain": "shop", "descriptors": [{"entries": entries, "hitsAddend": str(times)}]}
+
+
+def minutes(service: Service, query: str) -> dict[str, list[int]]:
+    reply = service.get(f"/status/history?{query}")
+    assert reply.status == 200, reply.text
+    found = json.loads(reply.text)
+    assert found["minutes"] == 60
+    assert 0 <= found["running_seconds"] < 60
+    columns: dict[str, list[int]] = found["columns"]
+    return columns
+
+
+def test_the_last_hour_of_a_rule_is_the_cost_of_its_hits_by_what_came_of_it(service: Service) -> None:
+    for _ in range(5):
+        service.post(user("ada"))
+    service.post(search())
+    service.post(search(3))
+    eventually(lambda: "shadow" in minutes(service, "domain=shop&rule=plan_free.path_/search"), "it was looked at")
+
+    assert minutes(service, "domain=shop&rule=user") == {"allowed": [0] * 59 + [3], "refused": [0] * 59 + [2]}
+    assert minutes(service, "domain=shop&rule=plan_free.path_/search") == {
+        "allowed": [0] * 59 + [1],
+        "shadow": [0] * 59 + [3],
+    }
+    assert minutes(service, "domain=shop&rule=plan_gold") == {}
+    assert minutes(service, "domain=shop") == {
+        "allowed": [0] * 59 + [4],
+        "refused": [0] * 59 + [2],
+        "shadow": [0] * 59 + [1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "says"),
+    [
+        ("", 400, "/status/history?domain=D"),
+        ("?domain=shopp", 404, "no rules are, or were, for domain shopp"),
+        ("?domain=shop&rule=users", 404, "domain shop has no rule users"),
+        ("?domain=shop&rule=", 404, "domain shop has no rule ;"),
+        ("?domain=sho%1bp", 404, r"domain sho\u001bp"),
+    ],
+)
+def test_the_history_of_what_does_not_exist(service: Service, query: str, status: int, says: str) -> None:
+    reply = service.get(f"/status/history{query}")
+
+    assert (reply.status, says in reply.text) == (status, True), reply.text
+
+
+async def allowed_by_rule(history: History, clock: Clock, domain: str, name: str) -> list[int]:
+    clock.advance(SECOND)  # a look is a second old then, and there is another
+    return list((await history.of_rule(domain, name)).get("allowed", []))[-3:]
+
+
+def test_the_history_of_a_rule_outlives_reloads_and_its_values(service: Service) -> None:
+    clock = Clock()
+    history = History(_state(service), clock)
+    rule = "  - {key: user, rate_limit: {unit: year, requests_per_unit: 100}%s}\n"
+
+    async def story() -> None:
+        assert await allowed_by_rule(history, clock, "shop", "user") == [0, 0, 2]
+        clock.advance(MINUTE)
+        service.limiter.book = parse_again(service, "domain: shop\ndescriptors:\n" + rule % "")
+        tally_of("user").within_limit += 7
+        assert await allowed_by_rule(history, clock, "shop", "user") == [0, 2, 7]
+        service.limiter.book = parse_again(service, "domain: shop\ndescriptors:\n" + rule.replace("user", "plan") % "")
+        with pytest.raises(RpcError, match="rule nobody"):
+            await history.of_rule("shop", "nobody")
+        assert await allowed_by_rule(history, clock, "shop", "user") == [0, 2, 7]
+        service.limiter.book = parse_again(service, "domain: shop\ndescriptors:\n" + rule % ", detailed_metric: true")
+        for value in ("ada", "bob"):
+            by_value("user").of(("shop", "user", value)).within_limit += 5
+        assert await allowed_by_rule(history, clock, "shop", "user") == [0, 2, 17]
+
+    def tally_of(name: str) -> Tally:
+        assert service.limiter.book is not None
+        return next(rule.tally for rule in service.limiter.book.rules if rule.path[1] == name)
+
+    def by_value(name: str) -> Tallies:
+        assert service.limiter.book is not None
+        return next(rule.tallies for rule in service.limiter.book.rules if rule.path[1] == name and rule.tallies)
+
+    tally_of("user").within_limit += 2
+    asyncio.run(story())
+
+
+def parse_again(service: Service, text: str) -> RuleBook:
+    service.watcher.successes += 1
+    return parse([Source("rules.yaml", text.encode())], previous=service.limiter.book)
+
+
+def test_rules_beyond_the_bound_have_no_history_and_say_so(service: Service) -> None:
+    rules = "".join(
+        f"  - {{key: k{number}, rate_limit: {{unit: year, requests_per_unit: 9}}}}\n" for number in range(MAX_RULES + 1)
+    )
+    book = service.limiter.book = parse_again(service, f"domain: shop\ndescriptors:\n{rules}")
+    for rule in book.rules:
+        rule.tally.within_limit += 1
+    clock = Clock()
+    history = History(_state(service), clock)
+
+    async def story() -> None:
+        assert await allowed_by_rule(history, clock, "shop", f"k{MAX_RULES - 1}") == [0, 0, 1]
+        with pytest.raises(RpcError, match=f"{MAX_RULES} other rules came first"):
+            await history.of_rule("shop", f"k{MAX_RULES}")
+        clock.advance(60 * MINUTE)
+        book.rules[-1].tally.within_limit += 4
+        assert await allowed_by_rule(history, clock, "shop", f"k{MAX_RULES}") == [0, 0, 4]
+        assert await allowed_by_rule(history, clock, "shop", "k0") == []
+
+    asyncio.run(story())
+
+
+def test_the_memory_of_rules_is_bounded_whatever_their_paths_are(service: Service) -> None:
+    count = 2 * MAX_RULES
+    rules = "".join(
+        f"  - {{key: k, value: '{number:0900}', rate_limit: {{unit: year, requests_per_unit: 9}}}}\n"
+        for number in range(count)
+    )
+    book = service.limiter.book = parse_again(service, f"domain: shop\ndescriptors:\n{rules}")
+    for rule in book.rules:
+        rule.tally.within_limit += 1_000_000
+        rule.tally.over_limit += 1_000_000
+    history = History(_state(service), Clock())
+    tracemalloc.start()
+    for _ in history.rule_blocks():
+        pass
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert used < 2_100_000 + 400 * count

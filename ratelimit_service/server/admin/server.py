@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from ratelimit_service.errors import StartError
+from ratelimit_service.errors import RpcError, StartError
 from ratelimit_service.server.admin.access import Access
 from ratelimit_service.server.admin.bans_api import BansApi
 from ratelimit_service.server.admin.connection import (
@@ -27,7 +27,15 @@ from ratelimit_service.server.admin.connection import (
     with_target,
 )
 from ratelimit_service.server.admin.cross_site import refuse_cross_site, refuse_foreign_hosts
-from ratelimit_service.server.admin.json_api import HEADERS, BytesMethod, JsonApi, explained_response, http_response
+from ratelimit_service.server.admin.json_api import (
+    HEADERS,
+    BytesMethod,
+    JsonApi,
+    explained_response,
+    http_response,
+    refusal,
+    refusal_for,
+)
 from ratelimit_service.server.admin.page_files import PATH, PageFiles
 from ratelimit_service.server.admin.shared_response import SharedResponse
 from ratelimit_service.server.admin.status import Listening, StatusPage
@@ -181,6 +189,12 @@ class AdminServer:
                     _Endpoint("GET", "/status/now", now, "the same, of the rules only their counts"),
                     _Endpoint("GET", "/status/rules", described, "the rules, without their counts"),
                     _Endpoint(
+                        "GET",
+                        "/status/history",
+                        self._history_of,
+                        "the last sixty minutes of ?domain=D, or of one of its rules, &rule=PATH",
+                    ),
+                    _Endpoint(
                         "POST",
                         "/explain",
                         self._explain.handle,
@@ -235,6 +249,7 @@ class AdminServer:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._history.look()
+            await self._history.look_at_rules()
 
     @web.middleware
     async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -276,6 +291,16 @@ class AdminServer:
 
     async def _described_text(self) -> Iterable[str]:
         return self._status.rules()
+
+    async def _history_of(self, request: web.Request) -> web.StreamResponse:
+        domain = request.query.get("domain")
+        if domain is None:
+            return refusal(400, "say of what: /status/history?domain=D, or /status/history?domain=D&rule=PATH")
+        try:
+            text = await self._status.history_of(domain, request.query.get("rule"))
+        except RpcError as error:
+            return refusal_for(error)
+        return web.Response(text=text, headers=_JSON)
 
     async def _rules_text(self) -> Iterable[str]:
         book = self._state.counted.book

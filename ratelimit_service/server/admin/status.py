@@ -12,7 +12,8 @@ from ratelimit_service import __version__
 from ratelimit_service.rules.bans import Ban
 from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.rules.rule import Rule, counting_in_words, entries_in_words, rule_in_words, window_in_words
-from ratelimit_service.server.history import MINUTES, History
+from ratelimit_service.server.history import History, named
+from ratelimit_service.server.minutes import MINUTES
 from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState, Workers
 from ratelimit_service.system.clock import MINUTE, SECOND, system_clock
@@ -146,13 +147,25 @@ class StatusPage:
     def history(self) -> Iterator[str]:
         """The requests of each of the last sixty minutes as a JSON object, in blocks: the last minute is running."""
         self._history.update()
-        requests = self._history.requests
-        head = {"now": system_clock() / SECOND, "minutes": MINUTES, "running_seconds": self._history.running_seconds}
-        yield json.dumps(head)[:-1] + ', "domains": {'
-        for index, domain in enumerate(requests.domains):
-            columns = {outcome: row for outcome, row in zip(OUTCOMES, requests.rows(domain), strict=True) if any(row)}
+        domains = self._history.domains
+        yield json.dumps(self._minutes())[:-1] + ', "domains": {'
+        for index, domain in enumerate(domains.keys):
+            columns = named(OUTCOMES, domains.rows(domain))
             yield f"{', ' if index else ''}{json.dumps(CONTROL.sub('_', domain))}: {json.dumps(columns)}"
         yield "}}"
+
+    async def history_of(self, domain: str, rule: str | None) -> str:
+        """What `history` says of one domain, or of a rule by its name; RpcError if there is nothing to say."""
+        history = self._history
+        columns = await (history.of_domain(domain) if rule is None else history.of_rule(domain, rule))
+        return json.dumps(self._minutes() | {"columns": columns}) + "\n"
+
+    def _minutes(self) -> dict[str, float]:
+        return {
+            "now": system_clock() / SECOND,
+            "minutes": MINUTES,
+            "running_seconds": self._history.running_seconds,
+        }
 
     def _service(self) -> dict[str, Any]:
         counted, method, watcher, health, _, workers = self._state
