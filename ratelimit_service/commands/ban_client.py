@@ -1,10 +1,7 @@
 """Where `ban`, `unban` and `bans` find the bans: in Redis, or at the `/bans` of a running service."""
 
-import getpass
 import http.client
 import json
-import os
-import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -14,7 +11,14 @@ from urllib.parse import quote
 import click
 import uvloop
 
-from ratelimit_service.commands.operator_port import OperatorPort, PortAccess, default_url, read_access
+from ratelimit_service.commands.operator_port import (
+    OperatorPort,
+    PortAccess,
+    default_url,
+    entries_as_json,
+    read_access,
+    who,
+)
 from ratelimit_service.commands.sources import read_book, read_settings
 from ratelimit_service.errors import BanError, StoreError
 from ratelimit_service.rules.bans import Ban, hidden, key_of, make_ban, read_ban, read_length
@@ -97,7 +101,7 @@ class RedisBanClient:
         microseconds, secret = read_length(length), self._hidden(domain, entries)
 
         async def put(table: BanTable) -> Ban:
-            ban = make_ban(domain, secret, length=microseconds, why=why, who=_who(), now=await table.now())
+            ban = make_ban(domain, secret, length=microseconds, why=why, who=who(), now=await table.now())
             await table.put(ban)
             return ban
 
@@ -106,7 +110,7 @@ class RedisBanClient:
     def unban(self, domain: str, entries: Entries) -> Ban | None:
         """As BanClient says."""
         key = key_of(domain, self._hidden(domain, entries))
-        return self._run(lambda table: table.lift(key, _who()))
+        return self._run(lambda table: table.lift(key, who()))
 
     def _hidden(self, domain: str, entries: Entries) -> Entries:
         return hidden(read_book(self._settings), domain, entries)
@@ -147,13 +151,13 @@ class HttpBanClient:
 
     def ban(self, domain: str, entries: Entries, length: str, why: str) -> Ban:
         """As BanClient says."""
-        found = self._ask("POST", _PATH, _fields(domain, entries) | {"for": length, "why": why})
+        found = self._ask("POST", _PATH, entries_as_json(domain, entries) | {"for": length, "why": why})
         self._in_memory = found.pop("store", "") == Backend.MEMORY
         return _read(found)
 
     def unban(self, domain: str, entries: Entries) -> Ban | None:
         """As BanClient says."""
-        found = self._ask("DELETE", _PATH, _fields(domain, entries))
+        found = self._ask("DELETE", _PATH, entries_as_json(domain, entries))
         found.pop("store", "")
         return _read(found) if found else None
 
@@ -177,21 +181,8 @@ class HttpBanClient:
         )
 
 
-def _fields(domain: str, entries: Entries) -> dict[str, Any]:
-    return {"domain": domain, "entries": [{"key": key, "value": value} for key, value in entries], "who": _who()}
-
-
 def _read(found: Any) -> Ban:
     try:
         return read_ban(json.dumps(found))
     except BanError as error:
         raise StoreError(f"the service answers with what is no ban: {error}") from error
-
-
-def _who() -> str:
-    """`ada@laptop`, for the log."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"

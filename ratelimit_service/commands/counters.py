@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 import uvloop
 
+from ratelimit_service.commands.counters_at import reset_at
+from ratelimit_service.commands.operator_port import access_options, read_access
 from ratelimit_service.commands.request import Entry, EntryType, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, read_book, read_settings, rules_option
 from ratelimit_service.commands.table import aligned
@@ -22,6 +24,7 @@ from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries, Place, Rule, entries_in_words, limit_in_words, plural, rule_in_words
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
+from ratelimit_service.stores.descriptor import limiting_rules
 from ratelimit_service.stores.redis.counters import CounterBatch, Counters
 from ratelimit_service.stores.redis.counters_decode import Content, Counter
 from ratelimit_service.system.clock import SECOND, duration_in_words
@@ -30,8 +33,13 @@ _FAILED: Final = 1
 
 _IN_MEMORY: Final = (
     "BACKEND_TYPE is memory: counters are in the memory of each service, where this command cannot read them. "
-    "`ratelimit explain DOMAIN KEY=VALUE --at HOST:6070` shows counters of a running service, its page and /metrics "
-    "show the answers of each rule, and a restart resets all. For counters in Redis set REDIS_URL as for the service"
+    "`ratelimit explain DOMAIN KEY=VALUE --at HOST:6070` shows counters of a running service, and `ratelimit counters "
+    "DOMAIN KEY=VALUE --reset --at HOST:6070` resets them; its page and /metrics show the answers of each rule. For "
+    "counters in Redis set REDIS_URL as for the service"
+)
+_RESETS_ONE: Final = (
+    "--at resets the counters of one descriptor by the service's own rules: give KEY=VALUE and --reset, and leave "
+    "--rule and --rules out; `ratelimit explain --at` shows them"
 )
 _DENIALS_REMEMBERED: Final = "Services that remember a refusal ask again within 5 s."
 _DIGEST: Final = "(too long: a digest)"
@@ -54,8 +62,7 @@ class Selection:
 
     def __str__(self) -> str:
         if self.entries:
-            shown = self.book.shown(self.domain, self.entries)
-            return f"{printable(entries_in_words(shown))} in domain {printable(self.domain)}"
+            return _words(self.domain, self.book.shown(self.domain, self.entries))
         if self.rules:
             return ", ".join(printable(".".join(rule.path)) for rule in self.rules)
         return f"domain {printable(self.domain)}"
@@ -124,7 +131,8 @@ Examples:
   ratelimit counters shop                       (the fullest of the domain)
   ratelimit counters shop plan=free user=ada    (those of one descriptor)
   ratelimit counters shop --rule shop.user --limit 100 --json
-  ratelimit counters shop user=ada --reset --yes"""
+  ratelimit counters shop user=ada --reset --yes
+  ratelimit counters shop user=ada --reset --yes --at localhost:6070"""
 )
 @click.argument("domain")
 @click.argument("entries", metavar="[KEY=VALUE...]", nargs=-1, type=EntryType("; --rule {} takes a whole rule"))
@@ -141,6 +149,8 @@ Examples:
 @click.option("--json", "json_wanted", is_flag=True, help="Print JSON.")
 @rules_option
 @env_file_option
+@click.option("--at", metavar="HOST:PORT", help="Debug port of a service, which resets its counters, in memory too.")
+@access_options
 def command(
     *,
     domain: str,
@@ -152,44 +162,73 @@ def command(
     json_wanted: bool,
     rules: Path | None,
     env_file: Path | None,
+    at: str | None,
+    token_file: Path | None,
+    ca: Path | None,
 ) -> None:
     """Show counters in Redis, or reset them.
 
     Shows the counters of a domain, of some of its rules, or of one descriptor, the fullest first. Nothing is charged.
     With --reset they are removed, and denied requests are allowed again. Redis and rules are those of the service's
-    settings: run this with the same environment.
+    settings: run this with the same environment. With --at a running service resets the counters of a descriptor, in
+    memory too; `ratelimit explain --at` shows them.
     """
     if not domain:
         raise click.UsageError("the domain is empty: name the one whose counters are meant")
     descriptor = one_descriptor(entries, "counters")
     if reset and not yes and not sys.stdin.isatty():
         raise click.UsageError("--reset asks for confirmation, and the input is not a terminal: add --yes")
-    selection = _select(domain, descriptor, names, rules, env_file)
-    if not reset:
-        listing = _run(selection, lambda counters: _list(counters, selection, most))
-        _check_domain(selection, listing.total + listing.untouched)
-        if json_wanted:
-            click.echo(json.dumps(_as_json(domain, listing), indent=2, ensure_ascii=False))
-        else:
-            click.echo(_as_table(listing) if listing.total else _empty(selection, listing))
+    if at is not None:
+        if not reset or not descriptor or names or rules is not None:
+            raise click.UsageError(_RESETS_ONE)
+        if not yes:
+            _confirm(f"the counters of {_words(domain, descriptor)}")
+        found = reset_at(at, read_access(token_file, ca, env_file), domain, descriptor)
+        shown = tuple([(entry["key"], entry["value"]) for entry in found["entries"]])
+        lines = [f"{plural(found['reset'], 'counter')} of {_words(domain, shown)} reset"]
+        if found["reset"] and found["store"] != Backend.MEMORY:
+            lines.append(_DENIALS_REMEMBERED)
+        _print(found, "\n".join(lines), json_wanted)
         return
+    selection = _select(domain, descriptor, names, rules, env_file)
+    if reset:
+        _reset_here(selection, yes=yes, json_wanted=json_wanted)
+        return
+    listing = _run(selection, lambda counters: _list(counters, selection, most))
+    _check_domain(selection, listing.total + listing.untouched)
+    _print(_as_json(domain, listing), _as_table(listing) if listing.total else _empty(selection, listing), json_wanted)
 
+
+def _print(found: Mapping[str, Any], text: str, json_wanted: bool) -> None:
+    click.echo(json.dumps(found, indent=2, ensure_ascii=False) if json_wanted else text)
+
+
+def _reset_here(selection: Selection, *, yes: bool, json_wanted: bool) -> None:
+    """Reset the selected counters in the Redis of the settings."""
     if not yes:
         count = _run(selection, lambda counters: _count(counters, selection))
         _check_domain(selection, count)
-        if count and not click.confirm(f"Reset {plural(count, 'counter')} of {selection}?", err=True):
-            click.echo("Nothing was reset.", err=True)
-            sys.exit(_FAILED)
+        if count:
+            _confirm(f"{plural(count, 'counter')} of {selection}")
     done = _run(selection, lambda counters: _reset(counters, selection))
     _check_domain(selection, done.reset)
-    if json_wanted:
-        click.echo(json.dumps({"domain": domain, **done._asdict()}, indent=2, ensure_ascii=False))
-        return
-    click.echo(f"{plural(done.reset, 'counter')} of {selection} reset")
-    for line in _notes(left_out=done.left_out, slots_moved=done.slots_moved):
-        click.echo(line)
-    for line in [_DENIALS_REMEMBERED] if done.reset else _without_value(selection):
-        click.echo(line)
+    lines = [
+        f"{plural(done.reset, 'counter')} of {selection} reset",
+        *_notes(left_out=done.left_out, slots_moved=done.slots_moved),
+        *([_DENIALS_REMEMBERED] if done.reset else _without_value(selection)),
+    ]
+    _print({"domain": selection.domain, **done._asdict()}, "\n".join(lines), json_wanted)
+
+
+def _words(domain: str, entries: Entries) -> str:
+    return f"{printable(entries_in_words(entries))} in domain {printable(domain)}"
+
+
+def _confirm(what: str) -> None:
+    """Exit unless the user says that this shall be reset."""
+    if not click.confirm(f"Reset {what}?", err=True):
+        click.echo("Nothing was reset.", err=True)
+        sys.exit(_FAILED)
 
 
 def _select(
@@ -202,9 +241,7 @@ def _select(
     named = [rule for name in names for rule in _named(book, domain, name)]
     if not entries:
         return Selection(settings, book, domain, (), named, bool(names))
-    first = book.match(domain, entries)
-    matched = () if first is None else (first, *first.beside)
-    limiting = [rule for rule in matched if rule.limit is not None and (not names or rule in named)]
+    limiting = [rule for rule in limiting_rules(book, domain, entries) if not names or rule in named]
     if names and not limiting:
         called = " ".join(names)
         shown = printable(entries_in_words(book.shown(domain, entries)))

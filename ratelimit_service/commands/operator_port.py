@@ -1,7 +1,10 @@
 """The client of the operator's port, for every command that asks a running service."""
 
+import getpass
 import http.client
 import json
+import os
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +18,7 @@ from ratelimit_service.commands.sources import read_settings
 from ratelimit_service.commands.target import check_host
 from ratelimit_service.errors import StoreError
 from ratelimit_service.rules.report import printable
+from ratelimit_service.rules.rule import Entries
 from ratelimit_service.settings import Section, Settings
 from ratelimit_service.system.address import Tcp, from_here
 
@@ -24,7 +28,7 @@ _TIMEOUT_SECONDS: Final = 15.0
 """Longer than the service waits for its store."""
 _MAX_BYTES: Final = 64 << 20
 """Of a response."""
-_NOT_THERE: Final = {http.client.NOT_FOUND, http.client.METHOD_NOT_ALLOWED}
+NOT_THERE: Final = {http.client.NOT_FOUND, http.client.METHOD_NOT_ALLOWED}
 _PORTS: Final = {"http": http.client.HTTP_PORT, "https": http.client.HTTPS_PORT}
 """By default, of URLs."""
 
@@ -95,7 +99,7 @@ class OperatorPort:
         reply = PortReply(response.status, text.decode(errors="replace"))
         if reply.status == http.client.BAD_REQUEST and "speaks gRPC" in reply.text:  # the service's own HTTP/2
             raise StoreError(f"it speaks gRPC, not HTTP; {DEBUG_PORT_HINT}")
-        if reply.status in _NOT_THERE and "/json" in reply.text and "/rlconfig" not in reply.text:
+        if reply.status in NOT_THERE and "/json" in reply.text and "/rlconfig" not in reply.text:
             raise StoreError(f"that is the HTTP port; {DEBUG_PORT_HINT}")
         if reply.status == http.client.UNAUTHORIZED:
             raise StoreError(f"{printable(reply.text.strip())}; {HOW_TO_SEND}")
@@ -132,6 +136,11 @@ class OperatorPort:
         return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_SECONDS, context=context), target
 
 
+def entries_as_json(domain: str, entries: Entries) -> dict[str, Any]:
+    """The body of a request that changes what these entries have: bans, counters."""
+    return {"domain": domain, "entries": [{"key": key, "value": value} for key, value in entries], "who": who()}
+
+
 def access_options(command: _Command) -> _Command:
     """The options `--token-file` and `--ca`."""
     command = click.option(
@@ -157,6 +166,15 @@ def read_access(token_file: Path | None, ca: Path | None, env_file: Path | None)
 def default_url(settings: Settings) -> str:
     """The operator's port of a service with these settings on this machine."""
     return f"http://{from_here(Tcp(settings.debug_host[0], settings.debug_port))}"
+
+
+def who() -> str:
+    """`ada@laptop`, for the log of a service that is changed."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _not_http(target: str) -> str:

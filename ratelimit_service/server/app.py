@@ -36,7 +36,11 @@ class App:
             poll_seconds=settings.rules_poll_interval / SECOND,
         )
         self._admin = AdminServer(
-            self._engine.state(self._watcher), settings, self._engine.explainer, self._engine.ban_method
+            self._engine.state(self._watcher),
+            settings,
+            explainer=self._engine.explainer,
+            bans=self._engine.ban_method,
+            resets=self._engine.reset_method,
         )
         self._watching: asyncio.Task[None] | None = None
 

@@ -20,6 +20,7 @@ from ratelimit_service.rules.secret import hash_value_of
 from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.explain import Explainer
+from ratelimit_service.server.admin.resets import ResetMethod
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.server.tracing import TracedMethod, Tracing, traced_store
 from ratelimit_service.settings import Settings
@@ -55,6 +56,7 @@ class Engine:
         self.method = ShouldRateLimit(self.limiter, _encoder(settings, self.limiter), _request_limits(settings))
         self.explainer = Explainer(self.limiter)
         self.ban_method = BanMethod(self.limiter)
+        self.reset_method = ResetMethod(self.limiter)
         self.transport = open_transport(settings)
         self.addresses: Sequence[Address] = ()
         """Where it listens, with the ports it got."""
@@ -100,6 +102,7 @@ class Engine:
         """Release what the store holds, when no more calls come."""
         self.explainer.close()
         self.ban_method.close()
+        self.reset_method.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)

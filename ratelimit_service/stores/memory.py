@@ -212,6 +212,10 @@ class MemoryStore:
             self._evict_expired(self._segments[self._next], now)
             self._next = (self._next + 1) & self._mask
 
+    async def reset(self, hits: Sequence[Hit]) -> int:
+        """As Store says."""
+        return sum([self._remove(hit.key) | self._remove(hit.key + BLOCK) for hit in hits])
+
     def keep_bans(self, bans: Bans) -> "MemoryBans":
         """As Store says."""
         return MemoryBans(bans)
@@ -219,6 +223,12 @@ class MemoryStore:
     def metrics(self) -> Sequence[Metric]:
         """None: the limiter counts all that there is."""
         return ()
+
+    def _remove(self, key: str) -> bool:
+        state = self._segment(key).pop(key, None)
+        if state is not None:
+            self.bytes -= _size(key, state)
+        return state is not None
 
     def _evict_expired(self, segment: dict[str, State], now: int) -> None:
         for key in [key for key, state in segment.items() if expiry(state) <= now]:

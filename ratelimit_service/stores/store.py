@@ -92,6 +92,12 @@ class Store(StoreStatus, Protocol):
     def keep_bans(self, bans: Bans) -> BanStore:
         """Keep bans too, and have `bans` follow what is kept; called once, before the first `sweep`."""
 
+    async def reset(self, hits: Sequence[Hit]) -> int:
+        """Remove the counters of these hits, and their blocks, so that their whole limits are free.
+
+        Returns how many there were. StoreError when they cannot be reached: then some may be left.
+        """
+
     def metrics(self) -> Sequence[Metric]:
         """Metrics that only this kind of store has."""
 

@@ -21,6 +21,7 @@ from ratelimit_service.rules.secret import hash_value_of
 from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.explain import Explainer
+from ratelimit_service.server.admin.resets import ResetMethod
 from ratelimit_service.server.admin.server import AdminServer
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
@@ -66,11 +67,13 @@ class Service:
         self.method = ShouldRateLimit(self.limiter, answer or ResponseEncoder())
         self.explainer = Explainer(self.limiter)
         self.bans = BanMethod(self.limiter)
+        self.resets = ResetMethod(self.limiter)
         self.server = AdminServer(
             ServiceState(self.limiter, self.method, self.watcher, self.health, self.store.metrics),
             self.settings,
-            self.explainer,
-            self.bans,
+            explainer=self.explainer,
+            bans=self.bans,
+            resets=self.resets,
         )
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -99,6 +102,7 @@ class Service:
         self.stop()
         self.explainer.close()
         self.loop.call_soon_threadsafe(self.bans.close)
+        self.loop.call_soon_threadsafe(self.resets.close)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(START_SECONDS)
         self.loop.close()

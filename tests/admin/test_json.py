@@ -233,6 +233,10 @@ class StandIn:
         """In memory."""
         return MemoryBans(bans)
 
+    async def reset(self, hits: Sequence[Hit]) -> int:
+        """It has none."""
+        return 0
+
     def metrics(self) -> Sequence[Metric]:
         """None."""
         return ()

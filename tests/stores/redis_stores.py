@@ -275,6 +275,10 @@ class Asked:
         """As the store."""
         return self._store.keep_bans(bans)
 
+    async def reset(self, hits: Sequence[Hit]) -> int:
+        """As the store; a caller without a loop of its own gets the answer at once."""
+        return self._loop.run_until_complete(self._store.reset(hits))
+
     def metrics(self) -> Sequence[Metric]:
         """None."""
         return ()

@@ -587,3 +587,26 @@ def test_after_a_reset_a_service_forgets_whom_it_remembers_as_refused(redis: Red
 
     run(story(redis.socket))
     run(story(nodes.url, REDIS_TYPE="cluster"))
+
+
+@pytest.mark.parametrize("kind", ["single", "cluster", "envoyproxy"])
+def test_a_service_resets_counters_and_blocks_where_they_are_and_forgets_at_once(
+    redis: Redis, nodes: Nodes, kind: str
+) -> None:
+    block = Rule("shop", (), Limit(1, Unit.YEAR, Unit.YEAR.window, block_for=DAY), open_algorithm("fixed_window"))
+    plain = Rule("shop", (), Limit(1, Unit.YEAR, Unit.YEAR.window), open_algorithm("fixed_window"))
+
+    async def story(url: object, **environ: str) -> None:
+        async with opened(url, wait=True, CACHE_KEY_PREFIX=f"{kind}:", **environ) as store:
+            hits = [hit_of(block, "a{b"), hit_of(plain, "eve")]
+            assert [(await charge(store, hit.again())).allowed for hit in hits * 2] == [True, True, False, False]
+            assert await store.reset([*hits, hit_of(plain, "new")]) == 2
+            assert [(await charge(store, hit.again())).allowed for hit in hits] == [True, True]
+
+    match kind:
+        case "single":
+            run(story(redis.socket))
+        case "cluster":
+            run(story(nodes.url, REDIS_TYPE="cluster"))
+        case "envoyproxy":
+            run(story(redis.socket, KEY_FORMAT="envoyproxy"))

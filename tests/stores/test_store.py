@@ -248,6 +248,36 @@ def test_of_a_bundle_only_the_denied_counter_is_blocked(open_store: OpenStore) -
     assert blocked == [(True, 1), (False, 0)]
 
 
+def reset(store: Store, *hits: tuple[Rule, str]) -> int:
+    """Reset the counters of these hits; how many there were."""
+    work = store.reset([Hit(rule, key, 0, tally=Tally(), quota=False) for rule, key in hits])
+    with pytest.raises(StopIteration) as ended:
+        work.send(None)
+    return int(ended.value.value)
+
+
+def test_a_reset_frees_the_whole_limit_and_ends_the_block_of_these_counters_alone(open_store: OpenStore) -> None:
+    store = open_store(Clock())
+    before = charge_together(store, (STRICT, "a", 3, 0), (RULE, "b", 3, 0), (STRICT, "c", 3, 0))
+
+    assert reset(store, (STRICT, "a"), (RULE, "b"), (RULE, "new")) == 2
+    after = charge_together(store, (STRICT, "a", 1, 0), (RULE, "b", 1, 0), (STRICT, "c", 1, 0))
+
+    assert before == [(False, 0), (True, 0), (False, 0)]
+    assert after == [(True, 1), (True, 2), (False, 0)]
+
+
+@pytest.mark.parametrize("open_store", ["memory"], indirect=True)
+def test_what_was_reset_takes_no_memory(open_store: OpenStore) -> None:
+    store = open_store(Clock())
+    charge_together(store, (STRICT, "a", 3, 0), (RULE, "b", 3, 0))
+
+    reset(store, (STRICT, "a"), (RULE, "b"))
+
+    assert isinstance(store, MemoryStore)
+    assert (store.counters, store.bytes) == (0, 0)
+
+
 @pytest.mark.parametrize("open_store", ["memory"], indirect=True)  # Redis drops the expired by a clock of its own
 def test_blocks_are_swept_when_they_are_forgotten(open_store: OpenStore) -> None:
     clock = Clock()

@@ -13,13 +13,14 @@ from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.rules.bans import Ban, hidden, key_of, make_ban, read_length
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.server.admin.answers import Answers
+from ratelimit_service.server.admin.changes import read_change
 
 MAX_LISTED: Final = 1000
 """Bans in one answer: the last ones made."""
 _MAX_WAITING: Final = 64
 """Requests that wait for the store."""
 
-_WORDS: Final = frozenset({"domain", "for", "why", "who"})
+_BAN: Final = "a ban"
 
 
 class BanMethod:
@@ -88,50 +89,15 @@ def listing(domain: str | None) -> bytes:
 
 def banning(body: bytes, remote: str) -> bytes:
     """A request to make the ban of a JSON body. RpcError if the body is wrong."""
-    found = _read(body, {"domain", "entries", "for", "why", "who"})
-    return _request("ban", found["domain"], found["entries"], found["for"], found["why"], _who(found["who"], remote))
+    found = read_change(_BAN, body, {"domain", "entries", "for", "why"}, remote)
+    return _request("ban", found["domain"], found["entries"], found["for"], found["why"], found["who"])
 
 
 def unbanning(body: bytes, remote: str) -> bytes:
     """A request to lift the ban of a JSON body. RpcError if the body is wrong."""
-    found = _read(body, {"domain", "entries", "who"})
-    return _request("unban", found["domain"], found["entries"], _who(found["who"], remote))
+    found = read_change(_BAN, body, {"domain", "entries"}, remote)
+    return _request("unban", found["domain"], found["entries"], found["who"])
 
 
 def _request(*words: object) -> bytes:
     return json.dumps(words, ensure_ascii=True).encode()
-
-
-def _who(named: str, remote: str) -> str:
-    """The name that the client gives, which it may have made up, and its address, which it has not."""
-    return f"{named} from {remote}" if named else remote
-
-
-def _read(body: bytes, names: set[str]) -> dict[str, Any]:
-    """The fields of a body; `who` may be missing."""
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise _invalid("it is not JSON") from error
-    if not isinstance(found, dict):
-        raise _invalid("it is not a JSON object")
-    found.setdefault("who", "")
-    if found.keys() != names:
-        raise _invalid(f"it has the fields {', '.join(sorted(names))}, and who may be left out")
-    if not all(isinstance(found[name], str) for name in names & _WORDS):
-        raise _invalid(f"{', '.join(sorted(names & _WORDS))} are texts")
-    found["entries"] = list(_entries(found["entries"]))
-    return found
-
-
-def _entries(found: object) -> Iterable[tuple[str, str]]:
-    for entry in found if isinstance(found, list) else (None,):
-        match entry:
-            case {"key": str(key), "value": str(value), **rest} if not rest:
-                yield key, value
-            case _:
-                raise _invalid('entries is a list such as [{"key": "user", "value": "ada"}]')
-
-
-def _invalid(wrong: str) -> RpcError:
-    return RpcError(Status.INVALID_ARGUMENT, f"the body is not a ban: {wrong}")

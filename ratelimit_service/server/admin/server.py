@@ -13,7 +13,8 @@ from aiohttp.typedefs import Handler, Middleware
 
 from ratelimit_service.errors import RpcError, StartError
 from ratelimit_service.server.admin.access import Access
-from ratelimit_service.server.admin.bans_api import BansApi
+from ratelimit_service.server.admin.bans import banning, unbanning
+from ratelimit_service.server.admin.changes_api import changes, lists_bans
 from ratelimit_service.server.admin.connection import (
     KEEPALIVE_SECONDS,
     SERVER_NAME,
@@ -37,6 +38,7 @@ from ratelimit_service.server.admin.json_api import (
     refusal_for,
 )
 from ratelimit_service.server.admin.page_files import PATH, PageFiles
+from ratelimit_service.server.admin.resets import resetting
 from ratelimit_service.server.admin.shared_response import SharedResponse
 from ratelimit_service.server.admin.status import Listening, StatusPage
 from ratelimit_service.server.admin.upstream_pages import rules_text, stats_text
@@ -86,10 +88,18 @@ class _Port(NamedTuple):
 class AdminServer:
     """The HTTP server. Its pages only read the service's state.
 
-    `/json` calls its method, `/explain` the explainer, `/bans` the method `bans`.
+    `/json` calls its method, `/explain` the explainer, `/bans` the method `bans`, and `/counters/reset` `resets`.
     """
 
-    def __init__(self, state: ServiceState, settings: Settings, explainer: BytesMethod, bans: BytesMethod) -> None:
+    def __init__(
+        self,
+        state: ServiceState,
+        settings: Settings,
+        *,
+        explainer: BytesMethod,
+        bans: BytesMethod,
+        resets: BytesMethod,
+    ) -> None:
         self._state = state
         self._settings = settings
         self._warnings = ThrottledLog(log, steady_clock)
@@ -106,7 +116,8 @@ class AdminServer:
         json_api = partial(JsonApi, max_bytes=settings.http_max_body_size, max_objects=objects)
         self._json = json_api(state.method, http_response)
         self._explain = json_api(explainer, explained_response)
-        self._bans = BansApi(bans)
+        self._bans = bans
+        self._resets = resets
         self._page = PageFiles()
         self._servers: list[asyncio.Server] = []
         self._runners: list[web.AppRunner] = []
@@ -200,9 +211,15 @@ class AdminServer:
                         self._explain.handle,
                         "which rules a RateLimitRequest matches, and why",
                     ),
-                    _Endpoint("GET", "/bans", self._bans.list, "the bans in force"),
-                    _Endpoint("POST", "/bans", self._bans.ban, "make a ban"),
-                    _Endpoint("DELETE", "/bans", self._bans.unban, "lift a ban"),
+                    _Endpoint("GET", "/bans", lists_bans(self._bans), "the bans in force"),
+                    _Endpoint("POST", "/bans", changes(self._bans, banning), "make a ban"),
+                    _Endpoint("DELETE", "/bans", changes(self._bans, unbanning), "lift a ban"),
+                    _Endpoint(
+                        "POST",
+                        "/counters/reset",
+                        changes(self._resets, resetting),
+                        "reset the counters of a descriptor",
+                    ),
                     _Endpoint("POST", "/reload", self._reload, "load the rules now, changed or not, as SIGHUP does"),
                 ],
                 [refuse_foreign_hosts(settings.debug_allowed_hosts), refuse_cross_site(()), self._access.middleware],

@@ -58,6 +58,7 @@ class Supervisor:
         self._method = _Method(self._sums, self._dispatcher)
         self.explainer = _ForwardedMethod(self._dispatcher, "explain")
         self.ban_method = _ForwardedMethod(self._dispatcher, "bans")
+        self.reset_method = _ForwardedMethod(self._dispatcher, "reset")
         self.deaths = 0
         """Workers that ended unexpectedly."""
         self.last_deaths: deque[Death] = deque(maxlen=_MAX_DEATHS)
@@ -290,7 +291,7 @@ class _Method:
 
 
 class _ForwardedMethod:
-    """Explanations, or bans, as the workers have them: they can ask the store, and have the same rules."""
+    """Explanations, bans, or resets, as the workers have them: they can ask the store, and have the same rules."""
 
     def __init__(self, dispatcher: Dispatcher, kind: str) -> None:
         self._dispatcher = dispatcher

@@ -143,6 +143,8 @@ class Worker:
                     self._engine.explainer.call(bytes_of(body), partial(self._reply, number))
                 case ["bans", number, body, _]:
                     self._engine.ban_method.call(bytes_of(body), partial(self._reply, number))
+                case ["reset", number, body, _]:
+                    self._engine.reset_method.call(bytes_of(body), partial(self._reply, number))
                 case ["report", number]:
                     self._report_number = number
                     self._report_due.set()

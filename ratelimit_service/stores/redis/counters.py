@@ -24,12 +24,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ratelimit_service.algorithms.sliding_log import LONGEST
 from ratelimit_service.errors import StoreError
-from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.rule import Entries, Rule, counted_entries, counter_key
+from ratelimit_service.rules.rule import Entries, Rule, counted_entries
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import KeyFormat, RedisType
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.descriptor import looks
 from ratelimit_service.stores.redis.counters_decode import (
     Content,
     Counter,
@@ -55,7 +54,6 @@ from ratelimit_service.stores.redis.topology import Sentinels, SlotMap, node_add
 from ratelimit_service.stores.redis.upstream import is_upstreams, upstream_key
 from ratelimit_service.system.address import Address, Unix
 from ratelimit_service.system.clock import DAY
-from ratelimit_service.telemetry.tally import Tally
 
 ALLOWED: Final = (
     "~<CACHE_KEY_PREFIX>* +scan +get +pttl +time, to reset +unlink +set, in a Cluster +cluster|slots +asking"
@@ -252,11 +250,10 @@ class Counters:
         """
         batches: dict[tuple[Primaries, Address], dict[bytes, Counter]] = {}
         moments: dict[Primaries, int] = {}
-        for rule in (*rules, *(self._overriding(domain, entries) if overriding else ())):
+        for hit in looks(self._book, domain, entries, rules, overriding=overriding):
+            rule = hit.rule
             redis = self._redis_of(rule)
-            counted = counted_entries(rule, entries)
-            words = " ".join(f"{key}={value}" for key, value in counted)
-            hit = Hit(rule, counter_key(rule, counted), 0, tally=Tally(), quota=False)
+            words = " ".join(f"{key}={value}" for key, value in counted_entries(rule, entries))
             name, end = self._key_of(hit), 0
             if self._upstream and is_upstreams(rule):
                 if redis not in moments:
@@ -335,10 +332,6 @@ class Counters:
 
     def _redis_of(self, rule: Rule) -> Primaries:
         return self._per_second if self._per_second is not None and is_per_second(rule) else self._main
-
-    def _overriding(self, domain: str, entries: Entries) -> Iterator[Rule]:
-        for unit in Unit:
-            yield self._book.overriding(domain, entries, Limit(0, unit, unit.window), 0, Tally())
 
     def _parsers(
         self, redis: Primaries, domain: str, rules: Sequence[Rule]

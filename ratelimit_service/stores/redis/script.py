@@ -66,6 +66,9 @@ class Script(Protocol):
     def key(self, hit: Hit) -> str:
         """The name of its counter, which may be another one a moment later."""
 
+    def kept(self, hit: Hit) -> Sequence[str]:
+        """The names of all that is kept of its counter: of the counter, and of its block."""
+
     def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
         """Keys and arguments for the hits of these requests; `names`: those that `key` returned before, if it did."""
 
@@ -180,6 +183,11 @@ class BatchScript:
         """The name of a counter's block, in the same slot."""
         self._rows: dict[Rule, str] = {}
         """The limits of rules as the script reads them, but for those of a calendar, whose edges move."""
+
+    def kept(self, hit: Hit) -> Sequence[str]:
+        """As Script says."""
+        name = self.key(hit)
+        return (name, self._block_key(name)) if hit.limit.block_for else (name,)
 
     def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
         """The hits of these requests as a batch of runs."""

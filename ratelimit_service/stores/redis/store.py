@@ -29,6 +29,7 @@ from ratelimit_service.stores.redis.keys import (
     resets_key,
 )
 from ratelimit_service.stores.redis.lane import Lane, LaneContext
+from ratelimit_service.stores.redis.link import read_time, within
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
 from ratelimit_service.stores.redis.script import MAX_IN_PIPELINE, BatchScript, Script, largest_bundle
@@ -36,7 +37,7 @@ from ratelimit_service.stores.redis.target import is_clustered, is_per_second, m
 from ratelimit_service.stores.redis.topology import Topology, open_topology
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.stores.store import Done, LostServer
-from ratelimit_service.system.clock import Clock, system_clock
+from ratelimit_service.system.clock import DAY, Clock, system_clock
 from ratelimit_service.telemetry.metric import Metric
 
 _MIN_PAUSE: Final = 0.001
@@ -51,6 +52,9 @@ _STALLED: Final = 0.005
 
 _MAX_POLLS: Final = 4
 """Before it judges all the same."""
+
+_RESET_SECONDS: Final = 5.0
+"""For all commands of a reset."""
 
 
 def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
@@ -153,6 +157,25 @@ class RedisStore:
         """As Store says; they are in the main Redis."""
         self._bans = BanFollower(bans, BanTable(self._main.execute, self._prefix))
         return self._bans
+
+    async def reset(self, hits: Sequence[Hit]) -> int:
+        """As Store says. Other processes clear their denied cache when they poll the reset key, within seconds."""
+        reset = await within(_RESET_SECONDS, self._reset(hits))
+        if self._denied is not None:
+            self._denied.clear()
+        return reset
+
+    async def _reset(self, hits: Sequence[Hit]) -> int:
+        reset = 0
+        for hit in hits:
+            topology, script = self._kind(hit.rule)
+            names = script.kept(hit)
+            reset += bool(await topology.execute(names[0], "UNLINK", *names))
+        key = resets_key(self._prefix)
+        for topology in dict.fromkeys(self._kind(hit.rule)[0] for hit in hits):
+            moment = read_time(await topology.execute(key, "TIME"))
+            await topology.execute(key, "SET", key, moment, "PX", DAY // 1000)
+        return reset
 
     @property
     def lanes(self) -> list[Lane]:

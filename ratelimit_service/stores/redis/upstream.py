@@ -37,6 +37,10 @@ class UpstreamScript:
         """The name of its counter now."""
         return upstream_key(self._prefix, hit, self._clock())
 
+    def kept(self, hit: Hit) -> Sequence[str]:
+        """As Script says: what has a block is counted elsewhere."""
+        return (self.key(hit),)
+
     def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
         """A run for each hit."""
         now = self._clock()

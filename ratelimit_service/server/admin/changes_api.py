@@ -1,0 +1,55 @@
+"""Endpoints of the operator's port that change something, or list what was changed: `/bans`, `/counters/reset`."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+
+from ratelimit_service.errors import RpcError
+from ratelimit_service.server.admin.bans import listing
+from ratelimit_service.server.admin.json_api import (
+    HEADERS,
+    BytesMethod,
+    call_method,
+    escape_control,
+    read_body,
+    refusal_for,
+)
+
+MAX_BYTES: Final = 16 * 1024
+"""Of a body: a ban has 2,000, each of which may be written as an escape."""
+
+_Handle = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def lists_bans(method: BytesMethod) -> _Handle:
+    """Responds with the bans in force, with `?domain=` those of a domain: the last ones made, and how many."""
+
+    async def handle(request: web.Request) -> web.Response:
+        return await _respond(method, listing(request.query.get("domain")))
+
+    return handle
+
+
+def changes(method: BytesMethod, asked: Callable[[bytes, str], bytes]) -> _Handle:
+    """Makes the change in the body, which `asked` makes a request to the method of; responds with what was changed."""
+
+    async def handle(request: web.Request) -> web.Response:
+        body = await read_body(request, MAX_BYTES)
+        if isinstance(body, web.Response):
+            return body
+        try:
+            change = asked(body, request.remote or "an unknown address")
+        except RpcError as error:
+            return refusal_for(error)
+        return await _respond(method, change)
+
+    return handle
+
+
+async def _respond(method: BytesMethod, asked: bytes) -> web.Response:
+    try:
+        found = await call_method(method, asked)
+    except (RpcError, TimeoutError) as error:
+        return refusal_for(error)
+    return web.Response(text=escape_control(found.decode()), headers=HEADERS, content_type="application/json")
