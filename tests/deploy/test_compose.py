@@ -35,33 +35,43 @@ def test_compose_says_nothing_that_the_service_does_not_understand() -> None:
 
 
 def test_what_compose_mounts_is_there() -> None:
-    """Relative to the compose file."""
-    mounted = [volume.split(":")[0] for service in compose().values() for volume in service.get("volumes", [])]
+    """And nothing may be written there."""
+    volumes = [volume for service in compose().values() for volume in service.get("volumes", [])]
 
-    assert len(mounted) == 7
-    assert all((DEPLOY / source).exists() for source in mounted)
-    assert (DEPLOY / compose()["ratelimit"]["build"] / "Dockerfile").exists()
+    assert len(volumes) == 9
+    assert all(volume["read_only"] and Path(volume["source"]).exists() for volume in volumes)
+    assert Path(compose()["ratelimit"]["build"]["context"], "Dockerfile").exists()
+
+
+def test_both_instances_are_the_same_but_for_their_ports() -> None:
+    """Of one image, which is built once."""
+    first, second = compose()["ratelimit"], compose()["ratelimit-2"]
+
+    assert {key for key in first if first[key] != second.get(key)} == {"build", "ports"}
 
 
 def test_every_image_has_a_version() -> None:
     """And Envoy's is the one that the tests run."""
-    images = {name: service["image"] for name, service in compose().items() if "build" not in service}
+    images = {name: service["image"] for name, service in compose().items()}
 
+    assert images.pop("ratelimit") == images.pop("ratelimit-2") == "ratelimit-service"
     assert images.keys() == {"envoy", "grafana", "prometheus", "redis"}
     assert all(re.search(r":v?\d+\.\d+", image) for image in images.values())
     assert images["envoy"] == f"envoyproxy/envoy:v{peers.ENVOY[0].partition('==')[2]}"
 
 
-def test_others_start_when_the_service_is_healthy() -> None:
-    """Its health is the image's HEALTHCHECK."""
+def test_others_start_when_both_instances_are_healthy() -> None:
+    """Their health is the image's HEALTHCHECK."""
+    healthy = {"condition": "service_healthy", "required": True}
+
     for name in ("envoy", "prometheus"):
-        assert compose()[name]["depends_on"] == {"ratelimit": {"condition": "service_healthy"}}
+        assert compose()[name]["depends_on"] == {"ratelimit": healthy, "ratelimit-2": healthy}
 
 
 def test_counters_are_in_redis_which_forgets_none() -> None:
     """An evicted counter is a fresh allowance."""
     assert understood(compose()["ratelimit"]["environment"]).backend_type == "redis"
-    assert compose()["ratelimit"]["depends_on"] == {"redis": {"condition": "service_healthy"}}
+    assert compose()["ratelimit"]["depends_on"] == {"redis": {"condition": "service_healthy", "required": True}}
     assert "noeviction" in compose()["redis"]["command"]
 
 
@@ -73,7 +83,7 @@ def test_prometheus_reads_where_the_service_and_envoy_answer() -> None:
     }
 
     assert targets == {
-        "ratelimit": (["ratelimit:8080"], "/metrics"),
+        "ratelimit": (["ratelimit:8080", "ratelimit-2:8080"], "/metrics"),
         "envoy": (["envoy:9901"], "/stats/prometheus"),
     }
     assert load("prometheus.yaml")["rule_files"] == ["alerts.yaml"]

@@ -18,25 +18,15 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests import peers
+from tests.deploy.dashboards import DASHBOARDS, dashboard, filled, queries, walk
 from tests.deploy.deployed import DEPLOY, Deployed, compose, deployed, load
 from tests.processes import Service, ask, start_service
 from tests.prometheus import Prometheus, start_prometheus
 from tests.transports.certificates import authority, issue
 
-GRAFANA: Final = DEPLOY / "grafana"
-DASHBOARDS: Final = sorted(GRAFANA.glob("dashboards/*.json"))
 OWN_PANELS: Final = {"row", "stat", "table", "timeseries"}
 """Grafana's, without a plugin."""
 
-VALUES: Final = {
-    "__rate_interval": "1h",
-    "__range": "1h",
-    "job": "ratelimit",
-    "instance": ".+",  # the label must be there, and so must the next two
-    "domain": ".+",
-    "key1": ".+",
-    "key2": ".*",
-}
 SOMETIMES: Final = {"key2", "key3"}
 """Labels that only rules with so many levels have."""
 
@@ -81,37 +71,6 @@ ENVOY_GATEWAY: Final = (
     f"ratelimit_service_rate_limit_over_limit{EG_RULE}",
 )
 """What the dashboard "Global Ratelimit" of Envoy Gateway asks, but for `go_memstats_gc_cpu_fraction`: that is Go's."""
-
-
-def dashboard(path: Path) -> dict[str, Any]:
-    board: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return board
-
-
-def walk(node: Any) -> Iterator[dict[str, Any]]:
-    """Every object of the JSON, those in collapsed rows too."""
-    if isinstance(node, dict):
-        yield node
-        node = list(node.values())
-    if isinstance(node, list):
-        for part in node:
-            yield from walk(part)
-
-
-def filled(query: str) -> str:
-    """With a value for each variable, and windows as long as the run; a variable without a value is a KeyError."""
-    return re.sub(r"\$(\w+)", lambda found: VALUES[found[1]], query.replace("[1m]", "[1h]"))
-
-
-def queries() -> dict[str, set[str]]:
-    """Each expression of both dashboards, and the labels that it or its legend names."""
-    found: dict[str, set[str]] = {}
-    for node in (node for path in DASHBOARDS for node in walk(dashboard(path)) if "expr" in node):
-        legend = node.get("legendFormat", "") + node.get("titleFormat", "")
-        groups = re.findall(r"\bby \(([^)]*)\)", node["expr"])
-        labels = {label.strip() for group in groups for label in group.split(",")} - {"le"}
-        found.setdefault(node["expr"], set()).update(labels, re.findall(r"{{(\w+)}}", legend))
-    return found
 
 
 def variables(path: Path) -> dict[str, dict[str, Any]]:
@@ -320,13 +279,13 @@ def test_a_query_uses_no_variable_that_its_dashboard_lacks() -> None:
 def test_grafana_finds_prometheus_and_the_dashboards() -> None:
     """Where compose mounts them, and by compose's name for Prometheus."""
     grafana = compose()["grafana"]
-    mounted = dict(volume.removesuffix(":ro").split(":") for volume in grafana["volumes"])
+    mounted = {volume["source"]: volume["target"] for volume in grafana["volumes"]}
     (source,) = load("grafana/provisioning/datasources/prometheus.yaml")["datasources"]
     (provider,) = load("grafana/provisioning/dashboards/ratelimit.yaml")["providers"]
     home = Path(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
 
-    assert mounted["./grafana/provisioning"] == "/etc/grafana/provisioning"
-    assert mounted["./grafana/dashboards"] == provider["options"]["path"] == str(home.parent)
+    assert mounted[str(DEPLOY / "grafana/provisioning")] == "/etc/grafana/provisioning"
+    assert mounted[str(DEPLOY / "grafana/dashboards")] == provider["options"]["path"] == str(home.parent)
     assert home.name in {path.name for path in DASHBOARDS}
     assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
     assert source["jsonData"]["timeInterval"] == load("prometheus.yaml")["global"]["scrape_interval"]
