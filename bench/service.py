@@ -15,12 +15,14 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple, TypeVar
+from urllib.request import Request, urlopen
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -38,6 +40,9 @@ WARM_UP = 5000
 """Calls before any that count: connections, plans, counters."""
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+PAGE_SECONDS = 2
+"""Between two looks of an operator's page; with more than a thousand rules a real one waits for ten."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ class Scenario:
     rules: int = 1
     limit: int = 4_000_000_000
     workers: int = 1
+    pages: int = 0
+    """Browsers that show the page of each of our services."""
     settings: Sequence[tuple[str, str]] = ()
     """Of our service, beside those of the benchmark."""
 
@@ -140,6 +147,29 @@ def processor_seconds(pid: int) -> float:
 
 
 @contextmanager
+def watched(port: int) -> Iterator[None]:
+    """A page that asks for what it shows, as a browser does, until this ends."""
+    ended = threading.Event()
+
+    def get(path: str) -> None:
+        with urlopen(Request(f"http://127.0.0.1:{port}{path}", headers={"Accept-Encoding": "gzip"})) as response:
+            response.read()
+
+    def look() -> None:
+        get("/status/rules")
+        while not ended.wait(PAGE_SECONDS):
+            get("/status/now")
+
+    page = threading.Thread(target=look)
+    page.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        page.join()
+
+
+@contextmanager
 def started(scenario: Scenario, load: Load, cores: Cores, *, upstream: bool) -> Iterator[list[Running]]:
     """Our service with each store, and upstream's."""
     with ExitStack() as stack:
@@ -152,6 +182,8 @@ def started(scenario: Scenario, load: Load, cores: Cores, *, upstream: bool) -> 
             settings = {"STORE_DEADLINE": "1s", "RULES_POLL_INTERVAL": "1s", "WORKERS": str(scenario.workers)}
             settings |= dict(scenario.settings)
             service = stack.enter_context(start_service(folder / name, rules, settings | dict(environ)))
+            for _ in range(scenario.pages):
+                stack.enter_context(watched(service.debug_port))
             return Running(name, f"127.0.0.1:{service.grpc_port}", service.pid, redis_pid)
 
         def start_a_redis(name: str) -> tuple[int, dict[str, str]]:

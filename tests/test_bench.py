@@ -18,7 +18,9 @@ def test_services_are_compared_while_one_thing_varies(tmp_path: Path) -> None:
     results, picture = tmp_path / "results.json", tmp_path / "picture.svg"
 
     told = bench(
-        "service.py", "--vary=keys=1,50", "--calls=200", "--rounds=1", f"--json={results}", f"--picture={picture}"
+        "service.py",
+        *("--vary=keys=1,50", "--calls=200", "--rounds=1", "--pages=1"),
+        *(f"--json={results}", f"--picture={picture}"),
     )
 
     assert [line.split()[0] for line in told.splitlines() if line.split()[0] in {"keys", "memory", "redis"}] == [
@@ -30,3 +32,14 @@ def test_services_are_compared_while_one_thing_varies(tmp_path: Path) -> None:
         (value, service, 0) for value in ("1", "50") for service in ("memory", "redis")
     ]
     assert picture.read_text().count("<polyline") == 2
+
+
+def test_a_look_of_the_page_has_a_cost_and_a_size() -> None:
+    told = bench("page.py", "--rules=20", "--looks=1")
+
+    rows = [line.split() for line in told.splitlines() if line.split()[1:2] in (["idle"], ["asked"])]
+    assert [(asked, text) for _, asked, text, *_ in rows] == [
+        *(("idle", "/status/now"), ("idle", "/status/rules"), ("idle", "/metrics")),
+        *(("asked", "/status/now"), ("asked", "/status/rules"), ("asked", "/metrics")),
+    ]
+    assert all(float(ms) > 0 and float(size) > float(packed) for *_, ms, size, packed in rows)
