@@ -112,7 +112,7 @@ def test_a_real_browser_shows_nothing_of_the_operators_port_under_a_name_of_anot
     assert "DEBUG_ALLOWED_HOSTS" in rebound
 
 
-OPERATORS = ["/", "/rlconfig", "/stats", "/status", "/status/now", "/status/rules", "/nowhere"]
+OPERATORS = ["/", "/rlconfig", "/stats", "/status", "/status/now", "/status/recent", "/status/rules", "/nowhere"]
 
 
 @pytest.mark.parametrize("path", OPERATORS)

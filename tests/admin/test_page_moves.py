@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from tests.admin.service import Service, running
-from tests.browser import opened
+from tests.browser import Page, opened
 
 RULES = """\
 domain: shop
@@ -69,48 +69,79 @@ MANY = "domain: shop\ndescriptors:\n" + "".join(
     f"  - {{key: user, value: u{number}, rate_limit: {{unit: year, requests_per_unit: {number + 1}}}}}\n"
     for number in range(5000)
 )
-CELLS = "[...document.querySelectorAll('#rules tbody tr')].slice(0, 3).map(row => row.cells[{0}].textContent)"
+CELLS = "[...document.querySelectorAll('#rows tr')].slice(0, 3).map(row => row.cells[{0}].textContent)"
 SORTED = "[...document.querySelectorAll('#heads th[aria-sort]')].map(head => head.textContent + ' ' + head.ariaSort)"
+SUMS = "[...document.querySelectorAll('#sums > *')].map(cell => cell.textContent)"
+TICKS = (
+    "performance.getEntriesByType('resource').filter(one => one.name.endsWith('{0}')).map(one => one.decodedBodySize)"
+)
 
 
-def test_five_thousand_rules_are_sorted_and_searched(tmp_path: Path) -> None:
+def press_head(page: Page, column: int) -> None:
+    page.evaluate(f"document.querySelectorAll('#heads button')[{column}].focus()")
+    page.press("Enter", 13)
+
+
+def test_five_thousand_rules_are_sorted_searched_and_added_up(tmp_path: Path) -> None:
     with running(tmp_path, MANY) as service:
         hit(service, "u4321", 6)
         hit(service, "u7", 9)
         hit(service, "u2", 4)
         with opened(address(service)) as page:
-            page.wait_until("document.querySelectorAll('#rules tbody tr').length === 500")
+            page.wait_until("document.querySelectorAll('#rows tr').length === 100")
             busiest, by_default = page.evaluate(CELLS.format(6)), page.evaluate(SORTED)
-            page.evaluate("document.querySelectorAll('#heads button')[8].focus()")
-            page.press("Enter", 13)
+            press_head(page, 8)
             over, by_key = page.evaluate(CELLS.format(8)), page.evaluate(SORTED)
             page.evaluate("document.querySelectorAll('#heads button')[2].click()")
             limits, by_click = page.evaluate(CELLS.format(2)), page.evaluate(SORTED)
             page.evaluate("document.querySelectorAll('#heads button')[2].click()")
             reversed_limits = page.evaluate(CELLS.format(2))
+            sums = page.evaluate(SUMS)
+            page.evaluate("document.getElementById('more').click()")
+            rows = page.evaluate("document.querySelectorAll('#rows tr').length")
             filter_ = "const box = document.getElementById('filter'); box.value = 'U4321 shop'"
             page.evaluate(f"{filter_}; box.dispatchEvent(new Event('input'))")
-            found = page.evaluate("document.querySelector('#rules tbody').textContent")
+            found = page.evaluate("document.getElementById('rows').textContent")
             count = page.evaluate("document.getElementById('count').textContent")
+            more = page.evaluate("document.getElementById('more').hidden")
             hit(service, "u4321", 3)
-            page.wait_until("document.querySelector('#rules tbody tr').cells[6].textContent === '9'")
+            page.wait_until("document.querySelector('#rows tr').cells[6].textContent === '9'")
+            sum_of_one = page.evaluate(SUMS)
             problems = page.problems
-        tick = service.get("/status/now", **{"Accept-Encoding": "gzip"}).body
 
     assert (busiest, by_default) == (["9", "6", "4"], ["Hits/s descending"])
     assert (over, by_key) == (["1", "1", "0"], ["Over descending"])
     assert (limits, by_click) == (["1 per year", "2 per year", "3 per year"], ["Limit ascending"])
     assert reversed_limits == ["5,000 per year", "4,999 per year", "4,998 per year"]
+    assert (sums[0], sums[3:6]) == ("5,000 rules together", ["19", "17", "2"])
+    assert rows == 200
     assert "4,322 per year" in found
-    assert count == "1 of 5,000"
+    assert (count, more) == ("1 of 5,000", True)
+    assert (sum_of_one[0], sum_of_one[3]) == ("1 rule", "9")
     assert problems == []
-    assert len(tick) < 20_000
+
+
+def test_of_five_thousand_rules_a_tick_brings_those_that_counted(tmp_path: Path) -> None:
+    with running(tmp_path, MANY) as service:
+        for number in range(0, 5000, 2):
+            hit(service, f"u{number}", 1)
+        with opened(address(service)) as page:
+            page.wait_until(f"{TICKS.format('/status/recent')}.length >= 3")
+            whole, ticks = (page.evaluate(TICKS.format(path)) for path in ("/status/now", "/status/recent"))
+            hit(service, "u4999", 5000)
+            page.wait_until("document.querySelector('#rows tr').cells[6].textContent === '5,000'")
+            sums = page.evaluate(SUMS)
+
+    assert len(whole) == 1
+    assert whole[0] > 50_000
+    assert max(ticks) < 10_000
+    assert sums[3] == "7,500"
 
 
 def test_a_change_of_rules_shows_without_a_load_of_the_page(tmp_path: Path) -> None:
     with running(tmp_path, RULES) as service, opened(address(service)) as page:
-        page.wait_until("document.querySelectorAll('#rules tbody tr').length === 1")
+        page.wait_until("document.querySelectorAll('#rows tr').length === 1")
         service.load(RULES + "  - {key: plan, rate_limit: {unit: day, requests_per_unit: 77}}\n")
-        page.wait_until("document.querySelector('#rules tbody').textContent.includes('77 per day')")
+        page.wait_until("document.getElementById('rows').textContent.includes('77 per day')")
 
         assert page.problems == []

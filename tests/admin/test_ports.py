@@ -29,7 +29,7 @@ def test_health_is_200_while_callers_should_come_and_500_without_a_body_otherwis
     assert (draining.status, draining.body) == (500, b"")
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/status", "/status/now", "/status/rules"])
+@pytest.mark.parametrize("path", ["/", "/metrics", "/status", "/status/now", "/status/recent", "/status/rules"])
 def test_whoever_asks_for_the_head_gets_no_body(service: Service, path: str) -> None:
     reply = service.get(path, "HEAD")
 

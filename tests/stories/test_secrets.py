@@ -219,6 +219,7 @@ def pages(service: Service, found: Found) -> None:
         "/stats",
         "/status",
         "/status/now",
+        "/status/recent",
         "/status/rules",
         "/nothing",
     ):
@@ -358,6 +359,7 @@ ALWAYS: Final = {
     "/stats",
     "/status",
     "/status/now",
+    "/status/recent",
     "/status/rules",
     "explain",
     "explain --at",

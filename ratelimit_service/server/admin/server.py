@@ -166,6 +166,7 @@ class AdminServer:
         expose = SharedResponse(_METRICS, self._metrics_text, self._turns).send
         status = SharedResponse(_JSON, self._status_text, self._turns).send
         now = SharedResponse(_JSON, self._now_text, self._turns).send
+        recent = SharedResponse(_JSON, self._recent_text, self._turns).send
         described = SharedResponse(_JSON, self._described_text, self._turns).send
         rules = SharedResponse(_TEXT, self._rules_text, self._turns).send
         stats = SharedResponse(_TEXT, self._stats_text, self._turns).send
@@ -198,6 +199,7 @@ class AdminServer:
                     _Endpoint("GET", "/stats", stats, "the counters that upstream has, under its statsd names"),
                     _Endpoint("GET", "/status", status, "what the page shows, as JSON"),
                     _Endpoint("GET", "/status/now", now, "the same, of the rules only their counts"),
+                    _Endpoint("GET", "/status/recent", recent, "the same, of rules that counted lately"),
                     _Endpoint("GET", "/status/rules", described, "the rules, without their counts"),
                     _Endpoint(
                         "GET",
@@ -305,6 +307,10 @@ class AdminServer:
     async def _now_text(self) -> Iterable[str]:
         await self._refresh()
         return self._status.now()
+
+    async def _recent_text(self) -> Iterable[str]:
+        await self._refresh()
+        return self._status.recent()
 
     async def _described_text(self) -> Iterable[str]:
         return self._status.rules()

@@ -12,6 +12,7 @@ from ratelimit_service import __version__
 from ratelimit_service.rules.bans import Ban
 from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.rules.rule import Rule, counting_in_words, entries_in_words, rule_in_words, window_in_words
+from ratelimit_service.server.admin.recent_counts import RecentCounts
 from ratelimit_service.server.history import History, named
 from ratelimit_service.server.minutes import MINUTES
 from ratelimit_service.server.series import CONTROL, domain_numbers
@@ -111,6 +112,7 @@ class StatusPage:
         self.listening: Sequence[Listening] = ()
         self._state = state
         self._history = history
+        self._recent = RecentCounts(len(COUNTS))
         self._started = system_clock()
 
     def text(self) -> Iterator[str]:
@@ -134,9 +136,26 @@ class StatusPage:
         """What `text` says, with only the counts of the rules: a list in the order of COUNTS, or 0 if all are."""
         edition, rules = self._edition()
         yield json.dumps(self._service())[:-1]
-        yield f', "edition": {json.dumps(edition)}, "columns": {json.dumps(COUNTS)}, "counts": ['
+        yield f', {_counted_head(edition)}, "counts": ['
         yield from _listed(rules, _packed)
         yield '], "history": '
+        yield from self.history()
+        yield "}\n"
+
+    def recent(self) -> Iterator[str]:
+        """What `now` says, with the counts of those rules alone that changed after the look `since`, by index."""
+        edition, rules = self._edition()
+        recent = self._recent
+        recent.begin(rules)
+        yield json.dumps(self._service())[:-1]
+        yield f', {_counted_head(edition)}, "look": {recent.look}, "since": {recent.since}, "counts": {{'
+        separator = ""
+        for start in range(0, len(rules), _BLOCK):
+            counted = ((index, _counts(rules[index])) for index in range(start, min(start + _BLOCK, len(rules))))
+            found = [f'"{index}":{_json_of(counts)}' for index, counts in counted if recent.changed(index, counts)]
+            yield separator + ",".join(found) if found else ""  # that took its time too
+            separator = "," if found else separator
+        yield '}, "history": '
         yield from self.history()
         yield "}\n"
 
@@ -277,9 +296,17 @@ def _counts(rule: Rule) -> Sequence[int]:
     )
 
 
+def _counted_head(edition: str) -> str:
+    return f'"edition": {json.dumps(edition)}, "columns": {json.dumps(COUNTS)}'
+
+
 def _packed(rule: Rule) -> str:
     counts = _counts(rule)
-    return json.dumps(counts, separators=(",", ":")) if any(counts) else "0"
+    return _json_of(counts) if any(counts) else "0"
+
+
+def _json_of(counts: Sequence[int]) -> str:
+    return json.dumps(counts, separators=(",", ":"))
 
 
 def _limit(rule: Rule) -> str:

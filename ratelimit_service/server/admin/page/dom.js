@@ -36,10 +36,12 @@ export function date(seconds) {
   return new Date(seconds * 1000).toLocaleString();
 }
 
+export function pathWords(path) {
+  return path.flatMap((level, index) => index ? [make("span", "then", "›"), level] : [level]);
+}
+
 export function pathCell(path) {
-  const cell = make("td", "path mono");
-  path.forEach((level, index) => cell.append(...(index ? [make("span", "then", "›"), level] : [level])));
-  return cell;
+  return make("td", "mono", ...pathWords(path));
 }
 
 export function numberCell(number, className = "") {

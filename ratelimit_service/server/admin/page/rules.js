@@ -1,99 +1,108 @@
-// The rules and what they have answered: sorted, searched.
+// The rules and what they have answered: sorted, searched, added up. A click on one shows more of it.
 
-import {at, make, numberCell, pathCell, rate, whole} from "./dom.js";
-import {rateOf} from "./status.js";
+import {COLUMNS, NUMBERS} from "./columns.js";
+import {at, make, whole} from "./dom.js";
 
-const MAX_ROWS = 500;
-let last = null;
+const MORE = 100, FIRST_NUMBER = COLUMNS.indexOf(NUMBERS[0]);
+const collator = new Intl.Collator("en", {numeric: true});
+const [heads, body, foot, filter, order, more] = ["heads", "rows", "sums", "filter", "order", "more"].map(at);
+let all = [], most = MORE, rows = new Map(), sorting = {column: NUMBERS[0], down: true};
 
-// What a shadow rule lets pass is no refusal.
-function colour(rule, over) { return !over ? "" : rule.shadow ? "warn" : "bad"; }
-
-function placeCell(place) {
-  const folder = last.reload.path + "/", cell = make("td", "mono soft place", place.startsWith(folder) ? place.slice(folder.length) : place);
-  cell.title = place;
-  return cell;
-}
-
-function bar(number, most, className) {
-  const inside = make("i", ""), outside = make("div", "bar " + className, inside);
-  inside.style.width = `${most && number ? 100 * number / most : 0}%`;
-  return outside;
-}
-
-// Of each column: its head, what it is sorted by, its cell, and what its head means. Hits are Within, Over, Exceeded and Spared.
-const COLUMNS = [
-  ["Domain", rule => rule.domain, rule => make("td", "mono", rule.domain)],
-  ["Descriptor", rule => rule.path.join(" "), rule => pathCell(rule.path)],
-  ["Limit", rule => rule.limit.replaceAll(",", ""), rule => make("td", "wide", rule.limit)],
-  ["Options", rule => rule.options.join(" "), rule => make("td", "", ...rule.options.map(option => make("span", "chip", option)))],
-  ["Hits/s", rule => rateOf(rule.key).hits || 0, (rule, most) => make("td", "number", rate(rateOf(rule.key).hits), bar(rateOf(rule.key).hits, most, ""))],
-  ["Over/s", rule => rateOf(rule.key).over || 0, (rule, most) =>
-    make("td", "number " + colour(rule, rateOf(rule.key).over), rate(rateOf(rule.key).over), bar(rateOf(rule.key).over, most, "over"))],
-  ["Hits", rule => rule.total, rule => numberCell(rule.total), "Cost in all: within, over, exceeded and spared"],
-  ["Within", rule => rule.within, rule => numberCell(rule.within), "Within the limit"],
-  ["Over", rule => rule.over, rule => numberCell(rule.over, colour(rule, rule.over)), "Above the limit"],
-  ["Exceeded", rule => rule.exceeded, rule => numberCell(rule.exceeded), "Above the limit, which the rule's exceed option allowed"],
-  ["Spared", rule => rule.spared, rule => numberCell(rule.spared), "Not charged, because another limit charged together with this one denied"],
-  ["Near", rule => rule.near, rule => numberCell(rule.near), "The part of Within that was near the limit"],
-  ["Would have refused", rule => rule.shadow, rule => numberCell(rule.shadow, rule.shadow ? "warn" : ""),
-    "The part of Over that a rule in shadow mode let pass"],
-  ["By policy", rule => rule.by_policy, rule => numberCell(rule.by_policy, rule.by_policy ? "warn" : ""),
-    "Answered without the store, by the rule's policy; in no other column"],
-  ["Where", rule => rule.place, rule => placeCell(rule.place)],
-];
-const FIRST_NUMBER = 4, LAST_NUMBER = COLUMNS.length - 2, collator = new Intl.Collator("en", {numeric: true});
-let sorting = {column: FIRST_NUMBER, down: true};
-
-function numeric(column) { return column >= FIRST_NUMBER && column <= LAST_NUMBER; }
-
-function sortBy(column) {
-  sorting = {column, down: sorting.column === column ? !sorting.down : numeric(column)};
-  showHeads();
-  if (last) showRules();
-}
-
-function showHeads() {
-  [...at("heads").children].forEach((head, column) => {
-    if (column !== sorting.column) head.removeAttribute("aria-sort");
-    else head.setAttribute("aria-sort", sorting.down ? "descending" : "ascending");
-  });
-}
-
-function makeHeads() {
-  at("heads").append(...COLUMNS.map(([text, , , meaning], column) => {
-    const button = make("button", "", text), head = make("th", numeric(column) ? "number" : "", button);
-    button.type = "button";
-    button.title = meaning || "";
-    head.scope = "col";
-    button.addEventListener("click", () => sortBy(column));
-    return head;
-  }));
-  showHeads();
-}
-
-function sorted(found) {
-  const value = COLUMNS[sorting.column][1], sign = sorting.down ? -1 : 1;
-  const order = numeric(sorting.column) ? (one, other) => one - other : collator.compare;
-  // Rules that are equal: the most hits first, then as in the files.
-  return found.map((rule, index) => [value(rule), rule, index])
-    .sort((one, other) => sign * order(one[0], other[0]) || other[1].total - one[1].total || one[2] - other[2]).map(each => each[1]);
-}
-
-function showRules() {
-  const words = at("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = sorted(last.rules.filter(rule => words.every(word => rule.text.includes(word)))), rows = found.slice(0, MAX_ROWS);
-  const most = Math.max(0, ...rows.map(rule => rateOf(rule.key).hits || 0));
-  at("rules").querySelector("tbody").replaceChildren(...rows.map(rule => make("tr", "", ...COLUMNS.map(([, , cell]) => cell(rule, most)))));
-  at("count").textContent = found.length > rows.length ? `the first ${whole(rows.length)} of ${whole(found.length)}`
-    : words.length ? `${whole(found.length)} of ${whole(last.rules.length)}` : "";
-}
-
-export function show(status) {
-  last = status;
+function sortBy(column, down) {
+  sorting = {column, down};
+  markHeads();
   showRules();
 }
 
-makeHeads();
-at("filter").addEventListener("input", () => { if (last) showRules(); });
-document.addEventListener("visibilitychange", () => { if (!document.hidden && last) showRules(); });
+function markHeads() {
+  for (const [index, head] of [...heads.children].entries()) {
+    if (COLUMNS[index] !== sorting.column) head.removeAttribute("aria-sort");
+    else head.setAttribute("aria-sort", sorting.down ? "descending" : "ascending");
+  }
+  order.selectedIndex = COLUMNS.indexOf(sorting.column);
+}
+
+function makeHead(column) {
+  const button = make("button", "", column.head), head = make("th", column.words ? "number" : "", button);
+  button.type = "button";
+  button.title = column.meaning || "";
+  head.scope = "col";
+  button.addEventListener("click", () => sortBy(column, sorting.column === column ? !sorting.down : Boolean(column.words)));
+  return head;
+}
+
+// Rules that are equal: the most hits first, then as in the files.
+function sorted(found) {
+  const {column, down} = sorting, sign = down ? -1 : 1, compare = column.words ? (one, other) => one - other : collator.compare;
+  return found.map((rule, index) => [column.value(rule), rule, index])
+    .sort((one, other) => sign * compare(one[0], other[0]) || other[1].total - one[1].total || one[2] - other[2]).map(each => each[1]);
+}
+
+function numberCell(column) {
+  return make("td", "number", document.createTextNode(""), ...(column.bar ? [make("div", column.bar, make("i", ""))] : []));
+}
+
+function makeRow(rule) {
+  const row = make("tr", "", ...COLUMNS.map(column => column.cell ? column.cell(rule) : numberCell(column)));
+  for (const [index, cell] of [...row.cells].entries()) cell.dataset.head = COLUMNS[index].head;
+  return row;
+}
+
+// Rows stay and are filled anew, so that what has the focus keeps it, and thousands of cells are not made each time.
+function fill(row, rule, highest) {
+  for (const [index, column] of COLUMNS.entries()) {
+    if (!column.words) continue;
+    const cell = row.cells[index], number = column.value(rule), words = column.words(rule);
+    if (column.bar) cell.lastChild.firstChild.style.width = `${highest ? 100 * number / highest : 0}%`;
+    if (cell.firstChild.data === words) continue;
+    cell.firstChild.data = words;
+    cell.className = `number ${column.colour(rule, number)}${number ? "" : " zero"}`;
+  }
+}
+
+function place(wanted) {
+  const focused = document.activeElement;
+  wanted.forEach((row, index) => { if (body.children[index] !== row) body.insertBefore(row, body.children[index] || null); });
+  while (body.children.length > wanted.length) body.lastChild.remove();
+  if (focused !== document.activeElement && body.contains(focused)) focused.focus({preventScroll: true});
+}
+
+function showSums(found) {
+  const sums = NUMBERS.map(column => {
+    const sum = found.reduce((total, rule) => total + column.value(rule), 0);
+    return make("td", "number", column.bar ? sum.toFixed(1) : whole(sum));
+  });
+  const title = make("th", "", found.length === 1 ? "1 rule" : `${whole(found.length)} rules together`);
+  title.colSpan = FIRST_NUMBER;
+  title.scope = "row";
+  foot.replaceChildren(title, ...sums, make("td", ""));
+  NUMBERS.forEach((column, index) => { sums[index].dataset.head = column.head; });
+}
+
+function showRules() {
+  const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const found = sorted(all.filter(rule => words.every(word => rule.text.includes(word)))), first = found.slice(0, most);
+  const highest = Math.max(0, ...first.map(rule => rule.rates.hits || 0));
+  rows = new Map(first.map(rule => [rule, rows.get(rule) || makeRow(rule)]));
+  for (const [rule, row] of rows) fill(row, rule, highest);
+  place([...rows.values()]);
+  showSums(found);
+  at("count").textContent = found.length > first.length ? `the first ${whole(first.length)} of ${whole(found.length)}`
+    : words.length ? `${whole(found.length)} of ${whole(all.length)}` : "";
+  more.hidden = found.length <= first.length;
+}
+
+export function show(status) {
+  all = status.rules;
+  showRules();
+}
+
+heads.append(...COLUMNS.map(makeHead));
+order.append(...COLUMNS.map(column => make("option", "", column.head)));
+order.addEventListener("change", () => {
+  const column = COLUMNS[order.selectedIndex];
+  sortBy(column, Boolean(column.words));
+});
+filter.addEventListener("input", showRules);
+more.addEventListener("click", () => { most += MORE; showRules(); });
+markHeads();

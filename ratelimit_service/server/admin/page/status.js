@@ -1,51 +1,64 @@
-// The status of the service: asked for at each tick, with the rates between two answers.
+// What the service says of itself: asked for at each tick, with the rates between two answers.
 
 import {get} from "./dom.js";
 
-// The text that is searched, and the key of each rule, are made once for each edition of the rules.
-let described = {edition: null, rules: []};
+let edition = null, rules = [], look = -1, last = null, before = new Map(), rates = new Map();
 
-function describe({edition, rules}) {
-  return {edition, rules: rules.map(rule => ({...rule, key: JSON.stringify([rule.domain, rule.path]),
-    text: [rule.domain, ...rule.path, rule.limit, ...rule.options, rule.place].join(" ").toLowerCase()}))};
+// A rule keeps what it has counted when the rules are loaded again. What is searched and shown of it is made once.
+function describe(found, folder) {
+  const known = new Map(rules.map(rule => [rule.key, rule]));
+  rules = found.rules.map(rule => {
+    const key = JSON.stringify([rule.domain, rule.path]);
+    const text = [rule.domain, ...rule.path, rule.limit, ...rule.options, rule.place].join(" ").toLowerCase();
+    return {...known.get(key), ...rule, key, text, where: rule.place.replace(`${folder}/`, "")};
+  });
+  edition = found.edition;
+  look = -1;
 }
 
-function countsOf(status, index) {
-  const counts = status.counts[index];
-  return Object.fromEntries(status.columns.map((name, column) => [name, counts ? counts[column] : 0]));
-}
-
-// Of the service now; undefined if the rules changed between the two answers: the next ones agree.
+// Of the service now; undefined if the rules changed between two answers: the next ones agree. An answer has the counts
+// that changed since an earlier look: of a page that did not see it all are asked for, and are newer.
 export async function statusNow() {
-  const status = await get("/status/now");
-  if (described.edition !== status.edition) described = describe(await get("/status/rules"));
-  if (described.edition !== status.edition) return undefined;
-  status.rules = described.rules.map((rule, index) => ({...rule, ...countsOf(status, index)}));
-  return status;
+  let status = await get("/status/recent");
+  const {look: seen, since} = status;
+  if (status.edition !== edition) describe(await get("/status/rules"), status.reload.path);
+  if (since > look) status = await get("/status/now");
+  if (status.edition !== edition) return undefined;
+  const seconds = last && last.started === status.started ? status.now - last.now : 0;
+  count(status, seconds);
+  measure(status, seconds);
+  look = seen;
+  last = status;
+  return {...status, rules};
 }
 
-let last = null, before = new Map(), rates = new Map();
+function count(status, seconds) {
+  for (const [index, rule] of rules.entries()) {
+    const counts = status.counts[index], {hits, over} = rule;
+    if (counts !== undefined) {
+      status.columns.forEach((name, column) => { rule[name] = counts ? counts[column] : 0; });
+      // Hits that a policy answers are in no other number of their rule.
+      rule.hits = rule.total + rule.by_policy;
+    }
+    rule.rates = hits === undefined || seconds <= 0 ? {} : increase({hits, over}, rule, seconds);
+  }
+}
+
+function increase(old, now, seconds) {
+  return {hits: Math.max(0, now.hits - old.hits) / seconds, over: Math.max(0, now.over - old.over) / seconds};
+}
 
 // A second's increase of what is counted under this key, between the last two answers.
 export function rateOf(key) {
-  return rates.get(key) || {};
+  return rates.get(key);
 }
 
-export function measure(status) {
-  // Hits that a policy answers are in no other number of their rule.
-  const now = new Map(status.rules.map(rule => [rule.key, {hits: rule.total + rule.by_policy, over: rule.over}]));
-  for (const one of [status.process, ...status.workers]) now.set(`pid ${one.pid}`, {hits: one.cpu_seconds || 0, over: 0});
-  now.set("calls", {hits: status.calls.total, over: 0});
-  now.set("by_policy", {hits: status.calls.by_policy, over: 0});
-  const seconds = last ? status.now - last.now : 0;
+function measure(status, seconds) {
+  const now = new Map([status.process, ...status.workers].map(one => [`pid ${one.pid}`, one.cpu_seconds || 0]));
+  now.set("by_policy", status.calls.by_policy);
   rates = new Map();
-  if (seconds > 0 && status.started === last.started) {
-    for (const [key, rule] of now) {
-      const old = before.get(key);
-      if (old) rates.set(key, {
-        hits: Math.max(0, rule.hits - old.hits) / seconds, over: Math.max(0, rule.over - old.over) / seconds});
-    }
+  for (const [key, number] of now) {
+    if (seconds > 0 && before.has(key)) rates.set(key, Math.max(0, number - before.get(key)) / seconds);
   }
   before = now;
-  last = status;
 }
