@@ -32,7 +32,7 @@ NOTED := exec 9>&2; FETCHING_NOTES=/proc/$$$$/fd/9
 PYTHON ?=
 USABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 
-.PHONY: help run test check format coverage fuzz deploy-run bench attack proto docs pictures lock clean
+.PHONY: help run test check format coverage fuzz deploy-run bench attack proto docs pictures lock version release clean
 
 help:  ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -98,6 +98,12 @@ lock: .venv/.development  ## Pin the newest packages that pyproject.toml and req
 	$(COMPILE) --upgrade --extra dev --extra regex --extra tracing --output-file $(DEVELOPMENT_LOCK) pyproject.toml
 	$(COMPILE) --upgrade --extra regex --extra tracing --build-deps-for editable --constraint $(DEVELOPMENT_LOCK) --output-file $(LOCK) pyproject.toml
 	$(COMPILE) --upgrade --output-file $(DOCUMENTS_LOCK) requirements-docs.in
+
+version: .venv/bin/python  ## Give the project VERSION=1.2.0 wherever it stands, and the CHANGELOG its section.
+	@$(BIN)/python -m release.version $(VERSION)
+
+release: .venv/.development  ## Make the packages, the chart, the image's context, the bill of materials and their sums in dist/.
+	@$(BIN)/python -m release
 
 clean:  ## Remove everything that was made, .venv and .tools too.
 	rm -rf .venv .tools .site .coverage* htmlcov build dist

@@ -44,6 +44,10 @@ KUBERNETES_VALIDATE: Final = (
     ),
     *("rpds-py==0.27.1", "attrs==25.4.0", "importlib-resources==7.1.0", "packaging==26.3", "typing-extensions==4.16.0"),
 )
+CYCLONEDX: Final = (
+    *("cyclonedx-python-lib==11.12.0", "py-serializable==2.1.0", "defusedxml==0.7.1", "sortedcontainers==2.4.0"),
+    *("packageurl-python==0.17.6", "license-expression==30.4.4", "boolean.py==5.0"),
+)
 KUBERNETES: Final = ("1.27", "1.37")
 """The oldest version that the chart is for, and the newest whose schemas there are."""
 
@@ -268,10 +272,16 @@ def kubernetes_validate() -> Path:
     return python_packages("kubernetes-validate", KUBERNETES_VALIDATE, keep_two)
 
 
+@Peer
+def cyclonedx() -> Path:
+    """The folder of CycloneDX's own library, which has the schema; `kubernetes_validate` has what it validates by."""
+    return python_packages("cyclonedx", CYCLONEDX)
+
+
 ALL: Final = (
     *(xds_protos, grpc_peers, envoy, upstream_of_go, grpcurl, ghz, h2spec, h2load, nghttp, curl),
     *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, promtool, prometheus, grafana_types),
-    *(compose_config, helm, kubectl, kubernetes_validate, zsh, fish),
+    *(compose_config, helm, kubectl, kubernetes_validate, cyclonedx, zsh, fish),
 )
 
 

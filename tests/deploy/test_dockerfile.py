@@ -1,8 +1,9 @@
 """The image, as far as a machine without Docker can tell.
 
 The build stage's commands are run in a temporary folder instead of at /, with this machine's Python instead of the
-base image's, and what they make is started as the image would be, as a user who owns nothing. What this cannot show:
-that the base image has what is used of it, that it is small, and that a container's ports are reached from outside.
+base image's, and what they make is started as the image would be, as a user who owns nothing. The context is the one
+that `make release` makes. What this cannot show: that the base image has what is used of it, that it is small, and that
+a container's ports are reached from outside.
 """
 
 import json
@@ -12,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,10 +21,10 @@ from typing import Final, NamedTuple
 
 import pytest
 
-import ratelimit_service
 from ratelimit_service.settings import load_settings
 from tests import peers
 from tests.clocks import stay_within
+from tests.deploy.releases import VERSION, clone, commit_a_version, make_release
 from tests.processes import ROOT, Service
 from tests.redis import start_redis
 
@@ -68,9 +70,10 @@ def final(word: str) -> str:
 
 
 class Image(NamedTuple):
-    """What the build made, below a folder that anyone may read."""
+    """What the build made of a release, below a folder that anyone may read."""
 
     root: Path
+    dist: Path
 
     def below(self, text: str) -> str:
         """The text with the image's folders as they are here."""
@@ -112,8 +115,12 @@ def copied_from_the_build() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def image() -> Iterator[Image]:
-    """The build stage's COPY and RUN, done."""
+def image(tmp_path: Path) -> Iterator[Image]:
+    """The build stage's COPY and RUN, done with the context of a release."""
+    dist = make_release(clone(commit_a_version(tmp_path / "repository"), tmp_path / "clone"))
+    context = tmp_path / "context"
+    with tarfile.open(dist / f"ratelimit-service-image-{VERSION}.tar.gz") as tar:
+        tar.extractall(context)  # noqa: S202 - our own; Debian 12's Python has no filter
     python = next(filter(may_be_base, (sys.executable, "/usr/bin/python3")), None)
     if python is None:
         peers.refuse(f"{sys.executable} is in a folder that only root may enter, and there is no other Python")
@@ -121,14 +128,14 @@ def image() -> Iterator[Image]:
     with tempfile.TemporaryDirectory(prefix="ratelimit-image-") as folder:
         root = Path(folder)
         root.chmod(0o755)
-        made = Image(root)
+        made = Image(root, dist)
         (root / "src").mkdir()
         (root / "opt").mkdir()
         (root / "bin").mkdir()
         (root / "bin" / "python").symlink_to(python)
         for word, rest in stages()[0]:
             if word == "COPY":
-                copy(rest.split(), root / "src")
+                copy(rest.split(), context, root / "src")
             elif word == "RUN":
                 run(made.below(rest), root)
         for source, target in copied_from_the_build():
@@ -145,13 +152,13 @@ def may_be_base(python: str) -> bool:
     return subprocess.run(command, cwd="/", capture_output=True, check=False).returncode == 0
 
 
-def copy(words: Sequence[str], workdir: Path) -> None:
+def copy(words: Sequence[str], context: Path, workdir: Path) -> None:
     """COPY into WORKDIR: a file keeps its name, of a folder its content is copied."""
     *sources, target = words
     for source in sources:
-        found = ROOT / source
+        found = context / source
         if found.is_dir():
-            shutil.copytree(found, workdir / target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(found, workdir / target)
         else:
             shutil.copy(found, workdir / target)
 
@@ -204,24 +211,25 @@ def test_what_the_image_is_built_from_is_not_ignored() -> None:
 
 @pytest.mark.slow
 def test_what_is_built_runs_as_the_image_would(image: Image) -> None:
-    """One test of four parts, because each worker of pytest would build anew."""
-    has_the_lock_s_versions_and_nothing_else(image)
+    """One test of five parts, because each worker of pytest would build anew."""
+    has_what_the_bill_of_materials_says_and_nothing_else(image)
     serves_as_nobody_and_its_health_check_tells(image)
     takes_verbs_and_flags(image)
     serves_as_istio_starts_it(image)
+    the_wheel_alone_serves_in_an_empty_folder(image)
 
 
-def has_the_lock_s_versions_and_nothing_else(image: Image) -> None:
+def has_what_the_bill_of_materials_says_and_nothing_else(image: Image) -> None:
     """No pip, no compiler, no tools of the developers."""
-    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    pinned = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE))
+    bill = json.loads((image.dist / f"ratelimit-service-{VERSION}.cdx.json").read_text(encoding="utf-8"))
+    named = {component["name"]: component["version"] for component in bill["components"]}
     site = next((image.root / "opt/ratelimit/lib").glob("python*/site-packages"))
     found = dict(info.name.removesuffix(".dist-info").split("-") for info in site.glob("*.dist-info"))
     installed = {name.lower().replace("_", "-"): version for name, version in found.items()}
     ours = installed.pop("ratelimit-service")
 
-    assert ours == ratelimit_service.__version__
-    assert {name: pinned.get(name) for name in installed} == installed
+    assert ours == VERSION
+    assert installed == named
     assert {"grpcio", "uvloop", "aiohttp", "pyyaml"} <= installed.keys()
     assert {"pip", "hatchling", "mypy", "pytest", "grpcio-tools", "setuptools"}.isdisjoint(installed)
 
@@ -315,6 +323,29 @@ def serves_as_istio_starts_it(image: Image) -> None:
     assert warnings == []
     assert code == 0
     assert {file.partition("/")[0] for file in files(image.root) - before} <= {"log", "redis"}, "the tests' own"
+
+
+def the_wheel_alone_serves_in_an_empty_folder(image: Image) -> None:
+    """As `pip install` makes a virtualenv of it, with what it needs at run time; then as `init` says to go on."""
+    wheel, root = image.dist / f"ratelimit_service-{VERSION}-py3-none-any.whl", image.root / "alone"
+    run(f"python -m venv --without-pip {root}", image.root)
+    options = f"--no-cache-dir --no-compile --no-index --find-links {image.root}/wheels"
+    run(f"python -m pip --python {root}/bin/python install {options} {wheel}", image.root)
+    ratelimit, empty = f"{root}/bin/ratelimit", root / "empty"
+    empty.mkdir()
+    environ = {"PATH": os.defpath, "PORT": "0", "GRPC_PORT": "0", "DEBUG_PORT": "0", "DRAIN_SECONDS": "0"}
+    init = subprocess.run(
+        [ratelimit, "init", "--example"], cwd=empty, env=environ, stdout=subprocess.PIPE, text=True, check=True
+    )
+    with Service([ratelimit, "serve", "--rules", "rules"], empty, environ) as service:
+        service.wait_until(lambda: service.listening and service.healthy, "is healthy")
+        words = shlex.split(init.stdout.splitlines()[-1])
+        call = [ratelimit, "call", f"localhost:{service.grpc_port}", *words[3:]]
+        called = subprocess.run(call, cwd=empty, env=environ, capture_output=True, text=True, check=False)
+        code = service.stop()
+
+    assert (called.returncode, code) == (0, 0), called.stderr
+    assert "OK, limit 5 per " in called.stdout
 
 
 def swap(mount: Path, text: str) -> None:

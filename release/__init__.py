@@ -1,0 +1,1 @@
+"""What a release is made by: `make version` and `make release`; CONTRIBUTING.md says when."""
