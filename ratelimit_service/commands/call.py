@@ -15,6 +15,7 @@ from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.commands.probe import why_no_answer
 from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, descriptors
 from ratelimit_service.commands.target import Trust, check_target, tls_options, trust_of
+from ratelimit_service.commands.terminal import GREEN, RED
 from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import units_in_words
@@ -122,7 +123,8 @@ def _readable(request: RateLimitRequest, response: RateLimitResponse, explanatio
     # descriptor has a limit, the domain exists.
     known = any(status.HasField("current_limit") or status.limit_remaining for status in response.statuses)
     reasons = list(explanation.descriptors) or [Explanation.Descriptor()] * len(response.statuses)
-    lines = [RateLimitResponse.Code.Name(response.overall_code)]
+    style = RED if response.overall_code == RateLimitResponse.OVER_LIMIT else GREEN
+    lines = [style(RateLimitResponse.Code.Name(response.overall_code))]
     for descriptor, status, reason in zip(request.descriptors, response.statuses, reasons, strict=True):
         entries = " ".join(f"{entry.key}={entry.value}" for entry in descriptor.entries)
         lines.append(f"  {entries}: {describe(status, reason, '' if known else request.domain)}")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ratelimit_service.commands.sources import env_file_option, merge_option, read_settings, rules_flags, rules_option
+from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
 from ratelimit_service.errors import Problem, RulesError, SettingsError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.lint import KINDS, lint
@@ -80,12 +81,14 @@ def command(
         click.echo(json.dumps(_findings(book, errors, warnings), indent=2, ensure_ascii=False))
     else:
         for warning in warnings:
-            click.echo(warning, err=True)
+            click.echo(YELLOW(str(warning), err=True), err=True)
         for error in errors:
-            click.echo(error, err=True)
+            click.echo(RED(str(error), err=True), err=True)
         if book is not None:
             where = "" if paths else f" ({settings.rules_path})"
-            click.echo(f"{plural(len(book.rules), 'rule')} in {plural(len(book.domains), 'domain')} are good{where}")
+            click.echo(
+                GREEN(f"{plural(len(book.rules), 'rule')} in {plural(len(book.domains), 'domain')} are good{where}")
+            )
     if errors:
         sys.exit(1)
 

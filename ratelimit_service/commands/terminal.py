@@ -12,9 +12,10 @@ class Style(NamedTuple):
 
     colour: str
 
-    def __call__(self, text: str) -> str:
-        """The text in this colour."""
-        return click.style(text, fg=self.colour) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+    def __call__(self, text: str, *, err: bool = False) -> str:
+        """The text in this colour; `err` as in click.echo."""
+        output = sys.stderr if err else sys.stdout
+        return click.style(text, fg=self.colour) if output.isatty() and not os.environ.get("NO_COLOR") else text
 
 
 RED: Final = Style("red")
