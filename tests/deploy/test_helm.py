@@ -30,7 +30,9 @@ CASES: Final = sorted((ROOT / "tests" / "deploy" / "helm").glob("*.yaml"))
 SECRETS_OF_OPERATORS: Final = {"ADMIN_TOKEN": "0123456789abcdef0123456789abcdef"}
 SECRETS: Final = {
     "redis": {"REDIS_AUTH": "p"},
-    "sentinel": {"REDIS_AUTH": "p", "REDIS_SENTINEL_AUTH": "p"},
+    "sentinel": dict.fromkeys(
+        ("REDIS_AUTH", "REDIS_SENTINEL_AUTH", "REDIS_PERSECOND_AUTH", "REDIS_PERSECOND_SENTINEL_AUTH"), "p"
+    ),
     "cluster-tls": {"REDIS_AUTH": "p"},
     "everything": {"REDIS_AUTH": "p", "REDIS_PERSECOND_AUTH": "p", **SECRETS_OF_OPERATORS},
 }
@@ -208,6 +210,19 @@ def test_the_service_finds_sentinels_clusters_files_and_sidecars() -> None:
     (volume,) = pod(manifests)["spec"]["volumes"]
     assert volume == {"name": "rules", "emptyDir": {"sizeLimit": "64Mi"}}
     assert not [manifest for manifest in manifests if manifest["kind"] == "ConfigMap"]
+
+
+def test_limits_per_second_have_a_redis_of_their_own_where_the_values_name_one() -> None:
+    sentinel = settings(case("sentinel"), secrets=SECRETS["sentinel"]).second_redis
+    plain = settings(case("everything"), secrets=SECRETS["everything"]).second_redis
+
+    assert sentinel is not None
+    assert plain is not None
+    assert (sentinel.type, sentinel.tls) == (RedisType.SENTINEL, False)
+    assert sentinel.url.get_secret_value().startswith("persecond,")
+    assert sentinel.sentinel_auth.get_secret_value() == "p"
+    assert (plain.type, plain.tls) == (RedisType.SINGLE, True)
+    assert settings(case("redis"), secrets=SECRETS["redis"]).second_redis is None
 
 
 def test_each_pod_grants_its_share_when_redis_is_lost() -> None:

@@ -85,17 +85,23 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- if eq $v.store "redis" -}}
   {{- $redis := $v.redis -}}
-  {{- $_ := set $env "REDIS_TYPE" $redis.type -}}
-  {{- $_ := set $env "REDIS_URL" $redis.url -}}
+  {{- range $prefix, $one := dict "REDIS_" $redis "REDIS_PERSECOND_" $redis.perSecond -}}
+    {{- if $one.url -}}
+      {{- $_ := set $env (print $prefix "TYPE") $one.type -}}
+      {{- $_ := set $env (print $prefix "URL") $one.url -}}
+      {{- if $redis.tls.enabled }}{{ $_ := set $env (print $prefix "TLS") true }}{{ end -}}
+      {{- range $name, $login := dict "AUTH" $one.auth "SENTINEL_AUTH" $one.sentinelAuth -}}
+        {{- with $login.existingSecret }}{{ $_ := set $env (print $prefix $name) (include "ratelimit.fromSecret" (dict "secret" . "key" $login.key) | fromYaml) }}{{ end -}}
+      {{- end -}}
+    {{- end -}}
+  {{- end -}}
+  {{- if $redis.perSecond.url }}{{ $_ := set $env "REDIS_PERSECOND" true }}{{ end -}}
   {{- $_ := set $env "ON_STORE_FAILURE" $redis.onStoreFailure -}}
   {{- /* Of `local`, each pod grants its share: under the autoscaler, that of the most pods. */ -}}
   {{- $_ := set $env "INSTANCES" (ternary $v.autoscaling.maxReplicas $v.replicaCount $v.autoscaling.enabled | int | max 1) -}}
   {{- if $redis.healthCheck }}{{ $_ := set $env "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" true }}{{ end -}}
   {{- with $redis.keyPrefix }}{{ $_ := set $env "CACHE_KEY_PREFIX" . }}{{ end -}}
-  {{- with $redis.auth }}{{ if .existingSecret }}{{ $_ := set $env "REDIS_AUTH" (include "ratelimit.fromSecret" (dict "secret" .existingSecret "key" .key) | fromYaml) }}{{ end }}{{ end -}}
-  {{- with $redis.sentinelAuth }}{{ if .existingSecret }}{{ $_ := set $env "REDIS_SENTINEL_AUTH" (include "ratelimit.fromSecret" (dict "secret" .existingSecret "key" .key) | fromYaml) }}{{ end }}{{ end -}}
   {{- if $redis.tls.enabled -}}
-    {{- $_ := set $env "REDIS_TLS" true -}}
     {{- if $redis.tls.skipHostnameVerification }}{{ $_ := set $env "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" true }}{{ end -}}
     {{- if $redis.tls.existingSecret -}}
       {{- range $name, $file := dict "REDIS_TLS_CACERT" $redis.tls.ca "REDIS_TLS_CLIENT_CERT" $redis.tls.cert "REDIS_TLS_CLIENT_KEY" $redis.tls.key -}}
