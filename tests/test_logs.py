@@ -2,6 +2,8 @@
 
 import json
 import logging
+import sys
+from subprocess import run
 from typing import Any
 
 import pytest
@@ -76,3 +78,20 @@ def test_what_was_cut_says_how_much_is_missing() -> None:
     assert line["@message"] == "m" * 4096 + "… (904 more)"
     assert line["path"] == "p" * 512 + "… (88 more)"
     assert line["problems"] == ["q" * 400] * 7 + ["(13 more)"]
+
+
+def test_events_are_passed_on_whatever_level_is_written() -> None:
+    code = """
+import logging
+from ratelimit_service.telemetry.logs import about, pass_events, start_logging
+start_logging("error", "text")
+end = pass_events(lambda when, message, fields: print(message, fields["event"], 0 < when))
+log = logging.getLogger("ratelimit_service.x")
+log.info("it is no event")
+log.info("it %s", "went", extra=about("gone"))
+end()
+log.info("it went", extra=about("late"))
+"""
+    ended = run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (ended.stdout, ended.stderr) == ("it went gone True\n", "")

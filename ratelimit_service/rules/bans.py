@@ -318,7 +318,9 @@ class Bans:
         ban = self._by_key.get(key)
         if ban is not None:
             self._remove(ban)
-            fields = about("ban_ended", domain=ban.domain, entries=ban.entries_as_text, reason=reason)
+            fields = about(
+                "ban_ended", domain=ban.domain, entries=ban.entries_as_text, made=iso_time(ban.made), reason=reason
+            )
             log.info("no longer banned: %s, %s", ban, printable(reason), extra=fields)
             self._changed()
         return ban

@@ -6,17 +6,19 @@ process, or a `Supervisor` whose workers have one each.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.server.admin.server import Addresses, AdminServer
 from ratelimit_service.server.engine import Engine, rules_parser
+from ratelimit_service.server.past import Past
 from ratelimit_service.server.workers.supervisor import Supervisor
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp, Unix
 from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.logs import about, pass_events
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,11 @@ class App:
         self.http = Addresses((), (), ())
         """Where HTTP listens."""
         self._settings = settings
-        self._engine: Engine | Supervisor = Engine(settings) if workers == 1 else Supervisor(settings, workers)
+        self._past = Past()
+        self._end_events: Callable[[], None] | None = None
+        self._engine: Engine | Supervisor = (
+            Engine(settings) if workers == 1 else Supervisor(settings, workers, self._past)
+        )
         self._watcher = Watcher(
             settings.rules_path,
             rules_parser(settings),
@@ -41,6 +47,7 @@ class App:
             explainer=self._engine.explainer,
             bans=self._engine.ban_method,
             resets=self._engine.reset_method,
+            past=self._past,
         )
         self._watching: asyncio.Task[None] | None = None
 
@@ -51,6 +58,7 @@ class App:
 
     async def start(self) -> None:
         """Load the rules, listen, answer, and watch the rules. StartError when something it needs is not there."""
+        self._end_events = pass_events(self._past.record)
         await self._watcher.load(required=not self._settings.force_start_without_initial_config)
         try:
             await self._engine.listen(grpc_addresses(self._settings))
@@ -66,7 +74,9 @@ class App:
         """Report NOT_SERVING, give clients time to notice, finish the calls in flight, and close."""
         self._engine.drain()
         log.info(
-            "draining: health says NOT_SERVING for %g s, then calls in flight finish", self._settings.drain_seconds
+            "draining: health says NOT_SERVING for %g s, then calls in flight finish",
+            self._settings.drain_seconds,
+            extra=about("draining"),
         )
         await asyncio.sleep(self._settings.drain_seconds)
         await self._engine.stop()
@@ -76,9 +86,12 @@ class App:
             await asyncio.gather(self._watching, return_exceptions=True)
         await self._engine.close()
         log.info("stopped")
+        if self._end_events is not None:
+            self._end_events()
 
     def reload(self) -> None:
-        """Load the rules soon, changed or not."""
+        """Load the rules soon, changed or not: SIGHUP."""
+        log.info("rules are loaded again: asked for by SIGHUP", extra=about("reload_asked", who="SIGHUP"))
         self._watcher.reload()
 
     def abandon(self) -> None:

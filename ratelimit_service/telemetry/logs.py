@@ -40,16 +40,40 @@ def about(event: str, **fields: str | int | list[str] | None) -> Mapping[str, An
     return {"about": {"event": event, **fields}}
 
 
+Receive = Callable[[float, str, Mapping[str, Any]], None]
+"""Takes the time of an event in seconds since the epoch, its message, and the fields of `about` with the event's name.
+"""
+
+
+def pass_events(receive: Receive) -> Callable[[], None]:
+    """Pass each line that `about` makes an event to `receive`, also one that is not written; returns what ends this."""
+    handler, package = _Events(receive), logging.getLogger(_PACKAGE)
+    package.addHandler(handler)
+    return lambda: package.removeHandler(handler)
+
+
+class _Events(logging.Handler):
+    def __init__(self, receive: Receive) -> None:
+        super().__init__()
+        self._receive = receive
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = getattr(record, "about", None)
+        if fields is not None:
+            self._receive(record.created, record.getMessage(), fields)
+
+
 def start_logging(level: str, form: str, *, worker: int = 0) -> None:
     """Write log lines from `level` up to standard error, as `text` or as `json`; those of a worker with its number.
 
     `level` is for the lines of this package. Those of libraries are written from warning up.
     """
     handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(_LEVELS[level])
     handler.setFormatter(JsonLines(worker) if form == "json" else _Text(worker))
     # Below warning, hpack logs every header of every call, credentials among them.
     logging.basicConfig(level=max(_LEVELS[level], logging.WARNING), handlers=[handler], force=True)
-    logging.getLogger(_PACKAGE).setLevel(_LEVELS[level])
+    logging.getLogger(_PACKAGE).setLevel(min(_LEVELS[level], logging.INFO))  # events, for `pass_events`
     # HTTP requests are counted, not logged.
     logging.getLogger("aiohttp.access").setLevel(logging.CRITICAL)
     if form == "json":

@@ -23,6 +23,7 @@ from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.server.admin.resets import ResetMethod
 from ratelimit_service.server.admin.server import AdminServer
+from ratelimit_service.server.past import Past
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores.memory import MemoryStore
@@ -68,12 +69,14 @@ class Service:
         self.explainer = Explainer(self.limiter)
         self.bans = BanMethod(self.limiter)
         self.resets = ResetMethod(self.limiter)
+        self.past = Past()
         self.server = AdminServer(
             ServiceState(self.limiter, self.method, self.watcher, self.health, self.store.metrics),
             self.settings,
             explainer=self.explainer,
             bans=self.bans,
             resets=self.resets,
+            past=self.past,
         )
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:

@@ -44,13 +44,14 @@ from ratelimit_service.server.admin.status import Listening, StatusPage
 from ratelimit_service.server.admin.upstream_pages import rules_text, stats_text
 from ratelimit_service.server.history import LOOK_SECONDS, History
 from ratelimit_service.server.metrics import Metrics
+from ratelimit_service.server.past import Past
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import SECOND, steady_clock
 from ratelimit_service.system.listen import Opened, open_sockets
 from ratelimit_service.system.open_files import within_file_limit
-from ratelimit_service.telemetry.logs import ThrottledLog
+from ratelimit_service.telemetry.logs import ThrottledLog, about
 from ratelimit_service.telemetry.metric import CONTENT_TYPE, Metric
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,9 @@ class AdminServer:
         explainer: BytesMethod,
         bans: BytesMethod,
         resets: BytesMethod,
+        past: Past,
     ) -> None:
+        self._past = past
         self._state = state
         self._settings = settings
         self._warnings = ThrottledLog(log, steady_clock)
@@ -168,6 +171,7 @@ class AdminServer:
         now = SharedResponse(_JSON, self._now_text, self._turns).send
         recent = SharedResponse(_JSON, self._recent_text, self._turns).send
         described = SharedResponse(_JSON, self._described_text, self._turns).send
+        past = SharedResponse(_JSON, self._past_text, self._turns).send
         rules = SharedResponse(_TEXT, self._rules_text, self._turns).send
         stats = SharedResponse(_TEXT, self._stats_text, self._turns).send
         ports = [
@@ -201,6 +205,9 @@ class AdminServer:
                     _Endpoint("GET", "/status/now", now, "the same, of the rules only their counts"),
                     _Endpoint("GET", "/status/recent", recent, "the same, of rules that counted lately"),
                     _Endpoint("GET", "/status/rules", described, "the rules, without their counts"),
+                    _Endpoint(
+                        "GET", "/status/past", past, "reloads, outages, bans, acts and dead workers, the newest first"
+                    ),
                     _Endpoint(
                         "GET",
                         "/status/history",
@@ -287,7 +294,9 @@ class AdminServer:
         return web.Response(status=500, headers=_TEXT)
 
     async def _reload(self, request: web.Request) -> web.StreamResponse:
-        log.info("rules are loaded again: asked for by POST /reload from %s", request.remote or "an unknown address")
+        who = request.remote or "an unknown address"
+        fields = about("reload_asked", who=who)
+        log.info("rules are loaded again: asked for by POST /reload from %s", who, extra=fields)
         self._state.watcher.reload()
         return web.Response(status=202, text="the rules are loaded now; /status says what came of it\n", headers=_TEXT)
 
@@ -314,6 +323,9 @@ class AdminServer:
 
     async def _described_text(self) -> Iterable[str]:
         return self._status.rules()
+
+    async def _past_text(self) -> Iterable[str]:
+        return self._past.text()
 
     async def _history_of(self, request: web.Request) -> web.StreamResponse:
         domain = request.query.get("domain")

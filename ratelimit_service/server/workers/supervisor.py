@@ -17,6 +17,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import DataFile
 from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.server.past import Past
 from ratelimit_service.server.state import Death, ServiceState
 from ratelimit_service.server.workers.channel import Message, settings_as_json, text_of
 from ratelimit_service.server.workers.dispatch import Dispatcher
@@ -28,6 +29,7 @@ from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import SECOND, system_clock
 from ratelimit_service.system.listen import remove_socket
 from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.logs import about
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +53,8 @@ _STOP_SECONDS: Final = 10.0
 class Supervisor:
     """`count` workers, which answer gRPC on the sockets that this process listens on."""
 
-    def __init__(self, settings: Settings, count: int) -> None:
+    def __init__(self, settings: Settings, count: int, past: Past) -> None:
+        self._past = past
         self._slots = [WorkerSlot(number) for number in range(1, count + 1)]
         self._dispatcher = Dispatcher(self._slots)
         self._sums = MergedCounts(settings, self._slots)
@@ -221,6 +224,7 @@ class Supervisor:
             log.error(
                 "worker %d %s%s; its %d connections are lost, and it is replaced in %g s",
                 *(slot.number, how, f", {problem}" if problem else "", lost, backoff),
+                extra=about("worker_ended", number=slot.number, how=how, connections=lost),
             )
             for connection in not_received:
                 self._dispatcher.hand(connection)
@@ -256,6 +260,8 @@ class Supervisor:
                 self._sums.add_tallies(piece)
             case ["report", _, summary]:
                 self._sums.add(summary)
+            case ["event", when, text, fields]:
+                self._past.record(when, text, fields, slot.number)
             case ["ready"] if self._started:
                 self._dispatcher.rebalance(slot)
         self._changed.set()

@@ -19,7 +19,7 @@ from ratelimit_service.server.workers.channel import Channel, bytes_of, received
 from ratelimit_service.server.workers.report import Reporter
 from ratelimit_service.settings import Settings
 from ratelimit_service.system.background import EXIT_SECONDS, exit_within
-from ratelimit_service.telemetry.logs import start_logging
+from ratelimit_service.telemetry.logs import pass_events, start_logging
 from ratelimit_service.transports.http2 import Http2Transport
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ class Worker:
 
     def __init__(self, number: int, settings: Settings, channel: Channel, handoff: socket.socket) -> None:
         start_logging(settings.log_level, settings.log_format, worker=number)
+        pass_events(partial(channel.send, "event"))
         self.failed = False
         """It stops because of an error of its own."""
         self._channel = channel

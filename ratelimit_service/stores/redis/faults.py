@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.errors import StoreError
 from ratelimit_service.stores.store import LostServer
+from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.logs import about, iso_time
 
 log = logging.getLogger(__name__)
 
@@ -164,10 +166,18 @@ class Outage:
             self._began = monotonic() - ago
             self._logged = {fault.cause}
             policy = f"meanwhile answering by policy, {self._policy}"
-            log.warning("store lost: Redis at %s: %s; %s", self._name, fault, policy)
+            fields = about(
+                "store_lost",
+                server=self._name,
+                cause=fault.cause,
+                policy=self._policy,
+                since=iso_time(int(since * SECOND), "milliseconds"),
+            )
+            log.warning("store lost: Redis at %s: %s; %s", self._name, fault, policy, extra=fields)
         elif CAUSES[fault.cause].by_hand and fault.cause not in self._logged:
             self._logged.add(fault.cause)
-            log.warning("store still lost: Redis at %s: %s", self._name, fault)
+            fields = about("store_still_lost", server=self._name, cause=fault.cause)
+            log.warning("store still lost: Redis at %s: %s", self._name, fault, extra=fields)
 
     def log_error(self, fault: Fault) -> None:
         """Log the error reply to a single command, at most one a minute: other commands may succeed."""
@@ -180,4 +190,12 @@ class Outage:
         """The server decides hits again."""
         if self.lost is not None:
             self.lost = None
-            log.warning("store regained: Redis at %s, after %.1f s", self._name, monotonic() - self._began)
+            seconds, fields = monotonic() - self._began, about("store_regained", server=self._name)
+            log.warning("store regained: Redis at %s, after %.1f s", self._name, seconds, extra=fields)
+
+    def retire(self) -> None:
+        """The server is not used any more."""
+        if self.lost is not None:
+            self.lost = None
+            seconds, fields = monotonic() - self._began, about("store_unused", server=self._name)
+            log.warning("Redis at %s is not used any more, after %.1f s without it", self._name, seconds, extra=fields)

@@ -245,6 +245,11 @@ class Lane:
         await self._connector.close()
         self._fail_all(Fault("stopping"))
 
+    async def retire(self) -> None:
+        """Close the connection to a server that is not used any more."""
+        await self.close()
+        self._outage.retire()
+
     # Parts on their way
 
     def _admits(self, part: Part) -> bool:

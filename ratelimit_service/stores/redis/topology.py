@@ -461,7 +461,7 @@ class Cluster:
             self._outage.end()
         used = {address for _, _, address in slots}
         for address in [address for address in self._nodes if address not in used]:
-            await self._nodes.pop(address).close()
+            await self._nodes.pop(address).retire()
         for address in used:
             self._nodes[address].start()
         early, self._early = self._early, None
