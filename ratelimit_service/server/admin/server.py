@@ -1,6 +1,7 @@
 """The HTTP ports and their endpoints: one port for clients, one for the operator, and perhaps one for Prometheus."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -47,6 +48,7 @@ from ratelimit_service.server.metrics import Metrics
 from ratelimit_service.server.past import Past
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
+from ratelimit_service.settings.shown import shown_settings
 from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import SECOND, steady_clock
 from ratelimit_service.system.listen import Opened, open_sockets
@@ -205,6 +207,7 @@ class AdminServer:
                     _Endpoint("GET", "/status/now", now, "the same, of the rules only their counts"),
                     _Endpoint("GET", "/status/recent", recent, "the same, of rules that counted lately"),
                     _Endpoint("GET", "/status/rules", described, "the rules, without their counts"),
+                    _Endpoint("GET", "/status/settings", self._show_settings, "the settings in force, without secrets"),
                     _Endpoint(
                         "GET", "/status/past", past, "reloads, outages, bans, acts and dead workers, the newest first"
                     ),
@@ -323,6 +326,10 @@ class AdminServer:
 
     async def _described_text(self) -> Iterable[str]:
         return self._status.rules()
+
+    async def _show_settings(self, _: web.Request) -> web.StreamResponse:
+        shown = {"settings": [setting._asdict() for setting in shown_settings(self._settings)]}
+        return web.Response(text=json.dumps(shown) + "\n", headers=_JSON)
 
     async def _past_text(self) -> Iterable[str]:
         return self._past.text()
