@@ -19,7 +19,8 @@ from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.server.admin.access import Access
-from ratelimit_service.server.admin.connection import HttpConnections
+from ratelimit_service.server.admin.connection import HttpConnections, Turns
+from ratelimit_service.server.admin.tls import HttpTls
 from ratelimit_service.server.metrics import Metrics
 from ratelimit_service.server.series import plain, upstream_text
 from ratelimit_service.server.state import ServiceState
@@ -487,7 +488,8 @@ def test_workers_are_told_and_their_processes_are_summed_with_their_parent() -> 
 
 def test_the_documentation_has_every_metric_and_no_other(tmp_path: Path) -> None:
     own = issue(authority(tmp_path), "server", "DNS:localhost")
-    of_tls = Certificates(Tls(str(own.cert), str(own.key))).metrics()
+    tls = Tls(str(own.cert), str(own.key))
+    of_tls = (*Certificates(tls).metrics(), *HttpTls(tls, Turns()).metrics())
     of_redis = open_store(load_settings({"BACKEND_TYPE": "redis", "REDIS_URL": "127.0.0.1:6379"})[0]).metrics()
     parts = Parts(workers=TwoWorkers())
     documented = set(

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from ratelimit_service.commands.probe import GRPC, connection_error, protocol_of, speaks_tls
+from ratelimit_service.commands.probe import GRPC, HTTP, connection_error, protocol_of, speaks_tls
 from ratelimit_service.commands.sources import read_settings
 from ratelimit_service.commands.target import check_host
 from ratelimit_service.errors import StoreError
@@ -36,6 +36,7 @@ EXIT_UNREACHABLE: Final = 3
 """Exit code of a command whose service gives no answer."""
 
 
+_SPEAKS_TLS: Final = "it speaks TLS: write https:// before it"
 HOW_TO_SEND: Final = "set ADMIN_TOKEN as for the service, or name a file with it by --token-file"
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -91,6 +92,8 @@ class OperatorPort:
         except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
             raise StoreError(_not_http(target)) from error
         except OSError as error:
+            if _is_no_tls(error) and _speaks_http(target):
+                raise StoreError(f"it speaks HTTP without TLS: write http:// before it; {DEBUG_PORT_HINT}") from error
             raise StoreError(connection_error(error, target, _TIMEOUT_SECONDS)) from error
         finally:
             connection.close()
@@ -99,6 +102,8 @@ class OperatorPort:
         reply = PortReply(response.status, text.decode(errors="replace"))
         if reply.status == http.client.BAD_REQUEST and "speaks gRPC" in reply.text:  # the service's own HTTP/2
             raise StoreError(f"it speaks gRPC, not HTTP; {DEBUG_PORT_HINT}")
+        if reply.status == http.client.BAD_REQUEST and "speaks HTTPS" in reply.text:
+            raise StoreError(f"{_SPEAKS_TLS}; {DEBUG_PORT_HINT}")
         if reply.status in NOT_THERE and "/json" in reply.text and "/rlconfig" not in reply.text:
             raise StoreError(f"that is the HTTP port; {DEBUG_PORT_HINT}")
         if reply.status == http.client.UNAUTHORIZED:
@@ -165,7 +170,8 @@ def read_access(token_file: Path | None, ca: Path | None, env_file: Path | None)
 
 def default_url(settings: Settings) -> str:
     """The operator's port of a service with these settings on this machine."""
-    return f"http://{from_here(Tcp(settings.debug_host[0], settings.debug_port))}"
+    scheme = "https" if settings.admin_tls_cert else "http"
+    return f"{scheme}://{from_here(Tcp(settings.debug_host[0], settings.debug_port))}"
 
 
 def who() -> str:
@@ -177,12 +183,25 @@ def who() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+def _is_no_tls(error: OSError) -> bool:
+    """Whether the bytes of the server, which are no alert, are not TLS."""
+    certificate = isinstance(error, ssl.SSLCertVerificationError)
+    return isinstance(error, ssl.SSLError) and not certificate and "ALERT" not in (error.reason or "")
+
+
+def _speaks_http(target: str) -> bool:
+    try:
+        return protocol_of(target, _TIMEOUT_SECONDS) == HTTP
+    except OSError:
+        return False
+
+
 def _not_http(target: str) -> str:
     try:
         if protocol_of(target, _TIMEOUT_SECONDS) == GRPC:
             return f"it speaks gRPC, not HTTP; {DEBUG_PORT_HINT}"
         if speaks_tls(target, _TIMEOUT_SECONDS):
-            return f"it speaks TLS: write https:// before it; {DEBUG_PORT_HINT}"
+            return f"{_SPEAKS_TLS}; {DEBUG_PORT_HINT}"
     except OSError as error:
         return connection_error(error, target, _TIMEOUT_SECONDS)
     return f"it does not speak HTTP; {DEBUG_PORT_HINT}"

@@ -45,7 +45,7 @@ Try, in another terminal, six times:
   curl -i {http}/json \\
     -d '{{"domain": "shop", "descriptors": [{{"entries": [{{"key": "login", "value": "ada"}}]}}]}}'
 
-The page is http://{page}/ and the rules are in {rules}: change one while the service runs.
+The page is {page}/ and the rules are in {rules}: change one while the service runs.
 """
 
 
@@ -110,7 +110,7 @@ def _print_hints(app: App, settings: Settings) -> None:
         _HINTS.format(
             call="" if settings.grpc_server_use_tls else call,
             http=from_here(app.http.http[0]),
-            page=from_here(app.http.debug[0]),
+            page=f"{'https' if settings.admin_tls_cert else 'http'}://{from_here(app.http.debug[0])}",
             rules=settings.rules_path,
         )
     )

@@ -105,6 +105,9 @@ _SECRETS: Final = ("HASH_KEY", "ADMIN_TOKEN")
 _MAX_SECRET_BYTES: Final = 4096
 """Of such a file. A good secret has some dozens."""
 
+_TOGETHER: Final = (("ADMIN_TLS_CERT", "ADMIN_TLS_KEY"), ("ADMIN_TLS_KEY", "ADMIN_TLS_CERT"))
+"""The first needs the second."""
+
 
 class Given(NamedTuple):
     """The text of a variable, and where the operator set it, for messages."""
@@ -148,6 +151,9 @@ def load_settings(
             wrong = str(detail.get("ctx", {}).get("error", detail["msg"]))
             secret = Settings.model_fields[field].annotation is SecretStr and not field.endswith("url")
             problems.append(_problem(given[field.upper()], wrong, secret=secret))
+    for name, other in _TOGETHER:
+        if name in given and given[name].text and not (other in given and given[other].text):
+            problems.append(_problem(given[name], f"needs {other} too"))
     for name in ALWAYS_ON:
         try:
             go_syntax.read_bool(given[name].text if name in given else "true")

@@ -221,6 +221,10 @@ class Settings(BaseSettings):
         "", "Token of those who may ban and reload on the debug port: 32 characters or more, a secret.", NEW
     )
     admin_token_file: str = _operator("", "File with that token, in place of `ADMIN_TOKEN`; read at the start.", NEW)
+    admin_tls_cert: str = _operator(
+        "", "File with the certificate chain of the debug port: if set, it speaks HTTPS only.", NEW
+    )
+    admin_tls_key: str = _operator("", "File with the private key of that certificate.", NEW)
     admin_read_needs_token: Boolean = _operator(
         "false", "Require the token for everything on the debug port: the pages and `/metrics` too.", NEW
     )

@@ -62,15 +62,15 @@ class Certificates:
                 log.error("certificate not loaded, the old one stays: %s", text)
         return self._files.loaded[0]
 
-    def metrics(self) -> Sequence[Metric]:
+    def metrics(self, prefix: str = "ratelimit_tls") -> Sequence[Metric]:
         """Whether the files as they are now are in use, and when the certificate expires."""
         self.current()  # not only when the next connection comes
-        name = "ratelimit_tls_reload_last_attempt_successful"
+        name = f"{prefix}_reload_last_attempt_successful"
         text = "1 if the certificate on disk is in use, 0 if it cannot be used and an older one is in use."
         found = [gauge(name, text, int(self._files.problem is None), merge_by_min=True)]
         _, dates = self._files.loaded
         if dates is not None:
-            name, text = "ratelimit_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires."
+            name, text = f"{prefix}_certificate_expiry_timestamp_seconds", "When the certificate in use expires."
             found.append(gauge(name, text, dates[1], merge_by_min=True))
         return found
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import uvloop
+
 from ratelimit_service.api.health import Health
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.response import ResponseEncoder
@@ -84,7 +86,7 @@ class Service:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(START_SECONDS)
 
     def start(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = uvloop.new_event_loop()  # as `ratelimit serve`
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
         try:

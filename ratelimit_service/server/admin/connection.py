@@ -204,6 +204,15 @@ class WrongProtocol:
         self._warnings.warn(f"a client speaks TLS to {self._port}, which is plain HTTP", client)
         return _bad_request(f"This is {self._port}, which speaks HTTP without TLS.\n")
 
+    def refuse_plain(self, client: str) -> bytes:
+        """The response to a client without TLS, on a port that has it."""
+        self._warnings.warn(f"a client speaks HTTP without TLS to {self._port}, which has TLS", client)
+        return _bad_request(f"This is {self._port}, which speaks HTTPS: write https:// before its address.\n")
+
+    def log_tls(self, reason: str, client: str) -> None:
+        """Log why TLS with a client failed."""
+        self._warnings.warn(f"TLS fails on {self._port}: {reason}", client)
+
     def refuse_bytes(self, error: Exception, client: str) -> bytes:
         """The response to bytes at which aiohttp's parser raised this error."""
         # Bytes cause a ValueError, but perhaps not another error. Its text may quote them, so it is not logged.

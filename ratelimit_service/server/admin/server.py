@@ -42,6 +42,7 @@ from ratelimit_service.server.admin.page_files import PATH, PageFiles
 from ratelimit_service.server.admin.resets import resetting
 from ratelimit_service.server.admin.shared_response import SharedResponse
 from ratelimit_service.server.admin.status import Listening, StatusPage
+from ratelimit_service.server.admin.tls import HttpTls, TlsConnection
 from ratelimit_service.server.admin.upstream_pages import rules_text, stats_text
 from ratelimit_service.server.history import LOOK_SECONDS, History
 from ratelimit_service.server.metrics import Metrics
@@ -55,6 +56,7 @@ from ratelimit_service.system.listen import Opened, open_sockets
 from ratelimit_service.system.open_files import within_file_limit
 from ratelimit_service.telemetry.logs import ThrottledLog, about
 from ratelimit_service.telemetry.metric import CONTENT_TYPE, Metric
+from ratelimit_service.transports.options import Tls
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +88,7 @@ class _Port(NamedTuple):
     addresses: Sequence[Tcp]
     endpoints: Sequence[_Endpoint]
     refusals: Sequence[Middleware] = ()
+    tls: HttpTls | None = None
 
 
 class AdminServer:
@@ -112,6 +115,8 @@ class AdminServer:
         self._connections = HttpConnections(within_file_limit(settings.http_max_connections), self._warnings)
         token = settings.admin_token.get_secret_value()
         self._access = Access(token, read_needs_token=settings.admin_read_needs_token, warnings=self._warnings)
+        tls = Tls(settings.admin_tls_cert, settings.admin_tls_key)
+        self._tls = HttpTls(tls, self._turns) if tls.cert else None
         self._metrics = Metrics(state, http=self._http_metrics, extra_labels=settings.extra_tags)
         self._history = History(state)
         self._looking: asyncio.Task[None] | None = None
@@ -235,6 +240,7 @@ class AdminServer:
                     _Endpoint("POST", "/reload", self._reload, "load the rules now, changed or not, as SIGHUP does"),
                 ],
                 [refuse_foreign_hosts(settings.debug_allowed_hosts), refuse_cross_site(()), self._access.middleware],
+                self._tls,
             ),
         ]
         if settings.use_prometheus:
@@ -266,13 +272,12 @@ class AdminServer:
             "auto_decompress": False,  # a few bytes can be a gigabyte
         }
         make = partial(AiohttpHandler, http, loop=loop, **options)
-        self._servers.append(
-            await loop.create_server(
-                lambda: HttpConnection(self._connections, self._turns, make, wrong_protocol),
-                sock=listener,
-                backlog=_BACKLOG,
-            )
-        )
+
+        def connection() -> HttpConnection | TlsConnection:
+            http = HttpConnection(self._connections, self._turns, make, wrong_protocol)
+            return http if port.tls is None else TlsConnection(port.tls, http, wrong_protocol)
+
+        self._servers.append(await loop.create_server(connection, sock=listener, backlog=_BACKLOG))
 
     async def _look(self) -> None:
         while True:
@@ -289,7 +294,8 @@ class AdminServer:
             return await handler(request)
 
     def _http_metrics(self) -> Sequence[Metric]:
-        return (*self._connections.metrics(), *self._access.metrics())
+        of_tls = () if self._tls is None else self._tls.metrics()
+        return (*self._connections.metrics(), *self._access.metrics(), *of_tls)
 
     async def _healthcheck(self, _: web.Request) -> web.StreamResponse:
         if self._state.health.serving:

@@ -4,7 +4,7 @@ A straight stack, each file on those before it:
 
 - `limits`: what a client may do. `frames`: bytes. `counts`: what is counted.
 - `headers`: header blocks. `streams`: calls and flow control. `connection`: one connection. None of these does I/O.
-- `timeouts`, `scheduling`, `tls`: time, fairness and memory, encryption. `shared`: what connections share.
+- `timeouts`, `scheduling`: time, fairness and memory. `shared`: what connections share.
 - `wire`: one connection on asyncio. `server`: all of them. Here: sockets.
 """
 
@@ -22,9 +22,9 @@ from ratelimit_service.system.listen import BACKLOG, open_sockets, remove_socket
 from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.transports.http2.server import Server
 from ratelimit_service.transports.http2.shared import Shared
-from ratelimit_service.transports.http2.tls import TlsServer
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.options import GrpcOptions
+from ratelimit_service.transports.tls_session import TlsServer
 
 ACCEPTS: Final = 16
 """Connections that are accepted in a turn of the event loop: uvloop accepts one for each handle that listens, and a
@@ -49,7 +49,7 @@ class Http2Transport:
         self, methods: Sequence[Method], streams: Sequence[StreamMethod], addresses: Sequence[Address]
     ) -> Sequence[Address]:
         """As Transport says; also StartError when a certificate cannot be used."""
-        self._tls = TlsServer(self._options.tls) if self._options.tls else None
+        self._tls = TlsServer(self._options.tls, "h2") if self._options.tls else None
         opened = await open_sockets(addresses)
         shared: Shared[Wire] = Shared(methods, streams, self._options, self._tls, self._clock, self._tick)
         self._server = Server(shared)

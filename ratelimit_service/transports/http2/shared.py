@@ -23,9 +23,9 @@ from ratelimit_service.transports.http2.scheduling import (
     Weighed,
 )
 from ratelimit_service.transports.http2.timeouts import ConnectionTimeouts, Deadlines
-from ratelimit_service.transports.http2.tls import TlsServer
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.tls import bears
+from ratelimit_service.transports.tls_session import TlsServer
 from ratelimit_service.transports.transport import not_admitted
 
 log = logging.getLogger(__name__)

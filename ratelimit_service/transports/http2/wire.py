@@ -21,7 +21,7 @@ from ratelimit_service.transports.http2.limits import LINGER_SECONDS, MAX_STREAM
 from ratelimit_service.transports.http2.scheduling import HANDSHAKE, STEP, Host, host_of
 from ratelimit_service.transports.http2.shared import Shared
 from ratelimit_service.transports.http2.streams import Event, EventKind, Streams
-from ratelimit_service.transports.http2.tls import TlsSession, tls_failure
+from ratelimit_service.transports.tls_session import TlsSession, tls_failure
 from ratelimit_service.transports.transport import INTERNAL, STOPPING
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ import uvloop
 from ratelimit_service.system.address import Tcp
 from ratelimit_service.transports.http2 import Http2Transport
 from ratelimit_service.transports.http2.limits import FRAMES_PER_RECORD, MAX_IDLE_FRAMES, Bound
-from ratelimit_service.transports.http2.tls import MAX_RECORDS, TlsServer, TlsSession
 from ratelimit_service.transports.options import GrpcOptions, Tls
+from ratelimit_service.transports.tls_session import MAX_RECORDS, TlsServer, TlsSession
 from tests.loops import run
 from tests.transports.certificates import Issued
 from tests.transports.http2.clients import healthy, house, told, until
@@ -64,7 +64,7 @@ class Client:
 
 def established(ca: Issued, server: Issued) -> tuple[Client, TlsSession]:
     """Both ends, through with their handshake."""
-    client, session = Client(ca), TlsServer(Tls(str(server.cert), str(server.key))).begin()
+    client, session = Client(ca), TlsServer(Tls(str(server.cert), str(server.key)), "h2").begin()
     while not (client.shake() and session.established):
         session.decrypt(client.there.read())
         client.back.write(session.take_output())

@@ -1,7 +1,7 @@
-"""TLS of the http2 transport: one session per connection, bytes in and bytes out. Hot path.
+"""TLS of the http2 transport and of the operator's port: a session per connection, bytes in and bytes out. Hot path.
 
-RFC 9113, 9.2: TLS 1.2 or newer, h2 by ALPN, no compression, no renegotiation, and of TLS 1.2 only the ciphers that
-appendix A leaves.
+RFC 9113, 9.2: TLS 1.2 or newer, no compression, no renegotiation, and of TLS 1.2 only the ciphers that appendix A
+leaves.
 
 No event loop's own TLS is used: that does not report clients that fail their handshake, nor records without data, reads
 as much as it likes at once, and keeps 256 KiB for each connection.
@@ -49,11 +49,13 @@ class TlsServer:
     goes on resuming sessions of the first.)
     """
 
-    def __init__(self, tls: Tls) -> None:
+    def __init__(self, tls: Tls, protocol: str) -> None:
         self.certificates = Certificates(tls)
         self._tls = tls
+        self._protocol = protocol
+        """By ALPN."""
         self._used = self.certificates.current()
-        self._context = _context(tls)
+        self._context = self._new_context()
 
     def begin(self) -> "TlsSession":
         """The session of a client that has just connected."""
@@ -61,9 +63,22 @@ class TlsServer:
         if pems is not self._used:
             # The files were good a moment ago; if they are not now, the next connection tries again.
             with suppress(OSError):
-                self._context = _context(self._tls)
+                self._context = self._new_context()
                 self._used = pems
         return TlsSession(self._context)
+
+    def _new_context(self) -> ssl.SSLContext:
+        tls = self._tls
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        context.set_ciphers(_CIPHERS)
+        context.set_alpn_protocols([self._protocol])
+        context.load_cert_chain(tls.cert, tls.key, password="")
+        if tls.client_ca:
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
 
 class TlsSession:
@@ -204,16 +219,3 @@ def tls_failure(error: ssl.SSLError, what: str) -> str:
         return f"the certificate of the client is not accepted: {error.verify_message}"
     reason = error.reason or str(error)
     return _WHY.get(reason) or f"{what} failed: {reason.lower().replace('_', ' ')}"
-
-
-def _context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    context.set_ciphers(_CIPHERS)
-    context.set_alpn_protocols(["h2"])
-    context.load_cert_chain(tls.cert, tls.key, password="")
-    if tls.client_ca:
-        context.load_verify_locations(tls.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context

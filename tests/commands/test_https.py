@@ -1,0 +1,77 @@
+"""The commands that ask a running service do so by TLS too."""
+
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ratelimit_service.cli import main
+from tests.processes import Service, start_service
+from tests.transports.certificates import Issued, authority, issue
+
+RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 10}}]\n"
+TOKEN = "0123456789abcdef" * 2
+
+VERBS = {
+    "status": ["status", "{}"],
+    "top": ["top", "{}", "--once"],
+    "bans": ["bans", "--url", "{}"],
+    "ban": ["ban", "shop", "user=eve", "--for", "1h", "--why", "test", "--url", "{}"],
+    "unban": ["unban", "shop", "user=eve", "--url", "{}"],
+    "explain": ["explain", "shop", "user=ada", "--at", "{}"],
+    "counters": ["counters", "shop", "user=ada", "--reset", "--yes", "--at", "{}"],
+}
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> Issued:
+    return authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, ca: Issued) -> Iterator[Service]:
+    """One whose debug port has TLS and needs a token for everything."""
+    own = issue(ca, "server", "DNS:localhost")
+    environ = {
+        "ADMIN_TLS_CERT": str(own.cert),
+        "ADMIN_TLS_KEY": str(own.key),
+        "ADMIN_TOKEN": TOKEN,
+        "ADMIN_READ_NEEDS_TOKEN": "true",
+    }
+    with start_service(tmp_path_factory.mktemp("service"), RULES, environ) as started:
+        yield started
+
+
+def run(verb: str, url: str, *more: str, token: str = TOKEN) -> Result:
+    words = [word.format(url) for word in VERBS[verb]]
+    return CliRunner().invoke(main, [*words, *more], env={"ADMIN_TOKEN": token})
+
+
+def test_every_verb_speaks_https_to_a_service_whose_ca_it_is_given(service: Service, ca: Issued) -> None:
+    for verb in VERBS:
+        result = run(verb, f"https://localhost:{service.debug_port}", "--ca", str(ca.cert))
+
+        assert result.exit_code == 0, (verb, result.output)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_says_what_is_missing(service: Service, verb: str) -> None:
+    unknown_ca = run(verb, f"https://localhost:{service.debug_port}")
+    no_scheme = run(verb, f"localhost:{service.debug_port}")
+    other_port = run(verb, f"https://localhost:{service.http_port}")
+
+    assert "its certificate is not accepted: " in unknown_ca.output
+    assert "; --ca names the file" in unknown_ca.output
+    assert "it speaks TLS: write https:// before it" in no_scheme.output
+    assert "it speaks HTTP without TLS: write http:// before it" in other_port.output
+    assert {result.exit_code for result in (unknown_ca, no_scheme, other_port)} <= {1, 3}
+
+
+def test_the_command_on_the_machine_of_the_service_finds_its_port_by_the_settings(service: Service, ca: Issued) -> None:
+    environ = {"ADMIN_TLS_CERT": "cert", "ADMIN_TLS_KEY": "key", "ADMIN_TOKEN": TOKEN}
+    result = CliRunner().invoke(
+        main, ["status", "--ca", str(ca.cert)], env=environ | {"DEBUG_PORT": str(service.debug_port)}
+    )
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith(f"https://localhost:{service.debug_port}: version")
