@@ -108,6 +108,8 @@ class OperatorPort:
             raise StoreError(f"that is the HTTP port; {DEBUG_PORT_HINT}")
         if reply.status == http.client.UNAUTHORIZED:
             raise StoreError(f"{printable(reply.text.strip())}; {HOW_TO_SEND}")
+        if reply.status == http.client.TOO_MANY_REQUESTS:
+            raise StoreError(printable(reply.text.strip()))
         return reply
 
     def status(self) -> dict[str, Any]:

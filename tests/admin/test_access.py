@@ -15,12 +15,15 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from ratelimit_service.server.admin.access import Access
+from ratelimit_service.server.admin.wrong_tokens import MAX_ADDRESSES, MAX_TRUSTED, WrongTokens
 from ratelimit_service.system.address import Tcp
+from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.logs import ThrottledLog
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Reply, Service, ask, running
 from tests.admin.test_bans import BAN, CHANGES, own_address
 from tests.browser import browse
+from tests.clocks import Clock
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -122,6 +125,93 @@ def test_without_a_token_a_client_whose_address_is_unknown_changes_nothing() -> 
     assert reset.remote is None
     assert status(reset) == 403
     assert status(reset.clone(remote="127.0.0.1")) == 200
+
+
+def test_too_many_wrong_tokens_are_refused_with_the_time_to_wait(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(tmp_path, RULES, admin_token=TOKEN) as service:
+        wrong = [send(service.debug[0], "POST", "/bans", BAN, **WRONG)]
+        while wrong[-1].status == 401:
+            wrong.append(send(service.debug[0], "POST", "/bans", BAN, **WRONG))
+        right = send(service.debug[0], "POST", "/bans", BAN, **BEARER)
+        reading = send(service.debug[0], "GET", "/bans", **WRONG)
+        metrics = ask(service.http[0], "GET", "/metrics").text
+
+    last = wrong[-1]
+    assert last.status == 429
+    assert 1 <= int(last.headers["Retry-After"]) <= 6
+    assert last.text == (
+        f"too many wrong tokens came from this address: it may try again in {last.headers['Retry-After']} s\n"
+    )
+    assert len(wrong) > 10
+    assert (right.status, reading.status) == (200, 200)
+    assert f"\nratelimit_http_wrong_tokens_total {len(wrong) - 1}\n" in metrics
+    assert "\nratelimit_http_tokens_refused_total 1\n" in metrics
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    line = "tokens are refused unseen for a while, after too many wrong ones (from 127.0.0.1)"
+    assert lines[1:] == [f"{line}; logged at most once a minute"]
+
+
+def test_from_another_machine_the_right_token_waits_like_the_wrong_ones() -> None:
+    clock = Clock()
+    log = ThrottledLog(logging.getLogger(), clock)
+    access = Access(TOKEN, read_needs_token=False, warnings=log, clock=clock)
+
+    async def change(_: web.Request) -> web.StreamResponse:
+        return web.Response()
+
+    def status(headers: dict[str, str]) -> int:
+        request = make_mocked_request("POST", "/reload", headers=headers).clone(remote="192.0.2.7")
+        return asyncio.run(access.middleware(request, change)).status
+
+    assert [status(WRONG) for _ in range(11)] == [401] * 10 + [429]
+    assert [status(BEARER), status({}), status(WRONG)] == [429, 401, 429]
+    clock.advance(6 * SECOND)
+    assert [status(BEARER) for _ in range(20)] == [200] * 20
+    assert [status(WRONG) for _ in range(2)] == [401, 429]
+    assert status(BEARER) == 200
+
+
+def test_who_shares_the_address_of_an_operator_does_not_lock_him_out() -> None:
+    clock = Clock()
+    limit = WrongTokens(clock)
+    first = limit.check("192.0.2.7", right=True, local=False)
+    tried = [limit.check("192.0.2.7", right=False, local=False) for _ in range(12)]
+    operator, stranger = (limit.check(address, right=True, local=False) for address in ("192.0.2.7", "192.0.2.8"))
+
+    assert first == 0
+    assert tried == [0] * 10 + [6] * 2
+    assert (operator, stranger) == (0, 0)
+
+
+def test_an_address_that_is_not_known_waits_for_one_try_and_is_known_then() -> None:
+    clock = Clock()
+    limit = WrongTokens(clock)
+    tried = [limit.check("2001:db8::1", right=False, local=False) for _ in range(10)]
+    same_network = limit.check("2001:db8::2", right=True, local=False)
+    on_the_machine = limit.check("2001:db8::2", right=True, local=True)
+    clock.advance(6 * SECOND)
+    tried += [limit.check("2001:db8:0:1::1", right=False, local=False) for _ in range(10)]
+    later = [limit.check("2001:db8:0:1::1", right=right, local=False) for right in (False, True)]
+    clock.advance(6 * SECOND)
+    right = [limit.check("2001:db8:0:1::1", right=True, local=False) for _ in range(30)]
+
+    assert tried == [0] * 20
+    assert (same_network, on_the_machine) == (6, 0)
+    assert later == [6, 6]
+    assert right == [0] * 30
+
+
+def test_the_table_of_addresses_is_bounded() -> None:
+    limit = WrongTokens(Clock())
+    for number in range(5000):
+        limit.check(f"10.0.{number >> 8}.{number & 255}", right=False, local=False)
+        limit.check(f"10.1.{number >> 8}.{number & 255}", right=True, local=False)
+
+    assert limit._buckets.counters <= MAX_ADDRESSES
+    assert len(limit._trusted) == MAX_TRUSTED
+    assert limit.check("10.1.19.135", right=True, local=False) == 0
 
 
 def test_the_token_may_be_the_password_of_any_user(tmp_path: Path) -> None:

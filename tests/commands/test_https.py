@@ -1,5 +1,6 @@
 """The commands that ask a running service do so by TLS too."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -75,3 +76,17 @@ def test_the_command_on_the_machine_of_the_service_finds_its_port_by_the_setting
 
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith(f"https://localhost:{service.debug_port}: version")
+
+
+def test_too_many_wrong_tokens_are_one_line_that_says_when_to_come_again(service: Service, ca: Issued) -> None:
+    def wrong() -> str:
+        url = f"https://localhost:{service.debug_port}"
+        return run("bans", url, "--ca", str(ca.cert), token=TOKEN[::-1]).stderr
+
+    said = wrong()
+    while "that token is not ADMIN_TOKEN" in said:
+        said = wrong()
+
+    assert re.search(
+        r"^ratelimit: \S+: too many wrong tokens came from this address: it may try again in \d s\n$", said
+    )

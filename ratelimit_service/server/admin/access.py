@@ -16,6 +16,8 @@ from aiohttp.typedefs import Handler
 
 from ratelimit_service.server.admin.cross_site import SAFE_METHODS
 from ratelimit_service.server.admin.json_api import refusal
+from ratelimit_service.server.admin.wrong_tokens import WrongTokens
+from ratelimit_service.system.clock import Clock, steady_clock
 from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.telemetry.metric import Metric, counter
 
@@ -29,21 +31,32 @@ _CHALLENGES: Final = ('Bearer realm="ratelimit"', 'Basic realm="ratelimit: any u
 class Access:
     """Decides on each request to the operator's port."""
 
-    def __init__(self, token: str, *, read_needs_token: bool, warnings: ThrottledLog) -> None:
+    def __init__(
+        self, token: str, *, read_needs_token: bool, warnings: ThrottledLog, clock: Clock = steady_clock
+    ) -> None:
         self._token = token.encode()
         self._read_needs_token = read_needs_token
         self._warnings = warnings
+        self._limit = WrongTokens(clock)
         self._wrong = 0
+        self._refused = 0
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Respond 401 or 403 to a request that may not be made, before its body is read."""
+        """Respond 401, 403 or 429 to a request that may not be made, before its body is read."""
         return self._refusal(request) or await handler(request)
 
     def metrics(self) -> Sequence[Metric]:
-        """How often a token was wrong."""
-        name, text = "ratelimit_http_wrong_tokens_total", "Requests to the debug port with a token that is wrong."
-        return (counter(name, text, self._wrong),)
+        """How often a token was wrong, and refused unseen."""
+        unseen = "Requests to the debug port refused without a look at their token: too many of the address were wrong."
+        return (
+            counter(
+                "ratelimit_http_wrong_tokens_total",
+                "Requests to the debug port with a token that is wrong.",
+                self._wrong,
+            ),
+            counter("ratelimit_http_tokens_refused_total", unseen, self._refused),
+        )
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         writes = request.method not in SAFE_METHODS and request.path not in _READING_BY_POST
@@ -52,11 +65,19 @@ class Access:
         if not self._token:
             return None if _is_this_machine(request.remote) else refusal(403, _ONLY_HERE)
         given = _token_of(request.headers.get("Authorization", ""))
-        if hmac.compare_digest(given, self._token):
+        right = hmac.compare_digest(given, self._token)
+        remote = request.remote or ""
+        if given and (wait := self._limit.check(remote, right=right, local=_is_this_machine(request.remote))):
+            self._refused += 1
+            self._warnings.warn("tokens are refused unseen for a while, after too many wrong ones", remote)
+            response = refusal(429, f"too many wrong tokens came from this address: it may try again in {wait} s")
+            response.headers["Retry-After"] = str(wait)
+            return response
+        if right:
             return None
         if given:
             self._wrong += 1
-            self._warnings.warn("a request to the debug port has a wrong token", request.remote or "")
+            self._warnings.warn("a request to the debug port has a wrong token", remote)
         response = refusal(401, "that token is not ADMIN_TOKEN" if given else _HOW_TO_SEND)
         for challenge in _CHALLENGES:
             response.headers.add("WWW-Authenticate", challenge)
