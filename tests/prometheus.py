@@ -31,13 +31,13 @@ class Prometheus(Process):
 
 
 @contextmanager
-def start_prometheus(folder: Path, config: Mapping[str, Any]) -> Iterator[Prometheus]:
+def start_prometheus(folder: Path, config: Mapping[str, Any], *flags: str) -> Iterator[Prometheus]:
     """A Prometheus with this configuration, once it answers; the paths in it are relative to the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
     port = free_port()
-    flags = ("--config.file=prometheus.yaml", "--storage.tsdb.path=data", f"--web.listen-address=127.0.0.1:{port}")
-    with Prometheus([str(peers.prometheus()), *flags], folder, {}) as prometheus:
+    own = ("--config.file=prometheus.yaml", "--storage.tsdb.path=data", f"--web.listen-address=127.0.0.1:{port}")
+    with Prometheus([str(peers.prometheus()), *own, *flags], folder, {}) as prometheus:
         prometheus.port = port
         prometheus.wait_until(lambda: ask(port, "/-/ready").status == 200, "Prometheus is ready")
         yield prometheus

@@ -1,6 +1,6 @@
 """How long calls took."""
 
-from ratelimit_service.telemetry.latency import BOUNDS, Bucket, Latency
+from ratelimit_service.telemetry.latency import BOUNDS, Bucket, Latency, TracedLatency
 
 
 def test_a_duration_is_in_every_bucket_that_it_fits_in() -> None:
@@ -33,3 +33,17 @@ def test_what_is_taken_from_one_is_added_to_another() -> None:
 
     assert (one.calls, one.nanoseconds) == (0, 0)
     assert (other.calls, other.nanoseconds, other.buckets()[1].calls) == (2, 130_000, 2)
+
+
+def test_the_last_traced_call_of_a_bucket_is_its_exemplar() -> None:
+    one, other = TracedLatency(), Latency()
+    for trace_id, nanoseconds in ((1, 10), (2, 50_000), (0, 20), (3, 50_001), (4, 11_000_000_000)):
+        one.trace_id = trace_id
+        one.observe(nanoseconds)
+
+    other.add_exemplars(one.take_exemplars())
+
+    found = {bucket: (exemplar.trace_id, exemplar.seconds) for bucket, exemplar in other.exemplars.items()}
+    assert found == {0: (2, 0.00005), 1: (3, 0.000050001), len(BOUNDS): (4, 11.0)}
+    assert one.exemplars == {}
+    assert one.calls == 5

@@ -2,10 +2,11 @@
 
 import json
 
-from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.latency import Exemplar, Latency
 from ratelimit_service.telemetry.metric import (
     Metric,
     MetricType,
+    exposition,
     merge_metrics,
     pack_metrics,
     unpack_metrics,
@@ -63,3 +64,33 @@ def test_of_a_worker_that_has_ended_only_what_counts_up_lasts() -> None:
     gone = without_gauges(metrics_of_one(ended=1, reset=2, open_=3, nanoseconds=4))
 
     assert [metric.name for metric in gone] == ["ended_total", "seconds"]
+
+
+def test_openmetrics_has_exemplars_and_counters_that_end_in_total() -> None:
+    """A counter that does not has the type unknown, so that its name stays."""
+    latency = Latency()
+    latency.observe(60_000)
+    latency.exemplars[1] = Exemplar(1, 0xAF7, 0.00006, 1_700_000_000.1234)
+    metrics = [
+        Metric("ended_total", MetricType.COUNTER, 'Said "no".', [((("reason", 'a "b"'),), 1)]),
+        Metric("hits", MetricType.COUNTER, "Upstream's.", [((), 2)]),
+        Metric("seconds", MetricType.HISTOGRAM, "Took.", [((), latency)]),
+    ]
+
+    lines = "".join(exposition(metrics, openmetrics=True)).splitlines()
+
+    assert lines[:9] == [
+        '# HELP ended Said \\"no\\".',
+        "# TYPE ended counter",
+        'ended_total{reason="a \\"b\\""} 1',
+        "# HELP hits Upstream's.",
+        "# TYPE hits unknown",
+        "hits 2",
+        "# HELP seconds Took.",
+        "# TYPE seconds histogram",
+        'seconds_bucket{le="5e-05"} 0',
+    ]
+    assert (
+        lines[9] == 'seconds_bucket{le="0.0001"} 1 # {trace_id="00000000000000000000000000000af7"} 6e-05 1700000000.123'
+    )
+    assert "#" not in "".join(lines[10:])

@@ -10,6 +10,7 @@ new name is added to `_OWN_LABELS`.
 
 import platform
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from ratelimit_service import __version__
@@ -91,21 +92,19 @@ class Metrics:
         workers = state.workers
         self._processes = ProcessMetrics(None if workers is None else lambda: [worker.pid for worker in workers.alive])
 
-    def exposition(self) -> Iterator[str]:
+    def exposition(self, *, openmetrics: bool = False) -> Iterator[str]:
         """All metrics but those of the processes, as text in blocks."""
+        text = partial(exposition, extra=self._extra, openmetrics=openmetrics)
         counted = self._state.counted
         # Sums are freed before the next are made: ten thousand rules may have 150,000 tallies.
-        yield from self._text(_tally_metrics((yield from sum_tallies(counted, self._path_text))))
-        yield from self._text(_rule_metrics((yield from describe_rules(counted, self._path_text))))
-        yield from self._text(_domain_metrics((yield from sum_domains(counted.domains, self._domain_text))))
-        yield from self._text(self._other_metrics())
+        yield from text(_tally_metrics((yield from sum_tallies(counted, self._path_text))))
+        yield from text(_rule_metrics((yield from describe_rules(counted, self._path_text))))
+        yield from text(_domain_metrics((yield from sum_domains(counted.domains, self._domain_text))))
+        yield from text(self._other_metrics())
 
-    def process(self) -> str:
+    def process(self, *, openmetrics: bool = False) -> str:
         """CPU, memory and files. Counting open files takes long when there are many: not for the event loop."""
-        return "".join(self._text(self._processes.metrics()))
-
-    def _text(self, metrics: Iterable[Metric]) -> Iterator[str]:
-        return exposition(metrics, self._extra)
+        return "".join(exposition(self._processes.metrics(), self._extra, openmetrics=openmetrics))
 
     def _other_metrics(self) -> Iterator[Metric]:
         state = self._state

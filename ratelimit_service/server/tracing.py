@@ -16,7 +16,8 @@ from uuid import uuid4
 from google.protobuf.message import DecodeError
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
-from ratelimit_service.api.method import Method, Reply
+from ratelimit_service.api.method import Reply
+from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.trace_context import TraceContext
 from ratelimit_service.errors import RpcError, StartError, StoreError
 from ratelimit_service.model import Cancel
@@ -25,6 +26,7 @@ from ratelimit_service.settings.fields import TracingProtocol
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Done, Store
 from ratelimit_service.system.background import DaemonExecutor
+from ratelimit_service.telemetry.latency import TracedLatency
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -131,10 +133,11 @@ def _exporter(protocol: TracingProtocol) -> "SpanExporter":
 
 
 class TracedMethod:
-    """ShouldRateLimit, with a span for each sampled call."""
+    """ShouldRateLimit, with a span for each sampled call, whose trace is an exemplar of its latency."""
 
-    def __init__(self, method: Method, tracing: Tracing) -> None:
+    def __init__(self, method: ShouldRateLimit, tracing: Tracing) -> None:
         self.path = method.path
+        self._latency = method.latency = TracedLatency()
         self._method = method
         self._tracing = tracing
 
@@ -151,6 +154,8 @@ class TracedMethod:
             reply(response)
             self._describe(span, body, response)
             span.end()
+            # The method observes the call when this has returned: no other call comes between.
+            self._latency.trace_id = span.get_span_context().trace_id
 
         tracing.current = span
         try:

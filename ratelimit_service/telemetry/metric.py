@@ -1,17 +1,20 @@
 """Metrics: their types, their merge when several processes report them, and their text for Prometheus.
 
-The text has format 0.0.4. It is written here, because prometheus_client adds `_total` to the name of every counter, and
-upstream's names, which dashboards use, do not end so. OpenMetrics requires that suffix, so it is not offered.
+The text has format 0.0.4, or is OpenMetrics. It is written here, because prometheus_client adds `_total` to the name of
+every counter, and upstream's names, which dashboards use, do not end so. OpenMetrics requires that suffix of counters:
+there these have the type unknown, which keeps their names, and Prometheus computes the same with them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.latency import Exemplar, Latency
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+OPENMETRICS_END: Final = "# EOF\n"
 
 BLOCK: Final = 100
 """Series written in one block: a tenth of a millisecond."""
@@ -73,23 +76,24 @@ def in_blocks(metric: Metric, samples: Iterable[Sample]) -> Iterator[Metric]:
             return
 
 
-def exposition(metrics: Iterable[Metric], extra: Labels = ()) -> Iterator[str]:
+def exposition(metrics: Iterable[Metric], extra: Labels = (), *, openmetrics: bool = False) -> Iterator[str]:
     """Metrics as text, a block or two for each; `extra` labels stand on every series.
 
-    Metrics that follow each other with one name are parts of one metric.
+    Metrics that follow each other with one name are parts of one metric. OpenMetrics has exemplars too; at its end the
+    caller writes OPENMETRICS_END.
     """
     previous = ""
     for metric in metrics:
         if metric.name != previous:
             previous = metric.name
-            yield head(metric.name, metric.type, metric.help)
+            yield (_openmetrics_head if openmetrics else head)(metric.name, metric.type, metric.help)
         name, lines = metric.name, list[str]()
         for labels, value in metric.samples:
             if isinstance(labels, str):
                 # Not by `line`: these are most of the series, and a call is a tenth of the time of a scrape.
                 lines.append(f"{name}{{{labels}}} {value!r}\n")
             elif isinstance(value, Latency):
-                lines += _histogram_lines(name, labels, value, extra)
+                lines += _histogram_lines(name, labels, value, extra, exemplars=value.exemplars if openmetrics else {})
             else:
                 lines.append(line(name, label_text((*labels, *extra)), value))
         yield "".join(lines)
@@ -99,6 +103,13 @@ def head(name: str, kind: str, text: str) -> str:
     """The HELP and TYPE lines of a metric."""
     text = text.replace("\\", "\\\\").replace("\n", "\\n")
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+
+
+def _openmetrics_head(name: str, kind: str, text: str) -> str:
+    """The same for OpenMetrics, where a counter's name is without the suffix of its series."""
+    if kind == MetricType.COUNTER:
+        name, kind = (name.removesuffix("_total"), kind) if name.endswith("_total") else (name, "unknown")
+    return head(name, kind, text).replace('"', '\\"')
 
 
 def label_text(labels: Labels) -> str:
@@ -111,11 +122,17 @@ def line(name: str, labels: str, value: float) -> str:
     return f"{name}{{{labels}}} {value!r}\n" if labels else f"{name} {value!r}\n"
 
 
-def _histogram_lines(name: str, labels: Labels, latency: Latency, extra: Labels) -> Iterator[str]:
+def _histogram_lines(
+    name: str, labels: Labels, latency: Latency, extra: Labels, exemplars: Mapping[int, Exemplar]
+) -> Iterator[str]:
     calls = latency.calls
-    for bucket in latency.buckets():
-        yield line(f"{name}_bucket", label_text((*labels, ("le", repr(bucket.seconds)), *extra)), bucket.calls)
-    yield line(f"{name}_bucket", label_text((*labels, ("le", "+Inf"), *extra)), calls)
+    buckets = [*((repr(bucket.seconds), bucket.calls) for bucket in latency.buckets()), ("+Inf", calls)]
+    for number, (bound, below) in enumerate(buckets):
+        text = line(f"{name}_bucket", label_text((*labels, ("le", bound), *extra)), below)
+        if number in exemplars:
+            _, trace_id, seconds, when = exemplars[number]
+            text = f'{text[:-1]} # {{trace_id="{trace_id:032x}"}} {seconds!r} {when:.3f}\n'
+        yield text
     yield line(f"{name}_sum", label_text((*labels, *extra)), latency.nanoseconds / 1e9)
     yield line(f"{name}_count", label_text((*labels, *extra)), calls)
 

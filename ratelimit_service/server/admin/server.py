@@ -38,6 +38,7 @@ from ratelimit_service.server.admin.json_api import (
     refusal,
     refusal_for,
 )
+from ratelimit_service.server.admin.openmetrics import Send, by_accept
 from ratelimit_service.server.admin.page_files import PATH, PageFiles
 from ratelimit_service.server.admin.resets import resetting
 from ratelimit_service.server.admin.shared_response import SharedResponse
@@ -55,7 +56,7 @@ from ratelimit_service.system.clock import SECOND, steady_clock
 from ratelimit_service.system.listen import Opened, open_sockets
 from ratelimit_service.system.open_files import within_file_limit
 from ratelimit_service.telemetry.logs import ThrottledLog, about
-from ratelimit_service.telemetry.metric import CONTENT_TYPE, Metric
+from ratelimit_service.telemetry.metric import CONTENT_TYPE, OPENMETRICS_END, OPENMETRICS_TYPE, Metric
 from ratelimit_service.transports.options import Tls
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ _BACKLOG: Final = 128
 """Clients that are accepted in one turn of the loop: connections above the bound that have files until the next."""
 
 _TEXT: Final = HEADERS | {"Content-Type": "text/plain; charset=utf-8"}
-_METRICS: Final = HEADERS | {"Content-Type": CONTENT_TYPE}
+_METRICS: Final = HEADERS | {"Content-Type": CONTENT_TYPE, "Vary": "Accept"}
+_OPENMETRICS: Final = _METRICS | {"Content-Type": OPENMETRICS_TYPE}
 _JSON: Final = HEADERS | {"Content-Type": "application/json"}
 
 
@@ -173,7 +175,9 @@ class AdminServer:
         settings = self._settings
         metrics = "all metrics, for Prometheus"
         same_site = refuse_cross_site(settings.http_allowed_origins)
-        expose = SharedResponse(_METRICS, self._metrics_text, self._turns).send
+        expose: Send = SharedResponse(_METRICS, self._metrics_text, self._turns).send
+        if settings.tracing_enabled:  # for its exemplars alone, which the text format has not
+            expose = by_accept(expose, SharedResponse(_OPENMETRICS, self._openmetrics_text, self._turns).send)
         status = SharedResponse(_JSON, self._status_text, self._turns).send
         now = SharedResponse(_JSON, self._now_text, self._turns).send
         recent = SharedResponse(_JSON, self._recent_text, self._turns).send
@@ -313,6 +317,11 @@ class AdminServer:
         await self._refresh()
         process = await asyncio.to_thread(self._metrics.process)
         return chain(self._metrics.exposition(), [process])
+
+    async def _openmetrics_text(self) -> Iterable[str]:
+        await self._refresh()
+        process = await asyncio.to_thread(self._metrics.process, openmetrics=True)
+        return chain(self._metrics.exposition(openmetrics=True), [process, OPENMETRICS_END])
 
     async def _refresh(self) -> None:
         if self._state.workers is not None:

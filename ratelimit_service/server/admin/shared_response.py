@@ -60,7 +60,7 @@ class SharedResponse:
         """Respond with the text, compressed if the client accepts that."""
         text = await self.text()
         response = web.StreamResponse(headers=self._headers)
-        response.headers["Vary"] = "Accept-Encoding"
+        response.headers.add("Vary", "Accept-Encoding")
         packed = "gzip" in request.headers.get("Accept-Encoding", "").lower()
         if packed:
             response.headers["Content-Encoding"] = "gzip"

@@ -66,6 +66,7 @@ class Reporter:
             "metrics": pack_metrics(engine.metrics()),
             "calls": calls,
             "latency": engine.method.latency.take(),
+            "exemplars": engine.method.latency.take_exemplars(),
             "waits": limiter.waits.take(),
             "totals": totals,
             "overrides": _take_all(limiter.overrides),
@@ -150,6 +151,7 @@ class MergedCounts:
         """Add everything else that a worker has counted, from its report."""
         self.calls += summary["calls"]
         self.latency.add(*summary["latency"])
+        self.latency.add_exemplars(summary["exemplars"])
         self.waits.add(*summary["waits"])
         self.store.errors.update(summary["errors"])
         for name, number in summary["totals"].items():
