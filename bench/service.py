@@ -42,7 +42,7 @@ WARM_UP = 5000
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 PAGE_SECONDS = 2
-"""Between two looks of an operator's page; with more than a thousand rules a real one waits for ten."""
+"""Between two looks of an operator's page."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,9 @@ def watched(port: int) -> Iterator[None]:
 
     def look() -> None:
         get("/status/rules")
+        get("/status/now")
         while not ended.wait(PAGE_SECONDS):
-            get("/status/now")
+            get("/status/recent")
 
     page = threading.Thread(target=look)
     page.start()

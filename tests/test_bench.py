@@ -38,8 +38,8 @@ def test_a_look_of_the_page_has_a_cost_and_a_size() -> None:
     told = bench("page.py", "--rules=20", "--looks=1")
 
     rows = [line.split() for line in told.splitlines() if line.split()[1:2] in (["idle"], ["asked"])]
+    texts = ["/status/rules", "/status/now", "/status/recent", "/metrics"]
     assert [(asked, text) for _, asked, text, *_ in rows] == [
-        *(("idle", "/status/now"), ("idle", "/status/rules"), ("idle", "/metrics")),
-        *(("asked", "/status/now"), ("asked", "/status/rules"), ("asked", "/metrics")),
+        (each, text) for each in ("idle", "asked") for text in texts
     ]
     assert all(float(ms) > 0 and float(size) > float(packed) for *_, ms, size, packed in rows)
