@@ -1,7 +1,8 @@
 """What a look of the operator's page costs the service: `python bench/page.py [--rules 1000,5000,10000]`.
 
 Milliseconds of the service's processor time for a text, rendered, packed and sent, and its bytes: with rules that were
-never asked for, and when each has counts. All pages that are open together cost at most one of each text a second.
+never asked for, and when each has counts. All pages that are open together cost at most one of each text a second. The
+last row of each is a second in which none is open and no call comes: the history goes on, and all other housekeeping.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import io
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -56,7 +58,14 @@ def looked(service: Service, text: str, looks: int) -> Iterator[tuple[float, int
         yield processor_ms(service) - before, size("identity"), packed
 
 
-def rows(count: int, looks: int) -> Iterator[str]:
+def alone(service: Service, seconds: float) -> float:
+    """Of a second without a request."""
+    before = processor_ms(service)
+    time.sleep(seconds)
+    return (processor_ms(service) - before) / seconds
+
+
+def rows(count: int, looks: int, seconds: float) -> Iterator[str]:
     """Of the table, for so many rules."""
     environ = {"RULES_POLL_INTERVAL": "1h"}  # what the service does between the looks counts too
     with tempfile.TemporaryDirectory() as folder, start_service(Path(folder), rules_of(count), environ) as service:
@@ -66,6 +75,7 @@ def rows(count: int, looks: int) -> Iterator[str]:
             for text in TEXTS:
                 ms, size, packed = (min(each) for each in zip(*looked(service, text, looks), strict=True))
                 yield f"{count:7,} {of:6} {text:15} {ms:7.2f} {size / 1000:7.1f} {packed / 1000:7.1f}"
+            yield f"{count:7,} {of:6} {'(a second)':15} {alone(service, seconds):7.2f}"
 
 
 def main() -> None:
@@ -73,11 +83,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rules", default="1000,5000,10000", metavar="N,N", help="default: %(default)s")
     parser.add_argument("--looks", type=int, default=7, help="of which the least counts; default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=20, help="without a request; default: %(default)s")
     chosen = parser.parse_args()
     print(f"{'rules':>7} {'':6} {'text':15} {'ms':>7} {'kB':>7} {'by gzip':>7}")
     for count in map(int, chosen.rules.split(",")):
         with redirect_stdout(io.StringIO()):  # a service that ends prints its log
-            found = list(rows(count, chosen.looks))
+            found = list(rows(count, chosen.looks, chosen.seconds))
         print("\n".join(found), flush=True)
 
 
