@@ -76,7 +76,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     assert "<title>ratelimit</title>" in markup
     assert "<img" not in markup
     assert markup.count("<script") == 1
-    assert markup.count("&lt;img src=x onerror=") == 3
+    assert markup.count("&lt;img src=x onerror=") == 4
     assert "Domains without rules" in text
 
 

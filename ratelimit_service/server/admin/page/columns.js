@@ -1,6 +1,6 @@
 // The columns of the table of rules.
 
-import {make, pathWords, rate, whole} from "./dom.js";
+import {link, make, pathWords, rate, whole} from "./dom.js";
 
 const plain = () => "";
 const amber = (_, number) => number ? "warn" : "";
@@ -23,7 +23,7 @@ function rated(head, name, colour, bar) {
 // Of each column: its head, what it is sorted by, and its cell; of a number its words, its colour, and what it means.
 export const COLUMNS = [
   text("Domain", rule => rule.domain, "mono"),
-  {head: "Descriptor", value: rule => rule.path.join(" "), cell: rule => make("td", "mono", ...pathWords(rule.path))},
+  {head: "Descriptor", value: rule => rule.path.join(" "), cell: rule => make("td", "mono", link(...pathWords(rule.path)))},
   {head: "Limit", value: rule => rule.limit.replaceAll(",", ""), cell: rule => make("td", "wide", rule.limit)},
   {head: "Options", value: rule => rule.options.join(" "),
     cell: rule => make("td", "options", ...rule.options.map(option => make("span", "chip", option)))},

@@ -1,6 +1,6 @@
 // What all sections of the page are made of: elements, numbers and times in words, and requests to the service.
 
-const REQUEST_MILLISECONDS = 10000;
+const REQUEST_MILLISECONDS = 10000, CHANGE_MILLISECONDS = 300000;
 
 export const at = id => document.getElementById(id);
 export const whole = number => number.toLocaleString("en");
@@ -48,6 +48,21 @@ export function numberCell(number, className = "") {
   return make("td", className ? `number ${className}` : "number", whole(number));
 }
 
+// A button that looks like a link: it opens more of what it names.
+export function link(...inside) {
+  const button = make("button", "link", ...inside);
+  button.type = "button";
+  return button;
+}
+
+// The rows of a table in this order. Those that were there stay, so that what has the focus keeps it.
+export function arrange(body, wanted) {
+  const focused = document.activeElement;
+  wanted.forEach((row, index) => { if (body.children[index] !== row) body.insertBefore(row, body.children[index] || null); });
+  while (body.children.length > wanted.length) body.lastChild.remove();
+  if (focused !== document.activeElement && body.contains(focused)) focused.focus({preventScroll: true});
+}
+
 // A section with a table; all columns but the first are of the class `columns`.
 export function table(title, meaning, heads, rows, columns = "number") {
   return make("section", "", make("h2", "", title, make("span", "soft", meaning)), make("div", "frame", make("table", "",
@@ -61,13 +76,21 @@ export function isSeen(element) {
   return bottom > 0 && top < innerHeight;
 }
 
+// An error has the service's own words.
 async function ask(path, options) {
   // With the origin: a path alone would take the credentials of the page's address, with which fetch refuses it.
   const answer = await fetch(location.origin + path, {signal: AbortSignal.timeout(REQUEST_MILLISECONDS), ...options});
-  if (!answer.ok) throw new Error(`${path} answered ${answer.status}`);
+  if (!answer.ok) throw new Error((await answer.text()).trim() || `${path} answered ${answer.status}`);
   return answer.json();
 }
 
-export function get(path) {
-  return ask(path, {});
+// With parameters for the path, if any.
+export function get(path, parameters = {}) {
+  const query = new URLSearchParams(parameters).toString();
+  return ask(query ? `${path}?${query}` : path, {});
+}
+
+// Asks for a change, or for what needs a body. Meanwhile the browser may ask its user for the token.
+export function send(path, body, method = "POST") {
+  return ask(path, {method, body: JSON.stringify(body), signal: AbortSignal.timeout(CHANGE_MILLISECONDS)});
 }

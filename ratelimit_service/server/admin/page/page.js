@@ -2,13 +2,15 @@
 
 import {ago, at, date, make, rate, whole} from "./dom.js";
 import {rateOf, statusNow} from "./status.js";
-import * as charts from "./charts.js";
+import * as dialog from "./dialog.js";
+import * as lately from "./lately.js";
 import * as processes from "./processes.js";
 import * as requests from "./requests.js";
 import * as rules from "./rules.js";
+import * as tryIt from "./try.js";
 
 const AGAIN = 2000, SLOWLY = 10000, MANY_RULES = 10000;
-const SECTIONS = [charts, rules, processes, requests];
+const SECTIONS = [lately, rules, processes, requests, tryIt, dialog];
 
 function quantile(buckets, total, share) {
   const found = buckets.find(([, calls]) => calls >= total * share);
@@ -29,18 +31,33 @@ function stateOf(status) {
   return status.troubles.length ? ["warn", "serving, with trouble"] : ["good", "serving"];
 }
 
-function banner(trouble, now) {
-  const since = trouble.since === null ? "" : `, for ${ago(now - trouble.since)} (since ${date(trouble.since)})`;
-  const details = trouble.details.length ? [make("ul", "", ...trouble.details.map(one => make("li", "", one)))] : [];
-  return make("section", "alarm", make("strong", "", trouble.what), since,
+function banner(trouble) {
+  const details = trouble.details.length ? [make("ul", "", ...trouble.details.map(one => make("li", "", one)))] : [], ago = make("span", "");
+  ago.setAttribute("aria-live", "off");
+  return make("section", "alarm", make("strong", "", trouble.what), ago,
     make("p", "", `Why: ${trouble.why}.`), make("p", "", `Meanwhile ${trouble.meanwhile}.`), ...details);
+}
+
+// A banner that stays is not made anew: a screen reader would read it out again and again.
+function showTroubles({troubles, now}) {
+  const key = JSON.stringify(troubles);
+  if (key !== at("troubles").dataset.key) at("troubles").replaceChildren(...troubles.map(banner));
+  at("troubles").dataset.key = key;
+  troubles.forEach(({since}, index) => {
+    at("troubles").children[index].children[1].textContent = since === null ? "" : `, for ${ago(now - since)} (since ${date(since)})`;
+  });
+}
+
+function say(id, words) {
+  at(id).hidden = !words;
+  if (at(id).textContent !== words) at(id).textContent = words;
 }
 
 function showState(status) {
   const [className, words] = stateOf(status);
   at("state").className = "state " + className;
   at("state").textContent = words;
-  at("troubles").replaceChildren(...status.troubles.map(one => banner(one, status.now)));
+  showTroubles(status);
   at("about").textContent = `version ${status.version}, Python ${status.python}, up ${ago(status.now - status.started)}`;
   const {store, calls, reload, last_minute: minute} = status;
   at("cards").replaceChildren(
@@ -78,14 +95,13 @@ async function look() {
       if (status) {
         showState(status);
         for (const section of SECTIONS) section.show(status);
-        at("lost").hidden = true;
+        say("lost", "");
       }
       if (status && status.rules.length > MANY_RULES) wait = SLOWLY;
     } catch (error) {
       at("state").className = "state bad";
       at("state").textContent = "not reached";
-      at("lost").hidden = false;
-      at("lost").textContent = `The service does not answer (${error.message}); what is shown below is old.`;
+      say("lost", `The service does not answer (${error.message}); what is shown below is old.`);
     }
   }
   setTimeout(look, wait);

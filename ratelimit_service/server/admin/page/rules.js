@@ -1,7 +1,8 @@
 // The rules and what they have answered: sorted, searched, added up. A click on one shows more of it.
 
 import {COLUMNS, NUMBERS} from "./columns.js";
-import {at, make, whole} from "./dom.js";
+import {arrange, at, make, rate, whole} from "./dom.js";
+import {openRule} from "./rule.js";
 
 const MORE = 100, FIRST_NUMBER = COLUMNS.indexOf(NUMBERS[0]);
 const collator = new Intl.Collator("en", {numeric: true});
@@ -45,6 +46,7 @@ function numberCell(column) {
 function makeRow(rule) {
   const row = make("tr", "", ...COLUMNS.map(column => column.cell ? column.cell(rule) : numberCell(column)));
   for (const [index, cell] of [...row.cells].entries()) cell.dataset.head = COLUMNS[index].head;
+  row.addEventListener("click", () => { if (getSelection().isCollapsed) openRule(rule); });
   return row;
 }
 
@@ -60,17 +62,10 @@ function fill(row, rule, highest) {
   }
 }
 
-function place(wanted) {
-  const focused = document.activeElement;
-  wanted.forEach((row, index) => { if (body.children[index] !== row) body.insertBefore(row, body.children[index] || null); });
-  while (body.children.length > wanted.length) body.lastChild.remove();
-  if (focused !== document.activeElement && body.contains(focused)) focused.focus({preventScroll: true});
-}
-
 function showSums(found) {
   const sums = NUMBERS.map(column => {
     const sum = found.reduce((total, rule) => total + column.value(rule), 0);
-    return make("td", "number", column.bar ? sum.toFixed(1) : whole(sum));
+    return make("td", "number", column.bar ? rate(sum) : whole(sum));
   });
   const title = make("th", "", found.length === 1 ? "1 rule" : `${whole(found.length)} rules together`);
   title.colSpan = FIRST_NUMBER;
@@ -85,7 +80,7 @@ function showRules() {
   const highest = Math.max(0, ...first.map(rule => rule.rates.hits || 0));
   rows = new Map(first.map(rule => [rule, rows.get(rule) || makeRow(rule)]));
   for (const [rule, row] of rows) fill(row, rule, highest);
-  place([...rows.values()]);
+  arrange(body, [...rows.values()]);
   showSums(found);
   at("count").textContent = found.length > first.length ? `the first ${whole(first.length)} of ${whole(found.length)}`
     : words.length ? `${whole(found.length)} of ${whole(all.length)}` : "";

@@ -1,0 +1,144 @@
+"""What a person does on the page, in a real browser: looks at a rule, tries a request, bans and resets."""
+
+import json
+from pathlib import Path
+
+from tests.admin.conftest import RULES
+from tests.admin.service import Service, running
+from tests.admin.test_bans import own_address
+from tests.browser import Page, opened
+
+
+def address(service: Service) -> str:
+    return f"http://{service.debug[0].host}:{service.debug[0].port}/"
+
+
+def ask(service: Service, user: str = "ada") -> int:
+    return service.post({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": user}]}]}).status
+
+
+def text(page: Page, selector: str) -> str:
+    return str(page.evaluate(f"document.querySelector({json.dumps(selector)}).innerText"))
+
+
+def wait_for(page: Page, selector: str, words: str) -> None:
+    page.wait_until(f"document.querySelector({json.dumps(selector)})?.innerText.includes({json.dumps(words)})")
+
+
+def press(page: Page, selector: str) -> None:
+    """Press Enter there."""
+    page.evaluate(f"document.querySelector({json.dumps(selector)}).focus()")
+    page.press("Enter", 13)
+
+
+def click(page: Page, words: str) -> None:
+    """Click the button of the dialog whose words begin so."""
+    found = f"[...document.querySelectorAll('#dialog button')].find(one => one.innerText.startsWith('{words}'))"
+    page.evaluate(f"{found}.click()")
+
+
+def fill(page: Page, selector: str, value: str) -> None:
+    page.evaluate(f"document.querySelector({json.dumps(selector)}).value = {json.dumps(value)}")
+
+
+def try_request(page: Page, entries: str) -> None:
+    fill(page, "#try-domain", "shop")
+    fill(page, "#try-entries", entries)
+    press(page, "#try button")
+
+
+def test_a_rule_shows_its_last_sixty_minutes(tmp_path: Path) -> None:
+    with running(tmp_path, RULES) as service:
+        for _ in range(5):
+            ask(service)
+        with opened(address(service)) as page:
+            page.wait_until("document.querySelectorAll('#rows tr').length === 3")
+            press(page, "#rows tr .link")
+            wait_for(page, "#dialog figcaption", "Refused 2")
+            title, caption = text(page, "#dialog-title"), text(page, "#dialog figcaption")
+            ask(service)
+            wait_for(page, "#dialog figcaption", "Refused 3")
+            page.press("Escape", 27)
+            closed = page.evaluate("!document.getElementById('dialog').open")
+            focused = page.evaluate("document.activeElement.innerText")
+            problems = page.problems
+        history = json.loads(service.get("/status/history?domain=shop&rule=user").text)["columns"]
+
+    assert title.split() == ["shop", "›", "user"]
+    assert "Allowed 3" in caption
+    assert {name: sum(numbers) for name, numbers in history.items()} == {"allowed": 3, "refused": 3}
+    assert (closed, focused) == (True, "user")
+    assert problems == []
+
+
+def test_a_request_is_explained_and_not_charged(tmp_path: Path) -> None:
+    with running(tmp_path, RULES) as service, opened(address(service)) as page:
+        page.wait_until("document.getElementById('try-domain').value === 'shop'")
+        ask(service)
+        try_request(page, "user=ada\n\nplan=free\npath=/a b=c")
+        wait_for(page, "#try-result", "No limit")
+        first = text(page, "#try-result")
+        fill(page, "#try-requests", "7")
+        try_request(page, "user=ada")
+        wait_for(page, "#try-result", "came with the request")
+        override = text(page, "#try-result")
+        try_request(page, "ada")
+        wait_for(page, "#try-result", "is not of the form key=value")
+        problems = page.problems
+        left = ask(service), ask(service), ask(service)
+
+    assert "user=ada, compared as user_ada" in first
+    assert "key alone user: fits" in first
+    assert "The rule at " in first
+    assert "2 of 3 left" in first
+    assert "path=/a b=c, compared as path_/a b=c" in first
+    assert "The limit that came with the request applies in place of the rule at " in override
+    assert "7 requests per minute" in override
+    assert problems == []
+    assert left == (200, 200, 429)
+
+
+def open_ada(page: Page) -> None:
+    page.wait_until("document.getElementById('try-domain').value === 'shop'")
+    try_request(page, "user=ada")
+    page.wait_until("document.querySelector('#try-result .link') !== null")
+    press(page, "#try-result .link")
+
+
+def test_a_descriptor_is_reset_banned_and_the_ban_is_lifted(tmp_path: Path) -> None:
+    with running(tmp_path, RULES) as service, opened(address(service)) as page:
+        full = [ask(service) for _ in range(4)]
+        open_ada(page)
+        wait_for(page, "#dialog-body", "0 of 3 left")
+        click(page, "Reset")
+        wait_for(page, "#dialog [role=status]", "1 counter is reset")
+        wait_for(page, "#dialog-body", "3 of 3 left")
+        reset = ask(service)
+        fill(page, "#dialog [name=why]", "tries passwords")
+        press(page, "#dialog [name=why]")
+        wait_for(page, "#dialog [role=status]", "Banned until ")
+        wait_for(page, "#dialog-body", "because: tries passwords")
+        wait_for(page, "#requests", "the page from 127.0.0.1")
+        banned = ask(service)
+        click(page, "Lift")
+        wait_for(page, "#dialog [role=status]", "The ban is lifted.")
+        lifted = ask(service)
+        problems = page.problems
+
+    assert full == [200, 200, 200, 429]
+    assert (reset, banned, lifted) == (200, 429, 200)
+    assert problems == []
+
+
+def test_who_may_not_act_is_told_why(tmp_path: Path) -> None:
+    with (
+        running(tmp_path, RULES, debug_host="::") as service,
+        opened(f"http://{own_address()}:{service.debug[0].port}/") as page,
+    ):
+        ask(service)
+        open_ada(page)
+        wait_for(page, "#dialog-body", "2 of 3 left")
+        click(page, "Reset")
+        wait_for(page, "#dialog [role=status]", "without ADMIN_TOKEN this is done from the machine of the service")
+
+        assert "2 of 3 left" in text(page, "#dialog-body")
