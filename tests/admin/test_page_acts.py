@@ -118,15 +118,25 @@ def test_a_descriptor_is_reset_banned_and_the_ban_is_lifted(tmp_path: Path) -> N
         press(page, "#dialog [name=why]")
         wait_for(page, "#dialog [role=status]", "Banned until ")
         wait_for(page, "#dialog-body", "because: tries passwords")
-        wait_for(page, "#requests", "the page from 127.0.0.1")
+        wait_for(page, "#bans-rows", "the page from 127.0.0.1")
         banned = ask(service)
         click(page, "Lift")
         wait_for(page, "#dialog [role=status]", "The ban is lifted.")
         lifted = ask(service)
+        fill(page, "#dialog [name=why]", "tries again")
+        press(page, "#dialog [name=why]")
+        wait_for(page, "#bans-rows", "tries again")
+        page.press("Escape", 27)
+        press(page, "#bans-rows .link")
+        wait_for(page, "#dialog-body", "by the page from 127.0.0.1, because: tries again")
+        banned_again = ask(service)
+        click(page, "Lift")
+        wait_for(page, "#dialog [role=status]", "The ban is lifted.")
+        page.wait_until("document.getElementById('bans').hidden")
         problems = page.problems
 
     assert full == [200, 200, 200, 429]
-    assert (reset, banned, lifted) == (200, 429, 200)
+    assert (reset, banned, lifted, banned_again) == (200, 429, 200, 429)
     assert problems == []
 
 

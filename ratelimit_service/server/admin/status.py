@@ -333,10 +333,15 @@ def _options(rule: Rule) -> list[str]:
 
 
 def _shown_ban(ban: Ban) -> dict[str, Any]:
-    """A ban; the entries are text of requests, and the rest may be from another program."""
+    """A ban; the entries are text of requests, and the rest may be from another program.
+
+    `named` has the entries that lift it, or None if they cannot be shown as they are.
+    """
     texts = {"domain": ban.domain, "entries": entries_in_words(ban.entries), "who": ban.who, "why": ban.why}
     shown: dict[str, Any] = {name: CONTROL.sub("_", text) for name, text in texts.items()}
-    return shown | {"until": ban.as_json()["until"]}
+    found = ban.as_json()
+    clean = (shown["domain"], shown["entries"]) == (ban.domain, texts["entries"])
+    return shown | {"named": found["entries"] if clean else None, "until": found["until"]}
 
 
 def _max_hit(tallies: Tallies) -> list[dict[str, Any]]:

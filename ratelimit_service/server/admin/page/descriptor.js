@@ -1,6 +1,6 @@
 // More of a descriptor, in the dialog: its counters now, and what an operator may do about it.
 
-import {date, make, send, whole} from "./dom.js";
+import {button, date, make, send, whole} from "./dom.js";
 import {openDialog} from "./dialog.js";
 import {banInWords, entriesInWords, explanation, stateInWords} from "./explanation.js";
 
@@ -12,13 +12,6 @@ function field(words, name, value, required) {
   return [make("label", "", words, " ", input), input];
 }
 
-function action(words, act) {
-  const button = make("button", "", words);
-  button.type = "button";
-  button.addEventListener("click", act);
-  return button;
-}
-
 class Descriptor {
   constructor({domain, entries, hits, refused}) {
     this.asked = {domain, entries};
@@ -27,7 +20,7 @@ class Descriptor {
     this.walk = make("div", "");
     this.result = make("p", "");
     this.result.setAttribute("role", "status");
-    this.unban = action("Lift the ban", () => this.act(() => this.lift()));
+    this.unban = button("Lift the ban", () => this.act(() => this.lift()));
   }
 
   contents() {
@@ -39,7 +32,7 @@ class Descriptor {
       this.act(() => this.ban(length.value, why.value));
     });
     return [make("p", "soft", this.counts), this.now, form,
-      make("p", "tools", action("Reset its counters", () => this.act(() => this.reset())), this.unban), this.result,
+      make("p", "tools", button("Reset its counters", () => this.act(() => this.reset())), this.unban), this.result,
       make("details", "", make("summary", "", "Why this rule"), this.walk)];
   }
 

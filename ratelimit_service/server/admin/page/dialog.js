@@ -3,10 +3,11 @@
 import {at} from "./dom.js";
 
 const [dialog, title, body] = ["dialog", "dialog-title", "dialog-body"].map(at);
-let update = async () => {};
+const nothing = async () => {};
+let update = nothing;
 
-// `refresh` is called now and at each tick while the dialog is open.
-export function openDialog(words, contents, refresh) {
+// `refresh` is called now, and at each tick while the dialog is open.
+export function openDialog(words, contents, refresh = nothing) {
   title.replaceChildren(...words);
   body.replaceChildren(...contents);
   update = refresh;

@@ -50,9 +50,16 @@ export function numberCell(number, className = "") {
 
 // A button that looks like a link: it opens more of what it names.
 export function link(...inside) {
-  const button = make("button", "link", ...inside);
-  button.type = "button";
-  return button;
+  const found = make("button", "link", ...inside);
+  found.type = "button";
+  return found;
+}
+
+export function button(words, act) {
+  const found = make("button", "", words);
+  found.type = "button";
+  found.addEventListener("click", act);
+  return found;
 }
 
 // The rows of a table in this order. Those that were there stay, so that what has the focus keeps it.

@@ -2,6 +2,7 @@
 
 import {ago, at, date, make, rate, whole} from "./dom.js";
 import {rateOf, statusNow} from "./status.js";
+import * as bans from "./bans.js";
 import * as dialog from "./dialog.js";
 import * as lately from "./lately.js";
 import * as processes from "./processes.js";
@@ -10,7 +11,7 @@ import * as rules from "./rules.js";
 import * as tryIt from "./try.js";
 
 const AGAIN = 2000, SLOWLY = 10000, MANY_RULES = 10000;
-const SECTIONS = [lately, rules, processes, requests, tryIt, dialog];
+const SECTIONS = [lately, rules, processes, bans, requests, tryIt, dialog];
 
 function quantile(buckets, total, share) {
   const found = buckets.find(([, calls]) => calls >= total * share);
