@@ -178,5 +178,5 @@ def _time(text: str) -> float:
 
 def _shown(text: str, most: int) -> str:
     """The first line, without control characters, and no longer than `most`."""
-    line = CONTROL.sub("_", text.partition("\n")[0])
+    line = CONTROL.sub("_", text.partition("\n")[0].removesuffix(":"))
     return line if len(line) <= most else f"{line[:most]}…"

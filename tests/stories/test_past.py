@@ -60,7 +60,7 @@ def check_meanwhile(meanwhile: Mapping[str, list[dict[str, Any]]], rules: Path) 
     assert (by_http["who"], by_http["until"]) == ("me from 127.0.0.1", None)
     refused, first = meanwhile["reload"]
     assert first["what"].startswith(f"rules loaded from {rules}: 2 rules in 2 domains")
-    assert (refused["what"], refused["until"]) == ("rules not loaded, the old rules stay:", None)
+    assert (refused["what"], refused["until"]) == ("rules not loaded, the old rules stay", None)
     assert [detail.startswith(f"{rules}/rules.yaml:2:27: ") for detail in refused["details"]] == [True]
 
 

@@ -5,13 +5,15 @@ import {rateOf, statusNow} from "./status.js";
 import * as bans from "./bans.js";
 import * as dialog from "./dialog.js";
 import * as lately from "./lately.js";
+import * as past from "./past.js";
 import * as processes from "./processes.js";
 import * as requests from "./requests.js";
 import * as rules from "./rules.js";
+import * as settings from "./settings.js";
 import * as tryIt from "./try.js";
 
 const AGAIN = 2000, SLOWLY = 10000, MANY_RULES = 10000;
-const SECTIONS = [lately, rules, processes, bans, requests, tryIt, dialog];
+const SECTIONS = [lately, rules, processes, bans, requests, tryIt, past, settings, dialog];
 
 function quantile(buckets, total, share) {
   const found = buckets.find(([, calls]) => calls >= total * share);
