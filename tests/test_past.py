@@ -72,6 +72,15 @@ def test_a_ban_that_several_workers_tell_of_is_one() -> None:
     ]
 
 
+def test_a_ban_that_is_made_again_in_the_same_words_is_another_one() -> None:
+    past = Past()
+    past.record(START, "banned: ada for ever", banned())
+    past.record(START + 3, "no longer", ended())
+    past.record(START + 9, "banned: ada for ever", banned("2026-11-22T13:00:09Z"))
+
+    assert [(event["from"], event["until"]) for event in shown(past)] == [(START + 9, None), (START, START + 3)]
+
+
 def test_a_ban_of_the_same_entries_takes_the_place_of_the_one_before() -> None:
     past = Past()
     past.record(START, "banned: for an hour", banned(), 0)

@@ -72,6 +72,8 @@ class Past:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
+        self._latest: dict[tuple[str, object], Event] = {}
+        """By kind and key."""
         self._bytes = 0
 
     def text(self) -> Iterator[str]:
@@ -110,14 +112,14 @@ class Past:
 
     def _ban(self, when: float, message: str, fields: Fields) -> None:
         key, made = _ban_key(fields), _time(fields["made"])
-        known = [event for event in self._events if (event.kind, event.key) == ("ban", key)]
-        # A worker that comes later, or starts, tells of bans that others have told of.
-        if any(event.since > made or event.what == _shown(message, _MAX_TEXT) for event in known):
-            return
-        for event in known:
-            if event.until is None:
-                self._say_more(event, f"replaced by {fields['who']}")
-                self._end(event, when)
+        latest = self._latest.get(("ban", key))
+        if latest is not None:
+            # A worker that comes later, or starts, tells of bans that others have told of.
+            if (latest.since, latest.what) == (made, _shown(message, _MAX_TEXT)) or latest.since > made:
+                return
+            if latest.until is None:
+                self._say_more(latest, f"replaced by {fields['who']}")
+                self._end(latest, when)
         self._add("banned", key, made, message, fields)
 
     def _end_ban(self, when: float, fields: Fields) -> None:
@@ -127,8 +129,8 @@ class Past:
             self._end(event, when)
 
     def _lasting(self, kind: str, key: object) -> Event | None:
-        found = (event for event in self._events if event.until is None and (event.kind, event.key) == (kind, key))
-        return next(found, None)
+        latest = self._latest.get((kind, key))
+        return None if latest is None or latest.until is not None else latest
 
     def _add(self, name: str, key: object, since: float, message: str, fields: Fields) -> Event:
         event = Event(_KINDS.get(name, "act"), key, since, _shown(message, _MAX_TEXT), "")
@@ -137,6 +139,7 @@ class Past:
         if name not in _LASTING:
             event.until = since
         self._events.append(event)
+        self._latest[event.kind, key] = event
         self._measure(event)
         return event
 
@@ -166,6 +169,8 @@ class Past:
             oldest = next((each for each in self._events if each.until is not None), self._events[0])
             self._events.remove(oldest)
             self._bytes -= oldest.bytes
+            if self._latest.get((oldest.kind, oldest.key)) is oldest:
+                del self._latest[oldest.kind, oldest.key]
 
 
 def _ban_key(fields: Fields) -> object:

@@ -60,7 +60,10 @@ class _Events(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         fields = getattr(record, "about", None)
         if fields is not None:
-            self._receive(record.created, record.getMessage(), fields)
+            try:
+                self._receive(record.created, record.getMessage(), fields)
+            except Exception:  # noqa: BLE001 - as in every handler: what is logged goes on
+                self.handleError(record)
 
 
 def start_logging(level: str, form: str, *, worker: int = 0) -> None:
