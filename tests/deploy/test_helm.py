@@ -239,6 +239,18 @@ def test_numbers_and_booleans_of_env_reach_the_service_as_written() -> None:
     assert found.response_retry_after is True
 
 
+def test_the_operators_port_has_tls_by_the_secret_that_is_mounted() -> None:
+    found = settings(case("everything"), secrets=SECRETS["everything"])
+    manifests = case("everything")
+
+    assert {Path(file).name for file in (found.admin_tls_cert, found.admin_tls_key)} == {"tls.crt", "tls.key"}
+    for file in (found.admin_tls_cert, found.admin_tls_key):
+        mount = {"name": "admin-tls", "mountPath": str(Path(file).parent), "readOnly": True}
+        assert mount in container(manifests)["volumeMounts"]
+    assert {"name": "admin-tls", "secret": {"secretName": "operators-tls"}} in pod(manifests)["spec"]["volumes"]
+    assert settings(case("redis"), secrets=SECRETS["redis"]).admin_tls_cert == ""
+
+
 def test_behind_tls_readiness_is_asked_over_http() -> None:
     """The kubelet's gRPC probe speaks no TLS: it would find no pod ready, ever."""
     probe = container(case("everything"))["readinessProbe"]

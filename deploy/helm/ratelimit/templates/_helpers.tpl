@@ -74,6 +74,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   {{- $_ := set $env $name (include "ratelimit.fromSecret" (dict "secret" ($from.existingSecret | default $ours) "key" $from.key "optional" $from.optional) | fromYaml) -}}
 {{- end -}}
 {{- if $v.admin.readNeedsToken }}{{ $_ := set $env "ADMIN_READ_NEEDS_TOKEN" true }}{{ end -}}
+{{- if $v.admin.tlsSecret -}}
+  {{- $_ := set $env "ADMIN_TLS_CERT" "/etc/ratelimit/admin-tls/tls.crt" -}}
+  {{- $_ := set $env "ADMIN_TLS_KEY" "/etc/ratelimit/admin-tls/tls.key" -}}
+{{- end -}}
 {{- if ne $v.logging.level "info" }}{{ $_ := set $env "LOG_LEVEL" $v.logging.level }}{{ end -}}
 {{- if gt (int $v.workers) 1 }}{{ $_ := set $env "WORKERS" $v.workers }}{{ end -}}
 {{- with $v.rules.folder }}{{ $_ := set $env "RULES_PATH" (printf "/srv/runtime_data/current/config/%s" .) }}{{ end -}}
