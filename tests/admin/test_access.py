@@ -214,6 +214,16 @@ def test_the_table_of_addresses_is_bounded() -> None:
     assert limit.check("10.1.19.135", right=True, local=False) == 0
 
 
+@pytest.mark.parametrize("header", ["Forwarded", "Via", "X-Forwarded-For", "X-Real-Ip"])
+def test_what_a_proxy_passes_on_is_not_from_the_machine_of_the_service(tmp_path: Path, header: str) -> None:
+    with running(tmp_path, RULES) as service:
+        refused = send(service.debug[0], "POST", "/bans", BAN, **{header: "127.0.0.1"})
+        read = send(service.debug[0], "GET", "/bans", **{header: "127.0.0.1"})
+
+    assert (refused.status, read.status) == (403, 200)
+    assert "and not through a proxy" in refused.text
+
+
 def test_the_token_may_be_the_password_of_any_user(tmp_path: Path) -> None:
     with running(tmp_path, RULES, admin_token=TOKEN) as service:
         assert send(service.debug[0], "POST", "/bans", BAN, **basic("", TOKEN)).status == 200

@@ -24,6 +24,9 @@ from ratelimit_service.telemetry.metric import Metric, counter
 _READING_BY_POST: Final = frozenset({"/explain"})
 """Paths whose POST changes nothing."""
 
+_PASSED_ON: Final = ("Forwarded", "Via", "X-Forwarded-For", "X-Real-IP")
+"""Headers that proxies add. The client of one on this machine, such as the sidecar of a mesh, may be anywhere."""
+
 # Two headers: a client takes the first scheme that it knows (RFC 9110, 11.6.1), and some do not read a list.
 _CHALLENGES: Final = ('Bearer realm="ratelimit"', 'Basic realm="ratelimit: any user, ADMIN_TOKEN as password"')
 
@@ -62,12 +65,13 @@ class Access:
         writes = request.method not in SAFE_METHODS and request.path not in _READING_BY_POST
         if not writes and not self._read_needs_token:
             return None
+        local = _is_local(request)
         if not self._token:
-            return None if _is_this_machine(request.remote) else refusal(403, _ONLY_HERE)
+            return None if local else refusal(403, _ONLY_HERE)
         given = _token_of(request.headers.get("Authorization", ""))
         right = hmac.compare_digest(given, self._token)
         remote = request.remote or ""
-        if given and (wait := self._limit.check(remote, right=right, local=_is_this_machine(request.remote))):
+        if given and (wait := self._limit.check(remote, right=right, local=local)):
             self._refused += 1
             self._warnings.warn("tokens are refused unseen for a while, after too many wrong ones", remote)
             response = refusal(429, f"too many wrong tokens came from this address: it may try again in {wait} s")
@@ -84,7 +88,10 @@ class Access:
         return response
 
 
-_ONLY_HERE: Final = "without ADMIN_TOKEN this is done from the machine of the service alone; see docs/security.md"
+_ONLY_HERE: Final = (
+    "without ADMIN_TOKEN this is done from the machine of the service alone, and not through a proxy; see "
+    "docs/security.md"
+)
 _HOW_TO_SEND: Final = (
     "this needs the header Authorization: Bearer, with the ADMIN_TOKEN of the service; see docs/security.md"
 )
@@ -106,8 +113,11 @@ def _token_of(authorization: str) -> bytes:
     return b""
 
 
-def _is_this_machine(remote: str | None) -> bool:
-    """Whether the client's address is of this machine: without a token the port may be open to a network."""
+def _is_local(request: web.Request) -> bool:
+    """Whether the client is on this machine: without a token the port may be open to a network."""
+    if any(header in request.headers for header in _PASSED_ON):
+        return False
+    remote = request.remote
     if remote is None:
         return False  # the client has reset the connection: where it came from is no longer known
     address = ip_address(remote.partition("%")[0])
