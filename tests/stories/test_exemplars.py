@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from prometheus_client.samples import Exemplar
 
 from tests import peers
+from tests.deploy.dashboards import DASHBOARDS, dashboard, filled, walk
 from tests.processes import Service, ask, start_service
 from tests.prometheus import start_prometheus
 from tests.stories.otlp import start_collector
@@ -101,8 +102,10 @@ def test_a_service_that_does_not_trace_has_the_text_format_alone(tmp_path: Path)
     assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
 
 
-def test_prometheus_finds_the_trace_of_a_call(tmp_path: Path) -> None:
+def test_the_dashboard_finds_the_trace_of_a_call(tmp_path: Path) -> None:
+    """In a real Prometheus, by the query of its panel that draws exemplars."""
     peers.prometheus()
+    (query,) = {node["expr"] for path in DASHBOARDS for node in walk(dashboard(path)) if node.get("exemplar")}
     with (
         start_collector("http") as collector,
         start_service(tmp_path / "s", RULES, settings(collector.port)) as service,
@@ -115,7 +118,7 @@ def test_prometheus_finds_the_trace_of_a_call(tmp_path: Path) -> None:
 
             def traces() -> list[str]:
                 times = {"start": str(time.time() - 600), "end": str(time.time() + 600)}
-                found = prometheus.api("query_exemplars", query=f"{TIMES}_bucket", **times)
+                found = prometheus.api("query_exemplars", query=filled(query), **times)
                 return [each["labels"]["trace_id"] for series in found for each in series["exemplars"]]
 
             prometheus.wait_until(lambda: traces() == [TRACE], "Prometheus has the exemplar")
