@@ -90,7 +90,7 @@ class Deployment:
                 self.start(name)
 
     def start(self, name: str) -> None:
-        """Start a container, for the first time or again, once it listens."""
+        """Start a container, for the first time or again; it listens afterwards."""
         service = compose()[name]
         root = self._folder / name
         for volume in service.get("volumes", []):
@@ -112,6 +112,11 @@ class Deployment:
             case _:
                 raise AssertionError(f"{name}: nothing here is {image}")
         self._running[name] = process
+
+    def restart(self, name: str) -> None:
+        """Start a container that has died, as Docker does if compose says so."""
+        assert compose()[name]["restart"] == "unless-stopped"
+        self.start(name)
 
     def container(self, name: str, kind: type[_Kind]) -> _Kind:
         """A container that was started."""

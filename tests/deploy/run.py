@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,13 +21,14 @@ from tests.clocks import stay_within
 from tests.deploy.dashboards import filled, queries
 from tests.deploy.deployed import NOT_NATIVE, Deployment, compose
 from tests.envoy.proxy import Envoy
-from tests.processes import Process, Service, ask, eventually
+from tests.processes import Process, Reply, Service, ask, eventually
 from tests.prometheus import Prometheus
 
 Say = Callable[[str], None]
 
 INSTANCES: Final = ("ratelimit", "ratelimit-2")
 HOUR: Final = 3600
+DAY: Final = 24 * HOUR
 
 ELSEWHERE: Final = (
     *("_tls_", "_worker_"),  # compose sets neither TLS nor workers
@@ -44,14 +46,22 @@ class Run:
         self.envoy = deployment.container("envoy", Envoy)
         self.prometheus = deployment.container("prometheus", Prometheus)
 
-    def users(self, times: int, user: str) -> list[int]:
-        """The statuses of so many requests of a user, who has five an hour, at the port that Envoy publishes."""
+    def get(self, path: str, **headers: str) -> Reply:
+        """A request at the port that Envoy publishes; `x_user` is the header x-user."""
         port = self.deployment.published(8888)
-        return [ask(port, "/users", {"x-user": user}).status for _ in range(times)]
+        return ask(port, path, {name.replace("_", "-"): value for name, value in headers.items()})
+
+    def ada(self, times: int) -> list[int]:
+        """The statuses of so many requests of a user, who has five an hour."""
+        return [self.get("/users", x_user="ada").status for _ in range(times)]
 
     def instances(self, expression: str) -> set[str]:
         """The label `instance` of each series that the expression has."""
         return {series["instance"] for series in self.prometheus.labels(expression)}
+
+    def has_data(self, expression: str) -> bool:
+        """Whether it has any series."""
+        return bool(self.prometheus.labels(expression))
 
     def until_alert(self, name: str, state: str, instances: set[str]) -> None:
         """Wait until the alert is pending, or fires, for these instances and no other."""
@@ -72,10 +82,10 @@ def run(folder: Path, say: Say) -> None:
     """All of it. AssertionError when something is not as it should be."""
     with Deployment(folder, {}) as deployment:
         deployment.up(*(name for name in compose() if name not in NOT_NATIVE))
-        run = Run(deployment)
+        seen = Run(deployment)
         for tell in (starts, limits, counts_together, loses_redis, regains_redis, loses_an_instance, draws):
             say(f"{tell.__name__.replace('_', ' ')}:")
-            tell(run, lambda text: say(f"  {text}"))
+            tell(seen, lambda text: say(f"  {text}"))
 
 
 def starts(run: Run, say: Say) -> None:
@@ -83,7 +93,7 @@ def starts(run: Run, say: Say) -> None:
     ports = {run.deployment.port(name, 8081) for name in INSTANCES}
     run.envoy.wait_until(lambda: run.envoy.healthy_ports() == ports, "Envoy finds both healthy")
     run.prometheus.wait_until(lambda: run.instances('up{job="ratelimit"} == 1') == run.names(), "both are scraped")
-    run.prometheus.wait_until(lambda: len(run.prometheus.labels('up{job="envoy"} == 1')) == 1, "Envoy is scraped")
+    run.prometheus.wait_until(partial(run.has_data, 'up{job="envoy"} == 1'), "Envoy is scraped")
     assert run.troubles() == [[], []]
     say("Envoy finds both instances healthy, Prometheus scrapes them and Envoy, and no page has a banner")
 
@@ -91,8 +101,8 @@ def starts(run: Run, say: Say) -> None:
 def limits(run: Run, say: Say) -> None:
     """Envoy asks, and does as it is answered."""
     stay_within(HOUR)
-    assert run.users(6, "ada") == [200] * 5 + [429]
-    refused = ask(run.deployment.published(8888), "/users", {"x-user": "ada"}).headers
+    assert run.ada(6) == [200] * 5 + [429]
+    refused = run.get("/users", x_user="ada").headers
     assert refused["x-envoy-ratelimited"] == "true"
     assert refused["x-ratelimit-limit"] == "5, 1000;w=3600, 5;w=3600"
     assert (refused["ratelimit-limit"], refused["ratelimit-remaining"]) == ("5", "0")
@@ -119,7 +129,7 @@ def loses_redis(run: Run, say: Say) -> None:
     """ON_STORE_FAILURE=open: everything passes, and everything says so."""
     run.until_alert("RatelimitStoreLost", "firing", set())
     run.deployment.container("redis", Process).kill()
-    assert run.users(10, "ada") == [200] * 10
+    assert run.ada(10) == [200] * 10
     say("without Redis, the user who was refused has 200")
     lost = f"Redis at 127.0.0.1:{run.deployment.port('redis', 6379)} is lost"
     eventually(lambda: run.troubles() == [[lost], [lost]], "both pages have the banner")
@@ -130,25 +140,27 @@ def loses_redis(run: Run, say: Say) -> None:
 
 
 def regains_redis(run: Run, say: Say) -> None:
-    """As `restart: unless-stopped` has it."""
-    run.deployment.start("redis")
+    """A new one, with nothing in it."""
+    run.deployment.restart("redis")
     eventually(lambda: run.troubles() == [[], []], "the banners are gone")
     run.until_alert("RatelimitStoreLost", "firing", set())
     stay_within(HOUR)
-    assert run.users(6, "ada") == [200] * 5 + [429]
+    assert run.ada(6) == [200] * 5 + [429]
     say("with a new Redis, banners and alert are gone, and the user has five again, not more")
 
 
 def loses_an_instance(run: Run, say: Say) -> None:
     """The other one answers."""
     first, second = run.services
+    stay_within(DAY, 120)
+    assert [run.get("/tokens", x_tokens="50").status for _ in run.services] == [200, 200]
     second.kill()
     run.envoy.wait_until(lambda: run.envoy.healthy_ports() == {first.grpc_port}, "Envoy finds the first one healthy")
-    assert run.users(3, "ada") == [429] * 3
-    say("with one instance dead, the other one refuses the user whom both have counted")
+    assert [run.get("/tokens", x_tokens="1").status for _ in range(3)] == [429] * 3
+    say("with one instance dead, the other one knows that both have spent the day's hundred tokens")
     dead = {f"127.0.0.1:{run.deployment.port(INSTANCES[1], 8080)}"}
     run.until_alert("RatelimitDown", "pending", dead)
-    run.deployment.start(INSTANCES[1])
+    run.deployment.restart(INSTANCES[1])
     run.envoy.wait_until(lambda: len(run.envoy.healthy_ports()) == 2, "Envoy finds both healthy")
     run.until_alert("RatelimitDown", "pending", set())
     say("RatelimitDown is pending for it, until it is back")
@@ -163,7 +175,8 @@ def draws(run: Run, say: Say) -> None:
     (source,) = run.deployment.rewritten("grafana", yaml.safe_load(read))["datasources"]
     assert source["url"] == f"http://127.0.0.1:{run.prometheus.port}"
     wanted = [query for query in queries() if not any(part in query for part in ELSEWHERE)]
-    assert [query for query in wanted if not run.prometheus.labels(filled(query))] == []
+    for query in wanted:
+        run.prometheus.wait_until(partial(run.has_data, filled(query)), f"{query} has data")
     say(f"{len(wanted)} of the {len(queries())} queries of the dashboards have data there")
 
 
