@@ -5,6 +5,7 @@ again; processes that want the same one wait for each other. `Missing` says why 
 """
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -60,6 +61,21 @@ def go_program(name: str, package: str) -> Path:
         built.rename(fresh / name)
 
     return filled(TOOLS / name, package, build) / name
+
+
+def go_files(name: str, module: str, files: Sequence[str]) -> Path:
+    """A folder with these files of this version of a module, which are no code."""
+    go = shutil.which("go")
+
+    def fetch(fresh: Path) -> None:
+        if go is None:
+            raise Missing("needs Go to fetch it")
+        _note(f"fetching {module}")
+        downloaded = json.loads(run([go, "mod", "download", "-json", module], {"GOTOOLCHAIN": "local"}, fresh))
+        for file in files:
+            shutil.copy(Path(downloaded["Dir"]) / file, fresh)
+
+    return filled(TOOLS / name, "\n".join((module, *files)), fetch)
 
 
 def system_program(name: str, package: str, *others: str, program: str = "", libraries: bool = True) -> Path:

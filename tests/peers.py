@@ -19,7 +19,17 @@ from typing import Final, NoReturn
 
 import pytest
 
-from tests.fetching import ROOT, TOOLS, Missing, debian_packages, go_program, python_packages, run, system_program
+from tests.fetching import (
+    ROOT,
+    TOOLS,
+    Missing,
+    debian_packages,
+    go_files,
+    go_program,
+    python_packages,
+    run,
+    system_program,
+)
 
 XDS_PROTOS: Final = ("xds-protos==1.85.0",)
 GRPC_PEERS: Final = ("grpcio-health-checking==1.85.1", "grpcio-reflection==1.85.1", "grpclib==0.4.9")
@@ -56,6 +66,7 @@ KUBERNETES_VALIDATE: Final = (
     ),
     *("rpds-py==0.27.1", "attrs==25.4.0", "importlib-resources==7.1.0", "packaging==26.3", "typing-extensions==4.16.0"),
 )
+OPERATOR: Final = "github.com/prometheus-operator/prometheus-operator@v0.76.0"
 CYCLONEDX: Final = (
     *("cyclonedx-python-lib==11.12.0", "py-serializable==2.1.0", "defusedxml==0.7.1", "sortedcontainers==2.4.0"),
     *("packageurl-python==0.17.6", "license-expression==30.4.4", "boolean.py==5.0"),
@@ -291,6 +302,14 @@ def kubernetes_validate() -> Path:
 
 
 @Peer
+def operator_schemas() -> Path:
+    """The folder of what Prometheus's operator defines: monitors and rules, each with its schema."""
+    of = "example/prometheus-operator-crd/monitoring.coreos.com_{}.yaml"
+    kinds = ("podmonitors", "prometheusrules", "servicemonitors")
+    return go_files("operator-schemas", OPERATOR, [of.format(kind) for kind in kinds])
+
+
+@Peer
 def cyclonedx() -> Path:
     """The folder of CycloneDX's own library, which has the schema; `kubernetes_validate` has what it validates by."""
     return python_packages("cyclonedx", CYCLONEDX)
@@ -299,7 +318,7 @@ def cyclonedx() -> Path:
 ALL: Final = (
     *(xds_protos, grpc_peers, envoy, upstream_of_go, grpcurl, ghz, h2spec, h2load, nghttp, curl, locust),
     *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, promtool, prometheus, grafana_types),
-    *(compose_config, helm, kubectl, kubernetes_validate, cyclonedx, zsh, fish),
+    *(compose_config, helm, kubectl, kubernetes_validate, operator_schemas, cyclonedx, zsh, fish),
 )
 
 

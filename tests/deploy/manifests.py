@@ -1,5 +1,6 @@
 """What Helm and kustomize render: held to the API server's schemas, and to the settings that the service has."""
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,28 @@ from tests.deploy.known import VARIABLES, max_stop, understood
 from tests.processes import ROOT
 
 OF_OPERATOR: Final = "monitoring.coreos.com/v1"
-"""Kinds that Prometheus's operator brings along; Kubernetes has no schemas of them."""
+"""Kinds that Prometheus's operator brings along, with their schemas."""
+
+BY_SCHEMAS_OF_OPERATOR: Final = """
+import json, pathlib, sys, yaml
+from jsonschema import Draft202012Validator
+
+def strict(schema):
+    if "properties" in schema and "additionalProperties" not in schema:
+        schema["additionalProperties"] = False  # the API server drops what it does not know, without a word
+    for each in (*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")):
+        if isinstance(each, dict):
+            strict(each)
+    return schema
+
+kinds = {}
+for file in pathlib.Path(sys.argv[1]).glob("*.yaml"):
+    spec = yaml.safe_load(file.read_text())["spec"]
+    kinds[spec["names"]["kind"]] = strict(spec["versions"][0]["schema"]["openAPIV3Schema"])
+for manifest in json.load(sys.stdin):
+    for error in Draft202012Validator(kinds[manifest["kind"]]).iter_errors(manifest):
+        print(manifest["kind"], error.json_path, error.message)
+"""
 
 KUBERNETES: Final = ROOT / "deploy" / "kubernetes"
 
@@ -34,19 +56,37 @@ def applied() -> list[Manifest]:
 
 
 def invalid(manifests: Iterable[Manifest], tmp_path: Path) -> str:
-    """What Kubernetes's schemas say against them, in the oldest and the newest version; unknown fields are wrong."""
+    """What schemas say against them: Kubernetes's of the oldest and the newest version, or its operator's.
+
+    Unknown fields are wrong.
+    """
+    manifests = list(manifests)
     file = tmp_path / "manifests.yaml"
-    file.write_text(yaml.safe_dump_all(list(manifests)), encoding="utf-8")
+    of_kubernetes = [each for each in manifests if each["apiVersion"] != OF_OPERATOR]
+    file.write_text(yaml.safe_dump_all(of_kubernetes), encoding="utf-8")
+    environ = os.environ | {"PYTHONPATH": str(peers.kubernetes_validate())}
     versions = [word for version in peers.KUBERNETES for word in ("--kubernetes-version", version)]
     validated = subprocess.run(
         [sys.executable, "-m", "kubernetes_validate", "--strict", "--quiet", *versions, str(file)],
-        env=os.environ | {"PYTHONPATH": str(peers.kubernetes_validate())},
+        env=environ,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    return validated.stdout + validated.stderr
+    found = validated.stdout + validated.stderr
+    if of_operator := [each for each in manifests if each["apiVersion"] == OF_OPERATOR]:
+        done = subprocess.run(
+            [sys.executable, "-c", BY_SCHEMAS_OF_OPERATOR, str(peers.operator_schemas())],
+            input=json.dumps(of_operator),
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        found += done.stdout + done.stderr
+    return found
 
 
 def of_kind(manifests: Iterable[Manifest], kind: str, name: str = "") -> Manifest:

@@ -80,9 +80,8 @@ def test_the_chart_is_of_this_version() -> None:
 @pytest.mark.parametrize("file", CASES, ids=[file.stem for file in CASES])
 def test_kubernetes_and_the_service_take_what_is_rendered(file: Path, tmp_path: Path) -> None:
     manifests = case(file.stem)
-    known = [manifest for manifest in manifests if manifest["apiVersion"] != OF_OPERATOR]
 
-    assert invalid(known, tmp_path) == ""
+    assert invalid(manifests, tmp_path) == ""
     settings(manifests, secrets=SECRETS.get(file.stem))
 
 
@@ -91,6 +90,22 @@ def test_the_schemas_refuse_a_field_that_kubernetes_does_not_know(tmp_path: Path
     pod(manifests)["spec"]["enableServiceLink"] = False
 
     assert "'enableServiceLink' was unexpected" in invalid(manifests, tmp_path)
+
+
+@pytest.mark.parametrize("monitor", ["podMonitor", "serviceMonitor"])
+def test_the_schemas_of_prometheus_s_operator_take_both_monitors_and_refuse_what_it_does_not_know(
+    monitor: str, tmp_path: Path
+) -> None:
+    manifests = rendered("--set", f"{monitor}.enabled=true,prometheusRule.enabled=true")
+    taken = invalid(manifests, tmp_path)
+    of_kind(manifests, f"{monitor[0].upper()}{monitor[1:]}")["spec"]["job"] = "ratelimit"
+    of_kind(manifests, "PrometheusRule")["spec"]["groups"][0]["rules"][0]["for"] = 5
+
+    refused = invalid(manifests, tmp_path)
+
+    assert taken == ""
+    assert "'job' was unexpected" in refused
+    assert "PrometheusRule $.spec.groups[0].rules[0].for 5 is not of type 'string'" in refused
 
 
 def test_with_no_values_it_is_what_deploy_kubernetes_is(tmp_path: Path) -> None:
@@ -369,7 +384,7 @@ def test_the_example_of_the_readme_is_taken(tmp_path: Path) -> None:
     file.write_text(example, encoding="utf-8")
     manifests = rendered("--values", str(file))
 
-    assert invalid([each for each in manifests if each["apiVersion"] != OF_OPERATOR], tmp_path) == ""
+    assert invalid(manifests, tmp_path) == ""
     assert settings(manifests, secrets={"REDIS_AUTH": "p"}).instances == 3
 
 
