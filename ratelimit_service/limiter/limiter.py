@@ -6,6 +6,7 @@ from time import perf_counter_ns
 from typing import Final, TypeVar
 
 from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
+from ratelimit_service.limiter.hot import MAX_PENDING, HotLog
 from ratelimit_service.limiter.plan import Plan, Planner
 from ratelimit_service.limiter.verdict import Verdict, tightest_of
 from ratelimit_service.model import ByPolicy, Cancel, Decision, Request
@@ -55,6 +56,8 @@ class Limiter:
         """Descriptors that match no rule, by domain and keys, counted in `total_hits`."""
         self.waits = Latency()
         """Time that requests waited for a store that does not answer at once."""
+        self.hot = HotLog()
+        """Who is asked about, and refused, most."""
         self._charge = store.charge
         self._planner = Planner(
             domains=self.domains,
@@ -65,6 +68,7 @@ class Limiter:
             quota_mode=quota_mode,
             max_hits=max_hits,
             bans=self.bans,
+            hot=self.hot,
         )
         self._shadow_mode = shadow_mode
 
@@ -154,6 +158,7 @@ class Limiter:
                 tightest_of((hit, *hit.beside)) if hit is not None and hit.beside else hit for hit in plan.hits
             ]
         denied, by_policy = plan.denied, False
+        hot = self.hot
         for hit in plan.charged:
             rule, decision = hit.rule, hit.decision
             if hit.by_policy is not None:
@@ -163,8 +168,15 @@ class Limiter:
                 hit.tally.spare(hit.cost)
             else:
                 hit.tally.count(hit.cost, decision, rule.scale, rule.shadow)
+            log = hot.allowed
             if not decision.allowed:
                 denied = True
+                if not rule.shadow:
+                    log = hot.refused
+            if len(log.pending) < MAX_PENDING:
+                log.pending.append(hit)
+            else:
+                log.skipped += 1
         if not denied and not by_policy:
             verdict.allowed = True
             plan.domain.allowed += 1

@@ -4,16 +4,18 @@ A plan depends only on the request, the book and the bans, so it is cached: one 
 next reload, or change of the bans.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.limiter.hot import HitLog, HotLog
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Request
 from ratelimit_service.rules.address import parse_address
 from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.explain import why_unlimited
+from ratelimit_service.rules.hot_name import banned_name, hot_name
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import (
     REQUEST,
@@ -39,8 +41,9 @@ def denial(cost: int, retry_after: int = NEVER) -> Decision:
     return Decision(False, 0, cost, max(0, retry_after), retry_after)
 
 
-TallyIncrement = tuple[Tally | DomainTally, str, int]
-"""A tally, the name of one of its counters, and how much to add to it; added without asking the store."""
+TallyIncrement = tuple[Tally | DomainTally | HitLog, str, int]
+"""A tally, the name of one of its counters, and how much to add to it; added without asking the store. Or a log of
+hits, the name of a descriptor and the cost of its hit."""
 
 _BUNDLE_OF_REQUEST: Final = 1
 _FIRST_BUNDLE_OF_LIST: Final = 2
@@ -133,8 +136,10 @@ class Planner:
         quota_mode: bool,
         max_hits: int,
         bans: Bans,
+        hot: HotLog,
     ) -> None:
         self._bans = bans
+        self._hot = hot
         self._domains = domains
         self._overrides = overrides
         self._unknown_domains = unknown_domains
@@ -153,6 +158,7 @@ class Planner:
         if name is None:
             nothing = [banned.get(index) for index in range(len(request.descriptors))]
             increments.append((self._unknown_domains.of((domain,)), "total_hits", 1))
+            increments += self._log_without_counter(request, nothing, banned, book)
             unmatched = _unmatched(request, nothing, book) if request.explain else None
             return Plan(nothing, tally, increments, edition, unmatched, response=book.response if banned else None)
         if address_keys := book.domains[name].address_keys:
@@ -194,6 +200,7 @@ class Planner:
             hits = [_unless_replaced(hit, replaced, increments) for hit in hits]
         if without_limit or banned:
             increments += _without_limit(hits)
+            increments += self._log_without_counter(request, hits, banned, book)
         unmatched = _unmatched(request, hits, book) if request.explain else None
         # As upstream: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
         idle_quota = self._quota_mode and None in hits
@@ -205,6 +212,21 @@ class Planner:
             return ()
         shape = (name, *(key for key, _ in entries))
         return (self._domains.of(name), "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1)
+
+    def _log_without_counter(
+        self, request: Request, hits: Sequence[Hit | None], banned: Container[int], book: RuleBook
+    ) -> Iterator[TallyIncrement]:
+        """Logs the hits that have no counter: those on a ban, or on a rule without a limit."""
+        for index, hit in enumerate(hits):
+            if hit is None or hit.key:
+                continue
+            rule, entries = hit.rule, request.descriptors[index].entries
+            if index in banned:
+                name = banned_name(rule, request.domain, book.shown(request.domain, entries))
+            else:
+                name = hot_name(rule, counter_key(rule, counted_entries(rule, entries)))
+            refused = rule.deny and not rule.shadow
+            yield self._hot.refused if refused else self._hot.allowed, name, hit.cost
 
     def _banned(
         self, request: Request, book: RuleBook, tally: DomainTally, increments: list[TallyIncrement]

@@ -14,6 +14,9 @@ from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
 
 Entries = tuple[tuple[str, str], ...]
 
+_MAX_NAMES = 300
+"""Characters of the levels in `hot_prefix`."""
+
 ALONE, LIST, REQUEST = 0, 1, 2
 """The bundle that a limit belongs to; all hits of a bundle are charged, or none. ALONE: no bundle. LIST: the limits of
 the same list. REQUEST: all limits of the request that have REQUEST too."""
@@ -92,6 +95,8 @@ class Rule:
     """The prefix of the keys of the rule's counters."""
     key_suffix: str = field(init=False)
     """The suffix of these keys."""
+    hot_prefix: str = field(init=False)
+    """The prefix of the names of its descriptors among the hottest: its levels, after a `|` if it is of domain `*`."""
     names_levels: bool = field(init=False)
     """Whether its keys have the name of some level: values share a counter there, or are counted as others."""
     changes_values: bool = field(init=False)
@@ -112,6 +117,8 @@ class Rule:
             set_once(self, "counter_domain", self.domain)
         set_once(self, "key_prefix", _prefix_of(self.counter_domain))
         set_once(self, "key_suffix", "" if limit is None else _key_suffix_of(self.algorithm.name, limit))
+        names = "|".join(map(escaped, self.path[1:]))
+        set_once(self, "hot_prefix", f"{'|' if self.counter_domain != self.domain else ''}{names[:_MAX_NAMES]}||")
 
     @property
     def path(self) -> Path:
@@ -202,19 +209,19 @@ def counter_key(rule: Rule, entries: Entries) -> str:
             if len(value) > MAX_KEY_LENGTH or len(name) > MAX_KEY_LENGTH:
                 return _digest(_plain_parts(rule, entries), rule)
             # Most need no escape. This test takes 0.03 µs, the escape 0.15 µs.
-            safe_name = name if name.isidentifier() else _escaped(name)
-            key += f"|{safe_name}={value if value.isalnum() else _escaped(value)}"
+            safe_name = name if name.isidentifier() else escaped(name)
+            key += f"|{safe_name}={value if value.isalnum() else escaped(value)}"
     elif rule.default:
         return f"{key}|~{rule.levels[0].name}{rule.key_suffix}"
     else:
         for level, (name, value) in zip(rule.levels, entries, strict=True):
             if len(value) > MAX_KEY_LENGTH or len(name) > MAX_KEY_LENGTH:
                 return _digest(_plain_parts(rule, entries), rule)
-            key += f"|{_escaped(name)}"
+            key += f"|{escaped(name)}"
             if level.shared is not None or level.counted_as is not None:
-                key += f"~{_escaped(level.name)}"
+                key += f"~{escaped(level.name)}"
             if level.shared is None:
-                key += f"={_escaped(value)}"
+                key += f"={escaped(value)}"
     return _digest(key, rule) if len(key) > MAX_KEY_LENGTH else key + rule.key_suffix
 
 
@@ -236,10 +243,10 @@ def _plain_parts(rule: Rule, entries: Entries) -> str:
 
 def _prefix_of(domain: str) -> str:
     # No escape has two percent signs in a row.
-    return _escaped(domain) if len(domain) <= MAX_KEY_LENGTH else f"%%{sha256(domain.encode()).hexdigest()}"
+    return escaped(domain) if len(domain) <= MAX_KEY_LENGTH else f"%%{sha256(domain.encode()).hexdigest()}"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """The text with the separators of a key escaped."""
     # 4 times as fast as str.translate, and 40 times for text that is not ASCII.
     if "%" in text:

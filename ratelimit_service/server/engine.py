@@ -125,6 +125,7 @@ class Engine:
             await asyncio.sleep(_SWEEP_SECONDS)
             self.store.sweep()
             self.method.sweep()
+            self.limiter.hot.fold()
             self.limiter.bans.sweep()
             self.health.set_store_healthy(self.store.healthy)
 

@@ -8,6 +8,7 @@ from ratelimit_service.rules.bans import BanSummary
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.stores.store import StoreStatus
+from ratelimit_service.telemetry.hot import HotSource
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.telemetry.tally import DomainTallies, Tallies, Totals
@@ -47,6 +48,10 @@ class Counted(Protocol):
     @property
     def waits(self) -> Latency:
         """How long requests waited for the store."""
+
+    @property
+    def hot(self) -> HotSource:
+        """Which descriptors are asked about, and refused, most."""
 
     @property
     def store(self) -> StoreStatus:

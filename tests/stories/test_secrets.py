@@ -220,6 +220,7 @@ def pages(service: Service, found: Found) -> None:
         "/status",
         "/status/now",
         "/status/recent",
+        "/status/hot",
         "/status/rules",
         "/nothing",
     ):
@@ -360,6 +361,7 @@ ALWAYS: Final = {
     "/status",
     "/status/now",
     "/status/recent",
+    "/status/hot",
     "/status/rules",
     "explain",
     "explain --at",

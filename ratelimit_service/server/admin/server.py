@@ -46,6 +46,7 @@ from ratelimit_service.server.admin.status import Listening, StatusPage
 from ratelimit_service.server.admin.tls import HttpTls, TlsConnection
 from ratelimit_service.server.admin.upstream_pages import rules_text, stats_text
 from ratelimit_service.server.history import LOOK_SECONDS, History
+from ratelimit_service.server.hot import HotDescriptors, of_rule
 from ratelimit_service.server.metrics import Metrics
 from ratelimit_service.server.past import Past
 from ratelimit_service.server.state import ServiceState
@@ -122,7 +123,8 @@ class AdminServer:
         self._metrics = Metrics(state, http=self._http_metrics, extra_labels=settings.extra_tags)
         self._history = History(state)
         self._looking: asyncio.Task[None] | None = None
-        self._status = StatusPage(state, self._history)
+        self._hot = HotDescriptors(state)
+        self._status = StatusPage(state, self._history, self._hot)
         # JSON objects of the largest request: itself, its descriptors, each perhaps with two more objects, and entries.
         objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
         json_api = partial(JsonApi, max_bytes=settings.http_max_body_size, max_objects=objects)
@@ -227,6 +229,9 @@ class AdminServer:
                         "the last sixty minutes of ?domain=D, or of one of its rules, &rule=PATH",
                     ),
                     _Endpoint(
+                        "GET", "/status/hot", self._show_hot, "the hottest descriptors, or those of ?domain=D&rule=PATH"
+                    ),
+                    _Endpoint(
                         "POST",
                         "/explain",
                         self._explain.handle,
@@ -287,6 +292,7 @@ class AdminServer:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._history.look()
+            self._hot.look()
             await self._history.look_at_rules()
 
     @web.middleware
@@ -348,6 +354,13 @@ class AdminServer:
 
     async def _past_text(self) -> Iterable[str]:
         return self._past.text()
+
+    async def _show_hot(self, request: web.Request) -> web.StreamResponse:
+        domain, rule = request.query.get("domain"), request.query.get("rule")
+        if (domain is None) is not (rule is None):
+            return refusal(400, "say of which rule: /status/hot?domain=D&rule=PATH, or /status/hot for all")
+        found = self._hot.as_json() if domain is None or rule is None else self._hot.as_json(of_rule(domain, rule))
+        return web.Response(text=json.dumps(found) + "\n", headers=_JSON)
 
     async def _history_of(self, request: web.Request) -> web.StreamResponse:
         domain = request.query.get("domain")

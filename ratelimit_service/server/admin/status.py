@@ -14,6 +14,7 @@ from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.rules.rule import Rule, counting_in_words, entries_in_words, rule_in_words, window_in_words
 from ratelimit_service.server.admin.recent_counts import RecentCounts
 from ratelimit_service.server.history import History, named
+from ratelimit_service.server.hot import HotDescriptors
 from ratelimit_service.server.minutes import MINUTES
 from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState, Workers
@@ -108,10 +109,11 @@ class Listening(NamedTuple):
 class StatusPage:
     """The text of `/status`; times in it are seconds since the epoch."""
 
-    def __init__(self, state: ServiceState, history: History) -> None:
+    def __init__(self, state: ServiceState, history: History, hot: HotDescriptors) -> None:
         self.listening: Sequence[Listening] = ()
         self._state = state
         self._history = history
+        self._hot = hot
         self._recent = RecentCounts(len(COUNTS))
         self._started = system_clock()
 
@@ -239,6 +241,7 @@ class StatusPage:
                 "last_failure": _seconds(watcher.last_failure),
             },
             "bans": {"total": bans.total, "newest": [_shown_ban(ban) for ban in bans.newest]},
+            "hot": self._hot.as_json(),
             "domains": _requests(counted.domains),
             "unmatched": _max_hit(counted.unmatched),
             "unknown_domains": _max_hit(counted.unknown_domains),

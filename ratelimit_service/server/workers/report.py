@@ -24,6 +24,8 @@ from ratelimit_service.server.series import add_domain, add_tally, take_domain, 
 from ratelimit_service.server.workers.slot import WorkerSlot
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores.store import LostServer
+from ratelimit_service.telemetry.heavy_hitters import Sketch
+from ratelimit_service.telemetry.hot import HotCounts, HotSums
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import BLOCK, Metric, merge_metrics, pack_metrics, without_gauges
 from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Path, Tallies, Totals
@@ -72,6 +74,7 @@ class Reporter:
             "overrides": _take_all(limiter.overrides),
             "unknown_domains": _take_all(limiter.unknown_domains),
             "unmatched": _take_all(limiter.unmatched),
+            "hot": [sketch.packed() for sketch in limiter.hot.take()],
             "domains": [(name, numbers) for name, tally in limiter.domains.items() if (numbers := take_domain(tally))],
         }
         send("report", number, summary)
@@ -111,6 +114,7 @@ class MergedCounts:
         self.unmatched = Tallies(OTHER, settings.metrics_max_values)
         self.domains = DomainTallies()
         self.waits = Latency()
+        self.hot = HotSums()
         self.calls = 0
         self.latency = Latency()
         self._slots = slots
@@ -153,6 +157,7 @@ class MergedCounts:
         self.latency.add(*summary["latency"])
         self.latency.add_exemplars(summary["exemplars"])
         self.waits.add(*summary["waits"])
+        self.hot.add(HotCounts(*(Sketch(*packed) for packed in summary["hot"])))
         self.store.errors.update(summary["errors"])
         for name, number in summary["totals"].items():
             setattr(self.totals, name, getattr(self.totals, name) + number)

@@ -1,0 +1,66 @@
+"""The name by which a descriptor and its rule are counted among the hottest.
+
+It is the rule's levels and the key of the counter, `user||shop|user=ada|fixed_window/60000000`: secret values are
+digests in it, and values are there as they are counted. A long one is cut, and ends with a digest.
+"""
+
+from hashlib import blake2b
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from ratelimit_service.rules.rule import Entries, Rule, counter_key, escaped
+from ratelimit_service.telemetry.tally import Path
+
+MAX_LENGTH: Final = 600
+"""Characters of a name: 300 of the rule's levels, which the operator writes, and 300 of the key."""
+
+_MAX_KEY_LENGTH: Final = 300 - len("||…0123456789abcdef")
+
+
+class HotName(NamedTuple):
+    """What a name tells."""
+
+    domain: str
+    """Of the request."""
+    rule: Path
+    """Its path without the domain; empty for a limit that came with the request."""
+    rule_domain: str
+    """`*` for a rule of any domain."""
+    entries: Entries
+    """As they are counted. Where values share a counter, their pattern."""
+
+
+def hot_name(rule: Rule, key: str) -> str:
+    """The name for the counter with this key."""
+    if len(key) <= _MAX_KEY_LENGTH:
+        return f"{rule.hot_prefix}{key}"
+    digest = blake2b(key.encode(), digest_size=8).hexdigest()
+    return f"{rule.hot_prefix}{key[:_MAX_KEY_LENGTH]}…{digest}"
+
+
+def banned_name(rule: Rule, domain: str, entries: Entries) -> str:
+    """The name of a descriptor that a ban refuses by this rule, with its entries as they are shown."""
+    return hot_name(rule, f"{escaped(domain)}{counter_key(rule, entries)[len(rule.key_prefix) :]}")
+
+
+def read_hot_name(name: str) -> HotName:
+    """What the name tells."""
+    levels, _, key = name.partition("||")
+    of_any, levels = levels.startswith("|"), levels.removeprefix("|")
+    domain, *parts = key.split("|")
+    domain = unquote(domain)
+    return HotName(
+        domain,
+        tuple(map(unquote, levels.split("|"))) if levels else (),
+        "*" if of_any else domain,
+        tuple(_entry(part) for part in parts if "=" in part or "~" in part[1:] or part.startswith("%")),
+    )
+
+
+def _entry(part: str) -> tuple[str, str]:
+    """An entry of a key, as `counter_key` writes it."""
+    name, equals, value = part.partition("=")
+    name, _, level = map(unquote, name.partition("~"))
+    if equals:
+        return name, unquote(value)
+    return (name, level.removeprefix(f"{name}_")) if level else ("(too long to show)", part[1:17])

@@ -1,0 +1,67 @@
+"""The hottest descriptors of the last minutes as JSON: those with most hits, and those that were refused most."""
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any, Final
+
+from ratelimit_service.rules.hot_name import read_hot_name
+from ratelimit_service.server.series import CONTROL
+from ratelimit_service.server.state import ServiceState
+from ratelimit_service.system.clock import Clock, steady_clock
+from ratelimit_service.telemetry.hot import Hot, RecentHot
+
+MOST: Final = 20
+"""Of each of the two lists."""
+
+
+class HotDescriptors:
+    """The hottest descriptors of a service, of one process or of all workers."""
+
+    def __init__(self, state: ServiceState, clock: Clock = steady_clock) -> None:
+        self._state = state
+        self._recent = RecentHot(clock)
+
+    def look(self) -> None:
+        """Add what was counted since the last look. Called every few seconds."""
+        self._recent.add(self._state.counted.hot.take())
+
+    def as_json(self, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Any]:
+        """The hottest of the wanted names; what is not a list is of all of them."""
+        self.look()
+        counts = self._recent.counts()
+        return {
+            "seconds": round(self._recent.seconds),
+            "hits": ceil(counts.hits),
+            "refused": ceil(counts.refused.total),
+            "error": ceil(counts.error),
+            "refused_error": ceil(counts.refused.error),
+            "skipped": counts.allowed.skipped + counts.refused.skipped,
+            "most_hits": [_shown(hot) for hot in counts.most_hits(MOST, wanted)],
+            "most_refused": [_shown(hot) for hot in counts.most_refused(MOST, wanted)],
+        }
+
+
+def of_rule(domain: str, path: str) -> Callable[[str], bool]:
+    """Whether a name is of the rule with this path in the domain, `.` between its levels."""
+    known: dict[str, bool] = {}
+
+    def wanted(name: str) -> bool:
+        levels, _, key = name.partition("||")
+        prefix = f"{levels}||{key.partition('|')[0]}|"  # of few rules: each is read once
+        if prefix not in known:
+            read = read_hot_name(prefix)
+            known[prefix] = ".".join(read.rule) == path and domain in {read.domain, read.rule_domain}
+        return known[prefix]
+
+    return wanted
+
+
+def _shown(hot: Hot) -> dict[str, Any]:
+    name = read_hot_name(hot.name)
+    return {
+        "domain": CONTROL.sub("_", name.domain),
+        "rule": list(name.rule),
+        "entries": [[CONTROL.sub("_", part) for part in entry] for entry in name.entries],
+        "hits": ceil(hot.hits),
+        "refused": ceil(hot.refused),
+    }

@@ -1,0 +1,123 @@
+"""The hottest descriptors: which cost most hits lately, and which were refused most. Pure.
+
+Hits that were allowed and hits that were refused are two streams, so that each hit is counted once on the hot path; all
+hits are both streams together. A descriptor is counted by its `hot_name`. Laws, of each number that is shown:
+
+- it is never too low, and too high by at most the error, as `heavy_hitters` says, unless hits were skipped;
+- it is of the last five to ten minutes: two pairs of sketches take turns, and the older one is dropped.
+"""
+
+from collections.abc import Callable
+from heapq import nlargest
+from typing import Final, NamedTuple, Protocol
+
+from ratelimit_service.system.clock import MINUTE, SECOND, Clock, steady_clock
+from ratelimit_service.telemetry.heavy_hitters import Sketch
+
+TURN: Final = 5 * MINUTE
+"""How long each pair of sketches is added to."""
+
+
+class Hot(NamedTuple):
+    """One of the hottest."""
+
+    name: str
+    hits: float
+    refused: float
+
+
+class HotCounts(NamedTuple):
+    """The sketches of a time, or of a worker."""
+
+    allowed: Sketch
+    refused: Sketch
+
+    def add(self, other: "HotCounts") -> None:
+        """Merge the other ones into these."""
+        self.allowed.add(other.allowed)
+        self.refused.add(other.refused)
+
+    @property
+    def hits(self) -> float:
+        """Cost of all hits, allowed or refused."""
+        return self.allowed.total + self.refused.total
+
+    @property
+    def error(self) -> float:
+        """By how much the hits of a name may be too high."""
+        return self.allowed.error + self.refused.error
+
+    def most_hits(self, most: int, wanted: Callable[[str], bool]) -> list[Hot]:
+        """So many of the wanted names, those with the most hits first."""
+        both = dict(self.allowed.counts)
+        for name, cost in self.refused.counts.items():
+            both[name] = both.get(name, 0) + cost
+        return [self._of(name) for name in nlargest(most, filter(wanted, both), key=both.__getitem__)]
+
+    def most_refused(self, most: int, wanted: Callable[[str], bool]) -> list[Hot]:
+        """So many of the wanted names, those refused most first."""
+        refused = self.refused.counts
+        return [self._of(name) for name in nlargest(most, filter(wanted, refused), key=refused.__getitem__)]
+
+    def _of(self, name: str) -> Hot:
+        refused = self.refused.counts.get(name, 0) + self.refused.error
+        return Hot(name, self.allowed.counts.get(name, 0) + self.allowed.error + refused, refused)
+
+
+class HotSource(Protocol):
+    """What counts hits."""
+
+    def take(self) -> HotCounts:
+        """Everything that was counted since the last time."""
+
+
+class HotSums:
+    """The sum of what was added since it was last taken; workers add to it."""
+
+    def __init__(self) -> None:
+        self._counts = no_counts()
+
+    def add(self, counts: HotCounts) -> None:
+        """Add what a worker has counted."""
+        self._counts.add(counts)
+
+    def take(self) -> HotCounts:
+        """As HotSource says."""
+        taken, self._counts = self._counts, no_counts()
+        return taken
+
+
+class RecentHot:
+    """The counts of the last five to ten minutes."""
+
+    def __init__(self, clock: Clock = steady_clock) -> None:
+        self._clock = clock
+        self._before, self._now = no_counts(), no_counts()
+        self._before_began = self._now_began = clock()
+
+    @property
+    def seconds(self) -> float:
+        """How long ago the counts began."""
+        return (self._clock() - self._before_began) / SECOND
+
+    def add(self, counts: HotCounts) -> None:
+        """Add what was counted since the last time; called at least every few seconds."""
+        now = self._clock()
+        if now - self._now_began >= TURN:
+            # After a pause, such as of a machine that slept, what is left is too old.
+            self._before = self._now if now - self._now_began < 2 * TURN else no_counts()
+            self._before_began = self._now_began if now - self._now_began < 2 * TURN else now
+            self._now, self._now_began = no_counts(), now
+        self._now.add(counts)
+
+    def counts(self) -> HotCounts:
+        """All of them."""
+        found = no_counts()
+        found.add(self._before)
+        found.add(self._now)
+        return found
+
+
+def no_counts() -> HotCounts:
+    """Sketches of nothing."""
+    return HotCounts(Sketch(), Sketch())
