@@ -114,14 +114,25 @@ class OperatorPort:
 
     def status(self) -> dict[str, Any]:
         """The JSON of `/status`. Raises StoreError as `ask` does, or if the response is not that."""
-        reply = self.ask("GET", "/status")
+        return self._json("/status", {"version", "serving", "troubles", "rules"})
+
+    def status_now(self) -> dict[str, Any]:
+        """The JSON of `/status/now`, as `status`."""
+        return self._json("/status/now", {"version", "edition", "columns", "counts", "hot"})
+
+    def status_rules(self) -> dict[str, Any]:
+        """The JSON of `/status/rules`, as `status`."""
+        return self._json("/status/rules", {"edition", "rules"})
+
+    def _json(self, path: str, fields: set[str]) -> dict[str, Any]:
+        reply = self.ask("GET", path)
         found = reply.json()
-        if found is not None and {"version", "serving", "troubles", "rules"} <= found.keys():
+        if found is not None and fields <= found.keys():
             return found
         if reply.status == http.client.FORBIDDEN:
             raise StoreError(printable(reply.text.strip()))
         raise StoreError(
-            f"it answers {reply.status} to GET /status: is that the debug port of this service? {DEBUG_PORT_HINT}"
+            f"it answers {reply.status} to GET {path}: is that the debug port of this service? {DEBUG_PORT_HINT}"
         )
 
     def _connection(self) -> tuple[http.client.HTTPConnection, str]:

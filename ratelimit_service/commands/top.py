@@ -1,12 +1,12 @@
-"""`ratelimit top`: the busiest rules of running services, live."""
+"""`ratelimit top`: the busiest rules of running services, and the descriptors that they refuse, live."""
 
 import json
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -26,6 +26,10 @@ _MAX_INSTANCES: Final = 64
 _MAX_ROWS: Final = 10_000
 _MAX_POLLS: Final = 50
 """Until a second sample is another one; the shortest interval makes 5 s of it."""
+_MAX_RELOADS: Final = 5
+"""Of the rules, until they are those of the counts."""
+_TALL: Final = 12
+"""Lines of a terminal that has room for refused descriptors; they get a third of it."""
 _KEYS: Final = {"r": "refused", "h": "hits", "n": "name"}
 _QUIT: Final = frozenset("qQ\x03\x04")
 """Also Ctrl-C and Ctrl-D."""
@@ -35,7 +39,7 @@ _PLAIN_COLUMNS: Final = 120
 
 
 @click.command(
-    short_help="Show the busiest rules of running services, live.",
+    short_help="Show the busiest rules of running services, and who is refused, live.",
     epilog="""\b
 Live, and of several instances together:
   ratelimit top
@@ -57,7 +61,7 @@ Examples:
     type=click.IntRange(1, _MAX_ROWS),
     default=20,
     show_default=True,
-    help="Rules that --once and --json print.",
+    help="Rules, and descriptors, that --once and --json print.",
 )
 @click.option("--once", is_flag=True, help="Print one table, after two samples, and end.")
 @click.option("--json", "json_wanted", is_flag=True, help="As --once, as JSON.")
@@ -75,11 +79,12 @@ def command(
     token_file: Path | None,
     ca: Path | None,
 ) -> None:
-    """Show the busiest rules of a running service: what each refuses, and what it is asked, per second.
+    """Show the busiest rules of a running service, and who is refused: per second, and in the last minutes.
 
     A URL is the debug port of a service; without one http://localhost:6070, with DEBUG_HOST and DEBUG_PORT of the
-    settings. Rates are sums of cost, of all instances together. The table is redrawn at each sample; q ends it, r, h
-    and n sort by refusals, hits and name. With --once or --json it exits with 3 when an instance cannot be reached.
+    settings. Rates are sums of cost, of all instances together. Below the rules stand the descriptors that were refused
+    most in the last five to ten minutes. The table is redrawn at each sample; q ends it, r, h and n sort the rules by
+    refusals, hits and name. With --once or --json it exits with 3 when an instance cannot be reached.
     """
     if len(urls) > _MAX_INSTANCES:
         raise click.UsageError(f"at most {_MAX_INSTANCES} instances are shown together")
@@ -95,7 +100,8 @@ def command(
     if json_wanted:
         click.echo(json.dumps(as_json(view, rows), indent=2, ensure_ascii=False))
     else:
-        click.echo("\n".join(render(view, _PLAIN_COLUMNS, rows + 2 + len(view.unreachable))))
+        lines = 2 * rows + 3 + len(view.unreachable)
+        click.echo("\n".join(render(view, _PLAIN_COLUMNS, lines, rules=rows, keys=rows)))
     if view.unreachable:
         sys.exit(EXIT_UNREACHABLE)
 
@@ -108,6 +114,8 @@ class Poller:
         self._view = view
         self._lock = lock
         self._last: Sample | None = None
+        self._described: Mapping[str, Any] = {}
+        """The rules of the service."""
 
     @property
     def done(self) -> bool:
@@ -118,7 +126,7 @@ class Poller:
         """Take a sample; with the one before it, it becomes rates."""
         url, last, self._last = self._port.url, self._last, None
         try:
-            self._last = sample = read_sample(self._port.status())
+            self._last = sample = self._sample()
         except StoreError as error:
             with self._lock:
                 self._view.rates.pop(url, None)
@@ -126,9 +134,18 @@ class Poller:
             return
         with self._lock:
             self._view.unreachable.pop(url, None)
-            # The service renders /status once a second for all clients: the same one again has no news.
+            # The service renders /status/now once a second for all clients: the same one again has no news.
             if last is not None and sample.at > last.at:
                 self._view.rates[url] = rates_between(last, sample)
+
+    def _sample(self) -> Sample:
+        """A sample of now. The rules are loaded when they have changed."""
+        for _ in range(_MAX_RELOADS):
+            now = self._port.status_now()
+            if now["edition"] == self._described.get("edition"):
+                return read_sample(now, self._described)
+            self._described = self._port.status_rules()
+        raise StoreError("its rules changed again and again meanwhile")
 
 
 def _measure(ports: Sequence[OperatorPort], view: View, interval: float) -> None:
@@ -166,7 +183,7 @@ def _show(ports: Sequence[OperatorPort], view: View, interval: float) -> None:
         while True:
             columns, lines = screen.size
             with lock:
-                table = render(view, columns, max(1, lines - 1))
+                table = render(view, columns, max(1, lines - 1), keys=lines // 3 if lines >= _TALL else 0)
             screen.draw([*table, _HELP[:columns]][:lines])
             for key in screen.wait():
                 if key in _QUIT:

@@ -1,13 +1,14 @@
-"""What `ratelimit top` shows: rates of rules between two samples of a service, and the table of them."""
+"""What `ratelimit top` shows: rates of rules between two samples of a service, and the descriptors that are refused."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ratelimit_service.commands.terminal import RED
 from ratelimit_service.errors import StoreError
 from ratelimit_service.rules.report import printable
-from ratelimit_service.rules.rule import plural
+from ratelimit_service.rules.rule import entries_in_words, plural
+from ratelimit_service.system.clock import SECOND, duration_in_words
 
 ORDERS: Final = ("refused", "hits", "name")
 _MAX_UNREACHABLE: Final = 5
@@ -17,6 +18,11 @@ _NUMBER: Final = 10
 _LIMIT: Final = 24
 """Columns of a limit; a terminal of less than `_WIDE` columns shows none."""
 _WIDE: Final = 72
+_MAX_RULES: Final = 500
+"""Lines of a table, on the largest of terminals."""
+
+
+N = TypeVar("N", "RuleName", "HotName")
 
 
 class RuleName(NamedTuple):
@@ -33,8 +39,27 @@ class RuleCounts(NamedTuple):
     refused: float
 
 
+class HotName(NamedTuple):
+    """A descriptor that is refused, the same on every instance."""
+
+    domain: str
+    entries: str
+
+
+class HotKeys(NamedTuple):
+    """The descriptors that were refused most lately, with their cost."""
+
+    seconds: float
+    error: float
+    """By how much `refused` may be too high."""
+    estimated: bool
+    """Not every hit was looked at."""
+    keys: Mapping[HotName, RuleCounts]
+    """Not per second."""
+
+
 class Sample(NamedTuple):
-    """What `/status` said, and when: a time of the service's clock, in seconds."""
+    """What a service said, and when: a time of its clock, in seconds."""
 
     at: float
     started: float
@@ -42,14 +67,16 @@ class Sample(NamedTuple):
     calls: int
     rules: Mapping[RuleName, RuleCounts]
     limits: Mapping[RuleName, str]
+    hot: HotKeys
 
 
 class Rates(NamedTuple):
-    """Calls and rules per second, of one instance or several."""
+    """Calls and rules per second, and what is refused, of one instance or several."""
 
     calls: float
     rules: Mapping[RuleName, RuleCounts]
     limits: Mapping[RuleName, str]
+    hot: HotKeys
 
 
 @dataclass
@@ -62,19 +89,32 @@ class View:
     order: str = "refused"
 
 
-def read_sample(status: Mapping[str, Any]) -> Sample:
-    """The sample in the JSON of `/status`; StoreError if that is of another version."""
+def read_sample(now: Mapping[str, Any], described: Mapping[str, Any]) -> Sample:
+    """The sample in the JSON of `/status/now` and `/status/rules`; StoreError if that is of another version."""
     try:
-        names = [(RuleName(rule["domain"], " › ".join(rule["path"])), rule) for rule in status["rules"]]
-        return Sample(
-            status["now"],
-            status["started"],
-            status["calls"]["total"],
-            {name: RuleCounts(rule["total"], max(0, rule["over"] - rule["shadow"])) for name, rule in names},
-            {name: rule["limit"] for name, rule in names},
-        )
-    except (KeyError, TypeError) as error:
-        raise StoreError(f"its /status is of another version: {error} is not as this command knows it") from error
+        columns = now["columns"]
+        total, over, shadow = map(columns.index, ("total", "over", "shadow"))
+        rules, limits = {}, {}
+        for rule, counts in zip(described["rules"], now["counts"], strict=True):
+            name = RuleName(rule["domain"], " › ".join(rule["path"]))
+            numbers = counts or [0] * len(columns)
+            rules[name] = RuleCounts(numbers[total], max(0, numbers[over] - numbers[shadow]))
+            limits[name] = rule["limit"]
+        return Sample(now["now"], now["started"], now["calls"]["total"], rules, limits, _read_hot(now["hot"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"its /status/now is of another version: {error} is not as this command knows it") from error
+
+
+def _read_hot(hot: Mapping[str, Any]) -> HotKeys:
+    keys = dict[HotName, RuleCounts]()
+    for key in hot["most_refused"]:  # of several limits on a descriptor each may refuse it
+        _add(keys, HotName(key["domain"], entries_in_words(key["entries"])), RuleCounts(key["hits"], key["refused"]))
+    return HotKeys(hot["seconds"], hot["refused_error"], hot["skipped"] > 0, keys)
+
+
+def _add(sums: dict[N, RuleCounts], name: N, counts: RuleCounts) -> None:
+    old = sums.get(name, RuleCounts(0, 0))
+    sums[name] = RuleCounts(old.hits + counts.hits, old.refused + counts.refused)
 
 
 def rates_between(before: Sample, now: Sample) -> Rates:
@@ -86,19 +126,23 @@ def rates_between(before: Sample, now: Sample) -> Rates:
         old = before.rules.get(name, RuleCounts(0, 0)) if same else RuleCounts(0, 0)
         rules[name] = RuleCounts(*(max(0.0, new - was) / seconds for new, was in zip(counts, old, strict=True)))
     calls = now.calls - (before.calls if same else 0)
-    return Rates(max(0, calls) / seconds, rules, now.limits)
+    return Rates(max(0, calls) / seconds, rules, now.limits, now.hot)
 
 
 def summed(found: Iterable[Rates]) -> Rates:
     """The rates of several instances together."""
     calls, rules, limits = 0.0, dict[RuleName, RuleCounts](), dict[RuleName, str]()
+    seconds, error, estimated, keys = 0.0, 0.0, False, dict[HotName, RuleCounts]()
     for rates in found:
         calls += rates.calls
         limits |= rates.limits
         for name, counts in rates.rules.items():
-            old = rules.get(name, RuleCounts(0, 0))
-            rules[name] = RuleCounts(old.hits + counts.hits, old.refused + counts.refused)
-    return Rates(calls, rules, limits)
+            _add(rules, name, counts)
+        hot = rates.hot
+        seconds, error, estimated = max(seconds, hot.seconds), error + hot.error, estimated or hot.estimated
+        for key, counts in hot.keys.items():
+            _add(keys, key, counts)
+    return Rates(calls, rules, limits, HotKeys(seconds, error, estimated, keys))
 
 
 def busiest(rates: Rates, order: str, most: int) -> list[tuple[RuleName, RuleCounts]]:
@@ -109,6 +153,11 @@ def busiest(rates: Rates, order: str, most: int) -> list[tuple[RuleName, RuleCou
         "name": lambda item: item[0],
     }
     return sorted(rates.rules.items(), key=keys[order])[:most]
+
+
+def most_refused(hot: HotKeys, most: int) -> list[tuple[HotName, RuleCounts]]:
+    """The first descriptors by refusals, equal ones by name."""
+    return sorted(hot.keys.items(), key=lambda item: (-item[1].refused, -item[1].hits, item[0]))[:most]
 
 
 def as_json(view: View, most: int) -> dict[str, Any]:
@@ -128,16 +177,37 @@ def as_json(view: View, most: int) -> dict[str, Any]:
             }
             for name, counts in busiest(rates, view.order, most)
         ],
+        "refused": {
+            "seconds": rates.hot.seconds,
+            "error": rates.hot.error,
+            "estimated": rates.hot.estimated,
+            "descriptors": [
+                {"domain": name.domain, "entries": name.entries, "hits": counts.hits, "refused": counts.refused}
+                for name, counts in most_refused(rates.hot, most)
+            ],
+        },
     }
 
 
-def render(view: View, columns: int, lines: int) -> list[str]:
-    """At most so many lines of at most so many columns."""
-    return list(_render(view, columns, lines))[:lines]
-
-
-def _render(view: View, columns: int, lines: int) -> Iterator[str]:
+def render(view: View, columns: int, lines: int, *, rules: int = _MAX_RULES, keys: int = 0) -> list[str]:
+    """At most so many lines of at most so many columns, of so many rules, and last of so many refused descriptors."""
     rates = summed(view.rates.values())
+    refused = list(_render_keys(rates.hot, columns, keys)) if keys else []
+    return [*list(_render(view, rates, columns, rules))[: lines - len(refused)], *refused]
+
+
+def _render_keys(hot: HotKeys, columns: int, most: int) -> Iterator[str]:
+    if not hot.keys:
+        return
+    about = "estimated" if hot.estimated else f"at most {hot.error:,} too many" if hot.error else "exact"
+    last = duration_in_words(round(hot.seconds) * SECOND)
+    yield _cut(f"{'refused':>{_NUMBER}}{'hits':>{_NUMBER}}  descriptor, in the last {last}, {about}", columns)
+    for name, counts in most_refused(hot, most):
+        rest = f"{counts.hits:>{_NUMBER},}  {printable(f'{name.domain} {name.entries}')}"
+        yield _row(f"{counts.refused:>{_NUMBER},}", rest, columns, red=True)
+
+
+def _render(view: View, rates: Rates, columns: int, rules: int) -> Iterator[str]:
     busy = sum(counts.hits > 0 for counts in rates.rules.values())
     yield _cut(
         f"{len(view.rates)} of {plural(len(view.urls), 'instance')}, {_rate(rates.calls).strip()} calls/s, "
@@ -154,15 +224,19 @@ def _render(view: View, columns: int, lines: int) -> Iterator[str]:
     yield _cut(
         f"{'refused/s':>{_NUMBER}}{'hits/s':>{_NUMBER}}  {'rule':<{name_columns}}{'  limit' if limit else ''}", columns
     )
-    for name, counts in busiest(rates, view.order, lines):
+    for name, counts in busiest(rates, view.order, rules):
         refused = f"{_rate(counts.refused):>{_NUMBER}}"
         text = _cut(printable(f"{name.domain} › {name.path}"), name_columns)
         rest = f"{_rate(counts.hits):>{_NUMBER}}  {text:<{name_columns}}"
         if limit:
             rest += f"  {_cut(rates.limits[name], _LIMIT)}"
-        line = _cut(refused + rest.rstrip(), columns)
-        number = line[: len(refused)]
-        yield (RED(number) if counts.refused else number) + line[len(refused) :]
+        yield _row(refused, rest.rstrip(), columns, red=counts.refused > 0)
+
+
+def _row(refused: str, rest: str, columns: int, *, red: bool) -> str:
+    line = _cut(refused + rest, columns)
+    number = line[: len(refused)]
+    return (RED(number) if red else number) + line[len(refused) :]
 
 
 def _rate(number: float) -> str:

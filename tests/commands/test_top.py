@@ -11,7 +11,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ratelimit_service.cli import main
-from ratelimit_service.commands.top_table import RuleCounts, RuleName, View, rates_between, read_sample, render, summed
+from ratelimit_service.commands.top_table import (
+    HotKeys,
+    HotName,
+    RuleCounts,
+    RuleName,
+    Sample,
+    View,
+    rates_between,
+    read_sample,
+    render,
+    summed,
+)
 from ratelimit_service.errors import StoreError
 from tests.ports import free_port
 from tests.processes import ROOT, Service, ask, start_service
@@ -73,43 +84,52 @@ def url(service: Service) -> str:
     return f"localhost:{service.debug_port}"
 
 
-def said(now: float, started: float, hits: int, over: int, shadow: int = 0) -> dict[str, object]:
-    rule = {
-        "domain": "shop",
-        "path": ["user", "x"],
-        "limit": "5 per day",
-        "total": hits,
-        "over": over,
-        "shadow": shadow,
+def said(now: float, started: float, hits: int, over: int, shadow: int = 0, refused: int = 0) -> Sample:
+    described = {"domain": "shop", "path": ["user", "x"], "limit": "5 per day"}
+    key = {"domain": "shop", "rule": ["user"], "entries": [["user", "x\x1b[2J"]], "hits": refused, "refused": refused}
+    counted = {
+        "now": now,
+        "started": started,
+        "calls": {"total": hits},
+        "columns": ["total", "shadow", "over"],
+        "counts": [[hits, shadow, over] if hits else 0],
+        "hot": {
+            "seconds": 300,
+            "refused_error": refused // 10,
+            "skipped": 0,
+            "most_refused": [key] if refused else [],
+        },
     }
-    return {"now": now, "started": started, "calls": {"total": hits}, "rules": [rule]}
+    return read_sample(counted, {"rules": [described]})
 
 
 NAME = RuleName("shop", "user › x")
 
 
 def test_rates_are_differences_by_seconds_and_a_restart_begins_at_0() -> None:
-    first, second = read_sample(said(50.0, 1, 100, 10, 4)), read_sample(said(52.0, 1, 160, 40, 14))
-    restarted = read_sample(said(54.0, 2, 30, 20))
+    first, second = said(50.0, 1, 100, 10, 4), said(52.0, 1, 160, 40, 14, 30)
+    restarted = said(54.0, 2, 30, 20)
 
     assert rates_between(first, second).rules == {NAME: RuleCounts(30.0, 10.0)}
     assert rates_between(first, second).calls == 30.0
     assert rates_between(second, restarted).rules == {NAME: RuleCounts(15.0, 10.0)}
-    assert summed([rates_between(first, second)] * 2).rules == {NAME: RuleCounts(60.0, 20.0)}
+    both = summed([rates_between(first, second)] * 2)
+    assert both.rules == {NAME: RuleCounts(60.0, 20.0)}
+    assert both.hot == HotKeys(300, 6, False, {HotName("shop", "user=x\x1b[2J"): RuleCounts(60, 60)})
 
 
 def test_another_version_is_an_error() -> None:
-    with pytest.raises(StoreError, match="its /status is of another version"):
-        read_sample({"rules": [{}]})
+    with pytest.raises(StoreError, match="its /status/now is of another version"):
+        read_sample({"columns": []}, {"rules": [{}]})
 
 
 @pytest.mark.parametrize("columns", [1, 10, 30, 71, 72, 200])
 @pytest.mark.parametrize("lines", [1, 2, 3, 50])
 def test_the_table_fits_every_terminal(columns: int, lines: int) -> None:
-    rates = rates_between(read_sample(said(0.0, 1, 0, 0)), read_sample(said(1.0, 1, 10**9, 10**9)))
+    rates = rates_between(said(0.0, 1, 0, 0), said(1.0, 1, 10**9, 10**9, refused=10**9))
     view = View({"http://a": rates}, {"http://b:1": "nothing listens there\x1b[2J"}, ["http://a", "http://b:1"])
 
-    table = render(view, columns, lines)
+    table = render(view, columns, lines, keys=lines // 3)
 
     assert len(table) <= lines
     assert max(map(len, table)) <= columns
@@ -127,11 +147,18 @@ def test_once_sums_instances_and_sorts(services: tuple[Service, Service]) -> Non
     assert busy["hits_per_second"] > busy["refused_per_second"] == 0
     assert quiet["hits_per_second"] == 0
     assert both["calls_per_second"] > 0
-    header, columns, row = by_hits.stdout.splitlines()
+    (key,) = both["refused"]["descriptors"]
+    assert (key["domain"], key["entries"]) == ("shop", "closed=x")
+    assert key["refused"] == key["hits"] > 0
+    assert (both["refused"]["error"], both["refused"]["estimated"]) == (0, False)
+    header, columns, row, keys, refused = by_hits.stdout.splitlines()
     assert header.startswith("1 of 1 instance, ")
     assert header.endswith("2 of 3 rules busy, by hits")
     assert columns.split() == ["refused/s", "hits/s", "rule", "limit"]
     assert row.endswith("1,000,000 per year")
+    assert keys.split()[:3] == ["refused", "hits", "descriptor,"]
+    assert keys.endswith("exact")
+    assert refused.endswith("  shop closed=x")
 
 
 def test_an_instance_that_cannot_be_reached_is_told_beside_the_others(services: tuple[Service, Service]) -> None:
@@ -157,6 +184,7 @@ def live(folder: Path, service: Service, **environ: str) -> Iterator[Terminal]:
     command = [sys.executable, "-m", "ratelimit_service", "top", url(service), "--interval", "0.2"]
     with start_on_terminal(command, folder, {"PYTHONPATH": str(ROOT), **environ}) as terminal:
         terminal.wait_until(lambda: "shop › closed" in terminal.text, "the table is there")
+        terminal.wait_until(lambda: "shop closed=x" in terminal.text, "it says who is refused")
         yield terminal
 
 

@@ -274,6 +274,7 @@ def commands(service: Service, run: Run, found: Found, *, in_redis: bool) -> Non
     for entry in (f"api_key=partner_{MARK}", f"api_key=re_{MARK}", f"api_key={PLAIN}", f"session={PLAIN}"):
         found["explain"] += run("explain", "rest", entry)
     found["explain --at"] = run("explain", "shop", *asked, "--at", f"127.0.0.1:{service.debug_port}")
+    found["top"] = run("top", f"127.0.0.1:{service.debug_port}", "--json", "--interval", "0.1")
     found["check"] = run("check")
     old = service.rules.parent / "old"
     write_rules(old, "hash_values: true,")
@@ -365,6 +366,7 @@ ALWAYS: Final = {
     "/status/rules",
     "explain",
     "explain --at",
+    "top",
     "diff",
     "bans",
 }
