@@ -119,7 +119,8 @@ class History:
         while rules:
             rule = rules.pop()
             numbers = _NONE
-            for tally in (rule.tally,) if rule.tallies is None else [tally for _, tally in rule.tallies.items()]:
+            # The rule's own tally has what it counted before it counted by value.
+            for tally in (rule.tally, *(() if rule.tallies is None else (tally for _, tally in rule.tallies.items()))):
                 numbers = _with(numbers, tally)
                 left -= 1
                 if not left:

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from operator import lt, sub
+from operator import sub
 from typing import Final, Generic, TypeVar
 
 from ratelimit_service.telemetry.tally import MAX_PATH_LENGTH, Path
@@ -10,7 +10,7 @@ from ratelimit_service.telemetry.tally import MAX_PATH_LENGTH, Path
 MINUTES: Final = 60
 
 Numbers = tuple[int, ...]
-"""The counts of a key, which grow until they begin at 0 again."""
+"""The counts of a key."""
 
 Key = TypeVar("Key", str, Path)
 
@@ -50,13 +50,13 @@ class MinuteSums(Generic[Key]):
             if before is None and not any(numbers):
                 continue
             self._seen[key] = numbers
-            if numbers == before:
+            if self.full and self._other is None and key not in self._rings:
                 continue
-            ring = self._ring_of(key)
-            if ring is not None:
-                # Counts that fell began at 0 again: those of a rule that was taken away and came back.
-                anew = before is None or any(map(lt, numbers, before))
-                ring.add(minute, numbers if anew else map(sub, numbers, before or ()))
+            grown = numbers if before is None else tuple(map(sub, numbers, before))
+            if min(grown) < 0:  # those of a rule that no longer counts by value, or was taken away and came back
+                grown = tuple(max(0, number) for number in grown)
+            if any(grown) and (ring := self._ring_of(key)) is not None:
+                ring.add(minute, grown)
 
     def rows(self, key: Key) -> Iterator[Sequence[int]]:
         """For each count its growth in each minute, the oldest first; the last minute is the running one."""

@@ -84,17 +84,17 @@ def test_domains_beyond_the_bound_are_added_up_as_other_until_one_makes_room() -
     assert [rows(history, names[-1])[outcome][-1] for outcome in (ALLOWED, REFUSED)] == [5, 4]
 
 
-def test_counts_that_fell_began_anew() -> None:
+def test_the_counts_of_a_domain_that_fell_take_nothing_away() -> None:
     history = of_domains()
     history.add(0, [("shop", (5, 0, 0, 0, 0))])
     history.add(0, [("shop", (2, 0, 0, 0, 0))])
     history.add(0, [("shop", (3, 0, 0, 0, 0))])
 
-    assert rows(history)[ALLOWED][-1] == 8
+    assert rows(history)[ALLOWED][-1] == 6
 
 
 Step = tuple[int, str, tuple[int, int], bool]
-"""Minutes that pass, a key, what its counts grow by, and whether they begin at 0 before."""
+"""Minutes that pass, a key, what its counts grow by, and whether they began at 0 before."""
 
 STEPS = st.lists(
     st.tuples(
@@ -114,23 +114,22 @@ def test_sums_are_those_of_a_history_that_keeps_everything(other: str | None, st
     everything: list[tuple[int, str, tuple[int, int]]] = []
     counts = dict.fromkeys("abcde", (0, 0))
     with_room: list[str] = []
-    now = 0
+    minute = 0
     for passed, key, (one, two), anew in steps:
-        now += passed
-        if anew and not (one >= counts[key][0] and two >= counts[key][1]):  # what has grown all the same is not seen
-            counts[key] = (0, 0)
-        counts[key] = (counts[key][0] + one, counts[key][1] + two)
-        sums.add(now, counts.items())
-        with_room = [kept for kept in with_room if any(kept == name and now - at < 60 for at, name, _ in everything)]
-        if one or two:
+        minute += passed
+        before, counts[key] = counts[key], (one, two) if anew else (counts[key][0] + one, counts[key][1] + two)
+        grown = max(0, counts[key][0] - before[0]), max(0, counts[key][1] - before[1])
+        sums.add(minute, counts.items())
+        with_room = [kept for kept in with_room if any(kept == name and minute - at < 60 for at, name, _ in everything)]
+        if any(grown):
             if key not in with_room and len(with_room) < 3:
                 with_room.append(key)
-            everything.append((now, key if key in with_room else "other", (one, two)))
+            everything.append((minute, key if key in with_room else "other", grown))
 
     for name in sums.keys:
         for column, row in enumerate(sums.rows(name)):
             for ago, number in enumerate(reversed(row)):
-                assert number == sum(grown[column] for at, kept, grown in everything if (at, kept) == (now - ago, name))
+                assert number == sum(one[column] for at, kept, one in everything if (at, kept) == (minute - ago, name))
     assert set(sums.keys) == {*with_room, *([other] if other else [])}
 
 
@@ -138,7 +137,7 @@ def test_memory_is_bounded_whatever_the_domains_are_called() -> None:
     counts = [(f"{number:0900}", (number, 1, 0, 0, 0)) for number in range(1, 2001)]
     tracemalloc.start()
     history = of_domains()
-    for minute in range(200):
+    for minute in range(100):
         history.add(minute, [(name, (allowed + minute, 1, 0, 0, 0)) for name, (allowed, *_) in counts])
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -269,6 +268,13 @@ def test_the_history_of_a_rule_outlives_reloads_and_its_values(service: Service)
         for value in ("ada", "bob"):
             by_value("user").of(("shop", "user", value)).within_limit += 5
         assert await allowed_by_rule(history, clock, "shop", "user") == [0, 2, 17]
+        service.limiter.book = parse_again(service, "domain: shop\ndescriptors:\n" + rule % "")
+        tally_of("user").within_limit += 3
+        assert await allowed_by_rule(history, clock, "shop", "user") == [0, 2, 17]
+        tally_of("user").within_limit += 4
+        service.limiter.book = parse_again(service, "domain: shop\ndescriptors:\n" + rule % ", detailed_metric: true")
+        by_value("user").of(("shop", "user", "ada")).within_limit += 6
+        assert await allowed_by_rule(history, clock, "shop", "user") == [0, 2, 27]
 
     def tally_of(name: str) -> Tally:
         assert service.limiter.book is not None
@@ -307,6 +313,20 @@ def test_rules_beyond_the_bound_have_no_history_and_say_so(service: Service) -> 
         assert await allowed_by_rule(history, clock, "shop", "k0") == []
 
     asyncio.run(story())
+
+
+def test_a_look_at_rules_lets_calls_go_on_between_blocks(service: Service) -> None:
+    rules = "".join(
+        f"  - {{key: k{number}, detailed_metric: true, rate_limit: {{unit: year, requests_per_unit: 9}}}}\n"
+        for number in range(500)
+    )
+    book = service.limiter.book = parse_again(service, f"domain: shop\ndescriptors:\n{rules}")
+    for number in range(1000):
+        assert book.rules[0].tallies is not None
+        book.rules[0].tallies.of(("shop", f"k0_{number}")).within_limit += 1
+    history = History(_state(service), Clock())
+
+    assert sum(1 for _ in history.rule_blocks()) == 15  # of a hundred tallies, one of each rule and one of each value
 
 
 def test_the_memory_of_rules_is_bounded_whatever_their_paths_are(service: Service) -> None:

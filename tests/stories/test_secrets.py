@@ -219,9 +219,11 @@ def pages(service: Service, found: Found) -> None:
         "/stats",
         "/status",
         "/status/now",
+        "/status/past",
         "/status/recent",
         "/status/hot",
         "/status/rules",
+        "/status/settings",
         "/nothing",
     ):
         found[path] = str(ask(service.debug_port, path))
