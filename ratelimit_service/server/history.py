@@ -28,7 +28,8 @@ MAX_RULES: Final = 500
 """With sums of their own: 3,100 bytes and the path for each, 2.1 MB when all paths are as long as they may be. The
 counts of the last look are 300 bytes and the path for each rule that has had a hit."""
 LOOK_SECONDS: Final = 5
-"""Between two looks. One at a hundred domains takes 0.1 ms, at ten thousand 4 ms, or 14 ms when all had requests."""
+"""Between two looks. One at a hundred domains takes 0.1 ms, at ten thousand 4 ms, or 14 ms when all had requests.
+Of ten thousand rules it takes 5 ms, or 22 ms when all had hits, in blocks of half a millisecond."""
 
 RULE_OUTCOMES: Final = (*OUTCOMES, "spared")
 """What came of the cost of a rule's hits. `allowed` is what its tally has as within the limit, exceeded and unlimited;

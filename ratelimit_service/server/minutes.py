@@ -50,7 +50,7 @@ class MinuteSums(Generic[Key]):
             if before is None and not any(numbers):
                 continue
             self._seen[key] = numbers
-            if self.full and self._other is None and key not in self._rings:
+            if numbers == before or (self.full and self._other is None and key not in self._rings):
                 continue
             grown = numbers if before is None else tuple(map(sub, numbers, before))
             if min(grown) < 0:  # those of a rule that no longer counts by value, or was taken away and came back

@@ -16,8 +16,8 @@ from typing import Any, Final
 from ratelimit_service.server.series import CONTROL
 
 MAX_BYTES: Final = 256 * 1024
-"""Of all events: as JSON, and 500 for each. About 400 bans, or a thousand reloads; the oldest goes first, and of those
-that are over before those that last."""
+"""Of all events: as JSON, and 500 for each. About 400. The oldest goes first, but an outage, a failed reload or a drain
+that lasts; bans may be thousands."""
 
 _BASE_BYTES: Final = 500
 _MAX_TEXT: Final = 1000
@@ -133,8 +133,8 @@ class Past:
         return None if latest is None or latest.until is not None else latest
 
     def _add(self, name: str, key: object, since: float, message: str, fields: Fields) -> Event:
-        event = Event(_KINDS.get(name, "act"), key, since, _shown(message, _MAX_TEXT), "")
-        event.who = _shown(fields.get("who") or "", _MAX_DETAIL)
+        who = _shown(fields.get("who") or "", _MAX_DETAIL)
+        event = Event(_KINDS.get(name, "act"), key, since, _shown(message, _MAX_TEXT), who)
         event.details = [_shown(text, _MAX_DETAIL) for text in fields.get("problems", ())][:_MAX_DETAILS]
         if name not in _LASTING:
             event.until = since
@@ -144,8 +144,9 @@ class Past:
         return event
 
     def _say_more(self, event: Event | None, text: str) -> None:
-        if event is not None and len(event.details) < _MAX_DETAILS:
-            event.details.append(_shown(text, _MAX_DETAIL))
+        line = _shown(text, _MAX_DETAIL)  # which each worker may tell
+        if event is not None and len(event.details) < _MAX_DETAILS and line not in event.details:
+            event.details.append(line)
             self._measure(event)
 
     def _end_for(self, worker: int, event: Event | None, when: float, why: str) -> None:
@@ -166,7 +167,8 @@ class Past:
         self._bytes += now - event.bytes
         event.bytes = now
         while self._bytes > MAX_BYTES:
-            oldest = next((each for each in self._events if each.until is not None), self._events[0])
+            over = (each for each in self._events if each.until is not None or each.kind == "ban")
+            oldest = next(over, self._events[0])
             self._events.remove(oldest)
             self._bytes -= oldest.bytes
             if self._latest.get((oldest.kind, oldest.key)) is oldest:
