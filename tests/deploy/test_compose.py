@@ -167,13 +167,14 @@ def test_alerts_are_about_metrics_that_exist(tmp_path: Path) -> None:
     missing = {name for name in names if not re.search(rf"^{name}[{{ ]", told, re.MULTILINE)}
 
     assert (asked, passed) == ([200, 200], 200)
-    assert len(names) == 17
+    assert len(names) == 19
     assert missing == set()
 
 
 def own_tls(folder: Path) -> dict[str, str]:
-    """What compose leaves out: TLS on the gRPC port."""
-    return issue(authority(folder), "server", "DNS:localhost").environ
+    """What compose leaves out: TLS on the gRPC port, and on the debug port."""
+    own = issue(authority(folder), "server", "DNS:localhost")
+    return own.environ | {"ADMIN_TLS_CERT": str(own.cert), "ADMIN_TLS_KEY": str(own.key)}
 
 
 def seconds(text: str) -> float:
