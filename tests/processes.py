@@ -175,8 +175,8 @@ class Service(Process):
 
     @property
     def listening(self) -> bool:
-        """All three ports are open, or two and a unix socket for gRPC."""
-        return {"HTTP", "debug HTTP"} <= dict(self._ports()).keys() and "listening for gRPC on" in self.log
+        """All three ports are open, or unix sockets in place of gRPC's and the debug port."""
+        return all(f"listening for {what} on" in self.log for what in ("HTTP", "debug HTTP", "gRPC"))
 
     def metrics(self) -> str:
         """What Prometheus would read."""

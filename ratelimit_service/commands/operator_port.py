@@ -24,6 +24,7 @@ from ratelimit_service.system.address import Tcp, from_here
 
 _PORT: Final = 6070
 DEBUG_PORT_HINT: Final = f"the debug port is {_PORT} unless DEBUG_PORT says otherwise"
+_UNIX: Final = "unix:"
 _TIMEOUT_SECONDS: Final = 15.0
 """Longer than the service waits for its store."""
 _MAX_BYTES: Final = 64 << 20
@@ -71,10 +72,10 @@ class PortReply(NamedTuple):
 
 
 class OperatorPort:
-    """The operator's port at a URL, or at HOST or HOST:PORT. The messages of its errors do not name the URL."""
+    """The operator's port at a URL, HOST, HOST:PORT or unix:PATH. The messages of its errors do not name the URL."""
 
     def __init__(self, url: str, access: PortAccess) -> None:
-        self.url = url if "://" in url else f"http://{url}"
+        self.url = url if "://" in url or url.startswith(_UNIX) else f"http://{url}"
         self._given = url
         self._access = access
 
@@ -137,6 +138,8 @@ class OperatorPort:
 
     def _connection(self) -> tuple[http.client.HTTPConnection, str]:
         """A connection that is not open yet, and its HOST:PORT. ValueError or InvalidURL if the URL is none."""
+        if self.url.startswith(_UNIX):
+            return _UnixConnection(self.url.removeprefix(_UNIX)), self.url
         parts = urlsplit(self.url)
         host, default_port = parts.hostname, _PORTS.get(parts.scheme)
         if not host or default_port is None:
@@ -152,6 +155,19 @@ class OperatorPort:
         except OSError as error:  # also ssl.SSLError
             raise StoreError(f"--ca: {ca} is not a certificate in PEM that can be read") from error
         return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_SECONDS, context=context), target
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over the unix socket at a path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_TIMEOUT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
 
 
 def entries_as_json(domain: str, entries: Entries) -> dict[str, Any]:
@@ -183,6 +199,8 @@ def read_access(token_file: Path | None, ca: Path | None, env_file: Path | None)
 
 def default_url(settings: Settings) -> str:
     """The operator's port of a service with these settings on this machine."""
+    if settings.debug_uds:
+        return f"{_UNIX}{settings.debug_uds}"
     scheme = "https" if settings.admin_tls_cert else "http"
     return f"{scheme}://{from_here(Tcp(settings.debug_host[0], settings.debug_port))}"
 

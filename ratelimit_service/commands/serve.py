@@ -20,7 +20,7 @@ from ratelimit_service.server.app import App, grpc_addresses
 from ratelimit_service.server.engine import SWITCH_SECONDS
 from ratelimit_service.server.tracing import check_tracing
 from ratelimit_service.settings import AUTO, FLAGS, Settings
-from ratelimit_service.system.address import Address, Tcp, from_here
+from ratelimit_service.system.address import Address, Tcp, Unix, from_here
 from ratelimit_service.system.background import EXIT_SECONDS, exit_within
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.system.cpus import usable_cpus
@@ -45,7 +45,7 @@ Try, in another terminal, six times:
   curl -i {http}/json \\
     -d '{{"domain": "shop", "descriptors": [{{"entries": [{{"key": "login", "value": "ada"}}]}}]}}'
 
-The page is {page}/ and the rules are in {rules}: change one while the service runs.
+The page is {page} and the rules are in {rules}: change one while the service runs.
 """
 
 
@@ -110,10 +110,16 @@ def _print_hints(app: App, settings: Settings) -> None:
         _HINTS.format(
             call="" if settings.grpc_server_use_tls else call,
             http=from_here(app.http.http[0]),
-            page=f"{'https' if settings.admin_tls_cert else 'http'}://{from_here(app.http.debug[0])}",
+            page=_page(app, settings),
             rules=settings.rules_path,
         )
     )
+
+
+def _page(app: App, settings: Settings) -> str:
+    if not app.http.debug:
+        return f"unix:{settings.debug_uds}"
+    return f"{'https' if settings.admin_tls_cert else 'http'}://{from_here(app.http.debug[0])}/"
 
 
 def _variables_of(address: object, settings: Settings) -> str:
@@ -121,6 +127,7 @@ def _variables_of(address: object, settings: Settings) -> str:
     variables: dict[str, Sequence[Address]] = {
         "HOST, PORT": [Tcp(host, settings.port) for host in settings.host],
         "DEBUG_HOST, DEBUG_PORT": [Tcp(host, settings.debug_port) for host in settings.debug_host],
+        "DEBUG_UDS": [Unix(settings.debug_uds)],
         "GRPC_UDS" if settings.grpc_uds else "GRPC_HOST, GRPC_PORT": grpc_addresses(settings),
         "PROMETHEUS_ADDR": [settings.prometheus_addr] if settings.use_prometheus else [],
     }

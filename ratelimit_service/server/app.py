@@ -97,6 +97,7 @@ class App:
     def abandon(self) -> None:
         """Release what would outlive the process, which is about to end without a stop."""
         self._engine.abandon()
+        self._admin.abandon()
 
     def _publish(self, book: RuleBook) -> None:
         self._engine.publish(book)

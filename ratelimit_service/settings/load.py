@@ -96,6 +96,7 @@ _NEED_TLS: Final = ("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_
 _REDIS_NAMES: Final = tuple(setting.variable for setting in SETTINGS if setting.variable.startswith("REDIS_"))
 _NEED_REDIS: Final = tuple(name for name in _REDIS_NAMES if not name.startswith("REDIS_PERSECOND_"))
 _NEED_PERSECOND: Final = tuple(name for name in _REDIS_NAMES if name.startswith("REDIS_PERSECOND_"))
+_OF_DEBUG_PORT: Final = ("ADMIN_TLS_CERT", "ADMIN_TLS_KEY")
 _BY_VARIABLE: Final = {setting.variable: setting for setting in SETTINGS}
 _KNOWN: Final = frozenset(_BY_VARIABLE) | frozenset(ALWAYS_ON) | frozenset(UNUSED)
 
@@ -225,6 +226,7 @@ def _unused(settings: Settings, given: Mapping[str, Given]) -> Iterator[str]:
         yield f"{', '.join(unused)}: not used by this release: {why}"
     for idle, why in (
         ((() if settings.grpc_server_use_tls else _NEED_TLS), "GRPC_SERVER_USE_TLS is false"),
+        ((_OF_DEBUG_PORT if settings.debug_uds else ()), "DEBUG_UDS replaces the debug port"),
         ((() if settings.backend_type is Backend.REDIS else _NEED_REDIS), f"BACKEND_TYPE is {settings.backend_type}"),
         ((() if settings.redis_persecond else _NEED_PERSECOND), "REDIS_PERSECOND is false"),
     ):

@@ -143,6 +143,7 @@ class Settings(BaseSettings):
         ALL_ADDRESSES, "Addresses on which the debug port listens, separated by commas.", flag=""
     )
     debug_port: Port = _listening("6070", "HTTP port for the operator's pages and `/metrics`.", flag="")
+    debug_uds: str = _listening("", "Path of a unix socket for these; replaces host and port.", NEW)
     grpc_host: Hosts = _listening(
         ALL_ADDRESSES, "Addresses on which the gRPC port listens, separated by commas.", flag=""
     )

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from ratelimit_service.api.health import Health
 from ratelimit_service.server.admin.connection import READ_BYTES, HttpConnection, HttpConnections, Turns, WrongProtocol
+from ratelimit_service.system.address import Tcp
 from ratelimit_service.telemetry.logs import ThrottledLog
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, running
@@ -59,7 +60,7 @@ async def parsed(sent: Sequence[bytes]) -> Reads:
     """The reads of a parser, each with its turn of the loop, when each of these is sent on a connection of its own."""
     loop, turns, lost, reads = Loop(), Turns(), asyncio.Queue[None](), Reads()
     warnings = ThrottledLog(logging.getLogger("tests"), Clock())
-    connections, wrong_protocol = HttpConnections(100, warnings), WrongProtocol("HTTP", 8080, [], warnings)
+    connections, wrong_protocol = HttpConnections(100, warnings), WrongProtocol("HTTP", Tcp("", 8080), [], warnings)
 
     def connection() -> HttpConnection:
         parser = Parser(loop, reads, lost)

@@ -194,7 +194,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_line(
 
 def test_an_error_of_ours_keeps_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("tests")
-    server_log = AiohttpLog(log, WrongProtocol("HTTP", 8080, [], ThrottledLog(log, Clock())))
+    server_log = AiohttpLog(log, WrongProtocol("HTTP", Tcp("", 8080), [], ThrottledLog(log, Clock())))
 
     server_log.exception("Error handling request from %s", "127.0.0.1", exc_info=ValueError("ours"))
 

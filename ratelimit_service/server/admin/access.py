@@ -113,10 +113,21 @@ def _token_of(authorization: str) -> bytes:
     return b""
 
 
+def client_of(request: web.Request) -> str:
+    """Where a request comes from, for the log."""
+    return request.remote or ("the unix socket" if _by_unix_socket(request) else "an unknown address")
+
+
+def _by_unix_socket(request: web.Request) -> bool:
+    return request.transport is not None and isinstance(request.transport.get_extra_info("sockname"), str)
+
+
 def _is_local(request: web.Request) -> bool:
     """Whether the client is on this machine: without a token the port may be open to a network."""
     if any(header in request.headers for header in _PASSED_ON):
         return False
+    if _by_unix_socket(request):
+        return True  # the modes of its file say who may connect
     remote = request.remote
     if remote is None:
         return False  # the client has reset the connection: where it came from is no longer known

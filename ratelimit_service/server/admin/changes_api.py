@@ -6,6 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from ratelimit_service.errors import RpcError
+from ratelimit_service.server.admin.access import client_of
 from ratelimit_service.server.admin.bans import listing
 from ratelimit_service.server.admin.json_api import (
     HEADERS,
@@ -39,7 +40,7 @@ def changes(method: BytesMethod, asked: Callable[[bytes, str], bytes]) -> _Handl
         if isinstance(body, web.Response):
             return body
         try:
-            change = asked(body, request.remote or "an unknown address")
+            change = asked(body, client_of(request))
         except RpcError as error:
             return refusal_for(error)
         return await _respond(method, change)

@@ -188,8 +188,8 @@ class WrongProtocol:
     throttled.
     """
 
-    def __init__(self, what: str, port: int, grpc: Sequence[Address], warnings: ThrottledLog) -> None:
-        self._port = f"the {what} port {port}"
+    def __init__(self, what: str, address: Address, grpc: Sequence[Address], warnings: ThrottledLog) -> None:
+        self._port = f"the {what} port {address.port}" if isinstance(address, Tcp) else f"the {what} socket"
         places = dict.fromkeys(str(each.port) if isinstance(each, Tcp) else str(each) for each in grpc)
         self._grpc = f"; gRPC is on {', '.join(places)}" if places else ""
         self._warnings = warnings

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from ratelimit_service.errors import RpcError, StartError
-from ratelimit_service.server.admin.access import Access
+from ratelimit_service.server.admin.access import Access, client_of
 from ratelimit_service.server.admin.bans import banning, unbanning
 from ratelimit_service.server.admin.changes_api import changes, lists_bans
 from ratelimit_service.server.admin.connection import (
@@ -52,9 +52,9 @@ from ratelimit_service.server.past import Past
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.shown import shown_settings
-from ratelimit_service.system.address import Address, Tcp
+from ratelimit_service.system.address import Address, Tcp, Unix
 from ratelimit_service.system.clock import SECOND, steady_clock
-from ratelimit_service.system.listen import Opened, open_sockets
+from ratelimit_service.system.listen import Opened, open_sockets, remove_socket
 from ratelimit_service.system.open_files import within_file_limit
 from ratelimit_service.telemetry.logs import ThrottledLog, about
 from ratelimit_service.telemetry.metric import CONTENT_TYPE, OPENMETRICS_END, OPENMETRICS_TYPE, Metric
@@ -76,6 +76,7 @@ class Addresses(NamedTuple):
 
     http: Sequence[Tcp]
     debug: Sequence[Tcp]
+    """Nowhere if it is a unix socket."""
     prometheus: Sequence[Tcp]
 
 
@@ -88,7 +89,7 @@ class _Endpoint(NamedTuple):
 
 class _Port(NamedTuple):
     what: str
-    addresses: Sequence[Tcp]
+    addresses: Sequence[Address]
     endpoints: Sequence[_Endpoint]
     refusals: Sequence[Middleware] = ()
     tls: HttpTls | None = None
@@ -119,7 +120,7 @@ class AdminServer:
         token = settings.admin_token.get_secret_value()
         self._access = Access(token, read_needs_token=settings.admin_read_needs_token, warnings=self._warnings)
         tls = Tls(settings.admin_tls_cert, settings.admin_tls_key)
-        self._tls = HttpTls(tls, self._turns) if tls.cert else None
+        self._tls = HttpTls(tls, self._turns) if tls.cert and not settings.debug_uds else None
         self._metrics = Metrics(state, http=self._http_metrics, extra_labels=settings.extra_tags)
         self._history = History(state)
         self._looking: asyncio.Task[None] | None = None
@@ -144,16 +145,20 @@ class AdminServer:
             for port in ports:
                 opened += [await open_sockets(port.addresses, backlog=_BACKLOG)]
         except StartError:
-            for listener in _listeners(chain.from_iterable(opened)):
-                listener.close()
+            for each in chain.from_iterable(opened):
+                for listener in each.sockets:
+                    listener.close()
+                remove_socket(each.address)
             raise
         listening = [Listening("gRPC", str(address)) for address in grpc]
-        got = []
+        got: list[list[Tcp]] = []
         for port, addresses in zip(ports, opened, strict=True):
-            listeners = _listeners(addresses)
-            got.append([_bound(listener) for listener in listeners])
-            for listener, address in zip(listeners, got[-1], strict=True):
-                await self._serve(listener, port, WrongProtocol(port.what, address.port, grpc, self._warnings))
+            got.append([])
+            for listener in chain.from_iterable(each.sockets for each in addresses):
+                address = _bound(listener)
+                if isinstance(address, Tcp):
+                    got[-1].append(address)
+                await self._serve(listener, port, WrongProtocol(port.what, address, grpc, self._warnings))
                 listening.append(Listening(port.what, str(address)))
                 log.info("listening for %s on %s", port.what, address)
         self._status.listening = listening
@@ -166,12 +171,18 @@ class AdminServer:
             self._looking.cancel()
         for server in self._servers:
             server.close()
+        self.abandon()
         await asyncio.gather(*(runner.cleanup() for runner in self._runners))
         self._connections.close()
         self._servers.clear()
         self._runners.clear()
         self._json.close()
         self._explain.close()
+
+    def abandon(self) -> None:
+        """Remove the file of the unix socket: nothing listens on it any more."""
+        if self._servers and self._settings.debug_uds:
+            remove_socket(Unix(self._settings.debug_uds))
 
     def _ports(self) -> list[_Port]:
         settings = self._settings
@@ -207,7 +218,9 @@ class AdminServer:
             ),
             _Port(
                 "debug HTTP",
-                [Tcp(host, settings.debug_port) for host in settings.debug_host],
+                [Unix(settings.debug_uds)]
+                if settings.debug_uds
+                else [Tcp(host, settings.debug_port) for host in settings.debug_host],
                 [
                     _Endpoint("GET", "/", self._page.page, "the page: what is wrong, the rules and their counts"),
                     _Endpoint("GET", PATH, self._page.file, "what the page loads"),
@@ -313,7 +326,7 @@ class AdminServer:
         return web.Response(status=500, headers=_TEXT)
 
     async def _reload(self, request: web.Request) -> web.StreamResponse:
-        who = request.remote or "an unknown address"
+        who = client_of(request)
         fields = about("reload_asked", who=who)
         log.info("rules are loaded again: asked for by POST /reload from %s", who, extra=fields)
         self._state.watcher.reload()
@@ -385,14 +398,10 @@ async def _live(_: web.Request) -> web.StreamResponse:
     return web.Response(text="OK", headers=_TEXT)
 
 
-def _listeners(opened: Iterable[Opened]) -> list[socket]:
-    return [listener for each in opened for listener in each.sockets]
-
-
-def _bound(listener: socket) -> Tcp:
+def _bound(listener: socket) -> Address:
     """Where a socket listens, with the port it got."""
-    host, port = listener.getsockname()[:2]
-    return Tcp(host, port)
+    name = listener.getsockname()
+    return Unix(name) if isinstance(name, str) else Tcp(*name[:2])
 
 
 async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
