@@ -2,15 +2,20 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ratelimit_service.errors import StoreError
 from ratelimit_service.rules.secret import DIGEST
+from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.system.address import Tcp
 from tests.admin.service import Reply, Service, ask, running
 from tests.admin.test_bans import own_address
+from tests.clocks import Clock
 
 RULES = """\
 domain: shop
@@ -23,6 +28,10 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 1, block_for: 2 days}
   - key: api_key
     hash_values: true
+    rate_limit: {unit: minute, requests_per_unit: 1}
+  - key: remote_address
+    cidr: [10.0.0.0/8, 2001:db8::/32]
+    group: {ipv4: 24, ipv6: 64}
     rate_limit: {unit: minute, requests_per_unit: 1}
   - key: free
     rate_limit: {unlimited: true}
@@ -114,6 +123,18 @@ def test_a_secret_value_is_shown_and_taken_as_its_digest(tmp_path: Path, caplog:
     assert "hunter2" not in caplog.text
 
 
+@pytest.mark.parametrize(("client", "shown"), [("10.1.2.3", "10.1.2.0/24"), ("2001:db8::7", "2001:db8::/64")])
+def test_a_network_stands_for_the_addresses_that_are_counted_by_it(tmp_path: Path, client: str, shown: str) -> None:
+    with running(tmp_path, RULES) as service:
+        before = statuses(service, f"remote_address={client}", 2)
+        reply = reset(service, {"domain": "shop", "entries": entries(f"remote_address={shown}")})
+
+        assert before == [200, 429]
+        assert json.loads(reply.text)["reset"] == 1
+        assert json.loads(reply.text)["entries"] == entries(f"remote_address={shown}")
+        assert statuses(service, f"remote_address={client}", 1) == [200]
+
+
 def test_what_nothing_limits_and_nothing_counts_is_404(tmp_path: Path) -> None:
     with running(tmp_path, RULES) as service:
         replies = [
@@ -123,6 +144,25 @@ def test_what_nothing_limits_and_nothing_counts_is_404(tmp_path: Path) -> None:
 
     assert [reply.status for reply in replies] == [404] * 3
     assert replies[2].text == "no rule limits user=ada in domain shpo, and it has no counter; /explain says why\n"
+
+
+class Lost(MemoryStore):
+    """A store that cannot be reached."""
+
+    async def reset(self, hits: Sequence[Hit]) -> int:
+        raise StoreError("connection refused")
+
+
+def test_where_the_store_cannot_be_reached_the_caller_and_the_log_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(tmp_path, RULES, store=Lost(1000, Clock())) as service:
+        reply = reset(service, {"domain": "shop", "entries": entries("user=ada"), "who": "eve"})
+
+    assert (reply.status, reply.text) == (503, "counters cannot be reset: connection refused\n")
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        "counters of user=ada in domain shop may not be reset, as eve from 127.0.0.1 asked: connection refused"
+    ]
 
 
 @pytest.mark.parametrize(

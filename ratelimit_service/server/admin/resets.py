@@ -10,6 +10,7 @@ from typing import Any, Final
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.rules.address import address_text, parse_network
 from ratelimit_service.rules.report import printable, shortened
 from ratelimit_service.rules.rule import Entries, entries_in_words, plural
 from ratelimit_service.rules.secret import from_operator
@@ -45,8 +46,10 @@ class ResetMethod:
         if book is None:
             raise RpcError(Status.UNAVAILABLE, "no rate limit configuration loaded")
         entries: Entries = from_operator(tuple([(key, value) for key, value in pairs]))
-        rules = limiting_rules(book, domain, entries)
         shown = book.shown(domain, entries)
+        rules = limiting_rules(book, domain, entries)
+        if not rules and (rules := limiting_rules(book, domain, one_of_each := _in_networks(entries))):
+            entries = one_of_each
         words = f"{shortened(entries_in_words(shown))} in domain {shortened(domain)}"
         try:
             reset = await store.reset(list(looks(book, domain, entries, rules)))
@@ -65,6 +68,12 @@ class ResetMethod:
             "store": store.name,
         }
         return json.dumps(found, ensure_ascii=False).encode()
+
+
+def _in_networks(entries: Entries) -> Entries:
+    """An address in place of each network: a rule that counts addresses by prefix is shown with networks as values."""
+    networks = ((key, value, parse_network(value) if "/" in value else None) for key, value in entries)
+    return tuple([(key, value if network is None else address_text(network.low)) for key, value, network in networks])
 
 
 def resetting(body: bytes, remote: str) -> bytes:
