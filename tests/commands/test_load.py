@@ -22,6 +22,8 @@ from ratelimit_service.commands.load.latencies import Latencies
 from ratelimit_service.commands.load.requests import Requests
 from tests.ports import free_port
 from tests.processes import ROOT, Service, start_service
+from tests.redis import start_redis
+from tests.terminal import start_on_terminal
 from tests.transports.certificates import authority, issue
 
 RULES = """
@@ -101,6 +103,38 @@ def test_a_load_goes_on_when_the_service_is_back(tmp_path: Path) -> None:
                 told = json.loads(loading.communicate(timeout=120)[0])
 
     assert told["allowed"] == 10
+
+
+def test_calls_begin_on_time_while_none_is_answered_and_the_stall_counts_for_each(tmp_path: Path) -> None:
+    """300 are due within a second, and all are under way before Redis goes on: half of them waited half a second."""
+    with start_redis(tmp_path / "redis") as redis:
+        settings = {"REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": f"127.0.0.1:{redis.port}"}
+        with start_service(tmp_path / "service", RULES, settings) as service:
+            target = f"127.0.0.1:{service.grpc_port}"
+            assert load_json(target, "shop", "user=a", "--calls=1")["failed"] == 0
+            redis.send(signal.SIGSTOP)
+            command = [sys.executable, "-m", "ratelimit_service", "load", target, "shop", "user=a", "--json"]
+            options = ["--rate=300", "--calls=300", "--timeout=60s"]
+            with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, cwd=ROOT) as loading:
+                service.wait_until(lambda: "\nratelimit_grpc_streams 300\n" in service.metrics(), "all have begun")
+                redis.send(signal.SIGCONT)
+                told = json.loads(loading.communicate(timeout=120)[0])
+
+    assert (told["calls"], told["failures"]) == (300, {})
+    assert told["latency_ms"]["p50"] >= 490
+
+
+def test_a_terminal_sees_how_it_goes(tmp_path: Path) -> None:
+    with start_service(tmp_path / "service", RULES) as service:
+        command = ["-m", "ratelimit_service", "load", f"127.0.0.1:{service.grpc_port}", "shop", "user=a", "--for=1h"]
+        with start_on_terminal([sys.executable, *command], tmp_path, {"PYTHONPATH": str(ROOT)}) as terminal:
+            terminal.wait_until(
+                lambda: re.search(r"a second, .*% refused, p50 .* ms, p99 ", terminal.text) is not None, "it is shown"
+            )
+            terminal.press("\x03")
+            terminal.wait()
+
+            assert re.search(r"[0-9,]+ calls in [0-9.]+ s, ", terminal.text) is not None
 
 
 def test_requests_come_from_a_file(service: Service, tmp_path: Path) -> None:
