@@ -140,6 +140,36 @@ def test_a_descriptor_is_reset_banned_and_the_ban_is_lifted(tmp_path: Path) -> N
     assert problems == []
 
 
+def test_who_is_refused_most_is_shown_in_all_and_for_a_rule_and_banned_by_a_click(tmp_path: Path) -> None:
+    with running(tmp_path, RULES) as service, opened(address(service)) as page:
+        for _ in range(2):
+            ask(service, "ada")
+        answers = [ask(service, "mallory") for _ in range(7)]
+        wait_for(page, "#who p", ": 9 hits, 4 of them refused.")
+        refused, asked = (page.evaluate(ROWS.format(index)) for index in (0, 1))
+        page.evaluate("[...document.querySelectorAll('#rows .link')].find(one => one.innerText === 'user').click()")
+        wait_for(page, "#dialog .hot", "user=mallory")
+        of_rule = text(page, "#dialog .hot")
+        page.press("Escape", 27)
+        press(page, "#who .link")
+        wait_for(page, "#dialog-body", "7 hits lately, 4 of them refused.")
+        fill(page, "#dialog [name=why]", "tries passwords")
+        press(page, "#dialog [name=why]")
+        wait_for(page, "#dialog [role=status]", "Banned until ")
+        others = ask(service, "ada")
+        problems = page.problems
+
+    assert answers == [200] * 3 + [429] * 4
+    assert refused == [["shop", "user", "user=mallory", "7", "4"]]
+    assert asked == [["shop", "user", "user=mallory", "7", "4"], ["shop", "user", "user=ada", "2", "0"]]
+    assert "user=ada" in of_rule
+    assert others == 200
+    assert problems == []
+
+
+ROWS = "[...document.querySelectorAll('#who tbody')[{0}].rows].map(row => [...row.cells].map(cell => cell.innerText))"
+
+
 def test_who_may_not_act_is_told_why(tmp_path: Path) -> None:
     with (
         running(tmp_path, RULES, debug_host="::") as service,

@@ -37,15 +37,26 @@ export function date(seconds) {
 }
 
 export function pathWords(path) {
-  return path.flatMap((level, index) => index ? [make("span", "then", "›"), level] : [level]);
+  return path.flatMap((level, index) => index ? [make("span", "then", "›"), make("wbr", ""), level] : [level]);
 }
 
 export function pathCell(path) {
   return make("td", "mono", ...pathWords(path));
 }
 
+// Pairs of a name and its words; without those that have none.
+export function facts(pairs) {
+  const found = pairs.filter(([, words]) => words);
+  return make("dl", "facts", ...found.flatMap(([name, words]) => [make("dt", "", name), make("dd", "", words)]));
+}
+
 export function numberCell(number, className = "") {
   return make("td", className ? `number ${className}` : "number", whole(number));
+}
+
+// A screen reader says a live text again when it is set anew, also to the same words.
+export function setText(element, words) {
+  if (element.textContent !== words) element.textContent = words;
 }
 
 // A button that looks like a link: it opens more of what it names.

@@ -1,6 +1,6 @@
 // What POST /explain says, as `ratelimit explain` prints it.
 
-import {date, make, whole} from "./dom.js";
+import {date, facts, make, whole} from "./dom.js";
 
 const KINDS = {exact: "exact value", wildcard: "wildcard", list: "list", range: "networks", regex: "regex", not: "not", key: "key alone"};
 
@@ -49,7 +49,8 @@ function now(rule, problem) {
 }
 
 function ruleList(rule, problem) {
-  const {window} = rule, lines = [
+  const {window} = rule;
+  return facts([
     ["Limit", rule.limit],
     ["Now", now(rule, problem)],
     ["Window", window ? `${window.begins} to ${window.ends}, ${window.zone}` : ""],
@@ -61,8 +62,7 @@ function ruleList(rule, problem) {
     ["Replaced by", rule.replaced_by.length ? `the rule at ${rule.replaced_by.join(", ")}` : ""],
     ["Mode", [rule.shadow_mode ? "shadow: counted, denies nothing" : "",
       rule.quota_mode ? "quota: refused when all quotas of a request are used up" : ""].filter(Boolean).join("; ")],
-  ].filter(([, words]) => words);
-  return make("dl", "facts", ...lines.flatMap(([name, words]) => [make("dt", "", name), make("dd", "", words)]));
+  ]);
 }
 
 function descriptor(one, problem, title) {

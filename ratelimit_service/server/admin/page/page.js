@@ -1,6 +1,6 @@
 // The loop: asks the service every few seconds, and gives what it says to each section.
 
-import {ago, at, date, make, rate, whole} from "./dom.js";
+import {ago, at, date, make, rate, setText, whole} from "./dom.js";
 import {rateOf, statusNow} from "./status.js";
 import * as bans from "./bans.js";
 import * as dialog from "./dialog.js";
@@ -11,9 +11,10 @@ import * as requests from "./requests.js";
 import * as rules from "./rules.js";
 import * as settings from "./settings.js";
 import * as tryIt from "./try.js";
+import * as who from "./who.js";
 
 const AGAIN = 2000, SLOWLY = 10000, MANY_RULES = 10000;
-const SECTIONS = [lately, rules, processes, bans, requests, tryIt, past, settings, dialog];
+const SECTIONS = [lately, who, rules, processes, bans, requests, tryIt, past, settings, dialog];
 
 function quantile(buckets, total, share) {
   const found = buckets.find(([, calls]) => calls >= total * share);
@@ -51,9 +52,9 @@ function showTroubles({troubles, now}) {
   });
 }
 
-function say(id, words) {
-  at(id).hidden = !words;
-  if (at(id).textContent !== words) at(id).textContent = words;
+function showLost(words) {
+  at("lost").hidden = !words;
+  setText(at("lost"), words);
 }
 
 function showState(status) {
@@ -98,13 +99,13 @@ async function look() {
       if (status) {
         showState(status);
         for (const section of SECTIONS) section.show(status);
-        say("lost", "");
+        showLost("");
       }
       if (status && status.rules.length > MANY_RULES) wait = SLOWLY;
     } catch (error) {
       at("state").className = "state bad";
       at("state").textContent = "not reached";
-      say("lost", `The service does not answer (${error.message}); what is shown below is old.`);
+      showLost(`The service does not answer (${error.message}); what is shown below is old.`);
     }
   }
   setTimeout(look, wait);

@@ -1,20 +1,21 @@
-// More of a rule, in the dialog: its last sixty minutes.
+// More of a rule, in the dialog: its last sixty minutes, and its hottest descriptors.
 
-import {get, make, OUTCOMES, pathWords} from "./dom.js";
+import {facts, get, make, OUTCOMES, pathWords} from "./dom.js";
 import {Chart} from "./chart.js";
 import {openDialog} from "./dialog.js";
+import {HotTables} from "./hot.js";
 
 const OF_A_RULE = [...OUTCOMES, ["spared", "Spared"]];
 
 export function openRule(rule) {
-  const chart = new Chart(OF_A_RULE), problem = make("p", "bad");
-  const facts = [["Limit", rule.limit], ["Options", rule.options.join(", ")], ["Where", rule.place]].filter(([, words]) => words);
+  const chart = new Chart(OF_A_RULE), hot = new HotTables(), problem = make("p", "bad");
   const asked = {domain: rule.domain, rule: rule.path.join(".")};
-  const list = make("dl", "facts", ...facts.flatMap(([name, words]) => [make("dt", "", name), make("dd", "", words)]));
-  return openDialog(pathWords([rule.domain, ...rule.path]), [list, problem, chart.figure], async () => {
+  const list = facts([["Limit", rule.limit], ["Options", rule.options.join(", ")], ["Where", rule.place]]);
+  return openDialog(pathWords([rule.domain, ...rule.path]), [list, problem, chart.figure, hot.section], async () => {
     try {
       const history = await get("/status/history", asked);
       chart.fill("Cost of each minute", history.columns, history);
+      hot.fill(await get("/status/hot", asked), false);
       problem.replaceChildren();
     } catch (error) {
       problem.replaceChildren(error.message);

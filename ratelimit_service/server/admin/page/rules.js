@@ -1,7 +1,7 @@
 // The rules and what they have answered: sorted, searched, added up. A click on one shows more of it.
 
 import {COLUMNS, NUMBERS} from "./columns.js";
-import {arrange, at, make, rate, whole} from "./dom.js";
+import {arrange, at, make, rate, setText, whole} from "./dom.js";
 import {openRule} from "./rule.js";
 
 const MORE = 100, FIRST_NUMBER = COLUMNS.indexOf(NUMBERS[0]);
@@ -82,8 +82,8 @@ function showRules() {
   for (const [rule, row] of rows) fill(row, rule, highest);
   arrange(body, [...rows.values()]);
   showSums(found);
-  at("count").textContent = found.length > first.length ? `the first ${whole(first.length)} of ${whole(found.length)}`
-    : words.length ? `${whole(found.length)} of ${whole(all.length)}` : "";
+  setText(at("count"), found.length > first.length ? `the first ${whole(first.length)} of ${whole(found.length)}`
+    : words.length ? `${whole(found.length)} of ${whole(all.length)}` : "");
   more.hidden = found.length <= first.length;
 }
 
