@@ -1,6 +1,7 @@
 // The bans in force, the last ones made. A click on one opens it, to be lifted.
 
-import {ago, arrange, at, button, date, link, make, send, whole} from "./dom.js";
+import {lift, Result} from "./acts.js";
+import {ago, arrange, at, button, date, link, make, whole} from "./dom.js";
 import {openDialog} from "./dialog.js";
 
 const HEADS = ["Domain", "Entries", "Ends", "Made by", "Why"];
@@ -9,19 +10,10 @@ let rows = new Map();
 function where(ban) { return ban.domain === "*" ? "every domain" : ban.domain; }
 
 function open(ban) {
-  const result = make("p", "");
-  result.setAttribute("role", "status");
-  const lift = button("Lift the ban", async () => {
-    try {
-      await send("/bans", {domain: ban.domain, entries: ban.named, who: "the page"}, "DELETE");
-      result.textContent = "The ban is lifted.";
-    } catch (error) {
-      result.textContent = error.message;
-    }
-  });
+  const result = new Result(), lifting = button("Lift the ban", () => result.of(() => lift(ban.domain, ban.named)));
   const until = ban.until === null ? "for ever" : `until ${date(ban.until)}`;
   openDialog([ban.entries, make("span", "soft", ` in ${where(ban)}`)],
-    [make("p", "", `Banned ${until} by ${ban.who}, because: ${ban.why}`), make("p", "tools", lift), result]);
+    [make("p", "", `Banned ${until} by ${ban.who}, because: ${ban.why}`), make("p", "tools", lifting), result.line]);
 }
 
 function makeRow(ban) {

@@ -12,6 +12,7 @@ export function openDialog(words, contents, refresh = nothing) {
   body.replaceChildren(...contents);
   update = refresh;
   if (!dialog.open) dialog.showModal();
+  at("dialog-close").focus(); // what had the focus may be gone
   return update();
 }
 

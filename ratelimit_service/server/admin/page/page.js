@@ -15,6 +15,7 @@ import * as who from "./who.js";
 
 const AGAIN = 2000, SLOWLY = 10000, MANY_RULES = 10000;
 const SECTIONS = [lately, who, rules, processes, bans, requests, tryIt, past, settings, dialog];
+let wait = AGAIN;
 
 function quantile(buckets, total, share) {
   const found = buckets.find(([, calls]) => calls >= total * share);
@@ -36,9 +37,9 @@ function stateOf(status) {
 }
 
 function banner(trouble) {
-  const details = trouble.details.length ? [make("ul", "", ...trouble.details.map(one => make("li", "", one)))] : [], ago = make("span", "");
-  ago.setAttribute("aria-live", "off");
-  return make("section", "alarm", make("strong", "", trouble.what), ago,
+  const details = trouble.details.length ? [make("ul", "", ...trouble.details.map(one => make("li", "", one)))] : [], since = make("span", "");
+  since.setAttribute("aria-live", "off");
+  return make("section", "alarm", make("strong", "", trouble.what), since,
     make("p", "", `Why: ${trouble.why}.`), make("p", "", `Meanwhile ${trouble.meanwhile}.`), ...details);
 }
 
@@ -91,24 +92,25 @@ function showState(status) {
       status.listening.map(one => `${one.what} ${one.address}`).join(", ")));
 }
 
+async function tick() {
+  const status = await statusNow().catch(error => {
+    at("state").className = "state bad";
+    at("state").textContent = "not reached";
+    showLost(`The service does not answer (${error.message}); what is shown below is old.`);
+  });
+  if (!status) return;
+  showLost("");
+  showState(status);
+  for (const section of SECTIONS) section.show(status);
+  wait = status.rules.length > MANY_RULES ? SLOWLY : AGAIN;
+}
+
 async function look() {
-  let wait = AGAIN;
-  if (!document.hidden) {
-    try {
-      const status = await statusNow();
-      if (status) {
-        showState(status);
-        for (const section of SECTIONS) section.show(status);
-        showLost("");
-      }
-      if (status && status.rules.length > MANY_RULES) wait = SLOWLY;
-    } catch (error) {
-      at("state").className = "state bad";
-      at("state").textContent = "not reached";
-      showLost(`The service does not answer (${error.message}); what is shown below is old.`);
-    }
+  try {
+    if (!document.hidden) await tick();
+  } finally {
+    setTimeout(look, wait);
   }
-  setTimeout(look, wait);
 }
 
 look();

@@ -1,0 +1,41 @@
+// What an operator may do, and how it is told what came of it.
+
+import {date, make, send, whole} from "./dom.js";
+
+const WHO = "the page"; // the service adds the address
+
+export async function ban(domain, entries, length, why) {
+  const {until} = await send("/bans", {domain, entries, for: length, why, who: WHO});
+  return until === null ? "Banned for ever." : `Banned until ${date(until)}.`;
+}
+
+export async function lift(domain, entries) {
+  await send("/bans", {domain, entries, who: WHO}, "DELETE");
+  return "The ban is lifted.";
+}
+
+export async function reset(domain, entries) {
+  const {reset: number} = await send("/counters/reset", {domain, entries, who: WHO});
+  return number === 1 ? "1 counter is reset." : `${whole(number)} counters are reset.`;
+}
+
+// A line that says what came of an act, or why it was refused.
+export class Result {
+  constructor() {
+    this.line = make("p", "");
+    this.line.setAttribute("role", "status");
+  }
+
+  async of(act) {
+    try {
+      this.say("good", await act());
+    } catch (error) {
+      this.say("bad", error.message);
+    }
+  }
+
+  say(className, words) {
+    this.line.className = className;
+    this.line.textContent = words;
+  }
+}
