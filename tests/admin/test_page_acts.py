@@ -167,6 +167,22 @@ def test_who_is_refused_most_is_shown_in_all_and_for_a_rule_and_banned_by_a_clic
     assert problems == []
 
 
+def test_a_network_is_reset_and_cannot_be_banned(tmp_path: Path) -> None:
+    limit = "rate_limit: {unit: day, requests_per_unit: 3}"
+    rules = f"domain: shop\ndescriptors: [{{key: user, group: {{ipv4: 24, ipv6: 64}}, {limit}}}]\n"
+    with running(tmp_path, rules) as service, opened(address(service)) as page:
+        ask(service, "203.0.113.7")
+        page.wait_until("document.querySelector('#who .link') !== null")
+        press(page, "#who .link")
+        wait_for(page, "#dialog-body", "2 of 3 left")
+        title, shown = text(page, "#dialog-title"), text(page, "#dialog-body")
+        click(page, "Reset")
+        wait_for(page, "#dialog-body", "3 of 3 left")
+
+    assert "user=203.0.113.0/24" in title
+    assert "A network cannot be banned: write a rule with cidr and deny." in shown
+
+
 ROWS = "[...document.querySelectorAll('#who tbody')[{0}].rows].map(row => [...row.cells].map(cell => cell.innerText))"
 
 

@@ -5,6 +5,8 @@ import {button, make, send, whole} from "./dom.js";
 import {openDialog} from "./dialog.js";
 import {banInWords, entriesInWords, explanation, stateInWords} from "./explanation.js";
 
+const NETWORK = /^(?=.*[.:])[\da-f.:]+\/\d+$/i;
+
 function field(name, value) {
   const input = make("input", "");
   Object.assign(input, {name, value, required: true, maxLength: 200});
@@ -21,15 +23,22 @@ class Descriptor {
     this.unban = button("Lift the ban", () => this.act(() => lift(this.found.domain, this.found.entries)));
   }
 
-  contents() {
-    const {domain, entries} = this.asked, [long, length] = field("for", "1h"), [reason, why] = field("why", "");
-    const form = make("form", "tools", make("button", "", "Ban"), long, reason);
+  // A rule with `group` counts networks; the entries of a request have addresses, and those are what a ban is compared with.
+  banForm() {
+    const {domain, entries} = this.asked;
+    if (entries.some(({value}) => NETWORK.test(value))) return make("p", "soft", "A network cannot be banned: write a rule with cidr and deny.");
+    const [long, length] = field("for", "1h"), [reason, why] = field("why", ""), form = make("form", "tools", make("button", "", "Ban"), long, reason);
     length.size = 8;
     form.addEventListener("submit", event => {
       event.preventDefault();
       this.act(() => ban(domain, entries, length.value, why.value));
     });
-    return [make("p", "soft", this.counts), this.now, form,
+    return form;
+  }
+
+  contents() {
+    const {domain, entries} = this.asked;
+    return [make("p", "soft", this.counts), this.now, this.banForm(),
       make("p", "tools", button("Reset its counters", () => this.act(() => reset(domain, entries))), this.unban), this.result.line,
       make("details", "", make("summary", "", "Why this rule"), this.walk)];
   }
