@@ -1,5 +1,6 @@
 """Which descriptors are counted as the hottest, under which names, and what the log of hits costs in memory."""
 
+import itertools
 import tracemalloc
 from collections.abc import Mapping
 from typing import Final
@@ -14,6 +15,7 @@ from ratelimit_service.rules.bans import FOR_EVER, make_ban
 from ratelimit_service.rules.hot_name import MAX_LENGTH, hot_name, read_hot_name
 from ratelimit_service.rules.rule import Entries, counted_entries, counter_key
 from ratelimit_service.rules.secret import DIGEST, HashValue
+from ratelimit_service.stores.hit import DeniedHit
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.hot import RecentHot
 from tests.books import book
@@ -31,6 +33,8 @@ descriptors:
   - {key: never, rate_limit: {deny: true}}
   - {key: softly, shadow_mode: true, rate_limit: {deny: true}}
   - {key: always, rate_limit: {unlimited: true}}
+  - {key: much, rate_limit: {unit: year, requests_per_unit: 1000000}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: ip, group: {ipv4: 24}, rate_limit: {unit: year, requests_per_unit: 9}}
   - {key: token, hash_values: true, rate_limit: {unit: year, requests_per_unit: 9}}
   - key: path
@@ -66,7 +70,8 @@ def test_each_way_to_be_refused_or_allowed_is_counted_by_cost() -> None:
     shop = shop_of()
     for _ in range(2):
         shop.ask("user=ada", "soft=x", cost=2)
-    shop.ask("never=x", "softly=x", "always=x", "nothing=x")
+    shop.ask("never=x", "softly=x", "always=x", "nothing=x", "quota=x")
+    shop.ask("quota=x", "quota=y")
     shop.ask("user=bob", cost=0)
     shop.ask("user=bob", cost=-1)
     shop.ask("never=x", cost=-1)
@@ -74,9 +79,9 @@ def test_each_way_to_be_refused_or_allowed_is_counted_by_cost() -> None:
     assert taken(shop.limiter.hot) == {
         ("user", (("user", "ada"),)): (2, 2),
         ("soft", (("soft", "x"),)): (4, 0),
+        ("quota", (("quota", "x"),)): (1, 1),
+        ("quota", (("quota", "y"),)): (1, 0),
         ("never", (("never", "x"),)): (0, 1),
-        ("softly", (("softly", "x"),)): (1, 0),
-        ("always", (("always", "x"),)): (1, 0),
     }
     assert taken(shop.limiter.hot) == {}
 
@@ -169,16 +174,28 @@ def test_values_that_are_long_are_cut_and_stay_apart() -> None:
     assert all(len(value) < 300 for _, entries in found for _, value in entries)
 
 
+def test_long_entries_of_what_is_denied_always_are_cut_and_stay_apart() -> None:
+    shop = shop_of()
+    for end in ("1", "2"):
+        shop.ask(f"never={'y' * 100_000}{end}")
+    logged = [hit for hit in shop.limiter.hot.refused.pending if isinstance(hit, DeniedHit)]
+    found = taken(shop.limiter.hot)
+
+    assert [sum(map(len, itertools.chain(*hit.entries))) < 1000 for hit in logged] == [True, True]
+    assert sorted(found.values()) == [(0, 1), (0, 1)]
+    assert all(entries[0][1].startswith("yyyy") for _, entries in found)
+
+
 def test_above_the_bound_hits_that_were_looked_at_weigh_for_all() -> None:
     shop = shop_of()
     log = shop.limiter.hot
     for number in range(2 * MAX_PENDING):
-        shop.ask(f"always={'ab'[number % 2]}")
+        shop.ask(f"much={'ab'[number % 2]}")
     found = log.take()
 
     assert found.allowed.skipped == MAX_PENDING
     assert found.allowed.total == 2 * MAX_PENDING
-    assert taken_names(found.allowed.counts) == {(("always", each),): MAX_PENDING for each in "ab"}
+    assert taken_names(found.allowed.counts) == {(("much", each),): MAX_PENDING for each in "ab"}
     assert log.take().allowed.skipped == 0
 
 
@@ -188,7 +205,7 @@ def test_a_flood_of_long_names_takes_bounded_memory() -> None:
     tracemalloc.start()
     try:
         for number in range(7_000):
-            shop.ask(f"{'never' if number % 2 else 'always'}=\U0001f600{number:0400}", cost=1 + number % 3)
+            shop.ask(f"{'never' if number % 2 else 'much'}=\U0001f600{number:0400}", cost=1 + number % 3)
             if number % MAX_PENDING == 0:
                 shop.limiter.hot.fold()
             if number == 6_000:

@@ -10,8 +10,8 @@ name would cost a call 5 to 15 %: their names and the hits themselves fill the p
 from collections import Counter
 from typing import Final
 
-from ratelimit_service.rules.hot_name import hot_name
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.rules.hot_name import hot_name, key_without_counter
+from ratelimit_service.stores.hit import DeniedHit, Hit
 from ratelimit_service.telemetry.heavy_hitters import Sketch
 from ratelimit_service.telemetry.hot import HotCounts
 
@@ -24,24 +24,17 @@ MAX_NAMES: Final = 2048
 class HitLog:
     """Hits of one kind since they were last taken.
 
-    While `pending` has less than MAX_PENDING, the limiter appends to it, and else adds 1 to `skipped`.
+    While `pending` has less than MAX_PENDING hits, the next ones are appended, and else added to `skipped`.
     """
 
     __slots__ = ("_costs", "_sketch", "pending", "skipped")
 
     def __init__(self) -> None:
-        self.pending: list[Hit | tuple[str, int]] = []
-        """A hit; of one without a counter, its name and its cost. Always the same list."""
+        self.pending: list[Hit] = []
+        """Always the same list."""
         self.skipped = 0
         self._costs: dict[str, float] = {}
         self._sketch = Sketch()
-
-    def add(self, name: str, cost: int) -> None:
-        """Log a hit that has no counter."""
-        if len(self.pending) < MAX_PENDING:
-            self.pending.append((name, cost))
-        else:
-            self.skipped += 1
 
     def fold(self) -> None:
         """Count what is pending; called several times a second."""
@@ -51,12 +44,9 @@ class HitLog:
         weight = (len(pending) + self.skipped) / len(pending) if self.skipped else 1
         self._sketch.skipped += self.skipped
         for hit, times in Counter(pending).items():  # by identity: requests that are alike share their hits
-            if isinstance(hit, Hit):
-                name, cost = hot_name(hit.rule, hit.key), hit.cost
-            else:
-                name, cost = hit
-            if cost > 0:
-                costs[name] = costs.get(name, 0) + cost * times * weight
+            if hit.cost > 0:
+                name = hot_name(hit.rule, _key_of(hit))
+                costs[name] = costs.get(name, 0) + hit.cost * times * weight
         pending.clear()
         self.skipped = 0
         if len(costs) > MAX_NAMES:
@@ -72,6 +62,10 @@ class HitLog:
     def _to_sketch(self) -> None:
         costs, self._costs = self._costs, {}
         self._sketch.add(Sketch(costs, 0, sum(costs.values())))
+
+
+def _key_of(hit: Hit) -> str:
+    return key_without_counter(hit.rule, hit.domain, hit.entries) if isinstance(hit, DeniedHit) else hit.key
 
 
 class HotLog:

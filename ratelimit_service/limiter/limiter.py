@@ -68,7 +68,6 @@ class Limiter:
             quota_mode=quota_mode,
             max_hits=max_hits,
             bans=self.bans,
-            hot=self.hot,
         )
         self._shadow_mode = shadow_mode
 
@@ -147,7 +146,7 @@ class Limiter:
 
         return self.store.hit(asked.charged, done, timeout)
 
-    def _judge(self, plan: Plan) -> Verdict:
+    def _judge(self, plan: Plan) -> Verdict:  # noqa: PLR0912 - calls in its place would take a tenth more
         """Count every decision in the tallies, and make the verdict of them."""
         for tally, number, cost in plan.increments:
             tally.add(number, cost)
@@ -181,6 +180,12 @@ class Limiter:
             verdict.allowed = True
             plan.domain.allowed += 1
             return verdict
+        if plan.refused:
+            log = hot.refused
+            if len(log.pending) < MAX_PENDING:
+                log.pending += plan.refused
+            else:
+                log.skipped += len(plan.refused)
         verdict.allowed = not denied or verdict.passes()
         refused = not verdict.allowed
         if refused and self._shadow_mode:

@@ -4,18 +4,17 @@ A plan depends only on the request, the book and the bans, so it is cached: one 
 next reload, or change of the bans.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.limiter.hot import HitLog, HotLog
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Request
 from ratelimit_service.rules.address import parse_address
 from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.explain import why_unlimited
-from ratelimit_service.rules.hot_name import banned_name, hot_name
+from ratelimit_service.rules.hot_name import shortened
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import (
     REQUEST,
@@ -28,7 +27,7 @@ from ratelimit_service.rules.rule import (
     override_path,
     tally_of,
 )
-from ratelimit_service.stores.hit import NO_LIMIT, Hit, in_bundles
+from ratelimit_service.stores.hit import NO_LIMIT, DeniedHit, Hit, in_bundles
 from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Tallies, Tally
 
 UNLIMITED: Final = Decision(True, MAX_REQUESTS, 0, 0, 0)
@@ -41,9 +40,8 @@ def denial(cost: int, retry_after: int = NEVER) -> Decision:
     return Decision(False, 0, cost, max(0, retry_after), retry_after)
 
 
-TallyIncrement = tuple[Tally | DomainTally | HitLog, str, int]
-"""A tally, the name of one of its counters, and how much to add to it; added without asking the store. Or a log of
-hits, the name of a descriptor and the cost of its hit."""
+TallyIncrement = tuple[Tally | DomainTally, str, int]
+"""A tally, the name of one of its counters, and how much to add to it; added without asking the store."""
 
 _BUNDLE_OF_REQUEST: Final = 1
 _FIRST_BUNDLE_OF_LIST: Final = 2
@@ -52,7 +50,7 @@ _FIRST_BUNDLE_OF_LIST: Final = 2
 class Plan:
     """The hits of a request, and the verdict that they add up to when the store has decided them."""
 
-    __slots__ = ("charged", "denied", "domain", "edition", "hits", "increments", "joint", "verdict")
+    __slots__ = ("charged", "denied", "domain", "edition", "hits", "increments", "joint", "refused", "verdict")
 
     def __init__(  # noqa: PLR0913 - one for each of its parts
         self,
@@ -75,17 +73,23 @@ class Plan:
         """Some hits are charged together, or some descriptor has several limits."""
         self.denied = False
         """Some hit without a counter is denied."""
+        refused: list[Hit] = []
         for hit in hits:
             if hit is None:
                 continue
             if not hit.key:
-                self.denied = self.denied or not hit.decision.allowed
+                if not hit.decision.allowed:
+                    self.denied = True
+                    if not hit.rule.shadow:
+                        refused.append(hit)
                 continue
             charged.append(hit)
             if hit.together or hit.beside:
                 self.joint = True
         self.charged = tuple(in_bundles(charged) if self.joint else charged)
         """What the store decides: all hits that have a counter, with those beside them."""
+        self.refused = tuple(refused)
+        """The hits without a counter that are denied, and not in shadow mode."""
         self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
         """One for each descriptor, or None where nothing limits it."""
         self.verdict = verdict = Verdict(True, self.hits, unmatched, idle_quota, response)
@@ -111,6 +115,7 @@ class Plan:
         plan.domain = self.domain
         plan.increments = self.increments
         plan.joint = plan.denied = False
+        plan.refused = ()
         plan.charged = charged = tuple(map(Hit.again, self.charged))
         plan.hits = charged
         plan.verdict = verdict = Verdict.__new__(Verdict)
@@ -136,10 +141,8 @@ class Planner:
         quota_mode: bool,
         max_hits: int,
         bans: Bans,
-        hot: HotLog,
     ) -> None:
         self._bans = bans
-        self._hot = hot
         self._domains = domains
         self._overrides = overrides
         self._unknown_domains = unknown_domains
@@ -158,7 +161,6 @@ class Planner:
         if name is None:
             nothing = [banned.get(index) for index in range(len(request.descriptors))]
             increments.append((self._unknown_domains.of((domain,)), "total_hits", 1))
-            increments += self._log_without_counter(request, nothing, banned, book)
             unmatched = _unmatched(request, nothing, book) if request.explain else None
             return Plan(nothing, tally, increments, edition, unmatched, response=book.response if banned else None)
         if address_keys := book.domains[name].address_keys:
@@ -200,7 +202,6 @@ class Planner:
             hits = [_unless_replaced(hit, replaced, increments) for hit in hits]
         if without_limit or banned:
             increments += _without_limit(hits)
-            increments += self._log_without_counter(request, hits, banned, book)
         unmatched = _unmatched(request, hits, book) if request.explain else None
         # As upstream: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
         idle_quota = self._quota_mode and None in hits
@@ -213,36 +214,23 @@ class Planner:
         shape = (name, *(key for key, _ in entries))
         return (self._domains.of(name), "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1)
 
-    def _log_without_counter(
-        self, request: Request, hits: Sequence[Hit | None], banned: Container[int], book: RuleBook
-    ) -> Iterator[TallyIncrement]:
-        """Logs the hits that have no counter: those on a ban, or on a rule without a limit."""
-        for index, hit in enumerate(hits):
-            if hit is None or hit.key:
-                continue
-            rule, entries = hit.rule, request.descriptors[index].entries
-            if index in banned:
-                name = banned_name(rule, request.domain, book.shown(request.domain, entries))
-            else:
-                name = hot_name(rule, counter_key(rule, counted_entries(rule, entries)))
-            refused = rule.deny and not rule.shadow
-            yield self._hot.refused if refused else self._hot.allowed, name, hit.cost
-
     def _banned(
         self, request: Request, book: RuleBook, tally: DomainTally, increments: list[TallyIncrement]
     ) -> dict[int, Hit]:
         """The hits on the descriptors that are banned, by their index; `increments` counts them."""
-        hits = {}
+        hits: dict[int, Hit] = {}
         for index, descriptor in enumerate(request.descriptors):
             ban = find_ban(self._bans, book, request.domain, descriptor.entries)
             if ban is None:
                 continue
             answer = self._bans.denial(ban)
-            hit = hits[index] = Hit(answer.rule, "", descriptor.cost, tally=Tally(), quota=False)
+            hit = DeniedHit(answer.rule, "", descriptor.cost, tally=Tally(), quota=False)
+            hit.domain, hit.entries = request.domain, shortened(book.shown(request.domain, descriptor.entries))
             hit.decision = answer.decision if descriptor.cost >= 0 else denial(descriptor.cost)
             rule = book.match(request.domain, descriptor.entries)
             if rule is not None and rule.together == REQUEST:
                 hit.together = _BUNDLE_OF_REQUEST
+            hits[index] = hit
             increments.append((tally, "banned", 1))
         return hits
 
@@ -270,9 +258,14 @@ def _hit(rule: Rule, entries: Entries, matched: Entries, cost: int, *, quota: bo
     tally = tally_of(rule, metric_entries(rule, entries, matched, counted))
     if rule.limit is not None:
         return Hit(rule, counter_key(rule, counted), cost, tally=tally, quota=quota, together=together)
-    hit = Hit(rule, "", cost, tally=tally, quota=quota)
-    hit.decision = denial(cost, rule.retry_after) if rule.deny else UNLIMITED
-    return hit
+    if not rule.deny:
+        hit = Hit(rule, "", cost, tally=tally, quota=quota)
+        hit.decision = UNLIMITED
+        return hit
+    denied = DeniedHit(rule, "", cost, tally=tally, quota=quota)
+    denied.domain, denied.entries = rule.counter_domain, shortened(counted)
+    denied.decision = denial(cost, rule.retry_after)
+    return denied
 
 
 def _join(hit: Hit, entries: Entries, matched: Entries, index: int) -> None:

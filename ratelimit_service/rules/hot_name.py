@@ -15,6 +15,7 @@ MAX_LENGTH: Final = 600
 """Characters of a name: 300 of the rule's levels, which the operator writes, and 300 of the key."""
 
 _MAX_KEY_LENGTH: Final = 300 - len("||…0123456789abcdef")
+_MAX_ENTRIES: Final = 8
 
 
 class HotName(NamedTuple):
@@ -38,9 +39,22 @@ def hot_name(rule: Rule, key: str) -> str:
     return f"{rule.hot_prefix}{key[:_MAX_KEY_LENGTH]}…{digest}"
 
 
-def banned_name(rule: Rule, domain: str, entries: Entries) -> str:
-    """The name of a descriptor that a ban refuses by this rule, with its entries as they are shown."""
-    return hot_name(rule, f"{escaped(domain)}{counter_key(rule, entries)[len(rule.key_prefix) :]}")
+def shortened(entries: Entries) -> Entries:
+    """Entries to keep for a moment: those that are long are cut, and end with a digest of all."""
+    if len(entries) <= _MAX_ENTRIES:
+        for key, value in entries:
+            if len(key) + len(value) > _MAX_KEY_LENGTH:
+                break
+        else:
+            return entries
+    digest = blake2b(repr(entries).encode(), digest_size=8).hexdigest()
+    half = _MAX_KEY_LENGTH // 2
+    return (*((key[:half], value[:half]) for key, value in entries[:_MAX_ENTRIES]), ("…", digest))
+
+
+def key_without_counter(rule: Rule, domain: str, entries: Entries) -> str:
+    """The key for these entries of a request for the domain, of a rule or a ban that has no counter."""
+    return f"{escaped(domain)}{counter_key(rule, entries)[len(rule.key_prefix) :]}"
 
 
 def read_hot_name(name: str) -> HotName:

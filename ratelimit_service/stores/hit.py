@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Final
 
 from ratelimit_service.model import MAX_REQUESTS, ByPolicy, Decision, Limit, Unit
-from ratelimit_service.rules.rule import Rule
+from ratelimit_service.rules.rule import Entries, Rule
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Tally
 
@@ -86,6 +86,17 @@ class Hit:
         if not exceed:
             return remaining
         return remaining - exceed if remaining > exceed else 0
+
+
+class DeniedHit(Hit):
+    """A hit on a rule or a ban that denies always, and so has no counter."""
+
+    __slots__ = ("domain", "entries")
+
+    domain: str
+    """Of the request."""
+    entries: Entries
+    """As they would be counted; long ones are cut."""
 
 
 def in_bundles(hits: Sequence[Hit]) -> list[Hit]:

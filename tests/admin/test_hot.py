@@ -13,7 +13,7 @@ RULES = """\
 domain: shop
 descriptors:
   - {key: user, rate_limit: {unit: year, requests_per_unit: 3}}
-  - {key: plan, value: gold.1, descriptors: [{key: path, rate_limit: {unlimited: true}}]}
+  - {key: plan, value: gold.1, descriptors: [{key: path, rate_limit: {unit: year, requests_per_unit: 9999}}]}
 """
 
 
