@@ -35,9 +35,9 @@ def test_history_is_the_sum_of_all_workers_and_outlives_each(tmp_path: Path) -> 
         pool.service.wait_until(lambda: allowed_by_rule(pool) == 17, "nor of a rule")
         status = pool.status
         with opened(f"http://127.0.0.1:{pool.service.debug_port}/") as page:
-            page.wait_until("document.getElementById('more').textContent.includes('worker 2')")
+            page.wait_until("document.getElementById('processes').textContent.includes('worker 2')")
             rows = page.evaluate(
-                "[...document.querySelectorAll('#more tr')].filter(row => row.textContent.startsWith('worker'))"
+                "[...document.querySelectorAll('#processes tr')].filter(row => row.textContent.startsWith('worker'))"
                 ".map(row => [0, 1, 7].map(at => row.cells[at].textContent))"
             )
 
