@@ -155,7 +155,8 @@ class History:
         await self._catch_up()
         found = [self._rules.rows(path) for path in self._rules.keys if _is_named(path, domain, name)]
         if not found:
-            await self._check_rule(domain, name)
+            async with self._one_look:  # of many such requests, one at a time takes its share of the loop
+                await self._check_rule(domain, name)
             return {}
         return named(
             RULE_OUTCOMES, ([sum(minute) for minute in zip(*rows, strict=True)] for rows in zip(*found, strict=True))

@@ -112,6 +112,8 @@ class AdminServer:
         past: Past,
     ) -> None:
         self._past = past
+        shown = [setting._asdict() for setting in shown_settings(settings)]
+        self._shown_settings = json.dumps({"settings": shown}) + "\n"
         self._state = state
         self._settings = settings
         self._warnings = ThrottledLog(log, steady_clock)
@@ -362,8 +364,7 @@ class AdminServer:
         return self._status.rules()
 
     async def _show_settings(self, _: web.Request) -> web.StreamResponse:
-        shown = {"settings": [setting._asdict() for setting in shown_settings(self._settings)]}
-        return web.Response(text=json.dumps(shown) + "\n", headers=_JSON)
+        return web.Response(text=self._shown_settings, headers=_JSON)
 
     async def _past_text(self) -> Iterable[str]:
         return self._past.text()
