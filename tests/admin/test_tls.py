@@ -1,5 +1,6 @@
 """TLS of the operator's port, as clients of Python's and a browser use it."""
 
+import gc
 import http.client
 import json
 import logging
@@ -16,6 +17,9 @@ from pathlib import Path
 import pytest
 
 from ratelimit_service.errors import StartError
+from ratelimit_service.server.admin.connection import HttpConnection
+from ratelimit_service.server.admin.tls import TlsConnection
+from ratelimit_service.transports.tls_session import TlsSession
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, ask, running
 from tests.admin.test_access import EXPLAIN
@@ -315,6 +319,28 @@ def test_a_handshake_has_a_time_and_nothing_else_has_it(
     assert [line.partition(" (from")[0] for line in warnings(caplog)] == [
         "TLS fails on the debug HTTP port N: the client takes too long for its handshake"
     ]
+
+
+def test_a_connection_leaves_nothing_when_it_ends(service: Service, ca: Issued) -> None:
+    """Not until the collector looks either: it looks at old objects after 70 million new ones."""
+
+    def kept() -> int:
+        return sum(1 for each in gc.get_objects() if isinstance(each, (TlsConnection, HttpConnection, TlsSession)))
+
+    gc.collect()
+    gc.disable()
+    try:
+        for path in ("/bans", "/metrics", "/page/style.css"):
+            connection = client(service, ca)
+            connection.request("GET", path)
+            assert connection.getresponse().read()
+            connection.close()
+        with plain(service) as raw:
+            raw.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            rest(raw)
+        until(lambda: kept() == 0, "all are gone")
+    finally:
+        gc.enable()
 
 
 def test_files_that_cannot_be_used_end_the_start(tmp_path: Path, own: Issued) -> None:

@@ -81,6 +81,9 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._timer.cancel()
         self._ended = True
         self._http.connection_lost(exc)
+        del (
+            self._http
+        )  # or the two would keep each other, and OpenSSL's buffers, until the collector looks at old objects
 
     def get_buffer(self, sizehint: int) -> bytearray:
         """The buffer for the next read."""
