@@ -111,9 +111,8 @@ def _later_python(name: str) -> Path:
         patch += ["--set-interpreter", str(libraries / loader.name), "--set-rpath", str(libraries)]
         run([*patch, str(fresh / program)])
 
-    return (
-        filled(folder, f"{folder}", fetch) / program
-    )  # it knows its folder: copied to another one, it is fetched anew
+    # It knows its folder: where that was copied to, it is fetched anew.
+    return filled(folder, str(folder), fetch) / program
 
 
 def _unstable(apt: Path) -> list[str]:
