@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Final
@@ -54,6 +55,14 @@ def test_no_aiohttp_with_known_holes_may_be_installed() -> None:
     ]
 
 
+def plan(folder: Path, *words: str) -> str:
+    """What make would do in a clone where nothing was made yet."""
+    for name in ("Makefile", "pyproject.toml", *LOCKS):
+        shutil.copy(ROOT / name, folder)
+    command = ["make", "--dry-run", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.parametrize(
     ("target", "installed"), [("run", ["requirements.lock"]), ("test", [*LOCKS]), ("check", [*LOCKS])]
 )
@@ -61,11 +70,14 @@ def test_make_installs_what_its_target_needs_and_fetches_nothing(
     tmp_path: Path, target: str, installed: list[str]
 ) -> None:
     """In a clone where nothing was made yet; tests fetch what they ask for themselves."""
-    for name in ("Makefile", "pyproject.toml", *LOCKS):
-        shutil.copy(ROOT / name, tmp_path)
-    planned = subprocess.run(
-        ["make", "--dry-run", target], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
+    planned = plan(tmp_path, target)
 
     assert re.findall(r"--require-hashes --requirement (\S+)", planned) == installed
     assert "tests.peers" not in planned
+
+
+def test_another_python_has_a_virtualenv_of_its_own(tmp_path: Path) -> None:
+    """An existing .venv, of whatever version, is not taken for it."""
+    planned = plan(tmp_path, "test", f"PYTHON={sys.executable}")
+
+    assert planned.endswith(" .venv-{}.{}/bin/pytest -n 2\n".format(*sys.version_info))
