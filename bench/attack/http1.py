@@ -101,7 +101,9 @@ async def http_metrics(attacker: Attacker) -> None:
 @attack(Need.DEBUG)
 async def debug_pages(attacker: Attacker) -> None:
     """50 clients that read the debug port's pages as fast as they are answered."""
-    paths = [b"/", b"/status", b"/rlconfig", b"/stats", b"/metrics"]
+    history = b"/status/history?domain=shop"
+    paths = [b"/", b"/status", b"/rlconfig", b"/stats", b"/metrics", b"/status/past", b"/status/settings"]
+    paths += [history, history + b"&rule=user", history + b"&rule=none"]
 
     async def client(wire: Wire) -> None:
         while True:
