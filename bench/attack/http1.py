@@ -98,6 +98,18 @@ async def http_metrics(attacker: Attacker) -> None:
     await attacker.each(100, lambda wire: again(wire, get(b"/metrics")), attacker.open_http)
 
 
+@attack(Need.DEBUG, settings={"ADMIN_TOKEN": "0123456789abcdef0123456789abcdef"})
+async def debug_tokens(attacker: Attacker) -> None:
+    """50 clients try tokens on the debug port as fast as they are refused."""
+
+    async def client(wire: Wire) -> None:
+        while True:
+            token = b"Authorization: Bearer %032x" % attacker.random.getrandbits(128)
+            await wire.exchange(post(b"/reload", b"", token), 1)
+
+    await attacker.each(50, client, lambda: attacker.open_http(debug=True))
+
+
 @attack(Need.DEBUG)
 async def debug_pages(attacker: Attacker) -> None:
     """50 clients that read the debug port's pages as fast as they are answered."""

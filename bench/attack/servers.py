@@ -182,4 +182,4 @@ def _tls(folder: Path, attack: Attack) -> dict[str, str]:
     made = ["-newkey", "rsa:2048", "-nodes", "-keyout", str(issued.key), "-out", str(issued.cert), "-days", "2"]
     command = ["openssl", "req", "-x509", *made, "-subj", "/CN=localhost"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
-    return issued.environ
+    return issued.environ | {"ADMIN_TLS_CERT": str(issued.cert), "ADMIN_TLS_KEY": str(issued.key)}

@@ -16,9 +16,8 @@ UPDATES = 9_000
 """Key updates on one connection, 27 bytes each: as many as one read of the server holds."""
 
 
-@attack(Need.TLS)
-async def tls_hello(attacker: Attacker) -> None:
-    """100 connections send the same ClientHello again and again, and never go on."""
+async def hello_again(attacker: Attacker, port: int) -> None:
+    """100 connections that ask for a signature each, and never go on."""
     outgoing = ssl.MemoryBIO()
     handshake = any_certificate().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
     with suppress(ssl.SSLWantReadError):
@@ -29,7 +28,19 @@ async def tls_hello(attacker: Attacker) -> None:
         await wire.send(hello)
         await wire.wait()
 
-    await attacker.each(100, client, lambda: attacker.open_raw(attacker.target.port))
+    await attacker.each(100, client, lambda: attacker.open_raw(port))
+
+
+@attack(Need.TLS)
+async def tls_hello(attacker: Attacker) -> None:
+    """100 connections send the same ClientHello again and again, and never go on."""
+    await hello_again(attacker, attacker.target.port)
+
+
+@attack(Need.TLS, Need.DEBUG)
+async def debug_hello(attacker: Attacker) -> None:
+    """The same to the debug port, with TLS of its own."""
+    await hello_again(attacker, attacker.target.debug_port)
 
 
 @attack(Need.TLS, seconds=4)
