@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from tempfile import TemporaryDirectory
@@ -51,6 +51,8 @@ class Page:
     def __init__(self, runner: asyncio.Runner, socket: ClientWebSocketResponse, session: str) -> None:
         self.problems: list[str] = []
         """Errors and warnings of the console, exceptions, and violations of the security policy."""
+        self._paused: list[tuple[str, str]] = []
+        """Requests that wait for `log_in`: the event, and the request's identity."""
         self._runner = runner
         self._socket = socket
         self._session = session
@@ -75,6 +77,24 @@ class Page:
             text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
             self.command("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
 
+    def log_in(self, path: str, user: str, password: str, act: Callable[[], None]) -> None:
+        """Act, and be asked for a name and a password by the browser, which a request to the path needs."""
+        self.command("Fetch.enable", handleAuthRequests=True, patterns=[{"urlPattern": f"*{path}"}])
+        act()
+        answer = {"response": "ProvideCredentials", "username": user, "password": password}
+
+        def asked() -> bool:
+            self.evaluate("0")  # events come with a reply
+            events, self._paused = self._paused, []
+            for event, request in events:
+                if event == "Fetch.authRequired":
+                    self.command("Fetch.continueWithAuth", requestId=request, authChallengeResponse=answer)
+                else:
+                    self.command("Fetch.continueRequest", requestId=request)
+            return any(event == "Fetch.authRequired" for event, _ in events)
+
+        eventually(asked, f"the browser asks for a password for {path}")
+
     def command(self, method: str, **parameters: Any) -> Any:
         """Call a method of the protocol."""
         return self._runner.run(self._command(method, parameters))
@@ -97,6 +117,8 @@ class Page:
                 self.problems.append(json.dumps(told["exceptionDetails"]))
             case "Runtime.consoleAPICalled" if told["type"] in {"error", "warning", "assert"}:
                 self.problems.append(json.dumps(told["args"]))
+            case "Fetch.requestPaused" | "Fetch.authRequired" as event:
+                self._paused.append((event, told["requestId"]))
             case "Log.entryAdded" if told["entry"]["level"] in {"error", "warning"}:
                 self.problems.append(told["entry"]["text"])
 

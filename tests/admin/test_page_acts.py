@@ -8,6 +8,8 @@ from tests.admin.service import Service, running
 from tests.admin.test_bans import own_address
 from tests.browser import Page, opened
 
+TOKEN = "0123456789abcdef0123456789abcdef"
+
 
 def address(service: Service) -> str:
     return f"http://{service.debug[0].host}:{service.debug[0].port}/"
@@ -165,6 +167,17 @@ def test_who_is_refused_most_is_shown_in_all_and_for_a_rule_and_banned_by_a_clic
     assert "user=ada" in of_rule
     assert others == 200
     assert problems == []
+
+
+def test_who_has_the_token_acts_after_the_browser_asked_for_it(tmp_path: Path) -> None:
+    with running(tmp_path, RULES, admin_token=TOKEN) as service, opened(address(service)) as page:
+        ask(service)
+        open_ada(page)
+        wait_for(page, "#dialog-body", "2 of 3 left")
+        page.log_in("/counters/reset", "ada", TOKEN, lambda: click(page, "Reset"))
+        wait_for(page, "#dialog [role=status]", "1 counter is reset")
+
+        assert page.problems == []
 
 
 def test_a_network_is_reset_and_cannot_be_banned(tmp_path: Path) -> None:
