@@ -43,7 +43,7 @@ Fields = Mapping[str, Any]
 
 
 class Event:
-    """One event; times are seconds since the epoch."""
+    """One event, until another one ends it; times are seconds since the epoch."""
 
     __slots__ = ("bytes", "details", "key", "kind", "since", "until", "what", "who", "workers")
 
