@@ -33,6 +33,8 @@ def test_a_value_is_shown_as_an_operator_writes_it_and_says_whether_it_was_chose
         "GRPC_KEEPALIVE_TIME": "90m0s",
         "RULES_POLL_INTERVAL": "1500ms",
         "DRAIN_TIMEOUT": "30s",
+        "GRPC_MAX_CONNECTION_AGE": "0",
+        "STORE_DEADLINE": "0.9s",
         "SHADOW_MODE": "1",
         "REDIS_URL": "redis:6379",
         "WORKERS": "AUTO",
@@ -43,12 +45,14 @@ def test_a_value_is_shown_as_an_operator_writes_it_and_says_whether_it_was_chose
     }
     found = shown(**given)
 
-    assert {name: (found[name].value, found[name].default) for name in (*given, "BACKEND_TYPE", "STORE_DEADLINE")} == {
+    assert {name: (found[name].value, found[name].default) for name in (*given, "BACKEND_TYPE")} == {
         "GRPC_PORT": ("9999", False),
         "HOST": ("127.0.0.1,::1", False),
         "GRPC_KEEPALIVE_TIME": ("90m", False),
         "RULES_POLL_INTERVAL": ("1500ms", False),
         "DRAIN_TIMEOUT": ("30s", True),
+        "GRPC_MAX_CONNECTION_AGE": ("0", False),
+        "STORE_DEADLINE": ("900ms", False),
         "SHADOW_MODE": ("true", False),
         "REDIS_URL": ("redis:6379", False),
         "WORKERS": ("auto", False),
@@ -57,7 +61,6 @@ def test_a_value_is_shown_as_an_operator_writes_it_and_says_whether_it_was_chose
         "EXTRA_TAGS": ("zone:a,team:b", False),
         "RESPONSE_HEADERS": ("ietf", False),
         "BACKEND_TYPE": ("redis", True),
-        "STORE_DEADLINE": ("", True),
     }
 
 

@@ -48,8 +48,10 @@ def _text(field: str, value: Any) -> str:
             return str(value).lower()
         case int() if field == "workers":
             return "auto" if value == AUTO else str(value)
+        case 0 if field == "store_deadline":
+            return ""
         case int() if _is_time(field):
-            return _duration(value) if value else "0" if field != "store_deadline" else ""
+            return _duration(value)
         case float():
             return f"{value:.15g}"
         case Tcp():
@@ -74,6 +76,8 @@ def _is_time(field: str) -> bool:
 
 
 def _duration(microseconds: int) -> str:
-    """`1h`, `90s` or `1500us`: whole numbers of the largest unit."""
+    """`1h`, `90s` or `1500us`: whole numbers of the largest unit; `0`."""
+    if not microseconds:
+        return "0"
     size, unit = next((size, unit) for size, unit in _UNITS if microseconds % size == 0)
     return f"{microseconds // size}{unit}"
