@@ -135,6 +135,17 @@ def test_a_response_ends_with_its_connection(service: Service, ca: Issued) -> No
     assert received.endswith(b"\n")
 
 
+def test_a_client_that_says_the_end_hears_it_too(service: Service, ca: Issued) -> None:
+    connection = context(ca).wrap_socket(plain(service), server_hostname="localhost")
+    connection.sendall(b"HEAD /bans HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    received = connection.recv(65536)
+    with connection.unwrap() as raw:  # waits for it
+        last = raw.recv(1)
+
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert last == b""
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("size", [1, 100])
 def test_a_client_hello_and_requests_may_come_in_pieces(

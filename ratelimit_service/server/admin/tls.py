@@ -193,6 +193,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         elif self._session.more and not self._ended:
             self._queued = True
             self._tls.turns.add(lambda: self._take(b""))
+        elif self._session.over and not self._ended and not self._http.busy:
+            self.close()  # the client waits to hear the end too
         else:
             self._transport.resume_reading()
 
