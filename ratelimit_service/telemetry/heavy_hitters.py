@@ -16,10 +16,6 @@ from typing import Final
 
 KEPT: Final = 512
 """Names in a sketch: the error is at most 0.2 % of all cost."""
-MAX_PENDING: Final = 512
-"""Names in a list that is not counted yet."""
-MAX_COUNTED: Final = 2048
-"""Names that are counted, and not yet in the sketch."""
 
 
 class Sketch:

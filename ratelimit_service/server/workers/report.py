@@ -3,8 +3,9 @@
 A worker sends, at each scrape and once a second:
 
 - `tallies`, in pieces: what rules have counted since the last report. The worker counts from 0 again;
-- `report`: what else was counted since then; what holds now (health, the store); and the metrics of its store and its
-  transport, whose counters go on from the worker's start.
+- `report`: what else was counted since then, of the hottest descriptors at most 1,024 names of 600 characters; what
+  holds now (health, the store); and the metrics of its store and its transport, whose counters go on from the worker's
+  start.
 
 So the parent adds the counts, and merges the last metrics of all workers with those of workers that have exited. No sum
 decreases when a worker is replaced.
