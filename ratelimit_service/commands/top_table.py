@@ -22,7 +22,7 @@ _MAX_RULES: Final = 500
 """Lines of a table, on the largest of terminals."""
 
 
-N = TypeVar("N", "RuleName", "HotName")
+N = TypeVar("N", "RuleName", "DescriptorName")
 
 
 class RuleName(NamedTuple):
@@ -39,7 +39,7 @@ class RuleCounts(NamedTuple):
     refused: float
 
 
-class HotName(NamedTuple):
+class DescriptorName(NamedTuple):
     """A descriptor that is refused, the same on every instance."""
 
     domain: str
@@ -54,7 +54,7 @@ class HotKeys(NamedTuple):
     """By how much `refused` may be too high."""
     estimated: bool
     """Not every hit was looked at."""
-    keys: Mapping[HotName, RuleCounts]
+    keys: Mapping[DescriptorName, RuleCounts]
     """Not per second."""
 
 
@@ -106,9 +106,9 @@ def read_sample(now: Mapping[str, Any], described: Mapping[str, Any]) -> Sample:
 
 
 def _read_hot(hot: Mapping[str, Any]) -> HotKeys:
-    keys = dict[HotName, RuleCounts]()
+    keys = dict[DescriptorName, RuleCounts]()
     for key in hot["most_refused"]:  # of several limits on a descriptor each may refuse it
-        _add(keys, HotName(key["domain"], entries_in_words(key["entries"])), RuleCounts(key["hits"], key["refused"]))
+        _add(keys, DescriptorName(key["domain"], entries_in_words(key["entries"])), RuleCounts(key["hits"], key["refused"]))
     return HotKeys(hot["seconds"], hot["refused_error"], hot["skipped"] > 0, keys)
 
 
@@ -132,7 +132,7 @@ def rates_between(before: Sample, now: Sample) -> Rates:
 def summed(found: Iterable[Rates]) -> Rates:
     """The rates of several instances together."""
     calls, rules, limits = 0.0, dict[RuleName, RuleCounts](), dict[RuleName, str]()
-    seconds, error, estimated, keys = 0.0, 0.0, False, dict[HotName, RuleCounts]()
+    seconds, error, estimated, keys = 0.0, 0.0, False, dict[DescriptorName, RuleCounts]()
     for rates in found:
         calls += rates.calls
         limits |= rates.limits
@@ -155,7 +155,7 @@ def busiest(rates: Rates, order: str, most: int) -> list[tuple[RuleName, RuleCou
     return sorted(rates.rules.items(), key=keys[order])[:most]
 
 
-def most_refused(hot: HotKeys, most: int) -> list[tuple[HotName, RuleCounts]]:
+def most_refused(hot: HotKeys, most: int) -> list[tuple[DescriptorName, RuleCounts]]:
     """The first descriptors by refusals, equal ones by name."""
     return sorted(hot.keys.items(), key=lambda item: (-item[1].refused, -item[1].hits, item[0]))[:most]
 
