@@ -173,7 +173,10 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         try:
             self._data = session.decrypt(raw)
         except ssl.SSLError as error:
-            self._fail(tls_failure(error, "the handshake" if handshaking else "a record of TLS"), handshaking)
+            self._tls.failed += handshaking
+            reason = tls_failure(error, "the handshake" if handshaking else "a record of TLS")
+            self._wrong_protocol.log_tls(reason, self._client)
+            self._end_with(session.take_output())  # the alert that tells the client
             return
         if out := session.take_output():
             self._transport.write(out)
@@ -205,15 +208,12 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             return
         refuse = self._wrong_protocol.refuse_http2 if data.startswith(PREFACE) else self._wrong_protocol.refuse_plain
         self._tls.failed += 1
-        self._transport.write(refuse(self._client))
-        self._ended = True
-        self._http.linger()
+        self._end_with(refuse(self._client))
 
-    def _fail(self, reason: str, handshaking: bool) -> None:
-        """End the connection because of TLS; the alert that says so is written."""
-        self._tls.failed += handshaking
-        self._wrong_protocol.log_tls(reason, self._client)
-        self._transport.write(self._session.take_output())
+    def _end_with(self, last: bytes) -> None:
+        """Send these bytes, and let the client read them."""
+        self._timer.cancel()
+        self._transport.write(last)
         self._ended = True
         self._http.linger()
 
