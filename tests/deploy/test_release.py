@@ -13,8 +13,11 @@ from typing import Final
 import pytest
 import yaml
 
+import ratelimit_service
+from release.version import version_of
 from tests import peers
 from tests.deploy.releases import CHANGE, VERSION, clone, commit, commit_a_version, make_release, python
+from tests.processes import ROOT
 
 VALIDATE: Final = """\
 import json, sys
@@ -140,6 +143,10 @@ def test_the_notes_are_the_version_s_section_of_the_changelog(repository: Path, 
     assert re.search(
         rf"^## \[Unreleased\]\n\n## \[{VERSION}\] - \d{{4}}-\d\d-\d\d\n\n{CHANGE}\n", changelog, re.MULTILINE
     )
+
+
+def test_the_tree_has_one_version() -> None:
+    assert version_of(ROOT) == ratelimit_service.__version__
 
 
 def test_the_version_stands_in_every_place(repository: Path) -> None:
