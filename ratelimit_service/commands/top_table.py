@@ -108,7 +108,11 @@ def read_sample(now: Mapping[str, Any], described: Mapping[str, Any]) -> Sample:
 def _read_hot(hot: Mapping[str, Any]) -> HotKeys:
     keys = dict[DescriptorName, RuleCounts]()
     for key in hot["most_refused"]:  # of several limits on a descriptor each may refuse it
-        _add(keys, DescriptorName(key["domain"], entries_in_words(key["entries"])), RuleCounts(key["hits"], key["refused"]))
+        _add(
+            keys,
+            DescriptorName(key["domain"], entries_in_words(key["entries"])),
+            RuleCounts(key["hits"], key["refused"]),
+        )
     return HotKeys(hot["seconds"], hot["refused_error"], hot["skipped"] > 0, keys)
 
 
