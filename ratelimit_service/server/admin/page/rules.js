@@ -1,7 +1,7 @@
 // The rules and what they have answered: sorted, searched, added up. A click on one shows more of it.
 
 import {COLUMNS, NUMBERS} from "./columns.js";
-import {arrange, at, make, rate, setText, whole} from "./dom.js";
+import {arrange, at, button, make, rate, setText, whole} from "./dom.js";
 import {openRule} from "./rule.js";
 
 const MORE = 100, FIRST_NUMBER = COLUMNS.indexOf(NUMBERS[0]);
@@ -24,11 +24,10 @@ function markHeads() {
 }
 
 function makeHead(column) {
-  const button = make("button", "", column.head), head = make("th", column.words ? "number" : "", button);
-  button.type = "button";
-  button.title = column.meaning || "";
+  const name = button(column.head, () => sortBy(column, sorting.column === column ? !sorting.down : Boolean(column.words)));
+  const head = make("th", column.words ? "number" : "", name);
+  name.title = column.meaning || "";
   head.scope = "col";
-  button.addEventListener("click", () => sortBy(column, sorting.column === column ? !sorting.down : Boolean(column.words)));
   return head;
 }
 

@@ -17,7 +17,7 @@ function describe(found, folder) {
 }
 
 // Of the service now; undefined if the rules changed between two answers: the next ones agree. An answer has the counts
-// that changed since an earlier look: of a page that did not see it all are asked for, and are newer.
+// that changed since an earlier look. A page that did not see that look asks for all counts, which are newer.
 export async function statusNow() {
   let status = await get("/status/recent");
   const {look: seen, since} = status;
