@@ -1,4 +1,4 @@
-"""Other people's programs into `.tools`: Python packages, programs in Go, Debian's packages.
+"""Other people's programs into `.tools`: Python packages, programs and files in Go modules, Debian's packages.
 
 Nothing is installed on the machine, so no service starts and root is not needed. What is there already is not fetched
 again; processes that want the same one wait for each other. `Missing` says why something cannot be had.
