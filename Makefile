@@ -19,6 +19,7 @@ PYTEST_ARGS ?= -n 2
 FUZZ_SECONDS ?= 900
 BENCH_ARGS ?=
 ATTACK_ARGS ?=
+MINUTES ?= 5
 
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links
@@ -35,11 +36,11 @@ NOTED := exec 9>&2; FETCHING_NOTES=/proc/$$$$/fd/9
 
 USABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 
-.PHONY: help run test check format coverage fuzz deploy-run bench attack proto docs pictures lock version release clean
+.PHONY: help run test check format coverage fuzz deploy-run bench attack proto docs pictures screenshots lock version release clean
 
 help:  ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
-		printf '  make %-10s %s\n' "$$name" "$$text"; done
+		printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 run: $(VENV)/.project  ## Start the service with the example rules of config/, on ports 8080, 8081 and 6070.
 	@exec $(BIN)/ratelimit serve --rules config --hints --drain-seconds 0
@@ -94,6 +95,9 @@ pictures: $(VENV)/.project  ## Draw the pictures of docs/algorithms.md again.
 	@draw() { $(BIN)/ratelimit simulate docs/pictures/limit.yaml --pattern steady --rate 2 --for 4m --keys 1 \
 		--descriptor 'user={user}' --algorithm $$1 --algorithm $$2 --svg docs/pictures/$$1.svg >/dev/null; }; \
 	draw fixed_window token_bucket; draw sliding_window sliding_log
+
+screenshots: .venv/.development  ## Draw the pictures of the page in the documents again, after MINUTES=5 of traffic.
+	@$(NOTED) $(BIN)/python docs/screenshots.py $(MINUTES)
 
 # The locks name packages and hashes only: no index, no folder of this machine. That of development comes first, because
 # what generates code narrows what runs it; the other is what of it the service needs, and what builds the service.

@@ -23,6 +23,7 @@ def _command(profile: str, *options: str) -> list[str]:
     return [
         str(chromium()),
         "--headless",
+        "--hide-scrollbars",
         "--no-sandbox",
         "--disable-gpu",
         "--disable-quic",
