@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.watch import Watcher
+from ratelimit_service.server.admin.endpoints import Methods
 from ratelimit_service.server.admin.server import Addresses, AdminServer
 from ratelimit_service.server.engine import Engine, rules_parser
 from ratelimit_service.server.past import Past
@@ -44,10 +45,8 @@ class App:
         self._admin = AdminServer(
             self._engine.state(self._watcher),
             settings,
-            explainer=self._engine.explainer,
-            bans=self._engine.ban_method,
-            resets=self._engine.reset_method,
-            past=self._past,
+            Methods(self._engine.explainer, self._engine.ban_method, self._engine.reset_method),
+            self._past,
         )
         self._watching: asyncio.Task[None] | None = None
 

@@ -22,6 +22,7 @@ from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.rules.secret import hash_value_of
 from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.server.admin.bans import BanMethod
+from ratelimit_service.server.admin.endpoints import Methods
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.server.admin.resets import ResetMethod
 from ratelimit_service.server.admin.server import AdminServer
@@ -75,10 +76,8 @@ class Service:
         self.server = AdminServer(
             ServiceState(self.limiter, self.method, self.watcher, self.health, self.store.metrics),
             self.settings,
-            explainer=self.explainer,
-            bans=self.bans,
-            resets=self.resets,
-            past=self.past,
+            Methods(self.explainer, self.bans, self.resets),
+            self.past,
         )
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
