@@ -8,6 +8,7 @@ name would cost a call 5 to 15 %: their names and the hits themselves fill the p
 """
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Final
 
 from ratelimit_service.rules.hot_name import hot_name, key_without_counter
@@ -22,19 +23,24 @@ MAX_NAMES: Final = 2048
 
 
 class HitLog:
-    """Hits of one kind since they were last taken.
-
-    While `pending` has less than MAX_PENDING hits, the next ones are appended, and else added to `skipped`.
-    """
+    """Hits of one kind since they were last taken."""
 
     __slots__ = ("_costs", "_sketch", "pending", "skipped")
 
     def __init__(self) -> None:
         self.pending: list[Hit] = []
-        """Always the same list."""
+        """The limiter appends to it while it has less than MAX_PENDING."""
         self.skipped = 0
+        """Hits for which it had no room."""
         self._costs: dict[str, float] = {}
         self._sketch = Sketch()
+
+    def add(self, hits: Collection[Hit]) -> None:
+        """Log hits, as the limiter does with a single one."""
+        if len(self.pending) < MAX_PENDING:
+            self.pending += hits
+        else:
+            self.skipped += len(hits)
 
     def fold(self) -> None:
         """Count what is pending; called several times a second."""

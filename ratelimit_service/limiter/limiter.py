@@ -146,7 +146,7 @@ class Limiter:
 
         return self.store.hit(asked.charged, done, timeout)
 
-    def _judge(self, plan: Plan) -> Verdict:  # noqa: PLR0912 - calls in its place would take a tenth more
+    def _judge(self, plan: Plan) -> Verdict:
         """Count every decision in the tallies, and make the verdict of them."""
         for tally, number, cost in plan.increments:
             tally.add(number, cost)
@@ -167,11 +167,10 @@ class Limiter:
                 hit.tally.spare(hit.cost)
             else:
                 hit.tally.count(hit.cost, decision, rule.scale, rule.shadow)
-            log = hot.allowed
-            if not decision.allowed:
+            allowed = decision.allowed
+            if not allowed:
                 denied = True
-                if not rule.shadow:
-                    log = hot.refused
+            log = hot.allowed if allowed or rule.shadow else hot.refused
             if len(log.pending) < MAX_PENDING:
                 log.pending.append(hit)
             else:
@@ -181,11 +180,7 @@ class Limiter:
             plan.domain.allowed += 1
             return verdict
         if plan.refused:
-            log = hot.refused
-            if len(log.pending) < MAX_PENDING:
-                log.pending += plan.refused
-            else:
-                log.skipped += len(plan.refused)
+            hot.refused.add(plan.refused)
         verdict.allowed = not denied or verdict.passes()
         refused = not verdict.allowed
         if refused and self._shadow_mode:
