@@ -18,7 +18,7 @@ from ratelimit_service.server.series import domain_numbers
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.system.clock import MINUTE, SECOND, Clock, steady_clock
 from ratelimit_service.telemetry.latency import Latency
-from ratelimit_service.telemetry.metric import BLOCK, Metric
+from ratelimit_service.telemetry.metric import BLOCK, value_of
 from ratelimit_service.telemetry.tally import OTHER, OUTCOMES, POLICY_ANSWERS, Path, Tally
 
 MAX_DOMAINS: Final = 50
@@ -208,12 +208,13 @@ class History:
 
     def _snapshot(self) -> Snapshot:
         counted, method = self._state.counted, self._state.method
+        lag = value_of(self._state.metrics(), "ratelimit_loop_lag_seconds")
         return Snapshot(
             self._clock(),
             method.calls,
             _copy(method.latency),
             _copy(counted.waits),
-            _loop_lag(self._state.metrics()),
+            _copy(lag) if isinstance(lag, Latency) else None,
             dict(counted.store.errors),
         )
 
@@ -241,14 +242,6 @@ def _check_room(sums: MinuteSums[Key], key: Key, others: str, instead: str) -> N
 
 def _is_named(path: Path, domain: str, name: str) -> bool:
     return path[0] == domain and ".".join(path[1:]) == name
-
-
-def _loop_lag(metrics: Iterable[Metric]) -> Latency | None:
-    for metric in metrics:
-        if metric.name == "ratelimit_loop_lag_seconds":
-            value = metric.samples[0][1]
-            return _copy(value) if isinstance(value, Latency) else None
-    return None
 
 
 def _copy(latency: Latency) -> Latency:

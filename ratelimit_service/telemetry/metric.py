@@ -46,6 +46,11 @@ class Metric(NamedTuple):
     """The least value of all processes is taken: it is the worst, or the soonest. Not for histograms."""
 
 
+def value_of(metrics: Iterable[Metric], name: str) -> float | Latency | None:
+    """The value of a metric without labels; None if it is not among these."""
+    return next((metric.samples[0][1] for metric in metrics if metric.name == name), None)
+
+
 def counter(name: str, text: str, value: float, *labels: tuple[str, str]) -> Metric:
     """A counter with one series."""
     return Metric(name, MetricType.COUNTER, text, [(labels, value)])

@@ -1,5 +1,6 @@
 """What the operator sees of calls and connections, and what those do to a stop."""
 
+import json
 import re
 import socket
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.processes import Service, start_service
+from tests.processes import Service, ask, start_service
 from tests.stories.rude_clients import ask_on, question
 
 RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 100}}]\n"
@@ -19,6 +20,12 @@ def metric(service: Service, name: str) -> float:
     """One without labels."""
     (value,) = re.findall(rf"^{name} (\S+)$", service.metrics(), re.MULTILINE)
     return float(value)
+
+
+def shown(service: Service) -> int | None:
+    """The connections that the page shows."""
+    connections: int | None = json.loads(ask(service.debug_port, "/status").body)["process"]["connections"]
+    return connections
 
 
 @pytest.mark.usefixtures("transport")
@@ -41,6 +48,7 @@ def test_connections_and_why_they_were_ended_are_counted(tmp_path: Path) -> None
     """With http2; grpc's core tells nothing of its connections."""
     with start_service(tmp_path, RULES, {"TRANSPORT": "http2"}) as service:
         with socket.create_connection(("127.0.0.1", service.grpc_port)) as attacker:
+            service.wait_until(lambda: shown(service) == 1, "shows the connection")
             attacker.sendall(FLOOD)
             ended = 'ratelimit_grpc_connections_ended_total{reason="enhance_your_calm"} 1'
             service.wait_until(lambda: ended in service.metrics(), "counts the connection it ended")

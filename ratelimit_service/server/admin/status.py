@@ -20,6 +20,7 @@ from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState, Workers
 from ratelimit_service.system.clock import MINUTE, SECOND, system_clock
 from ratelimit_service.system.cpus import cpu_seconds
+from ratelimit_service.telemetry.metric import value_of
 from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_ANSWERS, DomainTallies, Tallies
 
 _MAX_PROBLEMS: Final = 100
@@ -189,7 +190,7 @@ class StatusPage:
         }
 
     def _service(self) -> dict[str, Any]:
-        counted, method, watcher, health, _, workers = self._state
+        counted, method, watcher, health, metrics, workers = self._state
         store, now, bans = counted.store, system_clock(), counted.ban_summary
         return {
             "version": __version__,
@@ -208,6 +209,7 @@ class StatusPage:
             },
             "process": {
                 "pid": os.getpid(),
+                "connections": None if workers else value_of(metrics(), "ratelimit_grpc_connections"),
                 "cpu_seconds": cpu_seconds(os.getpid()),
                 "age_seconds": (now - self._started) / SECOND,
             },
