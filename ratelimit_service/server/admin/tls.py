@@ -81,9 +81,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._timer.cancel()
         self._ended = True
         self._http.connection_lost(exc)
-        del (
-            self._http
-        )  # or the two would keep each other, and OpenSSL's buffers, until the collector looks at old objects
+        # Or the two would keep each other, and OpenSSL's buffers, until the collector looks at old objects.
+        del self._http
 
     def get_buffer(self, sizehint: int) -> bytearray:
         """The buffer for the next read."""
