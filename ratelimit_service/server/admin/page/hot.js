@@ -51,9 +51,11 @@ export class HotTables {
     this.refused.fill(hot.most_refused);
     this.hits.fill(hot.most_hits);
     const sums = ofAll ? `: ${whole(hot.hits)} hits, ${whole(hot.refused)} of them refused.` : ".";
-    const error = hot.error || hot.refused_error
-      ? ` A number of hits is too high by ${whole(hot.error)} at most, one of refusals by ${whole(hot.refused_error)}, and none is too low.` : "";
-    const estimated = hot.skipped ? ` They are estimates: ${whole(hot.skipped)} hits were too many to look at.` : "";
-    setText(this.meaning, `${ofAll ? "In" : "Of this rule, in"} the last ${ago(hot.seconds)}${sums}${error}${estimated}`);
+    let exact = "";
+    if (hot.skipped) exact = ` They are estimates: ${whole(hot.skipped)} hits were too many to look at.`;
+    else if (hot.error || hot.refused_error) {
+      exact = ` A number of hits is too high by ${whole(hot.error)} at most, one of refusals by ${whole(hot.refused_error)}, and none is too low.`;
+    }
+    setText(this.meaning, `${ofAll ? "In" : "Of this rule, in"} the last ${ago(hot.seconds)}${sums}${exact}`);
   }
 }
