@@ -180,7 +180,7 @@ def test_who_has_the_token_acts_after_the_browser_asked_for_it(tmp_path: Path) -
         assert page.problems == []
 
 
-def test_a_network_is_reset_and_cannot_be_banned(tmp_path: Path) -> None:
+def test_a_network_is_reset_and_what_a_ban_of_it_fits_is_said(tmp_path: Path) -> None:
     limit = "rate_limit: {unit: day, requests_per_unit: 3}"
     rules = f"domain: shop\ndescriptors: [{{key: user, group: {{ipv4: 24, ipv6: 64}}, {limit}}}]\n"
     with running(tmp_path, rules) as service, opened(address(service)) as page:
@@ -193,7 +193,7 @@ def test_a_network_is_reset_and_cannot_be_banned(tmp_path: Path) -> None:
         wait_for(page, "#dialog-body", "3 of 3 left")
 
     assert "user=203.0.113.0/24" in title
-    assert "A network cannot be banned: write a rule with cidr and deny." in shown
+    assert "A ban fits requests that name the network itself" in shown
 
 
 ROWS = "[...document.querySelectorAll('#who tbody')[{0}].rows].map(row => [...row.cells].map(cell => cell.innerText))"

@@ -23,10 +23,14 @@ class Descriptor {
     this.unban = button("Lift the ban", () => this.act(() => lift(this.found.domain, this.found.entries)));
   }
 
-  // A rule with `group` counts networks; the entries of a request have addresses, and those are what a ban is compared with.
+  // A rule with `group` counts networks. A ban is compared with the entries of requests, which mostly have addresses.
+  banNote() {
+    if (!this.asked.entries.some(({value}) => NETWORK.test(value))) return "";
+    return make("p", "soft", "A ban fits requests that name the network itself; to refuse its addresses write a rule with cidr and deny.");
+  }
+
   banForm() {
     const {domain, entries} = this.asked;
-    if (entries.some(({value}) => NETWORK.test(value))) return make("p", "soft", "A network cannot be banned: write a rule with cidr and deny.");
     const [long, length] = field("for", "1h"), [reason, why] = field("why", ""), form = make("form", "tools", make("button", "", "Ban"), long, reason);
     length.size = 8;
     form.addEventListener("submit", event => {
@@ -38,7 +42,7 @@ class Descriptor {
 
   contents() {
     const {domain, entries} = this.asked;
-    return [make("p", "soft", this.counts), this.now, this.banForm(),
+    return [make("p", "soft", this.counts), this.now, this.banForm(), this.banNote(),
       make("p", "tools", button("Reset its counters", () => this.act(() => reset(domain, entries))), this.unban), this.result.line,
       make("details", "", make("summary", "", "Why this rule"), this.walk)];
   }
