@@ -269,7 +269,8 @@ def _last_minute(history: History) -> dict[str, Any]:
 
 
 COUNTS: Final = ("total", "over", "near", "within", "exceeded", "spared", "shadow", "by_policy")
-"""`total` is `within`, `over`, `exceeded` and `spared`; `near` is a part of `within`, and `shadow` of `over`."""
+"""`total` is `within`, `over`, `exceeded` and `spared`, and what of a denied cost above 1 was below the limit; `near`
+is a part of `within`, and `shadow` of `over`."""
 
 
 def described_rule(rule: Rule) -> dict[str, Any]:

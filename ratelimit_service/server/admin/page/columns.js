@@ -29,7 +29,7 @@ export const COLUMNS = [
     cell: rule => make("td", "options", ...rule.options.map(option => make("span", "chip", option)))},
   rated("Hits/s", "hits", plain, "bar"),
   rated("Over/s", "over", red, "bar over"),
-  counted("Hits", "total", "Cost in all: within, over, exceeded and spared"),
+  counted("Hits", "total", "Cost in all: within, over, exceeded and spared; and of a denied cost above 1 what was below the limit"),
   counted("Within", "within", "Within the limit"),
   counted("Over", "over", "Above the limit", red),
   counted("Exceeded", "exceeded", "Above the limit, which the rule's exceed option allowed"),
