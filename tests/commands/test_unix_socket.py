@@ -2,7 +2,10 @@
 
 import http.client
 import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -62,10 +65,11 @@ def test_a_socket_that_is_taken_is_told_with_its_variable() -> None:
         other.bind(str(path))
         other.listen()
         environ = dict.fromkeys(("PORT", "GRPC_PORT"), "0") | {"RULES_PATH": "config", "DEBUG_UDS": str(path)}
-        result = CliRunner().invoke(main, ["serve"], env=environ)
+        # In a process of its own: it sets up the log of its process.
+        command = [sys.executable, "-m", "ratelimit_service", "serve"]
+        ended = subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, check=False)
 
         assert path.exists()
-    assert result.exit_code == 1
-    assert (
-        result.stderr.splitlines()[-1] == f"ratelimit: cannot listen on unix:{path}: address already in use (DEBUG_UDS)"
-    )
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    assert last == f"ratelimit: cannot listen on unix:{path}: address already in use (DEBUG_UDS)"
