@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from ratelimit_service.commands.probe import GRPC, HTTP, connection_error, protocol_of, speaks_tls
+from ratelimit_service.commands.probe import GRPC, HTTP, connect, connection_error, protocol_of, speaks_tls
 from ratelimit_service.commands.sources import read_settings
 from ratelimit_service.commands.target import check_host
 from ratelimit_service.errors import StoreError
@@ -139,7 +139,7 @@ class OperatorPort:
     def _connection(self) -> tuple[http.client.HTTPConnection, str]:
         """A connection that is not open yet, and its HOST:PORT. ValueError or InvalidURL if the URL is none."""
         if self.url.startswith(_UNIX):
-            return _UnixConnection(self.url.removeprefix(_UNIX)), self.url
+            return _UnixConnection(self.url), self.url
         parts = urlsplit(self.url)
         host, default_port = parts.hostname, _PORTS.get(parts.scheme)
         if not host or default_port is None:
@@ -158,16 +158,14 @@ class OperatorPort:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over the unix socket at a path."""
+    """HTTP over the unix socket that unix:PATH names."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=_TIMEOUT_SECONDS)
-        self._path = path
+    def __init__(self, target: str) -> None:
+        super().__init__("localhost")
+        self._target = target
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        self.sock = connect(self._target, _TIMEOUT_SECONDS)
 
 
 def entries_as_json(domain: str, entries: Entries) -> dict[str, Any]:

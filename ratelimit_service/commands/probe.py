@@ -53,7 +53,7 @@ def _probe_plain(target: str, seconds: float) -> str:
 def _probe_tls(target: str, trust: Trust, seconds: float) -> str:
     try:
         context, name = trust.context(), server_name(address_of(target))
-        with _connect(target, seconds) as plain, context.wrap_socket(plain, server_hostname=name) as connection:
+        with connect(target, seconds) as plain, context.wrap_socket(plain, server_hostname=name) as connection:
             if connection.selected_alpn_protocol() != "h2":
                 return f"it speaks TLS, but not gRPC in it; {_GRPC_PORT_HINT}"
             # With TLS 1.3 a server that requires a client certificate sends its alert only now, or just closes.
@@ -89,7 +89,7 @@ GRPC, HTTP, OTHER = "grpc", "http", "other"
 
 def protocol_of(target: str, seconds: float) -> str:
     """The protocol of a server by its first bytes: `GRPC`, `HTTP` or `OTHER`."""
-    with _connect(target, seconds) as connection:
+    with connect(target, seconds) as connection:
         try:
             connection.sendall(_PREFACE)
             received = connection.recv(64)
@@ -106,7 +106,7 @@ def speaks_tls(target: str, seconds: float) -> bool:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # no data is sent on it
     try:
-        with _connect(target, seconds) as plain, context.wrap_socket(plain):
+        with connect(target, seconds) as plain, context.wrap_socket(plain):
             return True
     except ssl.SSLError as error:
         return "certificate required" in str(error).lower().replace("_", " ")
@@ -114,7 +114,8 @@ def speaks_tls(target: str, seconds: float) -> bool:
         return False
 
 
-def _connect(target: str, seconds: float) -> socket.socket:
+def connect(target: str, seconds: float) -> socket.socket:
+    """A connection to HOST:PORT or unix:PATH; OSError if there is none within that time."""
     address = address_of(target)
     if isinstance(address, Tcp):
         return socket.create_connection(address, seconds)
