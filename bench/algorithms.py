@@ -29,6 +29,7 @@ from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.system.clock import MINUTE
 from ratelimit_service.telemetry.tally import Tally
 from tests.clocks import Clock
+from tests.parts import parts_of
 from tests.redis import start_redis
 
 START = 1_790_000_040_000_000
@@ -92,7 +93,7 @@ class InRedis:
         self.counters = counters
         self.client = client
         self.clock = Clock(START)
-        self.script = BatchScript(lambda hit: "rl2|" + hit.key, self.clock)
+        self.script = BatchScript("", self.clock)
         client.flushall()
         self.sha = client.script_load(self.script.text)
         self.before = self.used()
@@ -112,7 +113,7 @@ class InRedis:
 
     def call(self, hits: Sequence[Hit]) -> None:
         """One call of the script."""
-        keys, arguments, _ = self.script.encode([hits])
+        keys, arguments, _ = self.script.encode(parts_of(hits))
         self.client.evalsha(self.sha, len(keys), *keys, *arguments)
 
 

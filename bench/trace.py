@@ -1,7 +1,8 @@
 """The way of a call through the code: `python bench/trace.py [--steps]`.
 
 For three calls of a running service: the functions that are entered, in how many files, and how often the way changes
-from one file to another. Each call is alone; of several tries the shortest counts, since timers may fall between.
+from one file to another. Constructors that a dataclass writes have nothing to read and are not counted. Each call is
+alone; of several tries the shortest counts, since timers may fall between.
 `--steps` prints the functions in their order.
 """
 

@@ -21,6 +21,7 @@ from ratelimit_service.system.calendar import UNITS, Calendar
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 from ratelimit_service.telemetry.tally import Tally
 from tests.clocks import Clock
+from tests.parts import parts_of
 from tests.redis import start_redis
 
 LAST_LINE = "return charge(KEYS, cjson.decode(ARGV[1]))"
@@ -166,11 +167,11 @@ def in_memory(history: Sequence[tuple[int, Batch]]) -> list[Decision]:
 
 def in_redis(client: Client, history: Sequence[tuple[int, Batch]]) -> list[Decision]:
     clock = Clock()
-    script = BatchScript(lambda each: each.key, clock)
+    script = BatchScript("", clock)
     arguments, sent = [], []
     for now, batch in history:
         clock.now = now
-        keys, (text,), runs = script.encode(batch)
+        keys, (text,), runs = script.encode(parts_of(*batch))
         sent.append(runs)
         arguments.append(f"[{json.dumps(keys)},{text}]")
     assert LAST_LINE in script.text
@@ -196,8 +197,8 @@ def test_a_twin_answers_as_the_python_does_step_by_step(client: Client, seed: in
 
 
 def run(client: Client, batch: Batch, clock: Clock | None = None) -> tuple[int, list[Decision]]:
-    script = BatchScript(lambda each: each.key, clock)
-    keys, arguments, runs = script.encode(batch)
+    script = BatchScript("", clock)
+    keys, arguments, runs = script.encode(parts_of(*batch))
     reply: Any = client.eval(script.text, len(keys), *keys, *arguments)
     script.decode(reply, runs)
     return reply[0], [each.decision for hits in batch for each in hits]
@@ -249,9 +250,9 @@ def test_a_large_log_expires_with_its_newest_moment(client: Client) -> None:
     for minute in range(0, 30, 10):
         clock.now = HOUR + minute * 60 * SECOND
         _, [decision] = run(client, [[hit(limited, "a", 200)]], clock)
-        client.persist("a")
+        client.persist("rl2|a")
         run(client, [[hit(limited, "a", 1)]], clock)
-        left: Any = client.pttl("a")
+        left: Any = client.pttl("rl2|a")
 
         assert decision.reset_after == HOUR
         assert milliseconds(HOUR) - 1000 < left <= milliseconds(HOUR)
@@ -263,7 +264,7 @@ def test_a_counter_expires_when_its_state_means_nothing_any_more(client: Client,
     client.flushdb()
     for cost in (1, 2, 3, -1, 5):
         _, [decision] = run(client, [[hit(limited, "a", cost)]])
-        left: Any = client.pttl("a")
+        left: Any = client.pttl("rl2|a")
 
         assert milliseconds(decision.reset_after) - 1000 < left <= milliseconds(decision.reset_after)
 
@@ -273,7 +274,7 @@ def test_a_counter_refunded_whole_is_deleted_and_a_look_makes_none(client: Clien
     client.flushdb()
     limited = rule(name, Limit(5, Unit.HOUR, HOUR))
     run(client, [[hit(limited, "a", 2), hit(limited, "b", 0), hit(limited, "c", -1)]])
-    assert client.keys() == [b"a"]
+    assert client.keys() == [b"rl2|a"]
 
     run(client, [[hit(limited, "a", -2)]])
 
@@ -285,11 +286,11 @@ def test_a_counter_without_expiry_gets_one_with_the_next_charge(client: Client, 
     client.flushdb()
     limited = rule(name, Limit(5, Unit.HOUR, HOUR))
     run(client, [[hit(limited, "a", 1)]])
-    client.persist("a")
+    client.persist("rl2|a")
 
     run(client, [[hit(limited, "a", 1)]])
 
-    left: Any = client.pttl("a")
+    left: Any = client.pttl("rl2|a")
     assert left > 0
 
 
@@ -312,7 +313,7 @@ FOREIGN = [b"", b"1", b"hello, this is no counter of ours", b"\xff" * 40, b"\x93
 def test_what_is_no_counter_is_written_over_by_the_next_charge(client: Client, name: str, foreign: bytes) -> None:
     client.flushdb()
     limited = rule(name, Limit(5, Unit.HOUR, HOUR))
-    client.set("a", foreign)
+    client.set("rl2|a", foreign)
     client.rpush("b", foreign)
 
     _, decisions = run(client, [[hit(limited, "a", 2), hit(limited, "b", 2)]])
@@ -336,7 +337,7 @@ def test_a_log_grows_and_goes_round_its_ring(client: Client, limit: int, times: 
             store.hit(expected, lambda _: None)
             _, got = run(client, [[hit(limited, "a", cost * times)]], clock)
             assert got == [expected[0].decision]
-        largest = max(largest, int(client.strlen("a")))
+        largest = max(largest, int(client.strlen("rl2|a")))
 
     # A header, and a slot for each hit of a day, with a quarter to spare, whatever the hits cost.
     assert largest == 23 + 27 * 7
@@ -376,8 +377,8 @@ MARCH, APRIL, MAY, JUNE = MONTHS.edges(1_774_000_000 * SECOND)
 
 def at_clocks(client: Client, service: int, redis: int, cost: int = 1) -> Decision:
     """The answer by months when the clock of the service and that of Redis show these moments."""
-    script = BatchScript(lambda each: each.key, Clock(service))
-    keys, (text,), runs = script.encode([[hit(BY_MONTH, "a", cost)]])
+    script = BatchScript("", Clock(service))
+    keys, (text,), runs = script.encode(parts_of([hit(BY_MONTH, "a", cost)]))
     batch = [redis, *json.loads(str(text))[1:]]
     reply: Any = client.eval(script.text, len(keys), *keys, json.dumps(batch))
     script.decode(reply, runs)

@@ -24,12 +24,12 @@ from ratelimit_service.rules.response import HEADERS, Jitter, ResponseOptions
 from ratelimit_service.server.admin.json_api import request_bytes
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
-from ratelimit_service.stores.redis.keys import plain_key
 from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import SECOND
 from tests.books import book
 from tests.clocks import Clock
+from tests.parts import parts_of
 
 SEPARATOR: Final = b"\0\xff\0"
 _MAX_REQUESTS: Final = 6
@@ -102,13 +102,13 @@ class ScriptStore:
 
     def __init__(self, client: Client, clock: Clock) -> None:
         self._client = client
-        self._script = BatchScript(plain_key(""), clock)
+        self._script = BatchScript("", clock)
         assert CALL in self._script.text
         self._text = self._script.text.replace(CALL, CALL_WITHOUT_EXPIRY)
         self.charge: Callable[[Sequence[Hit]], bool] = self._charge
 
     def _charge(self, hits: Sequence[Hit]) -> bool:
-        keys, arguments, runs = self._script.encode([hits])
+        keys, arguments, runs = self._script.encode(parts_of(hits))
         self._script.decode(self._client.eval(self._text, len(keys), *keys, *arguments), runs)
         return True
 

@@ -24,6 +24,7 @@ from ratelimit_service.system.clock import DAY, MINUTE
 from ratelimit_service.telemetry.tally import Tally
 from tests.books import book
 from tests.clocks import Clock
+from tests.parts import parts_of
 from tests.redis import Redis, start_redis
 from tests.stores.charging import Charge, charge_all, descriptor
 from tests.stores.redis_stores import charge, hit_of, opened, rule
@@ -68,7 +69,7 @@ def test_a_counter_that_is_named_keeps_its_name_and_is_decided_in_its_window() -
     hit = upstream_hit("shop", Unit.MINUTE, ("user", "ada"))
     name = script.key(hit)
     clock.advance(2)
-    keys, arguments, runs = script.encode([[hit]], [[name]])
+    keys, arguments, runs = script.encode(parts_of([hit], names=[name]))
     script.decode([b"1199999999", 3], runs)
 
     assert keys == ["shop_user_ada_1140"]

@@ -2,7 +2,7 @@
 
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import hiredis
 import pytest
@@ -13,11 +13,13 @@ from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.breaker import MAX_FAILURES, Backoff, Breaker, ServerState
 from ratelimit_service.stores.redis.checks import warnings
 from ratelimit_service.stores.redis.faults import Fault, Outage, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.policy import Policy, share_of
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
+from ratelimit_service.stores.store import Done
 from ratelimit_service.system.clock import MINUTE, SECOND
 from ratelimit_service.telemetry.latency import Latency
 from tests.clocks import Clock
@@ -375,16 +377,20 @@ def test_local_counts_with_the_share_of_the_limit() -> None:
 # Pending requests
 
 
-def enter(pending: PendingRequests, request: PendingRequest) -> None:
+def waiting(
+    pending: PendingRequests, hits: Sequence[Hit], done: Done = lambda _: None, seconds: float = 1.0
+) -> PendingRequest:
     """A request that came at moment 0."""
-    pending.queue_for(int(request.granted * SECOND)).append(request)
+    request = PendingRequest(hits, done, pending.queue_for(int(seconds * SECOND)), seconds)
+    request.queue.requests.append(request)
+    return request
 
 
 def test_requests_past_their_deadline_are_answered_and_the_others_wait_on() -> None:
     pending = PendingRequests(Policy("open", 1, 10, Clock()))
     answers: list[object] = []
     for deadline in (1.0, 2.0, 3.0):
-        enter(pending, PendingRequest([hit_of(rule())], answers.append, deadline, deadline))
+        waiting(pending, [hit_of(rule())], answers.append, deadline)
 
     assert pending.expire(2.0) == 3.0
     assert answers == [None, None]
@@ -394,15 +400,11 @@ def test_requests_past_their_deadline_are_answered_and_the_others_wait_on() -> N
 
 def test_answered_requests_are_removed_unless_one_before_them_waits() -> None:
     pending = PendingRequests(Policy("open", 1, 10, Clock()))
-    first, second, third = (PendingRequest([hit_of(rule())], lambda _: None, 1.0, 1.0) for _ in range(3))
-    for request in (first, second, third):
-        enter(pending, request)
+    first, second, _ = (waiting(pending, [hit_of(rule())]) for _ in range(3))
     second.settle()
-    pending.pop_answered()
     assert len(pending) == 3
 
     first.settle()
-    pending.pop_answered()
 
     assert len(pending) == 1
 
@@ -410,9 +412,8 @@ def test_answered_requests_are_removed_unless_one_before_them_waits() -> None:
 def test_a_request_whose_parts_fail_is_one_error() -> None:
     pending = PendingRequests(Policy("open", 1, 10, Clock()))
     answers: list[object] = []
-    request = PendingRequest([hit_of(rule(), key) for key in ("ada", "eve")], answers.append, 1.0, 1.0)
+    request = waiting(pending, [hit_of(rule(), key) for key in ("ada", "eve")], answers.append)
     request.parts_left = 2
-    enter(pending, request)
     pending.fail(request, request.hits[:1], Fault("reset"))
     pending.fail(request, request.hits[1:], Fault("timeout"))
 
@@ -423,8 +424,7 @@ def test_a_request_whose_parts_fail_is_one_error() -> None:
 def test_no_request_is_answered_twice() -> None:
     pending = PendingRequests(Policy("open", 1, 10, Clock()))
     answers: list[object] = []
-    request = PendingRequest([hit_of(rule())], answers.append, 1.0, 1.0)
-    enter(pending, request)
+    request = waiting(pending, [hit_of(rule())], answers.append)
     pending.expire(1.0)
     request.settle()
     pending.fail(request, request.hits, Fault("reset"))
@@ -437,9 +437,8 @@ def test_what_is_decided_when_the_time_is_over_stays_so() -> None:
     pending = PendingRequests(Policy("closed", 1, 10, Clock()))
     decided, open_one = hit_of(rule()), hit_of(rule())
     decided.decision = rule().algorithm.hit(None, rule().limit, 1, 0)[1]  # type: ignore[arg-type]  # it has a limit
-    request = PendingRequest([decided, open_one], lambda _: None, 1.0, 1.0)
+    request = waiting(pending, [decided, open_one])
     request.parts_left = 2
-    enter(pending, request)
     request.settle()
     pending.expire(1.0)
 
@@ -469,7 +468,7 @@ def test_what_is_decided_when_the_time_is_over_stays_so() -> None:
 def test_redis_has_what_the_caller_grants_less_the_way_back(timeout: int | None, most: int, microseconds: int) -> None:
     pending = PendingRequests(Policy("open", 1, 10, Clock()), most)
 
-    assert pending.queue_for(timeout).seconds == microseconds / SECOND
+    assert pending.queue_for(timeout).granted == microseconds / SECOND
 
 
 def test_callers_with_many_timeouts_share_few_queues() -> None:

@@ -11,6 +11,7 @@ from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.system.clock import MINUTE, SECOND
 from ratelimit_service.telemetry.tally import Tally
+from tests.parts import parts_of
 
 FIXED = Rule("shop", (), Limit(3, Unit.MINUTE, MINUTE), open_algorithm("fixed_window"))
 BUCKET = Rule(
@@ -19,7 +20,7 @@ BUCKET = Rule(
 
 
 def script() -> BatchScript:
-    return BatchScript(lambda hit: f"rl2|{hit.key}")
+    return BatchScript()
 
 
 def hit(rule: Rule, key: str, cost: int = 1, together: int = 0) -> Hit:
@@ -29,7 +30,7 @@ def hit(rule: Rule, key: str, cost: int = 1, together: int = 0) -> Hit:
 def test_limits_are_sent_once_and_hits_have_their_numbers() -> None:
     first, second = [hit(FIXED, "a"), hit(BUCKET, "b", -2)], [hit(FIXED, "d", 4), hit(FIXED, "c", 0)]
 
-    keys, (text,), runs = script().encode([first, second])
+    keys, (text,), runs = script().encode(parts_of(first, second))
 
     assert keys == ["rl2|a", "rl2|b", "rl2|d", "rl2|c"]
     limits = "1,3,60000000,0,10,0,1,0,1,0,0,5,5,1000000,9,10,0,0,1,0,0,0"
@@ -41,7 +42,7 @@ def test_limits_are_sent_once_and_hits_have_their_numbers() -> None:
 def test_like_hits_on_one_counter_are_one_entry_and_others_stand_beside() -> None:
     hits = [hit(FIXED, name, cost) for name, cost in [("a", 1), ("b", 1), ("a", 1), ("b", 2), ("a", 1), ("b", 1)]]
 
-    keys, (text,), runs = script().encode([hits[:2], hits[2:5], hits[5:]])
+    keys, (text,), runs = script().encode(parts_of(hits[:2], hits[2:5], hits[5:]))
 
     assert keys == ["rl2|a", "rl2|b", "rl2|b", "rl2|b"]
     assert json.loads(str(text))[14:] == [1, 1, 3, 1, 1, 1, 1, 2, 1, 1, 1, 1]
@@ -67,23 +68,23 @@ def test_hits_are_one_run_only_where_each_can_be_answered_as_if_alone(
 ) -> None:
     rule = Rule("shop", (), Limit(3, Unit.MINUTE, MINUTE, count_refused=count_refused), open_algorithm(name))
 
-    _, _, runs = script().encode([[hit(rule, "a")], [hit(rule, "a")]])
+    _, _, runs = script().encode(parts_of([hit(rule, "a")], [hit(rule, "a")]))
 
     assert len(runs) == (1 if merged else 2)
 
 
 @pytest.mark.parametrize("cost", [0, -1])
 def test_looks_and_refunds_are_never_one_run(cost: int) -> None:
-    _, _, runs = script().encode([[hit(FIXED, "a", cost)], [hit(FIXED, "a", cost)]])
+    _, _, runs = script().encode(parts_of([hit(FIXED, "a", cost)], [hit(FIXED, "a", cost)]))
 
     assert len(runs) == 2
 
 
 def test_the_keys_of_a_calendar_s_windows_outlive_them_by_more_or_less() -> None:
-    jittered = BatchScript(lambda hit: hit.key, jitter_seconds=1000)
+    jittered = BatchScript(jitter_seconds=1000)
 
     def jitter_of(rule: Rule) -> int:
-        (text,) = jittered.encode([[hit(rule, "a")]]).arguments
+        (text,) = jittered.encode(parts_of([hit(rule, "a")])).arguments
         _, jitter, _, *limit = json.loads(str(text))
         return int(jitter * limit[8])
 
@@ -92,7 +93,7 @@ def test_the_keys_of_a_calendar_s_windows_outlive_them_by_more_or_less() -> None
 
 
 def test_a_test_may_tell_the_time() -> None:
-    _, (text,), _ = BatchScript(lambda hit: hit.key, lambda: 1_790_000_000_123_456).encode([[hit(FIXED, "a")]])
+    _, (text,), _ = BatchScript("", lambda: 1_790_000_000_123_456).encode(parts_of([hit(FIXED, "a")]))
 
     assert json.loads(str(text))[0] == 1_790_000_000_123_456
 
@@ -101,7 +102,7 @@ def test_hits_that_are_charged_together_are_led_by_how_many_they_are() -> None:
     first = [hit(FIXED, "a"), hit(FIXED, "b", together=1), hit(FIXED, "c", together=1), hit(FIXED, "d", together=2)]
     second = [hit(FIXED, "e", together=2), hit(FIXED, "f")]
 
-    _, (text,), _ = script().encode([first, second])
+    _, (text,), _ = script().encode(parts_of(first, second))
 
     assert json.loads(str(text))[14:] == [1, 1, 1, -2, 1, 1, 1, 1, 1, 1, -1, 1, 1, 1, -1, 1, 1, 1, 1, 1, 1]
 
@@ -109,7 +110,7 @@ def test_hits_that_are_charged_together_are_led_by_how_many_they_are() -> None:
 def test_no_hit_is_moved_past_those_that_are_charged_together() -> None:
     hits = [hit(FIXED, "a"), hit(FIXED, "a", together=1), hit(FIXED, "b", together=1), hit(FIXED, "a")]
 
-    keys, _, runs = script().encode([[each] for each in hits])
+    keys, _, runs = script().encode(parts_of(*([each] for each in hits)))
 
     assert keys == ["rl2|a", "rl2|a", "rl2|b", "rl2|a"]
     assert [run[0] for run in runs] == hits

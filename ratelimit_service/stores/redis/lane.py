@@ -34,7 +34,9 @@ decide, or is a replica)
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from time import monotonic, time_ns
 from typing import Any, Final, NamedTuple
 
@@ -191,9 +193,9 @@ class Lane:
         later. False: there is no time for it.
         """
         if len(call.parts) > 1:
-            return all(self.resend(ScriptCall([part]), asking=False) for part in call.parts)
+            return all(self.resend(ScriptCall(call.group, [part]), asking=False) for part in call.parts)
         (part,) = call.parts
-        pause = part.request.granted / _MOVING
+        pause = part.request.queue.granted / _MOVING
         if monotonic() + pause >= part.request.deadline:
             return False
         asyncio.get_running_loop().call_later(pause, self.put, part)
@@ -255,7 +257,7 @@ class Lane:
     def _admits(self, part: Part) -> bool:
         """Whether the part may be sent or wait; otherwise it is answered by policy."""
         now = monotonic()
-        if self._breaker.admits(part.request.granted, now):
+        if self._breaker.admits(part.request.queue.granted, now):
             self.start()
             return True
         if self._link is None:
@@ -307,14 +309,14 @@ class Lane:
         for rest in rests:
             self.put_all(rest)
         if groups:
-            self._send_calls(link, list(map(ScriptCall, groups.values())))
+            self._send_calls(link, list(starmap(ScriptCall, groups.items())))
 
     def _send_calls(
         self, link: Link, calls: Sequence[ScriptCall], pipeline: "Pipeline | None" = None, *, with_text: bool = False
     ) -> None:
         """Send calls as a pipeline of their own, or again in the one that they belong to."""
         if pipeline is None:
-            pipeline = Pipeline(len(calls))
+            pipeline = Pipeline(monotonic(), len(calls))
             self._pipelines[pipeline] = None
         for call in calls:
             call.tries += 1
@@ -322,8 +324,11 @@ class Lane:
             self._script_calls[call] = pipeline
             if call.asking:
                 link.send(("ASKING",), call.on_asking)
+            script = call.group.script
+            keys, arguments, call.runs = script.encode(call.parts)
+            head = ("EVAL", script.text) if with_text else ("EVALSHA", script.sha)
             try:
-                link.send(call.with_text() if with_text else call.command, partial(self._on_reply, call))
+                link.send((*head, len(keys), *keys, *arguments), partial(self._on_reply, call))
             except ValueError:
                 log.exception("a command could not be written")
                 del self._script_calls[call]
@@ -348,14 +353,13 @@ class Lane:
         now = monotonic()
         pending = self._pending
         first = parts[0].request
-        if now > first.deadline - first.granted * CLOSE:
+        if now > first.deadline - first.queue.granted * CLOSE:
             pending.close_calls += sum(part.request.is_close(now) for part in parts)
-        changed = call.script.decode(reply, call.runs)
+        changed = call.group.script.decode(reply, call.runs)
         if changed and self._denied is not None:
             self._denied.learn(changed, call.sent)
         for part in parts:
             part.request.settle()
-        pending.pop_answered()
         self._end_call(pipeline, now)
 
     def _on_error(self, pipeline: "Pipeline", call: ScriptCall, error: Exception) -> None:
@@ -378,7 +382,7 @@ class Lane:
         match code_of(error):
             case "NOSCRIPT" if self._link is not None:
                 # One call brings the text; the others go by name behind it, since a connection keeps their order.
-                known = any(each.script is call.script for each in self._loading)
+                known = any(each.group.script is call.group.script for each in self._loading)
                 if not known:
                     self._loading.add(call)
                 self._send_calls(self._link, (call,), pipeline, with_text=not known)
@@ -436,13 +440,13 @@ class Lane:
         if oldest.is_heartbeat:
             return HEARTBEAT if took >= HEARTBEAT else None
         requests = (part.request for call in self._script_calls for part in call.parts)
-        return next((request.granted for request in requests if request.answered), None)
+        return next((request.queue.granted for request in requests if request.answered), None)
 
     def _send_heartbeat(self, now: float) -> None:
         """TIME: every user who may run our script may send it, and it is answered while no other command is."""
         if self._link is not None:
             self._heartbeat_sent = now
-            pipeline = Pipeline(1, is_heartbeat=True)
+            pipeline = Pipeline(monotonic(), 1, is_heartbeat=True)
             self._pipelines[pipeline] = None
             self._link.send(("TIME",), partial(self._on_heartbeat, pipeline))
 
@@ -547,19 +551,18 @@ class Lane:
             self._pending.fail(each.request, each.hits, fault)
 
 
+@dataclass(slots=True, eq=False)
 class Pipeline:
     """Commands that are sent in one go: script calls, or a heartbeat."""
 
-    __slots__ = ("decided", "in_time", "is_heartbeat", "sent", "unanswered")
-
-    def __init__(self, unanswered: int, *, is_heartbeat: bool = False) -> None:
-        self.unanswered = unanswered
-        """Commands without a reply."""
-        self.is_heartbeat = is_heartbeat
-        self.decided = False
-        self.in_time = False
-        """Some request waited for the reply."""
-        self.sent = monotonic()
+    sent: float
+    """Seconds of the monotonic clock."""
+    unanswered: int
+    """Commands without a reply."""
+    is_heartbeat: bool = False
+    decided: bool = False
+    in_time: bool = False
+    """Some request waited for the reply."""
 
 
 class Connector:

@@ -11,6 +11,7 @@ is only an upper bound, where it is set.
 import logging
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from ratelimit_service.errors import StoreError
@@ -45,25 +46,23 @@ CLOSE: Final = 0.2
 """An answer in this last part of the granted time nearly missed the deadline."""
 
 
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """A request whose hits are not all decided; they travel in `parts_left` parts."""
 
-    __slots__ = ("answered", "deadline", "done", "error", "failed", "granted", "hits", "parts_left", "sent")
-
-    def __init__(self, hits: Sequence[Hit], done: Done, deadline: float, granted: float) -> None:
-        self.hits = hits
-        self.done = done
-        self.deadline = deadline
-        """Seconds of the monotonic clock."""
-        self.granted = granted
-        """Seconds from its arrival to its deadline."""
-        self.parts_left = 0
-        self.answered = False
-        self.sent = False
-        """Some part of it was sent."""
-        self.failed = False
-        """Some part of it was decided by policy."""
-        self.error: StoreError | None = None
+    hits: Sequence[Hit]
+    done: Done
+    queue: "DeadlineQueue"
+    """In which it waits for its deadline."""
+    deadline: float
+    """Seconds of the monotonic clock."""
+    parts_left: int = 0
+    answered: bool = False
+    sent: bool = False
+    """Some part of it was sent."""
+    failed: bool = False
+    """Some part of it was decided by policy."""
+    error: StoreError | None = None
 
     def settle(self) -> None:
         """Count one more part as decided; the last one answers the request."""
@@ -71,6 +70,11 @@ class PendingRequest:
         if self.parts_left > 0 or self.answered:
             return
         self.answered = True
+        # Kept until their deadline, the garbage collector would visit them again and again: 20 µs a request with a
+        # deadline of a second.
+        waiting = self.queue.requests
+        while waiting and waiting[0].answered:
+            waiting.popleft()
         try:
             self.done(self.error)
         except Exception:  # the callback of one request must not harm the others of its pipeline
@@ -85,21 +89,18 @@ class PendingRequest:
 
     def is_close(self, now: float) -> bool:
         """An answer now comes in time, and nearly missed the deadline."""
-        return not self.answered and now > self.deadline - self.granted * CLOSE
+        return not self.answered and now > self.deadline - self.queue.granted * CLOSE
 
 
+@dataclass(slots=True, eq=False)
 class DeadlineQueue:
     """Requests that are granted the same time: the first one has the first deadline."""
 
-    __slots__ = ("append", "requests", "seconds", "total")
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        """Granted to each."""
-        self.requests: deque[PendingRequest] = deque()
-        self.append = self.requests.append
-        self.total = 0
-        """Requests that were ever in it."""
+    granted: float
+    """Seconds from the arrival of each to its deadline."""
+    requests: deque[PendingRequest] = field(default_factory=deque)
+    total: int = 0
+    """Requests that were ever in it."""
 
 
 class PendingRequests:
@@ -143,15 +144,6 @@ class PendingRequests:
         request.error = request.error or error
         request.settle()
 
-    def pop_answered(self) -> None:
-        """Remove the answered requests at the heads of the queues."""
-        # Kept until their deadline, the garbage collector would visit them again and again: 20 µs a request with a
-        # deadline of a second.
-        for queue in self._queues.values():
-            requests = queue.requests
-            while requests and requests[0].answered:
-                requests.popleft()
-
     def expire(self, now: float) -> float | None:
         """Answer the requests whose deadline has passed; returns the next deadline, None when no request waits."""
         soonest: float | None = None
@@ -159,13 +151,14 @@ class PendingRequests:
             requests = queue.requests
             while requests:
                 request = requests[0]
-                if not request.answered:
-                    if request.deadline > now:
-                        if soonest is None or request.deadline < soonest:
-                            soonest = request.deadline
-                        break
+                if request.answered:  # cancelled
+                    requests.popleft()
+                elif request.deadline <= now:
                     self._fail_undecided(request, _LATE)
-                requests.popleft()
+                else:
+                    if soonest is None or request.deadline < soonest:
+                        soonest = request.deadline
+                    break
         return soonest
 
     def fail_all(self, fault: Fault) -> None:
@@ -183,7 +176,7 @@ class PendingRequests:
             bounds.append(((("bound", "most"),), self._max_granted / SECOND))
         granted = Latency()
         for queue in self._queues.values():
-            granted.observe_all(int(queue.seconds * 1e9), queue.total)
+            granted.observe_all(int(queue.granted * 1e9), queue.total)
         return (
             Metric(
                 "ratelimit_store_deadline_seconds",

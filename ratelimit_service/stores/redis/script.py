@@ -17,7 +17,8 @@ is impossible where a charge changes what the next hit is answered:
 Hits that are charged together are a run each, and no hit is moved past them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 from itertools import chain, groupby
@@ -29,7 +30,7 @@ from ratelimit_service.algorithms import NAMES
 from ratelimit_service.model import Blocked, Decision, Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.keys import plain_block
+from ratelimit_service.stores.redis.keys import VERSION, cluster_block, cluster_key, plain_block, plain_key
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
@@ -69,8 +70,8 @@ class Script(Protocol):
     def kept(self, hit: Hit) -> Sequence[str]:
         """The names of all that is kept of its counter: of the counter, and of its block."""
 
-    def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
-        """Keys and arguments for the hits of these requests; `names`: those that `key` returned before, if it did."""
+    def encode(self, parts: Sequence["Part"]) -> Encoded:
+        """Keys and arguments for the hits of these parts."""
 
     def decode(self, reply: Any, runs: Sequence[Run]) -> Sequence[Hit]:
         """Write the decisions on the hits; returns the denied and the refunded ones."""
@@ -86,42 +87,34 @@ class Group:
         self.slot = slot
 
 
+@dataclass(slots=True, eq=False)
 class Part:
     """A request's hits of one group."""
 
-    __slots__ = ("group", "hits", "names", "request", "rest")
-
-    def __init__(
-        self, request: PendingRequest, hits: Sequence[Hit], group: Group, names: Sequence[str] | None = None
-    ) -> None:
-        self.request = request
-        self.hits = hits
-        self.group = group
-        self.names = names
-        """Of the hits' counters, if they are made already: in a Cluster a slot was chosen by the name that is sent."""
-        self.rest: Iterator[Part] | tuple[()] = ()
-        """Parts of the same request that are queued when this one is sent, behind what has come meanwhile."""
+    request: PendingRequest
+    hits: Sequence[Hit]
+    group: Group
+    names: Sequence[str] | None = None
+    """Of the hits' counters, if they are made already: in a Cluster a slot was chosen by the name that is sent."""
+    rest: "Iterator[Part] | tuple[()]" = ()
+    """Parts of the same request that are queued when this one is sent, behind what has come meanwhile."""
 
 
+@dataclass(slots=True, eq=False)
 class ScriptCall:
-    """One EVALSHA command, and the parts of requests in it, all of one group."""
+    """A call of a script, and the parts of requests in it, all of one group."""
 
-    __slots__ = ("asking", "asking_error", "command", "parts", "runs", "script", "sent", "tries")
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = parts
-        self.script = script = parts[0].group.script
-        names = None if parts[0].names is None else [part.names or () for part in parts]
-        keys, arguments, self.runs = script.encode(list(map(_hits, parts)), names)
-        self.command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
-        """For a server that has the script."""
-        self.tries = 0
-        self.sent = 0.0
-        """When it was sent last, in seconds of the monotonic clock."""
-        self.asking = False
-        """It goes to a node of a Cluster that does not have its slot yet: ASKING is sent before it each time."""
-        self.asking_error: Exception | None = None
-        """What the node answered to ASKING, if that was an error."""
+    group: Group
+    parts: Sequence[Part]
+    runs: Sequence[Run] = ()
+    """Their hits, as they were sent last."""
+    tries: int = 0
+    sent: float = 0.0
+    """When it was sent last, in seconds of the monotonic clock."""
+    asking: bool = False
+    """It goes to a node of a Cluster that does not have its slot yet: ASKING is sent before it each time."""
+    asking_error: Exception | None = None
+    """What the node answered to ASKING, if that was an error."""
 
     def on_asking(self, reply: Any) -> None:
         """Keep the error that the node answers to ASKING."""
@@ -135,14 +128,7 @@ class ScriptCall:
             return self
         if not parts:
             return None
-        call = ScriptCall(parts)
-        call.tries, call.asking = self.tries, self.asking
-        return call
-
-    def with_text(self) -> tuple[str | int, ...]:
-        """The command for a server that does not have the script."""
-        _, _, *arguments = self.command
-        return ("EVAL", self.script.text, *arguments)
+        return ScriptCall(self.group, parts, tries=self.tries, asking=self.asking)
 
 
 def largest_bundle(hits: Sequence[Hit]) -> int:
@@ -164,22 +150,23 @@ def cut(hits: Sequence[Hit], most: int = MAX_IN_PART) -> Iterator[Sequence[Hit]]
 
 
 class BatchScript:
-    """Charges hits on the counters that `key` names, at the time of Redis; in tests at the time of `clock`."""
+    """Charges hits on counters at the time of Redis; in tests at the time of `clock`.
+
+    The names of the counters begin with `prefix`; those for a Cluster have a hash tag where they need one.
+    """
 
     def __init__(
-        self,
-        key: Callable[[Hit], str],
-        clock: Clock | None = None,
-        *,
-        jitter_seconds: int = 0,
-        block_key: Callable[[str], str] = plain_block,
+        self, prefix: str = "", clock: Clock | None = None, *, clustered: bool = False, jitter_seconds: int = 0
     ) -> None:
         self.text = script_text()
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-        self.key = key
+        self.key = (cluster_key if clustered else plain_key)(prefix)
+        self._start = prefix + VERSION
+        """Of all names; without a Cluster the counter's key follows."""
+        self._clustered = clustered
         self._clock = clock
         self._jitter = jitter_seconds * SECOND
-        self._block_key = block_key
+        self._block_key = cluster_block if clustered else plain_block
         """The name of a counter's block, in the same slot."""
         self._rows: dict[Rule, str] = {}
         """The limits of rules as the script reads them, but for those of a calendar, whose edges move."""
@@ -189,22 +176,27 @@ class BatchScript:
         name = self.key(hit)
         return (name, self._block_key(name)) if hit.limit.block_for else (name,)
 
-    def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
-        """The hits of these requests as a batch of runs."""
-        key_of = self.key if names is None else _next_of(names)
+    def encode(self, parts: Sequence[Part]) -> Encoded:
+        """The hits of these parts as a batch of runs."""
+        start = self._start
+        named = [part.names or map(self.key, part.hits) for part in parts] if self._clustered else None
+        names = chain.from_iterable(named) if named else None
         counters: dict[str, list[Hit]] = {}
         # Of each section the size of its bundle, or 0; and the hits on each counter.
         sections: list[tuple[int, Iterable[tuple[str, list[Hit]]]]] = [(0, counters.items())]
-        for hits in requests:
+        for part in parts:
+            hits = part.hits
             for hit in hits:
                 if hit.together:
                     for together, members in groupby(hits[hits.index(hit) :], _together):
-                        bundle = [(key_of(member), [member]) for member in members]
+                        bundle = [
+                            (start + member.key if names is None else next(names), [member]) for member in members
+                        ]
                         sections.append((len(bundle) if together else 0, bundle))
                     counters = {}
                     sections.append((0, counters.items()))
                     break
-                key = key_of(hit)
+                key = start + hit.key if names is None else next(names)
                 found = counters.get(key)
                 if found is None:
                     counters[key] = [hit]
@@ -337,12 +329,6 @@ def _is_answered_in_a_run(hit: Hit) -> bool:
     return name in _EXPIRES_AT_ONCE and not limit.block_for and (name == "fixed_window" or not limit.count_refused)
 
 
-def _next_of(names: Sequence[Sequence[str]]) -> Callable[[Hit], str]:
-    """The names that were made before: `encode` asks once for each hit, in order."""
-    ready = chain.from_iterable(names)
-    return lambda _: next(ready)
-
-
 def _share(hits: Run, got: int, room: int, left: int, reset: int, retry: int) -> None:
     """First come, first served: the first `got` are allowed, and each has what those before it have left."""
     cost, exceed = hits[0].cost, hits[0].limit.exceed
@@ -362,5 +348,4 @@ def _share(hits: Run, got: int, room: int, left: int, reset: int, retry: int) ->
                 hit.decision = Blocked(False, 0, over, reset, retry, -left)
 
 
-_hits = attrgetter("hits")
 _together = attrgetter("together")

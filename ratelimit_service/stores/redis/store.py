@@ -21,13 +21,7 @@ from ratelimit_service.stores.redis.bans import BanFollower, BanTable
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
 from ratelimit_service.stores.redis.faults import Fault
-from ratelimit_service.stores.redis.keys import (
-    cluster_block,
-    cluster_key,
-    plain_block,
-    plain_key,
-    resets_key,
-)
+from ratelimit_service.stores.redis.keys import resets_key
 from ratelimit_service.stores.redis.lane import Lane, LaneContext
 from ratelimit_service.stores.redis.link import read_time, within
 from ratelimit_service.stores.redis.policy import Policy
@@ -74,9 +68,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
     context = LaneContext(pending, denied, Checks(), policy)
     prefix, jitter = settings.cache_key_prefix, settings.expiration_jitter_max_seconds
     main, per_second = main_target(settings), per_second_target(settings)
-    name = cluster_key if is_clustered(main, per_second) else plain_key
-    block = cluster_block if name is cluster_key else plain_block
-    script = BatchScript(name(prefix), clock, jitter_seconds=jitter, block_key=block)
+    script = BatchScript(prefix, clock, clustered=is_clustered(main, per_second), jitter_seconds=jitter)
     with_upstream = settings.key_format is KeyFormat.ENVOYPROXY
     return RedisStore(
         context,
@@ -197,10 +189,9 @@ class RedisStore:
             return None
         queue = self._queue_of(timeout) or self._pending.queue_for(timeout)
         queue.total += 1
-        granted = queue.seconds
-        deadline = now + granted
-        request = PendingRequest(hits, done, deadline, granted)
-        queue.append(request)
+        deadline = now + queue.granted
+        request = PendingRequest(hits, done, queue, deadline)
+        queue.requests.append(request)
         if deadline < self._due:
             self._arm(deadline)
         if self._all_alike:

@@ -27,7 +27,7 @@ from ratelimit_service.stores.redis.faults import Fault, Outage, code_of
 from ratelimit_service.stores.redis.keys import SLOTS, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND, MAX_WAITING, Lane, LaneContext
 from ratelimit_service.stores.redis.link import Link, noop, within
-from ratelimit_service.stores.redis.requests import PendingRequest
+from ratelimit_service.stores.redis.requests import DeadlineQueue, PendingRequest
 from ratelimit_service.stores.redis.script import MAX_IN_PART, Group, Part, Script, ScriptCall, cut
 from ratelimit_service.stores.redis.target import Login, Target
 from ratelimit_service.stores.store import LostServer
@@ -509,14 +509,16 @@ class Opener:
     async def _try_out(self, link: Link, key: str) -> None:
         """Charge the counter of that name. Raises Fault, also when it takes longer than `PROBE_SECONDS`."""
         hits = (self._probe,)
-        group = Group(self._script)
-        call = ScriptCall([Part(PendingRequest(hits, noop, 0.0, 0.0), hits, group, [key])])
+        script = self._script
+        request = PendingRequest(hits, noop, DeadlineQueue(0.0), 0.0)
+        keys, arguments, _ = script.encode([Part(request, hits, Group(script), [key])])
+        command = (len(keys), *keys, *arguments)
         try:
-            await within(PROBE_SECONDS, link.execute(*call.command))
+            await within(PROBE_SECONDS, link.execute("EVALSHA", script.sha, *command))
         except Fault as fault:
             if not isinstance(fault.__cause__, hiredis.ReplyError) or code_of(fault.__cause__) != "NOSCRIPT":
                 raise
-            await within(PROBE_SECONDS, link.execute(*call.with_text()))
+            await within(PROBE_SECONDS, link.execute("EVAL", script.text, *command))
 
 
 async def read_slot_map(login: Login) -> SlotMap:

@@ -17,7 +17,7 @@ from ratelimit_service.algorithms import fixed_window
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.script import Encoded, Run
+from ratelimit_service.stores.redis.script import Encoded, Part, Run
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
 _FILE: Final = Path(__file__).with_suffix(".lua")
@@ -41,14 +41,13 @@ class UpstreamScript:
         """As Script says: what has a block is counted elsewhere."""
         return (self.key(hit),)
 
-    def encode(self, requests: Sequence[Sequence[Hit]], names: Sequence[Sequence[str]] | None = None) -> Encoded:
+    def encode(self, parts: Sequence[Part]) -> Encoded:
         """A run for each hit."""
         now = self._clock()
-        hits = [hit for some in requests for hit in some]
-        if names is None:
-            keys = [upstream_key(self._prefix, hit, now) for hit in hits]
-        else:
-            keys = [name for some in names for name in some]
+        hits = [hit for part in parts for hit in part.hits]
+        keys = [
+            name for part in parts for name in part.names or [upstream_key(self._prefix, hit, now) for hit in part.hits]
+        ]
         arguments: list[int] = []
         runs: list[Run] = []
         for hit, key in zip(hits, keys, strict=True):
