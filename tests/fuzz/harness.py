@@ -13,7 +13,7 @@ from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.frames import DEFAULT_FRAME_SIZE, Code
 from ratelimit_service.transports.http2.headers import MAX_CACHED, MAX_CACHED_SIZE
 from ratelimit_service.transports.http2.limits import MAX_RESET
-from ratelimit_service.transports.http2.streams import Event, EventKind
+from ratelimit_service.transports.http2.stream import Event, EventKind
 from ratelimit_service.transports.options import GrpcOptions
 from ratelimit_service.transports.transport import MESSAGE_BYTES
 from tests.fuzz.client import MOST, Client

@@ -75,7 +75,8 @@ from ratelimit_service.transports.http2.limits import (
     STREAMS_PER_IDLE_FRAME,
     Bound,
 )
-from ratelimit_service.transports.http2.streams import Event, EventKind, Streams
+from ratelimit_service.transports.http2.stream import Event, EventKind
+from ratelimit_service.transports.http2.streams import Streams
 from ratelimit_service.transports.options import GrpcOptions
 
 _CALL: Final = EventKind.CALL

@@ -20,7 +20,8 @@ from ratelimit_service.transports.http2.headers import Head
 from ratelimit_service.transports.http2.limits import LINGER_SECONDS, MAX_STREAMING, Bound
 from ratelimit_service.transports.http2.scheduling import HANDSHAKE, STEP, Host, host_of
 from ratelimit_service.transports.http2.shared import Shared
-from ratelimit_service.transports.http2.streams import Event, EventKind, Streams
+from ratelimit_service.transports.http2.stream import Event, EventKind
+from ratelimit_service.transports.http2.streams import Streams
 from ratelimit_service.transports.tls_session import TlsSession, tls_failure
 from ratelimit_service.transports.transport import INTERNAL, STOPPING
 

@@ -9,7 +9,7 @@ from ratelimit_service.system.clock import Tick
 from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.streams import EventKind
+from ratelimit_service.transports.http2.stream import EventKind
 from ratelimit_service.transports.options import GrpcOptions
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

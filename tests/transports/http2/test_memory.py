@@ -9,7 +9,7 @@ import pytest
 
 from ratelimit_service.transports.http2.connection import Connection
 from ratelimit_service.transports.http2.limits import MAX_IDLE_FRAMES, MAX_RESET, MAX_WRITTEN
-from ratelimit_service.transports.http2.streams import EventKind
+from ratelimit_service.transports.http2.stream import EventKind
 from ratelimit_service.transports.http2.wire import Wire
 from ratelimit_service.transports.options import GrpcOptions, Tls
 from ratelimit_service.transports.tls_session import TlsSession

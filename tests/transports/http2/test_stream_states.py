@@ -7,7 +7,7 @@ import pytest
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.transports.http2.connection import ConnectionState
 from ratelimit_service.transports.http2.frames import Code
-from ratelimit_service.transports.http2.streams import StreamState
+from ratelimit_service.transports.http2.stream import StreamState
 from tests.transports.http2.talk import (
     ACK,
     HELLO,
