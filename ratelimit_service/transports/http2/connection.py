@@ -603,7 +603,7 @@ class Connection:
         self.streams.drop(number)
 
     def _settings(self, flags: int, _number: int, payload: bytes) -> None:
-        self._spend(Bound.SETTINGS, len(payload) // 48)
+        self._spend(Bound.SETTINGS, 1 + len(payload) // 48)
         if flags & ACK:
             if payload:
                 problem = f"a frame of {len(payload)} bytes, it must have 0 (6)"
@@ -652,7 +652,7 @@ class Connection:
         frames.HEADERS: _rule("stream", _headers),
         frames.PRIORITY: _rule("stream", _priority, bound=Bound.PRIORITIES),
         frames.RST_STREAM: _rule("opened stream", _rst_stream, size=4, bound=Bound.RESETS),
-        frames.SETTINGS: _rule("connection", _settings, bound=Bound.SETTINGS),
+        frames.SETTINGS: _rule("connection", _settings),
         frames.PUSH_PROMISE: _rule("connection, stream", _push_promise),
         frames.PING: _rule("connection", _ping, size=8, bound=Bound.PINGS),
         frames.GOAWAY: _rule("connection", _goaway, bound=Bound.UNKNOWN_FRAMES),
