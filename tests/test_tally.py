@@ -36,7 +36,7 @@ def test_a_hit_is_counted_as_upstream_counts_it(
 ) -> None:
     tally = count(limit, cost, after)
 
-    assert tally.total_hits == cost
+    assert tally.total_hits == cost == tally.within_limit + tally.over_limit + tally.denied_below_limit
     assert (tally.within_limit, tally.near_limit, tally.over_limit) == (within, near, over)
 
 
@@ -44,6 +44,7 @@ def test_a_shadow_rule_counts_what_it_let_pass_as_over_too() -> None:
     tally = count(20, 3, 22, shadow=True)
 
     assert (tally.over_limit, tally.shadow_mode) == (2, 2)
+    assert (tally.denied_below_limit, tally.shadow_below_limit) == (1, 1)
 
 
 @pytest.mark.parametrize(

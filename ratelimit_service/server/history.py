@@ -33,15 +33,16 @@ Of ten thousand rules it takes 5 ms, or 22 ms when all had hits, in blocks of ha
 
 RULE_OUTCOMES: Final = (*OUTCOMES, "spared")
 """What came of the cost of a rule's hits. `allowed` is what its tally has as within the limit, exceeded and unlimited;
-`refused` and `shadow` are what it has as over the limit; `spared` was allowed, and not charged because another limit of
-the request denied. These four are `total` of `/status`, but for the part below the limit of a denied hit."""
+`refused` and `shadow` are the cost of denied hits; `spared` was allowed, and not charged because another limit of the
+request denied. These four are `total` of `/status`."""
 
 _LOOKS: Final = 60 // LOOK_SECONDS + 1
 _WIDTH: Final = len(OUTCOMES)
 _NONE: Final = (0,) * len(RULE_OUTCOMES)
 
 _read: Callable[[Tally], tuple[int, ...]] = attrgetter(
-    *("within_limit", "exceeded", "unlimited", "over_limit", "shadow_mode", "spared", "error_failed"),
+    *("within_limit", "exceeded", "unlimited", "over_limit", "denied_below_limit"),
+    *("shadow_mode", "shadow_below_limit", "spared", "error_failed"),
     *(answer.number for answer in POLICY_ANSWERS if answer.outcome != "failed"),
 )
 
@@ -224,8 +225,9 @@ def _with(numbers: Numbers, tally: Tally) -> Numbers:
     read = _read(tally)
     if not any(read):
         return numbers
-    within, exceeded, unlimited, over, shadow, spared, failed, *by_policy = read
-    found = (within + exceeded + unlimited, over - shadow, shadow, sum(by_policy), failed, spared)
+    within, exceeded, unlimited, over, below, shadow, shadow_below, spared, failed, *by_policy = read
+    shadow += shadow_below
+    found = (within + exceeded + unlimited, over + below - shadow, shadow, sum(by_policy), failed, spared)
     return found if numbers is _NONE else tuple(map(add, numbers, found))
 
 

@@ -44,6 +44,16 @@ STATS: Final = (
     Stat(
         "spared", "Cost not charged because another limit, charged together with this one, denied the hit.", ours=True
     ),
+    Stat(
+        "denied_below_limit",
+        "Cost below the limit of denied hits that crossed it, including what shadow mode let pass.",
+        ours=True,
+    ),
+    Stat(
+        "shadow_below_limit",
+        "The part of denied_below_limit that a rule in shadow mode let pass.",
+        ours=True,
+    ),
     Stat("unlimited", "Total cost of all hits on a rule without a limit.", ours=True),
     Stat("replaced", "Cost not charged because another rule of the request replaces this one.", ours=True),
     Stat("total_negative_hits", "Cost refunded (is_negative_hits)."),

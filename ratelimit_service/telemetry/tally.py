@@ -55,15 +55,20 @@ POLICY_ANSWERS: Final = (
 
 
 class Tally:
-    """The counts of one rule. All are sums of cost, not numbers of calls."""
+    """The counts of one rule. All are sums of cost, not numbers of calls.
+
+    `total_hits` is the sum of `within_limit`, `over_limit`, `denied_below_limit`, `exceeded` and `spared`.
+    """
 
     __slots__ = (
         *(answer.number for answer in POLICY_ANSWERS),
+        "denied_below_limit",
         "exceeded",
         "near_limit",
         "over_limit",
         "over_limit_with_local_cache",
         "replaced",
+        "shadow_below_limit",
         "shadow_mode",
         "spared",
         "total_hits",
@@ -78,6 +83,9 @@ class Tally:
         self.near_limit = 0
         """Charged above the near threshold and within the limit."""
         self.over_limit = 0
+        """The part of denied hits above the limit, as upstream counts it."""
+        self.denied_below_limit = 0
+        """The rest of them: what a denied hit that crossed the limit had below it."""
         self.over_limit_with_local_cache = 0
         """The part of `over_limit` that was denied without asking the store, which had denied it a moment before."""
         self.exceeded = 0
@@ -86,6 +94,8 @@ class Tally:
         """The part of `total_hits` that was not charged, because another limit of its bundle denied its hit."""
         self.shadow_mode = 0
         """What a shadow rule would have refused: the part of `over_limit` that it let pass."""
+        self.shadow_below_limit = 0
+        """As `shadow_mode`, of `denied_below_limit`."""
         self.unlimited = 0
         self.replaced = 0
         """Not charged, because another rule of the request replaces this one."""
@@ -119,6 +129,10 @@ class Tally:
             self.over_limit += over
             if shadow:
                 self.shadow_mode += over
+            if over < cost:
+                self.denied_below_limit += cost - over
+                if shadow:
+                    self.shadow_below_limit += cost - over
         if over < cost:
             # The hit crossed the limit: the part of it between the threshold and the limit was near.
             below = scale.limit - scale.near

@@ -220,10 +220,12 @@ def test_the_last_hour_of_a_rule_is_the_cost_of_its_hits_by_what_came_of_it(serv
         "allowed": [0] * 59 + [1],
         "shadow": [0] * 59 + [3],
     }
+    service.post(user("eve") | {"hitsAddend": 5})  # three of it would have been within the limit
+    eventually(lambda: minutes(service, "domain=shop&rule=user")["refused"][-1] == 7, "all of it was refused")
     assert minutes(service, "domain=shop&rule=plan_gold") == {}
     assert minutes(service, "domain=shop") == {
         "allowed": [0] * 59 + [4],
-        "refused": [0] * 59 + [2],
+        "refused": [0] * 59 + [3],
         "shadow": [0] * 59 + [1],
     }
 

@@ -74,6 +74,10 @@ def test_what_is_shown_are_sums_of_all_workers(tmp_path: Path) -> None:
         assert f"ratelimit.service.rate_limit.shop.user.within_limit: {asked}\n" in stats
         assert f"ratelimit_server.ShouldRateLimit.total_requests: {asked}\n" in stats
         assert "shop.user: unit=YEAR requests_per_unit=1000000" in ask(pool.service.debug_port, "/rlconfig").body
+        assert pool.post(ASK[:-1] + ', "hitsAddend": 1000000}').status == 429
+        pool.wait_for_metric("ratelimit_service_rate_limit_denied_below_limit_total", 1_000_000 - asked)
+        (rule,) = pool.status["rules"]
+        assert (rule["total"], rule["within"], rule["over"]) == (asked + 1_000_000, asked, 1_000_000)
 
 
 def test_nothing_that_counts_up_ever_goes_back_or_vanishes(tmp_path: Path) -> None:

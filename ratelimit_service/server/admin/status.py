@@ -269,8 +269,8 @@ def _last_minute(history: History) -> dict[str, Any]:
 
 
 COUNTS: Final = ("total", "over", "near", "within", "exceeded", "spared", "shadow", "by_policy")
-"""`total` is `within`, `over`, `exceeded` and `spared`, and what of a denied cost above 1 was below the limit; `near`
-is a part of `within`, and `shadow` of `over`."""
+"""`total` is the sum of `within`, `over` (the cost of denied hits), `exceeded` and `spared`; `shadow` is a part of
+`over`, and `near` of what was below the limit."""
 
 
 def described_rule(rule: Rule) -> dict[str, Any]:
@@ -292,12 +292,12 @@ def _counts(rule: Rule) -> Sequence[int]:
     tallies = [rule.tally] if rule.tallies is None else [tally for _, tally in rule.tallies.items()]
     return (
         sum(tally.total_hits + tally.unlimited for tally in tallies),
-        sum(tally.over_limit for tally in tallies),
+        sum(tally.over_limit + tally.denied_below_limit for tally in tallies),
         sum(tally.near_limit for tally in tallies),
         sum(tally.within_limit + tally.unlimited for tally in tallies),
         sum(tally.exceeded for tally in tallies),
         sum(tally.spared for tally in tallies),
-        sum(tally.shadow_mode for tally in tallies),
+        sum(tally.shadow_mode + tally.shadow_below_limit for tally in tallies),
         sum(getattr(tally, answer.number) for tally in tallies for answer in POLICY_ANSWERS),
     )
 
@@ -353,7 +353,11 @@ def _shown_ban(ban: Ban) -> dict[str, Any]:
 def _max_hit(tallies: Tallies) -> list[dict[str, Any]]:
     most = nlargest(_MAX_TALLIES, tallies.items(), key=lambda item: item[1].total_hits)
     return [
-        {"path": [CONTROL.sub("_", part) for part in path], "total": tally.total_hits, "over": tally.over_limit}
+        {
+            "path": [CONTROL.sub("_", part) for part in path],
+            "total": tally.total_hits,
+            "over": tally.over_limit + tally.denied_below_limit,
+        }
         for path, tally in most
     ]
 
