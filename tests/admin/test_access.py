@@ -57,6 +57,21 @@ def wrong_tokens(service: Service) -> str:
     return found[1]
 
 
+def test_a_client_is_told_whether_it_may_write(tmp_path: Path) -> None:
+    def access(service: Service, host: str = "127.0.0.1", **headers: str) -> Any:
+        return json.loads(send(Tcp(host, service.debug[0].port), "GET", "/status/access", **headers).text)
+
+    with running(tmp_path, RULES, debug_host="::") as service:
+        here = access(service)
+        elsewhere, by_proxy = access(service, own_address()), access(service, **{"X-Forwarded-For": "192.0.2.1"})
+    with running(tmp_path, RULES, debug_host="::", admin_token=TOKEN) as service:
+        asked_for_it = access(service, own_address())
+
+    assert here == asked_for_it == {"write": True, "why": ""}
+    assert elsewhere == by_proxy
+    assert (elsewhere["write"], elsewhere["why"][:41]) == (False, "without ADMIN_TOKEN this is done from the")
+
+
 def test_the_token_changes_bans_from_any_machine(tmp_path: Path) -> None:
     address = own_address()
     with running(tmp_path, RULES, debug_host="::", admin_token=TOKEN) as service:

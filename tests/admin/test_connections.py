@@ -1,5 +1,6 @@
 """HTTP connections have a limit of their own: above it the least recently used one is evicted."""
 
+import http.client
 import logging
 import socket
 from contextlib import ExitStack, suppress
@@ -117,3 +118,38 @@ def numbers(service: Service) -> list[int]:
     """HTTP connections that are open, and those that made way."""
     lines = service.get("/metrics").text.splitlines()
     return [int(line.split()[1]) for line in lines if line.startswith("ratelimit_http_connections")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"), [("/explain HTTP/1.1\r\nContent-Encoding: gzip", 415), ("/bans HTTP/1.1", 401)]
+)
+def test_a_response_before_the_body_has_arrived_says_that_the_connection_ends(
+    tmp_path: Path, asked: str, status: int
+) -> None:
+    head = f"POST {asked}\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{{"
+    with (
+        running(tmp_path, RULES, admin_token="x" * 32) as service,
+        socket.create_connection(service.debug[0], START_SECONDS) as client,
+    ):
+        client.sendall(head.encode())
+        response = http.client.HTTPResponse(client)
+        response.begin()
+        response.read()
+        end = client.recv(1)
+
+    assert (response.status, response.getheader("Connection"), end) == (status, "close", b"")
+
+
+def test_a_response_after_the_body_keeps_the_connection(tmp_path: Path) -> None:
+    with running(tmp_path, RULES, admin_token="x" * 32) as service:
+        client = http.client.HTTPConnection(*service.debug[0], timeout=START_SECONDS)
+        found = []
+        for _ in range(2):
+            client.request("POST", "/bans", b"{}")
+            response = client.getresponse()
+            response.read()
+            assert client.sock is not None
+            found.append((response.status, response.getheader("Connection"), client.sock.getsockname()))
+        client.close()
+
+    assert found[0] == found[1] == (401, None, found[0][2])

@@ -218,6 +218,7 @@ def pages(service: Service, found: Found) -> None:
         "/rlconfig",
         "/stats",
         "/status",
+        "/status/access",
         "/status/now",
         "/status/past",
         "/status/recent",

@@ -7,6 +7,7 @@ browser sends that by itself with every later request, also with those of other 
 
 import base64
 import hmac
+import json
 from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Final
@@ -15,7 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from ratelimit_service.server.admin.cross_site import SAFE_METHODS
-from ratelimit_service.server.admin.json_api import refusal
+from ratelimit_service.server.admin.json_api import HEADERS, refusal
 from ratelimit_service.server.admin.wrong_tokens import WrongTokens
 from ratelimit_service.system.clock import Clock, steady_clock
 from ratelimit_service.telemetry.logs import ThrottledLog
@@ -48,6 +49,12 @@ class Access:
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Respond 401, 403 or 429 to a request that may not be made, before its body is read."""
         return self._refusal(request) or await handler(request)
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Respond whether the client may write, with the token if there is one; and why not."""
+        why = "" if self._token or _is_local(request) else _ONLY_HERE
+        text = json.dumps({"write": not why, "why": why}) + "\n"
+        return web.Response(text=text, headers=HEADERS, content_type="application/json")
 
     def metrics(self) -> Sequence[Metric]:
         """How often a token was wrong, and refused unseen."""

@@ -47,6 +47,9 @@ _BACKLOG: Final = 128
 """Clients that are accepted in one turn of the loop: connections above the bound that have files until the next."""
 
 
+_WRITES: Final = "whether this client may make bans, reset counters and reload, and why not"
+
+
 class Addresses(NamedTuple):
     """Where the HTTP ports listen."""
 
@@ -143,7 +146,7 @@ class AdminServer:
             _Port(
                 "debug HTTP",
                 debug,
-                endpoints.for_operator(),
+                [*endpoints.for_operator(), Endpoint("GET", "/status/access", self._access.show, _WRITES)],
                 [hosts, refuse_cross_site(()), self._access.middleware],
                 self._tls,
             ),
@@ -158,7 +161,7 @@ class AdminServer:
             client_max_size=self._settings.http_max_body_size,
             middlewares=[self._in_turn, *port.refusals, _listing(port.endpoints)],
         )
-        app.on_response_prepare.append(_name_server)
+        app.on_response_prepare.extend([_name_server, _announce_close])
         for endpoint in port.endpoints:
             app.router.add_route(endpoint.verb, endpoint.path, endpoint.handle)
             if endpoint.verb == "GET":
@@ -210,6 +213,14 @@ def _bound(listener: socket) -> Address:
 
 async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = SERVER_NAME
+
+
+async def _announce_close(request: web.Request, response: web.StreamResponse) -> None:
+    # aiohttp closes a connection of which it has not read the body: a client that is not told sends its next request
+    # there, and has to find out whether that was handled (RFC 9112, 9.6).
+    if not request.content.is_eof():
+        response.force_close()
+        response.headers["Connection"] = "close"
 
 
 def _listing(endpoints: Sequence[Endpoint]) -> Middleware:

@@ -1,6 +1,6 @@
 // What an operator may do, and how it is told what came of it.
 
-import {date, make, send, whole} from "./dom.js";
+import {date, get, make, send, whole} from "./dom.js";
 
 const WHO = "the page"; // the service adds the address
 
@@ -17,6 +17,18 @@ export async function lift(domain, entries) {
 export async function reset(domain, entries) {
   const {reset: number} = await send("/counters/reset", {domain, entries, who: WHO});
   return number === 1 ? "1 counter is reset." : `${whole(number)} counters are reset.`;
+}
+
+// Buttons of acts are disabled for a client that may do none, and the line says why.
+export async function disableUnlessAllowed(result, buttons) {
+  try {
+    const {why} = await get("/status/access");
+    if (!why) return;
+    for (const one of buttons) one.disabled = true;
+    result.say("warn", why);
+  } catch {
+    // The act itself says what is wrong.
+  }
 }
 
 // A line that says what came of an act, or why it was refused.

@@ -1,6 +1,6 @@
 // The bans in force, the last ones made. A click on one opens it, to be lifted.
 
-import {lift, Result} from "./acts.js";
+import {disableUnlessAllowed, lift, Result} from "./acts.js";
 import {ago, arrange, at, button, date, link, make, whole} from "./dom.js";
 import {openDialog} from "./dialog.js";
 
@@ -11,6 +11,7 @@ function where(ban) { return ban.domain === "*" ? "every domain" : ban.domain; }
 
 function open(ban) {
   const result = new Result(), lifting = button("Lift the ban", () => result.of(() => lift(ban.domain, ban.named)));
+  disableUnlessAllowed(result, [lifting]);
   const until = ban.until === null ? "for ever" : `until ${date(ban.until)}`;
   openDialog([ban.entries, make("span", "soft", ` in ${where(ban)}`)],
     [make("p", "", `Banned ${until} by ${ban.who}, because: ${ban.why}`), make("p", "tools", lifting), result.line]);

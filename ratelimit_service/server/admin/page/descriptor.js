@@ -1,6 +1,6 @@
 // More of a descriptor, in the dialog: its counters now, and what an operator may do about it.
 
-import {ban, lift, reset, Result} from "./acts.js";
+import {ban, disableUnlessAllowed, lift, reset, Result} from "./acts.js";
 import {button, make, send, whole} from "./dom.js";
 import {openDialog} from "./dialog.js";
 import {banInWords, entriesInWords, explanation, stateInWords} from "./explanation.js";
@@ -20,6 +20,8 @@ class Descriptor {
     this.now = make("div", "");
     this.walk = make("div", "");
     this.result = new Result();
+    this.ban = make("button", "", "Ban");
+    this.reset = button("Reset its counters", () => this.act(() => reset(domain, entries)));
     this.unban = button("Lift the ban", () => this.act(() => lift(this.found.domain, this.found.entries)));
   }
 
@@ -31,7 +33,7 @@ class Descriptor {
 
   banForm() {
     const {domain, entries} = this.asked;
-    const [long, length] = field("for", "1h"), [reason, why] = field("why", ""), form = make("form", "tools", make("button", "", "Ban"), long, reason);
+    const [long, length] = field("for", "1h"), [reason, why] = field("why", ""), form = make("form", "tools", this.ban, long, reason);
     length.size = 8;
     form.addEventListener("submit", event => {
       event.preventDefault();
@@ -41,9 +43,8 @@ class Descriptor {
   }
 
   contents() {
-    const {domain, entries} = this.asked;
     return [make("p", "soft", this.counts), this.now, this.banForm(), this.banNote(),
-      make("p", "tools", button("Reset its counters", () => this.act(() => reset(domain, entries))), this.unban), this.result.line,
+      make("p", "tools", this.reset, this.unban), this.result.line,
       make("details", "", make("summary", "", "Why this rule"), this.walk)];
   }
 
@@ -73,5 +74,6 @@ class Descriptor {
 
 export function openDescriptor(one) {
   const descriptor = new Descriptor(one);
+  disableUnlessAllowed(descriptor.result, [descriptor.ban, descriptor.reset, descriptor.unban]);
   return openDialog([entriesInWords(one.entries), make("span", "soft", ` in ${one.domain}`)], descriptor.contents(), () => descriptor.refresh());
 }
