@@ -81,6 +81,7 @@ def test_a_request_is_explained_and_not_charged(tmp_path: Path) -> None:
         wait_for(page, "#try-result", "No limit")
         first = text(page, "#try-result")
         fill(page, "#try-requests", "7")
+        fill(page, "#try-times", "5")
         try_request(page, "user=ada")
         wait_for(page, "#try-result", "came with the request")
         override = text(page, "#try-result")
@@ -95,7 +96,7 @@ def test_a_request_is_explained_and_not_charged(tmp_path: Path) -> None:
     assert "2 of 3 left" in first
     assert "path=/a b=c, compared as path_/a b=c" in first
     assert "The limit that came with the request applies in place of the rule at " in override
-    assert "7 requests per minute" in override
+    assert "7 requests per 5 minutes" in override
     assert problems == []
     assert left == (200, 200, 429)
 

@@ -4,7 +4,8 @@ import {at, link, make, send} from "./dom.js";
 import {openDescriptor} from "./descriptor.js";
 import {entriesInWords, explanation} from "./explanation.js";
 
-const [form, domain, entries, requests, unit, result] = ["try", "try-domain", "try-entries", "try-requests", "try-unit", "try-result"].map(at);
+const [form, domain, entries, result] = ["try", "try-domain", "try-entries", "try-result"].map(at);
+const [requests, times, unit] = ["try-requests", "try-times", "try-unit"].map(at);
 let edition = null;
 
 // An entry a line, of which the value may have spaces and = too; an empty line begins another descriptor.
@@ -20,7 +21,7 @@ function descriptors(text) {
 async function explain() {
   const found = descriptors(entries.value);
   if (!found.length) throw new Error("Name at least one entry, such as user=ada");
-  const limit = requests.value === "" ? {} : {limit: {requests_per_unit: Number(requests.value), unit: unit.value}};
+  const limit = requests.value === "" ? {} : {limit: {requests_per_unit: Number(requests.value), unit: unit.value, unit_multiplier: Number(times.value)}};
   const asked = {domain: domain.value, descriptors: found.map(one => ({...one, ...limit}))};
   return explanation(await send("/explain", asked), ({entries: named}) => {
     const button = link(entriesInWords(named));
