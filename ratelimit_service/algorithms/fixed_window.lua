@@ -73,4 +73,32 @@ local function settle(state, limit, now)
   return {latest(limit, now), state[2]}
 end
 
-return {hit = hit, ahead = ahead, settle = settle}
+local function slot_end(state, limit, now)
+  return min(state and state[1] > now and state[1] or end_of(limit, now), next_slot(limit, now))
+end
+
+-- The start of the window with this end; of a calendar's that the edges do not have, its end, so that nothing is given.
+local function start_of(limit, ends)
+  if not limit.edges then
+    return ends - limit.window
+  end
+  for i = 2, #limit.edges do
+    if limit.edges[i] == ends then
+      return limit.edges[i - 1]
+    end
+  end
+  return ends
+end
+
+local function give(state, limit, units, slot_end, now)
+  if not state or state[1] <= now then
+    return state
+  end
+  local ends, count = state[1], state[2]
+  if slot_end <= start_of(limit, ends) or slot_end > ends then
+    return state
+  end
+  return count > units and {ends, count - units} or nil
+end
+
+return {hit = hit, ahead = ahead, settle = settle, slot_end = slot_end, give = give}

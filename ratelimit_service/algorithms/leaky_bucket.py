@@ -8,8 +8,8 @@ State: as for token_bucket: the moment when the bucket is empty. Hot path.
 
 from typing import Final
 
-from ratelimit_service.algorithms.token_bucket import STATE, hit, problem, room_after
+from ratelimit_service.algorithms.token_bucket import STATE, give, hit, lent_from, problem, room_after, slot, slot_end
 
-__all__ = ["STATE", "hit", "name", "problem", "room_after"]
+__all__ = ["STATE", "give", "hit", "lent_from", "name", "problem", "room_after", "slot", "slot_end"]
 
 name: Final = "leaky_bucket"

@@ -13,6 +13,7 @@ last is never 0; the moment determines its window. Hot path.
 from struct import Struct
 from typing import Final
 
+from ratelimit_service.algorithms.leasing import length_of_slot, next_slot
 from ratelimit_service.model import NEVER, Decision, Limit
 
 name: Final = "sliding_window"
@@ -65,6 +66,37 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
     if not allowed:
         retry = NEVER if cost > most else _room(end, previous, current, window, most - cost) - now
     return state, Decision(allowed, left if left > 0 else 0, over, gone - now, retry)
+
+
+def slot(limit: Limit) -> int:
+    """As Leasing says."""
+    return length_of_slot(limit.window, limit.window)
+
+
+def slot_end(_state: bytes | None, limit: Limit, now: int) -> int:
+    """As Leasing says; the window's end at the latest.
+
+    The weight of a unit depends on its window alone: from the moment when it is spent, it is the same as if it had been
+    charged then.
+    """
+    return min(now - now % limit.window + limit.window, next_slot(slot(limit), now))
+
+
+def give(state: bytes | None, limit: Limit, units: int, slot_end: int, now: int) -> bytes | None:
+    """As Leasing says; into the window that the units were charged to, if its count is still in view."""
+    if state is None:
+        return state
+    gone, previous, current = STATE.unpack(state)
+    window = limit.window
+    end = (gone - 1) // window * window
+    windows = (end - slot_end) // window
+    if gone <= now or windows not in {0, 1}:
+        return state
+    if windows == 0:
+        current = max(0, current - units)
+    else:
+        previous = max(0, previous - units)
+    return _state(end, previous, current, window, now)[0]
 
 
 def _gone(end: int, current: int, window: int) -> int:

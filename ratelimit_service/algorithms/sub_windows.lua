@@ -84,4 +84,28 @@ local function settle(state, limit, now)
   return {(floor(now / part) + 2 * limit.parts + 1) * part, unpack(state, 2)}
 end
 
-return {hit = hit, ahead = ahead, settle = settle}
+local function slot_end(state, limit, now)
+  local part = ceil(limit.window / limit.parts)
+  return min(now - now % part + part, next_slot(limit, now))
+end
+
+local function give(state, limit, units, slot_end, now)
+  if not state or state[1] <= now then
+    return state
+  end
+  local part = ceil(limit.window / limit.parts)
+  local at = 2 + state[1] / part - limit.parts - ceil(slot_end / part)
+  if at < 2 or at > #state then
+    return state
+  end
+  local given = {unpack(state)}
+  given[at] = max(0, given[at] - units)
+  local first = 2
+  while given[first] == 0 do
+    first = first + 1
+  end
+  local last = given[1] - (first - 2) * part
+  return first <= #given and last > now and {last, unpack(given, first)} or nil
+end
+
+return {hit = hit, ahead = ahead, settle = settle, slot_end = slot_end, give = give}

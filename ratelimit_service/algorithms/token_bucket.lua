@@ -130,4 +130,33 @@ local function settle(state, limit, now)
   return {now + missing + (part > 0 and 1 or 0), part}
 end
 
-return {hit = hit, ahead = ahead, settle = settle}
+local function slot_end(state, limit, now)
+  return next_slot(limit, now)
+end
+
+local function lent_from(state, slot_end)
+  return state and state[1] > slot_end and state or {slot_end, 0}
+end
+
+local function give(state, limit, units, slot_end, now)
+  if not state or state[1] <= now then
+    return state
+  end
+  local rate = limit.requests
+  local back, back_part = time_of(units, limit)
+  back = back - max(0, next_slot(limit, now) - slot_end)
+  if back < 0 or (back == 0 and back_part == 0) then
+    return state
+  end
+  local missing, part = state[1] - now, 0
+  if state[2] > 0 and state[2] < rate then
+    missing, part = missing - 1, state[2]
+  end
+  missing, part = minus(missing, part, back, back_part, rate)
+  if missing < 0 or (missing == 0 and part == 0) then
+    return nil
+  end
+  return {now + missing + (part > 0 and 1 or 0), part}
+end
+
+return {hit = hit, ahead = ahead, settle = settle, slot_end = slot_end, lent_from = lent_from, give = give}

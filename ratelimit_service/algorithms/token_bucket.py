@@ -14,6 +14,7 @@ them. Hot path.
 from struct import Struct
 from typing import Final
 
+from ratelimit_service.algorithms.leasing import length_of_slot, next_slot
 from ratelimit_service.model import MAX_WINDOW, NEVER, Decision, Limit
 
 name: Final = "token_bucket"
@@ -93,3 +94,36 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
     if not allowed:
         retry = NEVER if cost > most else -((full - missing - price) // rate)
     return state, Decision(allowed, left if left > 0 else 0, over, reset, retry)
+
+
+def slot(limit: Limit) -> int:
+    """As Leasing says; a bucket takes the place of its window as long as it takes to fill."""
+    fill = (limit.burst or limit.requests) * limit.window // limit.requests
+    return length_of_slot(fill, fill)
+
+
+def slot_end(_state: bytes | None, limit: Limit, now: int) -> int:
+    """As Leasing says."""
+    return next_slot(slot(limit), now)
+
+
+def lent_from(state: bytes | None, slot_end: int) -> bytes | None:
+    """As Leasing says: as if at the slot's end, or the bucket would regain tokens while the lease is held."""
+    return state if state is not None and STATE.unpack(state)[0] > slot_end else STATE.pack(slot_end, 0)
+
+
+def give(state: bytes | None, limit: Limit, units: int, slot_end: int, now: int) -> bytes | None:
+    """As Leasing says, without the tokens that time has given back already.
+
+    Until the slot ends the state is at its end or later, and all of them are missing. Later it may have been full, as
+    far as the end of the present slot, from which others may have taken a lease.
+    """
+    if state is None:
+        return state
+    moment, part = STATE.unpack(state)
+    rate, window = limit.requests, limit.window
+    back = units * window - max(0, next_slot(slot(limit), now) - slot_end) * rate
+    if moment <= now or back <= 0:
+        return state
+    missing = (moment - now) * rate + (part - rate if 0 < part < rate else 0) - back
+    return STATE.pack(now - -missing // rate, missing % rate) if missing > 0 else None

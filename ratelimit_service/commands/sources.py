@@ -13,6 +13,7 @@ from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import ensure_exists, read_sources
+from ratelimit_service.rules.leasing import lease_options
 from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import HashValue, hash_value_of
 from ratelimit_service.settings import Section, Settings, default_env_file, load_settings
@@ -61,6 +62,7 @@ def read_book(settings: Settings) -> RuleBook:
     return parse(
         sources,
         merge_domains=settings.merge_domain_config,
+        leases=lease_options(settings),
         hash_value=hash_value_of(settings, keep_digests=True),
         response=response_options(settings),
     )

@@ -77,6 +77,8 @@ class Rule:
     """What the limit counts, for the header RateLimit-Policy."""
     on_store_failure: str = ""
     """The store policy of the rule; empty: the policy of the settings."""
+    lease: int = 0
+    """The most units of a counter that an instance may hold, charged in Redis in advance; 0 for none."""
     path_suffix: Path = ()
     """The last element of the path, such as `per_minute`, of a limit in a list; else empty."""
     tally: Tally = field(default_factory=Tally)
@@ -361,3 +363,5 @@ def _counting(rule: Rule) -> Iterator[str]:
         yield f"of {rule.quota_unit}"
     if rule.on_store_failure:
         yield f"{rule.on_store_failure} without Redis"
+    if rule.lease:
+        yield f"leases of up to {rule.lease:,}"

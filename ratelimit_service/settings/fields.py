@@ -42,6 +42,13 @@ class StorePolicy(StrEnum):
     LOCAL = "local"
 
 
+class LeaseMode(StrEnum):
+    """Whether limits in Redis lease if their rule does not say so."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
 class KeyFormat(StrEnum):
     """The format of the keys of counters in Redis."""
 

@@ -30,6 +30,7 @@ from ratelimit_service.settings.fields import (
     Header,
     Hosts,
     KeyFormat,
+    LeaseMode,
     LogFormat,
     LogLevel,
     Port,
@@ -299,6 +300,19 @@ class Settings(BaseSettings):
     )
     on_store_failure: Annotated[StorePolicy, reads(one_of(StorePolicy))] = _redis(
         "error", "Answer while Redis is unavailable, if the rule has none: `error`, `open`, `closed` or `local`.", NEW
+    )
+    leases: Annotated[LeaseMode, reads(one_of(LeaseMode))] = _redis(
+        "off",
+        "`auto`: charge units of hot counters in advance, spend them without Redis; or `off`. Rules may say otherwise.",
+        NEW,
+    )
+    lease_max_share: Annotated[float, reads(go_syntax.read_share)] = _redis(
+        "5%",
+        "Maximum share of a limit that a process holds in advance; its rest is lost when the process is killed.",
+        NEW,
+    )
+    lease_deny_ms: Annotated[int, reads(integer(1, 1000))] = _redis(
+        "5", "Milliseconds for which a process remembers at least that a leased counter has nothing left.", NEW
     )
     instances: Positive = _redis("1", "Number of instances that share the limits; `local` grants each its share.", NEW)
     redis_persecond: Boolean = _redis("false", "Keep the counters with a window of one second in a second Redis.")

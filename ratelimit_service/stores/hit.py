@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Final
+from typing import Final, Protocol
 
 from ratelimit_service.model import MAX_REQUESTS, ByPolicy, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Entries, Rule
@@ -18,6 +18,22 @@ ZERO_LIMIT: Final = Limit(0, Unit.SECOND, SECOND)
 
 BLOCK: Final = "|block"
 """The end of the name of a counter's block, which is kept like a counter; no name of a counter ends so."""
+
+
+class OnCounter(Protocol):
+    """Where is counted: by which rule, and under which name."""
+
+    @property
+    def rule(self) -> Rule:
+        """The rule."""
+
+    @property
+    def limit(self) -> Limit:
+        """Its limit."""
+
+    @property
+    def key(self) -> str:
+        """The name."""
 
 
 class Hit:

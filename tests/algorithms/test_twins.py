@@ -24,12 +24,12 @@ from tests.clocks import Clock
 from tests.parts import parts_of
 from tests.redis import start_redis
 
-LAST_LINE = "return charge(KEYS, cjson.decode(ARGV[1]))"
+LAST_LINE = "return charge(KEYS, cjson.decode(ARGV[1]), ARGV[2] and cjson.decode(ARGV[2]))"
 MANY = """
 local replies = {}
 for i, text in ipairs(ARGV) do
   local batch = cjson.decode(text)
-  replies[i] = charge(batch[1], batch[2])
+  replies[i] = charge(batch[1], batch[2], batch[3])
 end
 return replies
 """

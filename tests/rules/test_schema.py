@@ -58,6 +58,6 @@ def test_what_contradicts_unlimited_does_so_in_the_schema() -> None:
         key: {"type": "null"}
         for key in (
             "unit", "unit_multiplier", "requests_per_unit", "algorithm", "burst", "parts", "anchor", "calendar",
-            "count_refused", "exceed", "block_for", "block_up_to", "on_store_failure", "quota_unit",
+            "count_refused", "exceed", "block_for", "block_up_to", "on_store_failure", "lease", "quota_unit",
         )
     }  # fmt: skip

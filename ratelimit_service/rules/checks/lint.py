@@ -33,6 +33,7 @@ KINDS: Final = (
     "hash-key",
     "host-bits",
     "large-log",
+    "lease",
     "list",
     "lookup",
     "no-effect",

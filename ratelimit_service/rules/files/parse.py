@@ -20,6 +20,7 @@ from ratelimit_service.rules.data_files import DataFiles, ReadData
 from ratelimit_service.rules.files.data_reads import read_data_file
 from ratelimit_service.rules.files.fits import Siblings, read_fit
 from ratelimit_service.rules.files.limit import read_limit
+from ratelimit_service.rules.leasing import LEAST, NO_LEASES, LeaseOptions, most_leased, why_not_leased
 from ratelimit_service.rules.lookup import Lookup
 from ratelimit_service.rules.report import LintWarning, Position, Positioned, Report, quoted
 from ratelimit_service.rules.response import SILENT, ResponseOptions
@@ -60,6 +61,7 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
     merge_domains: bool = False,
     near_ratio: float = 0.8,
     max_values: int = 1000,
+    leases: LeaseOptions = NO_LEASES,
     hash_value: HashValue | None = None,
     previous: RuleBook | None = None,
     read_data: ReadData = read_data_file,
@@ -79,7 +81,7 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
     warnings: list[LintWarning] = []
     data = DataFiles(read_data, {} if previous is None else previous.data)
     siblings = Siblings(data)
-    load = _Load(near_ratio, max_values, hash_value, old, ByteBudget(), data, siblings)
+    load = _Load(near_ratio, max_values, leases, hash_value, old, ByteBudget(), data, siblings)
     with _without_garbage_collector():
         for source in sources:
             report = Report(source.path)
@@ -195,6 +197,7 @@ class _Load(NamedTuple):
 
     near_ratio: float
     max_values: int
+    leases: LeaseOptions
     hash_value: HashValue | None
     old: Mapping[Path, Rule]
     budget: ByteBudget
@@ -420,6 +423,7 @@ class _Parser:
 
         if values.get("detailed_metric"):
             levels = tuple(level if level.shared is not None else level._replace(by_value=True) for level in levels)
+        together = _TOGETHER[values.get("charge") or self._charge, before is not None]
         path = (self._domain.name, *(level.name for level in levels), *path_suffix)
         old = self._load.old.get(path)
         tallies: Tallies | None = None
@@ -442,13 +446,28 @@ class _Parser:
             replaces=replaces,
             place=self._place_of(at),
             near=0 if limit is None else near_threshold(limit.burst or limit.requests, self._load.near_ratio),
-            together=_TOGETHER[values.get("charge") or self._charge, before is not None],
+            together=together,
+            lease=0 if limit is None else self._lease(block, options, algorithm, limit, together),
             path_suffix=path_suffix,
             tally=Tally() if old is None else old.tally,
             tallies=tallies,
             secrets=self._domain.secrets,
             **rule_fields(self._defaults, values, options),
         )
+
+    def _lease(
+        self, block: YamlMap, options: Mapping[str, Any], algorithm: Algorithm, limit: Limit, together: int
+    ) -> int:
+        auto, share = self._load.leases
+        most = most_leased(limit, share)
+        why_not = why_not_leased(algorithm, limit, together)
+        if options.get("lease") == "auto":
+            if share and not (why_not or most):
+                why_not = f"{share * 100:g} % of it, which a process may hold, is less than {LEAST}"
+            if why_not:
+                self._report.warn(block.fields["lease"].key, "lease", f"this limit does not lease: {why_not}")
+        wanted = options.get("lease") or self._defaults.get("lease")
+        return most if not why_not and (auto if wanted is None else wanted == "auto") else 0
 
     def _suffix_in_list(self, at: Positioned, algorithm: Algorithm, limit: Limit, before: Sequence[Rule]) -> Path:
         """The name of a limit in its list: its window, and its algorithm if an earlier limit has the same window.

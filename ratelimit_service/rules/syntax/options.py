@@ -425,6 +425,14 @@ OPTIONS = (
         rule_field="on_store_failure",
     ),
     Option(
+        "lease",
+        (MapType.RATE_LIMIT, MapType.DEFAULTS),
+        choice(("auto", "off")),
+        "auto: a process may charge some units of a hot counter in Redis in advance, and allow requests without Redis "
+        "until they are used up, or for a tenth of the window. All together allow no more than the limit. Without it, "
+        "the setting LEASES applies.",
+    ),
+    Option(
         "quota_unit",
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
         choice(("requests", "content-bytes")),

@@ -11,9 +11,14 @@
 --              block_up_to; of a calendar then four edges, which fixed_window.lua explains
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
+--            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0
+-- ARGV[2]  the leases, if there are any, a JSON list; of each: the length of a slot; how many units are given back before
+--            the runs on the counter, and the end of the slot for which they were leased; and what is taken after them,
+--            the least, and how much for a whole slot
 -- Returns  now; then of each run: got, how many of its hits were allowed, the first ones, or -1 if it was only looked
 --          at and there is no room for nothing; room, what was left before them; left, what is left now, or, of a
---          blocked counter, how long it is blocked, negative; reset_after; and retry_after of those that were refused
+--          blocked counter, how long it is blocked, negative; reset_after; and retry_after of those that were refused;
+--          then of each lease what leasing.lua returns: units, room, slot_end, reset_after, retry_after
 
 local call = redis.call
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
@@ -57,6 +62,11 @@ local function save_integers(key, state, limit, now)
   end
 end
 
+-- The next multiple of the length of a limit's slots.
+local function next_slot(limit, now)
+  return now - now % limit.slot + limit.slot
+end
+
 local chunks, opened = {}, {}
 
 -- The twin with that name; only the twins that a batch needs are opened.
@@ -71,7 +81,7 @@ end
 
 --twins--
 
-local function read_limits(batch, now)
+local function read_limits(batch, now, leases)
   local limits, whole, from, blocks = {}, true, 4, false
   for i = 1, batch[3] do
     local found = twin(chunks[batch[from]])
@@ -97,6 +107,7 @@ local function read_limits(batch, now)
       from = from + 4
     end
     limits[i].ahead = found.ahead(limits[i], now)
+    limits[i].twin = leases and found
     whole = whole and not found.load
     blocks = blocks or limits[i].block_for > 0
   end
@@ -123,14 +134,15 @@ local function charge_run(state, limit, cost, count, now)
   return state, got, room, left, reset, retry
 end
 
-local function charge(keys, batch)
+local function charge(keys, batch, leases)
   local now = batch[1]
   if now == 0 then
     local time = call('TIME')
     now = time[1] * 1000000 + time[2]
   end
-  local limits, whole, at, with_blocks = read_limits(batch, now)
+  local limits, whole, at, with_blocks = read_limits(batch, now, leases)
   local run, ends = 1, #batch
+  local lent = leases and {}
   local runs, block_of, blocking = #keys, nil, nil
   if with_blocks then
     blocking = twin('blocking')
@@ -173,25 +185,39 @@ local function charge(keys, batch)
     local before, skewed = settled(load(run, limit), limit)
     local state = before
     local block_key, block_before, block
+    local lease, leased
     repeat
       limit = limits[batch[at]]
       local cost, count = batch[at + 1], batch[at + 2]
-      local got, room, left, reset, retry
-      if blocking and block_of[run] then
-        if not block_key then
-          block_key = keys[block_of[run]]
-          block_before = load(block_of[run])
-          block = block_before
+      if count == 0 then
+        lease, leased = cost, limit
+        limit.slot = leases[lease]
+        if leases[lease + 1] > 0 then
+          state = limit.twin.give(state, limit, leases[lease + 1], leases[lease + 2], now)
         end
-        state, block, got, room, left, reset, retry = blocking.hit(state, block, limit, cost, now)
-      elseif count == 1 then
-        state, got, room, left, reset, retry = limit.hit(state, limit, cost, now)
       else
-        state, got, room, left, reset, retry = charge_run(state, limit, cost, count, now)
+        local got, room, left, reset, retry
+        if blocking and block_of[run] then
+          if not block_key then
+            block_key = keys[block_of[run]]
+            block_before = load(block_of[run])
+            block = block_before
+          end
+          state, block, got, room, left, reset, retry = blocking.hit(state, block, limit, cost, now)
+        elseif count == 1 then
+          state, got, room, left, reset, retry = limit.hit(state, limit, cost, now)
+        else
+          state, got, room, left, reset, retry = charge_run(state, limit, cost, count, now)
+        end
+        answer(got, room, left, reset, retry)
       end
-      answer(got, room, left, reset, retry)
       run, at = run + 1, at + 3
     until keys[run] ~= key or batch[at] < 0
+    if lease then
+      local taken = {twin('leasing').take(state, leased, leases[lease + 3], leases[lease + 4], now)}
+      state = taken[1]
+      lent[#lent + 1] = taken
+    end
     if state ~= before or skewed then
       limit.save(key, state, limit, now)
     end
@@ -289,7 +315,10 @@ local function charge(keys, batch)
       charge_counter()
     end
   end
+  for _, taken in ipairs(lent or {}) do
+    answer(unpack(taken, 2, 6))
+  end
   return reply
 end
 
-return charge(KEYS, cjson.decode(ARGV[1]))
+return charge(KEYS, cjson.decode(ARGV[1]), ARGV[2] and cjson.decode(ARGV[2]))

@@ -2,7 +2,8 @@
 
 A denial says after which wait the same hit would be allowed; until then the answer is known, unless there is a refund.
 A refund of this process removes the entry; one of another process takes effect here when the wait is over, and a reset
-by `ratelimit counters` within seconds.
+by `ratelimit counters` within seconds. Denials of limits that lease are remembered by their leases (`leases.py`), since
+others give back units before the wait is over.
 
 Where denied hits count, each of them moves the counter and has to be sent; except to a fixed window of the calendar, if
 `LOCAL_CACHE_SIZE_IN_BYTES` is set. Such a window stays over its limit until it ends; further hits are not counted, as
@@ -100,7 +101,7 @@ class DeniedCache:
                 if not self._windows or hit.rule.algorithm.name != "fixed_window" or limit.first_request:
                     continue
                 cost = 0
-            if hit.together or wait <= 0:
+            if hit.together or wait <= 0 or hit.rule.lease:
                 continue
             known = self.known
             if hit.key not in known:

@@ -12,23 +12,23 @@ from functools import cache
 from typing import Final
 
 from ratelimit_service.rules.rule import ALONE, REQUEST
-from ratelimit_service.stores.hit import BLOCK, Hit
+from ratelimit_service.stores.hit import BLOCK, OnCounter
 
 VERSION: Final = "rl2|"
 SLOTS: Final = 16384
 
 
-def plain_key(prefix: str) -> Callable[[Hit], str]:
+def plain_key(prefix: str) -> Callable[[OnCounter], str]:
     """Names for one server."""
     start = prefix + VERSION
 
-    def name(hit: Hit) -> str:
+    def name(hit: OnCounter) -> str:
         return start + hit.key
 
     return name
 
 
-def cluster_key(prefix: str) -> Callable[[Hit], str]:
+def cluster_key(prefix: str) -> Callable[[OnCounter], str]:
     """Names for a Cluster.
 
     A prefix with a hash tag puts all counters into one slot. Otherwise no value that a client sends may be taken for a
@@ -38,7 +38,7 @@ def cluster_key(prefix: str) -> Callable[[Hit], str]:
     start = prefix + VERSION
     tagged = _tag(prefix.encode()) is not None
 
-    def name(hit: Hit) -> str:
+    def name(hit: OnCounter) -> str:
         key, rule = hit.key, hit.rule
         together = rule.together
         if together == ALONE or tagged:

@@ -21,6 +21,7 @@ all of a pipeline is answered            sends the next one
 error reply NOSCRIPT                     sends the script call again, with the script's text
 error reply MOVED, ASK                   hands the script call to the node that the error names
 error reply TRYAGAIN                     sends the parts again, a little later
+an ask of a lease comes                  queues it beside the parts, or says that it is not sent
 another error reply                      answers its parts by policy; too many in a row: the server is lost
 a connection is open                     answers what was in flight on the old one by policy; sends the queue
 an attempt to connect fails              answers all parts by policy, unless a silent server may still come back
@@ -46,11 +47,13 @@ from ratelimit_service.stores.redis.breaker import QUICK, SILENCE, Backoff, Brea
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.denied import DeniedCache
 from ratelimit_service.stores.redis.faults import UNSERVED, Fault, Outage, code_of, fault_of_reply
+from ratelimit_service.stores.redis.leases import Ask, Leases
 from ratelimit_service.stores.redis.link import Link, noop
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.requests import CLOSE, PendingRequests
-from ratelimit_service.stores.redis.script import MAX_IN_PART, MAX_IN_PIPELINE, Group, Part, ScriptCall
+from ratelimit_service.stores.redis.script import MAX_IN_PART, MAX_IN_PIPELINE, Group, Part, ScriptCall, grants_of
 from ratelimit_service.stores.store import LostServer
+from ratelimit_service.system.clock import SECOND
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,9 @@ COMMAND: Final = 4
 MAX_WAITING: Final = 10_000
 """Parts in the queue: what 100,000 a second leave in a tenth of a second. More are answered by policy at once: without
 a bound, a server that hangs under full load would fill the memory."""
+
+MAX_ASKS: Final = 100
+"""Of leases, in one pipeline: a millisecond of Redis."""
 
 MAX_TRIES: Final = 4
 """Of one script call: once by name, once with its text, and twice on other nodes of a Cluster whose slots move."""
@@ -82,6 +88,7 @@ class LaneContext(NamedTuple):
     denied: DeniedCache | None
     checks: Checks
     policy: Policy
+    leases: Leases
 
 
 class Lane:
@@ -100,6 +107,7 @@ class Lane:
         self.name = name
         self._pending = context.pending
         self._denied = context.denied
+        self._leases = context.leases
         self._checks = context.checks
         self._reset_keys = reset_keys
         """Names of keys that say when counters were reset, and that are gone when the server was flushed."""
@@ -112,6 +120,8 @@ class Lane:
         """Why hits are answered by policy while there is no connection."""
         self._link: Link | None = None
         self._queue: list[Part] = []
+        self._asks: list[tuple[Group, Ask]] = []
+        """To be sent with the queue."""
         self._scheduled = False
         self._pipelines: dict[Pipeline, None] = {}
         """In flight, the oldest first."""
@@ -167,6 +177,16 @@ class Lane:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send)
 
+    def put_ask(self, group: Group, ask: Ask) -> None:
+        """Send it with the next pipeline, if the server answers."""
+        if self._link is None or self._breaker.state is not ServerState.ANSWERING:
+            self._leases.unsent(ask)
+            return
+        self._asks.append((group, ask))
+        if not self._scheduled and len(self._pipelines) < MAX_IN_FLIGHT:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._send)
+
     def put_all(self, parts: Iterator[Part]) -> None:
         """Send parts of one request: some with the next pipeline, the others behind what has come meanwhile."""
         weight = 0
@@ -192,7 +212,8 @@ class Lane:
         Each goes alone, since only the keys of one request may belong together; a part that is alone goes a little
         later. False: there is no time for it.
         """
-        if len(call.parts) > 1:
+        self._drop_asks(call)
+        if len(call.parts) != 1:
             return all(self.resend(ScriptCall(call.group, [part]), asking=False) for part in call.parts)
         (part,) = call.parts
         pause = part.request.queue.granted / _MOVING
@@ -233,7 +254,7 @@ class Lane:
             self._polled = now
             link.send(("DBSIZE",), self._on_dbsize)
             self._checks.compare_clocks(link, self.name)
-            if self._denied is not None:
+            if self._denied is not None or self._leases.by_key:
                 for key in self._reset_keys():
                     self._read_reset_key(link, key)
 
@@ -279,7 +300,7 @@ class Lane:
         link, queue = self._link, self._queue
         if (
             link is None
-            or not queue
+            or not (queue or self._asks)
             or len(self._pipelines) >= MAX_IN_FLIGHT
             or self._breaker.state is not ServerState.ANSWERING
         ):
@@ -308,8 +329,18 @@ class Lane:
             del queue[:taken]
         for rest in rests:
             self.put_all(rest)
-        if groups:
-            self._send_calls(link, list(starmap(ScriptCall, groups.items())))
+        calls = self._calls_with_asks(groups) if self._asks else list(starmap(ScriptCall, groups.items()))
+        if calls:
+            self._send_calls(link, calls)
+
+    def _calls_with_asks(self, groups: dict[Group, list[Part]]) -> list[ScriptCall]:
+        asks: dict[Group, list[Ask]] = {}
+        for group, ask in self._asks[:MAX_ASKS]:
+            asks.setdefault(group, []).append(ask)
+        del self._asks[:MAX_ASKS]
+        return [
+            ScriptCall(group, groups.get(group, ()), asks.get(group, ())) for group in dict.fromkeys((*groups, *asks))
+        ]
 
     def _send_calls(
         self, link: Link, calls: Sequence[ScriptCall], pipeline: "Pipeline | None" = None, *, with_text: bool = False
@@ -325,7 +356,7 @@ class Lane:
             if call.asking:
                 link.send(("ASKING",), call.on_asking)
             script = call.group.script
-            keys, arguments, call.runs = script.encode(call.parts)
+            keys, arguments, call.runs = script.encode(call.parts, call.asks)
             head = ("EVAL", script.text) if with_text else ("EVALSHA", script.sha)
             try:
                 link.send((*head, len(keys), *keys, *arguments), partial(self._on_reply, call))
@@ -347,20 +378,32 @@ class Lane:
             self._on_error(pipeline, call, reply)
             return
         parts = call.parts
-        if not parts[-1].request.answered:
-            pipeline.in_time = True
         pipeline.decided = True
         now = monotonic()
-        pending = self._pending
-        first = parts[0].request
-        if now > first.deadline - first.queue.granted * CLOSE:
-            pending.close_calls += sum(part.request.is_close(now) for part in parts)
+        if parts:
+            if not parts[-1].request.answered:
+                pipeline.in_time = True
+            first = parts[0].request
+            if now > first.deadline - first.queue.granted * CLOSE:
+                self._pending.close_calls += sum(part.request.is_close(now) for part in parts)
+        if call.asks:
+            reply = self._on_grants(call, reply)
         changed = call.group.script.decode(reply, call.runs)
+        if self._leases.by_key:
+            self._leases.called(int((now - call.sent) * SECOND))
+            self._leases.learn(changed, reply[0], int(call.sent * SECOND))
         if changed and self._denied is not None:
             self._denied.learn(changed, call.sent)
         for part in parts:
             part.request.settle()
         self._end_call(pipeline, now)
+
+    def _on_grants(self, call: ScriptCall, reply: Any) -> Any:
+        """What was asked of leases is done; returns the rest of the reply."""
+        rest, grants = grants_of(reply, call.asks)
+        for ask, granted in zip(call.asks, grants, strict=True):
+            self._leases.answered(ask, granted, int(call.sent * SECOND))
+        return rest
 
     def _on_error(self, pipeline: "Pipeline", call: ScriptCall, error: Exception) -> None:
         """Send again what can be healed, and answer the rest by policy."""
@@ -416,7 +459,7 @@ class Lane:
                     self._send_heartbeat(now)  # how quickly does it answer now?
             if breaker.recovered:
                 self._outage.end()
-        if self._queue and not self._scheduled:
+        if (self._queue or self._asks) and not self._scheduled:
             self._send()
 
     def _judge_error(self, fault: Fault) -> bool:
@@ -465,18 +508,20 @@ class Lane:
         link.send(("GETEX", key, "PX", _RESET_KEY_LIFE), partial(self._on_reset_key, link, key))
 
     def _on_reset_key(self, link: Link, key: str, reply: Any) -> None:
-        """Clear the denied cache after a reset or a flush: what was denied before may be allowed now."""
+        """Forget what is held and what was denied, after a reset or a flush."""
         if isinstance(reply, bytes):
             if self._seen.get(key) != reply:
                 self._seen[key] = reply
-                self._clear_denied()
+                self._forget()
         elif reply is None:
-            self._clear_denied()
+            self._forget()
             self._seen.pop(key, None)
             link.send(("SET", key, time_ns(), "NX", "PX", _RESET_KEY_LIFE), noop)
             self._read_reset_key(link, key)
 
-    def _clear_denied(self) -> None:
+    def _forget(self) -> None:
+        """The server may count anew: what was denied may be allowed now, and what is held was charged before."""
+        self._leases.lost()
         if self._denied is not None:
             self._denied.clear()
 
@@ -488,7 +533,7 @@ class Lane:
         link.on_lost = self._on_link_lost
         self._link = link
         self._breaker.connected(monotonic())
-        self._clear_denied()  # the server may have been restarted, and be empty
+        self._forget()  # the server may have been restarted, and be empty
         self._polled = 0.0
         if self._breaker.recovered:
             self._outage.end()
@@ -541,8 +586,19 @@ class Lane:
         self._loading.clear()
         for call in calls:
             self._fail_call(call, fault)
+        asks, self._asks = self._asks, []
+        for _, ask in asks:
+            self._leases.unsent(ask)
+
+    def _drop_asks(self, call: ScriptCall) -> None:
+        """They were turned away."""
+        for ask in call.asks:
+            self._leases.unsent(ask)
+        call.asks = ()
 
     def _fail_call(self, call: ScriptCall, fault: Fault) -> None:
+        for ask in call.asks:
+            self._leases.failed(ask)
         for part in call.parts:
             self._pending.fail(part.request, part.hits, fault)
 

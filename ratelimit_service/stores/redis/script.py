@@ -29,8 +29,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from ratelimit_service.algorithms import NAMES
 from ratelimit_service.model import Blocked, Decision, Limit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import Hit, OnCounter
 from ratelimit_service.stores.redis.keys import VERSION, cluster_block, cluster_key, plain_block, plain_key
+from ratelimit_service.stores.redis.leases import Ask, Granted
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
@@ -64,14 +65,14 @@ class Script(Protocol):
     def sha(self) -> str:
         """The name that Redis gives it."""
 
-    def key(self, hit: Hit) -> str:
+    def key(self, hit: OnCounter) -> str:
         """The name of its counter, which may be another one a moment later."""
 
     def kept(self, hit: Hit) -> Sequence[str]:
         """The names of all that is kept of its counter: of the counter, and of its block."""
 
-    def encode(self, parts: Sequence["Part"]) -> Encoded:
-        """Keys and arguments for the hits of these parts."""
+    def encode(self, parts: Sequence["Part"], asks: Sequence[Ask] = ()) -> Encoded:
+        """Keys and arguments for the hits of these parts, and for what is asked of leases."""
 
     def decode(self, reply: Any, runs: Sequence[Run]) -> Sequence[Hit]:
         """Write the decisions on the hits; returns the denied and the refunded ones."""
@@ -106,8 +107,10 @@ class ScriptCall:
 
     group: Group
     parts: Sequence[Part]
+    asks: Sequence[Ask] = ()
+    """What is asked of leases."""
     runs: Sequence[Run] = ()
-    """Their hits, as they were sent last."""
+    """The hits of the parts, as they were sent last."""
     tries: int = 0
     sent: float = 0.0
     """When it was sent last, in seconds of the monotonic clock."""
@@ -126,9 +129,9 @@ class ScriptCall:
         parts = [part for part in self.parts if not part.request.answered]
         if len(parts) == len(self.parts):
             return self
-        if not parts:
+        if not parts and not self.asks:
             return None
-        return ScriptCall(self.group, parts, tries=self.tries, asking=self.asking)
+        return ScriptCall(self.group, parts, self.asks, tries=self.tries, asking=self.asking)
 
 
 def largest_bundle(hits: Sequence[Hit]) -> int:
@@ -176,8 +179,10 @@ class BatchScript:
         name = self.key(hit)
         return (name, self._block_key(name)) if hit.limit.block_for else (name,)
 
-    def encode(self, parts: Sequence[Part]) -> Encoded:
-        """The hits of these parts as a batch of runs."""
+    def encode(  # noqa: PLR0915 - one pass over all hits
+        self, parts: Sequence[Part], asks: Sequence[Ask] = ()
+    ) -> Encoded:
+        """The hits of these parts as a batch of runs; and what is asked of leases, each on a counter of its own."""
         start = self._start
         named = [part.names or map(self.key, part.hits) for part in parts] if self._clustered else None
         names = chain.from_iterable(named) if named else None
@@ -208,6 +213,7 @@ class BatchScript:
         numbers: list[int] = []
         known: dict[int, int] = {}  # by the rule's identity: the hash of a limit takes a microsecond
         max_block = 0
+        of_leases = [(ask, name := self.key(ask), counters.pop(name, [])) for ask in asks] if asks else ()
         for size, hits_by_key in sections:
             if size:
                 numbers.append(-size)
@@ -232,11 +238,33 @@ class BatchScript:
                     runs.append(run)
                     numbers += (number, first.cost, len(run))
         now = 0 if self._clock is None else self._clock()
-        keys += self._blocks(keys, runs) if max_block else ()
+        blocks = self._blocks(keys, runs) if max_block else ()
+        leases = self._add_leases(of_leases, _Batch(keys, runs, rows, numbers, known)) if asks else ()
+        keys += blocks
         # Aligned windows end all at once; if their keys expired so too, Redis would stall at each minute.
         jitter = int(random() * self._jitter)  # noqa: S311 - no secret
         # str() writes a list of integers as JSON has it, in half the time of json.dumps.
-        return Encoded(keys, (f"[{now},{jitter},{len(rows)},{','.join(rows)},{str(numbers)[1:]}",), runs)
+        text = f"[{now},{jitter},{len(rows)},{','.join(rows)},{str(numbers)[1:]}"
+        return Encoded(keys, (text, str(leases)) if asks else (text,), runs)
+
+    def _add_leases(self, of_leases: Sequence[tuple[Ask, str, list[Hit]]], batch: "_Batch") -> list[int]:
+        """Add leases, each before the hits on its counter; returns the list that the script has of them."""
+        keys, runs, rows, numbers, known = batch
+        leases: list[int] = []
+        for ask, key, hits in of_leases:
+            entries = [(ask.rule, ask.limit, len(leases) + 1, 0)]
+            for run in _runs(hits):
+                runs.append(run)
+                entries.append((run[0].rule, run[0].limit, run[0].cost, len(run)))
+            for rule, limit, cost, count in entries:
+                number = known.get(id(rule))
+                if number is None:
+                    known[id(rule)] = number = len(known) + 1
+                    rows.append(self._rows.get(rule) or self._row(rule, limit))
+                keys.append(key)
+                numbers += (number, cost, count)
+            leases += (ask.slot, ask.back, ask.back_end, ask.least, ask.extra)
+        return leases
 
     def _row(self, rule: Rule, limit: Limit) -> str:
         """A limit as the script reads it: PER_LIMIT integers, then the edges of a calendar."""
@@ -286,10 +314,31 @@ class BatchScript:
         return changed
 
 
+def grants_of(reply: Any, asks: Sequence[Ask]) -> tuple[Any, Iterator[Granted]]:
+    """The reply without the answers to the asks, and these answers."""
+    edge = len(reply) - _PER_ASK * len(asks)
+    numbers = iter(reply[edge:])
+    return reply[:edge], (Granted._make((*answer, reply[0])) for answer in zip(*[numbers] * _PER_ASK, strict=True))
+
+
+_PER_ASK: Final = 5
+"""Numbers."""
+
+
+class _Batch(NamedTuple):
+    keys: list[str]
+    runs: list[Run]
+    rows: list[str]
+    """Of limits."""
+    numbers: list[int]
+    known: dict[int, int]
+    """The number of a limit, by the rule's identity."""
+
+
 def script_text() -> str:
     """The source of the script, with the twins of the algorithms and of their blocks."""
     twins = []
-    for index, name in enumerate((*NAMES, "blocking"), start=1):
+    for index, name in enumerate((*NAMES, "blocking", "leasing"), start=1):
         chunk = files("ratelimit_service.algorithms").joinpath(f"{name}.lua").read_text(encoding="utf-8")
         twins.append(f"chunks[{index}] = '{name}'\nchunks.{name} = function()\n{chunk}\nend\n")
     batch = files("ratelimit_service.stores.redis").joinpath("batch.lua").read_text(encoding="utf-8")

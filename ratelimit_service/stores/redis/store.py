@@ -23,6 +23,7 @@ from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import resets_key
 from ratelimit_service.stores.redis.lane import Lane, LaneContext
+from ratelimit_service.stores.redis.leases import Leases
 from ratelimit_service.stores.redis.link import read_time, within
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
@@ -31,7 +32,7 @@ from ratelimit_service.stores.redis.target import is_clustered, is_per_second, m
 from ratelimit_service.stores.redis.topology import Topology, open_topology
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.stores.store import Done, LostServer
-from ratelimit_service.system.clock import DAY, Clock, system_clock
+from ratelimit_service.system.clock import DAY, SECOND, Clock, system_clock
 from ratelimit_service.telemetry.metric import Metric
 
 _MIN_PAUSE: Final = 0.001
@@ -46,6 +47,9 @@ _STALLED: Final = 0.005
 
 _MAX_POLLS: Final = 4
 """Before it judges all the same."""
+
+_GIVE_BACK_SECONDS: Final = 0.5
+"""For what is held, when the process stops."""
 
 _RESET_SECONDS: Final = 5.0
 """For all commands of a reset."""
@@ -65,7 +69,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
     pending = PendingRequests(policy, settings.store_deadline)
     cache_bytes = max(settings.refused_max_counters * ENTRY_BYTES, settings.local_cache_size_in_bytes)
     denied = DeniedCache(cache_bytes, windows=settings.local_cache_size_in_bytes > 0) if cache_bytes else None
-    context = LaneContext(pending, denied, Checks(), policy)
+    context = LaneContext(pending, denied, Checks(), policy, Leases(deny=settings.lease_deny_ms * 1000))
     prefix, jitter = settings.cache_key_prefix, settings.expiration_jitter_max_seconds
     main, per_second = main_target(settings), per_second_target(settings)
     script = BatchScript(prefix, clock, clustered=is_clustered(main, per_second), jitter_seconds=jitter)
@@ -103,6 +107,7 @@ class RedisStore:
         self._pending = context.pending
         self._queue_of = context.pending.by_timeout.get  # no call of ours for a timeout that was seen before
         self._denied = context.denied
+        self._leases = context.leases
         self._checks = context.checks
         self._policy = context.policy
         self._script = script
@@ -112,7 +117,6 @@ class RedisStore:
         self._all_alike = per_second is None and upstream is None
         """All hits go to the same servers by the same script."""
         self._topologies = [main] if per_second is None else [main, per_second]
-        self.charge = None if context.denied is None else self._deny
         self._prefix = prefix
         self._bans: BanFollower | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -143,7 +147,7 @@ class RedisStore:
 
     def metrics(self) -> Sequence[Metric]:
         """As Store says."""
-        return self._pending.metrics()
+        return (*self._pending.metrics(), *self._leases.metrics())
 
     def keep_bans(self, bans: Bans) -> BanFollower:
         """As Store says; they are in the main Redis."""
@@ -151,8 +155,9 @@ class RedisStore:
         return self._bans
 
     async def reset(self, hits: Sequence[Hit]) -> int:
-        """As Store says. Other processes clear their denied cache when they poll the reset key, within seconds."""
+        """As Store says. Other processes forget what they hold and what was denied within seconds, by the reset key."""
         reset = await within(_RESET_SECONDS, self._reset(hits))
+        self._leases.lost()
         if self._denied is not None:
             self._denied.clear()
         return reset
@@ -177,6 +182,15 @@ class RedisStore:
     def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> Cancel | None:
         """Send the hits; `done` is called when the last one is decided, or when the deadline has passed."""
         now = monotonic()
+        held = False
+        for hit in hits:
+            if hit.rule.lease:
+                left = self._lease(hits, now)
+                if not left:
+                    done(None)
+                    return None
+                held, hits = len(left) < len(hits), left
+                break
         denied = self._denied
         if denied is not None and denied.known:
             left = denied.answer(hits, now)
@@ -198,7 +212,8 @@ class RedisStore:
             self._main.put(request, hits, self._script)
         else:
             self._put_by_kind(request, hits)
-        return None if request.answered else request.cancel
+        # What was allowed by units that are held here has been charged.
+        return None if request.answered or held else request.cancel
 
     def sweep(self) -> None:
         """Judge the servers, and evict what has expired; the first call connects to the servers."""
@@ -210,11 +225,15 @@ class RedisStore:
                 self._bans.start()
         self._after_poll(self._check_servers)
         self._policy.sweep()
+        now = monotonic()
         if self._denied is not None:
-            self._denied.sweep(monotonic())
+            self._denied.sweep(now)
+        self._leases.sweep(int(now * SECOND))
+        self._ask(now)
 
     async def close(self) -> None:
-        """Close all connections; the requests that wait are answered by policy."""
+        """Give back what is held, and close all connections; the requests that wait are answered by policy."""
+        await self._give_back()
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -225,11 +244,43 @@ class RedisStore:
             await topology.close()
         self._pending.fail_all(Fault("stopping"))
 
-    def _deny(self, hits: Sequence[Hit]) -> bool:
-        """Decide a single hit that is known to be denied, so that a flood of those pays for nothing else."""
+    def charge(self, hits: Sequence[Hit]) -> bool:
+        """Decide hits by units that are held, or a single one that is known to be denied; nothing else is done."""
+        leases = self._leases
+        if leases.by_key:
+            now = monotonic()
+            if leases.charge(hits, int(now * SECOND)):
+                if leases.joined:
+                    self._ask(now)
+                return True
         denied = self._denied
-        assert denied is not None
-        return len(hits) == 1 and hits[0].key in denied.known and not denied.answer(hits, monotonic())
+        return (
+            denied is not None
+            and len(hits) == 1
+            and hits[0].key in denied.known
+            and not denied.answer(hits, monotonic())
+        )
+
+    def _lease(self, hits: Sequence[Hit], now: float) -> Sequence[Hit]:
+        """Decide what can be decided by leases; returns the other hits."""
+        left = self._leases.answer(hits, int(now * SECOND))
+        if self._leases.joined:
+            self._ask(now)
+        return left
+
+    def _ask(self, now: float) -> None:
+        leases = self._leases
+        for ask in leases.asks(int(now * SECOND), leases.round_trip):
+            topology, script = self._kind(ask.rule)
+            topology.put_ask(ask, script)
+
+    async def _give_back(self) -> None:
+        """What is not given back in time is lost until its window ends."""
+        leases, late = self._leases, monotonic() + _GIVE_BACK_SECONDS
+        while (leases.held or leases.asking) and self.healthy and monotonic() < late:
+            leases.give_all()
+            self._ask(monotonic())
+            await asyncio.sleep(_ONE_POLL)
 
     def _put_by_kind(self, request: PendingRequest, hits: Sequence[Hit]) -> None:
         """Send hits to their servers by their script; their order stays within each of these."""

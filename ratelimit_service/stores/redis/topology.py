@@ -26,6 +26,7 @@ from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.faults import Fault, Outage, code_of
 from ratelimit_service.stores.redis.keys import SLOTS, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND, MAX_WAITING, Lane, LaneContext
+from ratelimit_service.stores.redis.leases import Ask
 from ratelimit_service.stores.redis.link import Link, noop, within
 from ratelimit_service.stores.redis.requests import DeadlineQueue, PendingRequest
 from ratelimit_service.stores.redis.script import MAX_IN_PART, Group, Part, Script, ScriptCall, cut
@@ -73,6 +74,9 @@ class Topology(Protocol):
 
     def put(self, request: PendingRequest, hits: Sequence[Hit], script: Script) -> None:
         """Send these hits of a request to where their counters are."""
+
+    def put_ask(self, ask: Ask, script: Script) -> None:
+        """Send what is asked of a lease to where its counter is."""
 
     async def execute(self, key: str, *command: str | bytes | int) -> Any:
         """The reply to a command, other than a script call, of the server that has this key. Raises Fault."""
@@ -123,9 +127,7 @@ class OneServer:
 
     def put(self, request: PendingRequest, hits: Sequence[Hit], script: Script) -> None:
         """Send all hits to the one server."""
-        group = self._groups.get(script)
-        if group is None:
-            group = self._groups[script] = Group(script)
+        group = self._groups.get(script) or self._group(script)
         if len(hits) <= MAX_IN_PART:
             request.parts_left += 1
             self._lane.put(Part(request, hits, group))
@@ -133,6 +135,10 @@ class OneServer:
             parts = [Part(request, piece, group) for piece in cut(hits)]
             request.parts_left += len(parts)
             self._lane.put_all(iter(parts))
+
+    def put_ask(self, ask: Ask, script: Script) -> None:
+        """Send it to the one server."""
+        self._lane.put_ask(self._groups.get(script) or self._group(script), ask)
 
     async def execute(self, key: str, *command: str | bytes | int) -> Any:
         """The server's reply to a command. Raises Fault."""
@@ -150,6 +156,9 @@ class OneServer:
         await self._lane.close()
         if self._sentinels is not None:
             self._sentinels.close()
+
+    def _group(self, script: Script) -> Group:
+        return self._groups.setdefault(script, Group(script))
 
     async def _open(self) -> Link:
         """A link to the server, or to the primary of now. Raises Fault."""
@@ -281,6 +290,15 @@ class Cluster:
         for slot, (of_slot, names) in by_slot.items():
             self._put(Part(request, of_slot, self._group(script, slot), names))
 
+    def put_ask(self, ask: Ask, script: Script) -> None:
+        """Send it to the node that has the slot of its counter, if there is one."""
+        slot = slot_of(script.key(ask))
+        lane = self._slots[slot]
+        if lane is None:
+            self._context.leases.unsent(ask)
+        else:
+            lane.put_ask(self._group(script, slot), ask)
+
     async def execute(self, key: str, *command: str | bytes | int) -> Any:
         """The reply of the node that has the key's slot. Raises Fault; if the slot has moved, the map is read again."""
         lane = self._slots[slot_of(key)]
@@ -371,6 +389,8 @@ class Cluster:
             return source is not None and source.retry(call)
         for part in call.parts:
             lane.put(part)
+        for ask in call.asks:
+            lane.put_ask(call.group, ask)
         return True
 
     def _group(self, script: Script, slot: int) -> Group:

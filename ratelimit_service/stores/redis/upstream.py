@@ -16,7 +16,8 @@ from urllib.parse import unquote
 from ratelimit_service.algorithms import fixed_window
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.rule import ALONE, Rule
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import Hit, OnCounter
+from ratelimit_service.stores.redis.leases import Ask
 from ratelimit_service.stores.redis.script import Encoded, Part, Run
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
@@ -33,7 +34,7 @@ class UpstreamScript:
         self._jitter = jitter_seconds
         self._clock = clock
 
-    def key(self, hit: Hit) -> str:
+    def key(self, hit: OnCounter) -> str:
         """The name of its counter now."""
         return upstream_key(self._prefix, hit, self._clock())
 
@@ -41,7 +42,11 @@ class UpstreamScript:
         """As Script says: what has a block is counted elsewhere."""
         return (self.key(hit),)
 
-    def encode(self, parts: Sequence[Part]) -> Encoded:
+    def encode(
+        self,
+        parts: Sequence[Part],
+        asks: Sequence[Ask] = (),
+    ) -> Encoded:
         """A run for each hit."""
         now = self._clock()
         hits = [hit for part in parts for hit in part.hits]
@@ -69,7 +74,7 @@ class UpstreamScript:
         return [hit for (hit,) in runs if not hit.decision.allowed or hit.cost < 0]
 
 
-def upstream_key(prefix: str, hit: Hit, now: int) -> str:
+def upstream_key(prefix: str, hit: OnCounter, now: int) -> str:
     """The name of its counter at that moment."""
     return f"{prefix}{_stem(hit.rule, hit.key)}{(now - now % hit.limit.window) // SECOND}"
 

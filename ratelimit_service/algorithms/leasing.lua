@@ -1,0 +1,27 @@
+-- Twin of leasing.py. A limit has the length of its slots as `slot`, and its algorithm's twin as `twin`.
+
+local SHARE = 4
+
+-- -> state, units, room, slot_end, reset_after, retry_after
+local function take(state, limit, least, extra, now)
+  local hit = limit.hit
+  local found = limit.twin
+  local ends = found.slot_end(state, limit, now)
+  local before = found.lent_from and found.lent_from(state, ends) or state
+  local _, _, _, left = hit(before, limit, 0, now)
+  local wanted = max(least, floor(extra * (ends - now) / limit.slot))
+  local units = min(left, wanted, max(least, floor(left / SHARE)))
+  local reset
+  local retry = 0
+  if units > 0 then
+    state, _, _, left, reset = hit(before, limit, units, now)
+  else
+    _, _, _, left, reset = hit(state, limit, 0, now)
+    if left == 0 then
+      retry = select(6, hit(state, limit, 1, now))
+    end
+  end
+  return state, units, left, ends, reset, retry
+end
+
+return {take = take}

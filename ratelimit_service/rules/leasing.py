@@ -1,0 +1,56 @@
+"""Which limits lease: an instance may charge units of their hot counters in advance, and spend them without Redis."""
+
+from typing import Final, NamedTuple
+
+from ratelimit_service.algorithms import Algorithm
+from ratelimit_service.model import Limit
+from ratelimit_service.rules.rule import ALONE
+from ratelimit_service.settings import Settings
+from ratelimit_service.settings.fields import Backend, KeyFormat, LeaseMode
+
+LEAST: Final = 4
+"""Units: below that, giving back what is left costs as many calls as leasing saves."""
+
+
+class LeaseOptions(NamedTuple):
+    """What the operator says of leases."""
+
+    auto: bool = False
+    """Limits lease if the rules do not say whether they do."""
+    share: float = 0.05
+    """Of a limit, the most that an instance holds; 0 if nothing leases."""
+
+
+NO_LEASES: Final = LeaseOptions()
+"""No limit leases unless its rule says so."""
+
+
+def lease_options(settings: Settings) -> LeaseOptions:
+    """What the settings say."""
+    # In memory there is nothing to save, and on upstream's counters its instances count too.
+    able = settings.backend_type is Backend.REDIS and settings.key_format is KeyFormat.OWN
+    return LeaseOptions(settings.leases is LeaseMode.AUTO, settings.lease_max_share if able else 0.0)
+
+
+def most_leased(limit: Limit, share: float) -> int:
+    """The most units of a counter that an instance holds; 0 for a limit that is too small."""
+    most = int(min(limit.requests, limit.burst or limit.requests) * share)
+    return most if most >= LEAST else 0
+
+
+def why_not_leased(algorithm: Algorithm, limit: Limit, together: int) -> str:
+    """Why a limit does not lease, whatever the rules say; empty if it does."""
+    if not hasattr(algorithm, "give"):
+        return f"{algorithm.name} keeps the moment of each request"
+    if together != ALONE:
+        return "limits that are charged together are decided in one step of Redis"
+    if limit.first_request:
+        return "its windows begin with a request"
+    # A fixed window that is over its limit stays so until it ends, whatever is counted meanwhile.
+    if limit.count_refused and algorithm.name != "fixed_window":
+        return "count_refused: each refused request has to reach Redis"
+    if limit.exceed:
+        return "exceed: which requests are above the limit is known to Redis alone"
+    if limit.block_for:
+        return "block_for: each refused request has to reach Redis"
+    return ""

@@ -1,0 +1,434 @@
+"""Leases of one instance: units of hot counters, charged in advance, which allow hits without a call. Pure. Hot path.
+
+A counter is leased while the demand for it is worth it: at least `LEAST` units in a slot. Before that, and whenever a
+lease is used up, a hit is sent as ever, and the same script call may ask for a lease: an *ask* says what to give back
+before the hits of the call, and what to take after them (`algorithms/leasing.py`).
+
+===========  ===================================  ==================================================================
+a lease is   when                                 a hit on its counter
+===========  ===================================  ==================================================================
+cold         `left` is 0                          is sent; the counter joins the next asks
+asking       `asked_for`, an ask is under way     is sent; or allowed, as long as `left` lasts (asked for in advance)
+holding      `left` is enough, and `now` < `end`  is allowed at once; below `low` the counter joins the next asks
+denied       `now` < `deny_until`                 is denied at once, if it costs at least what was denied
+dead         `now` >= `end`                       as cold; what is left becomes `spare`
+===========  ===================================  ==================================================================
+
+=============================  =======================================================================================
+event                          what becomes of the lease
+=============================  =======================================================================================
+an ask was answered            `left` grows, until `end`: the slot's end, counted from when the ask was *sent*. Units
+                               of another slot become `spare`. Without any room: denied
+a hit was denied by the store  denied for its retry; but no longer than the slot, at whose end others give back
+an ask has failed              what it was to take or to give back is burnt: what the store did is not known
+an ask could not be sent       what it was to give back is `spare` again
+a sweep                        dead: joins the next asks, to give `spare` back; without hits for a while: forgotten
+the rule was changed           what is held is burnt, since it was charged to another limit
+a server was lost              all that is held is burnt: another server may have counted without it
+=============================  =======================================================================================
+
+Laws: a unit is spent before the end of the slot in which it was charged, by the store's clock. Units of two slots are
+never mixed. Units are conserved: granted = spent + returned + burnt + held.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, cast
+
+from ratelimit_service.algorithms import leasing
+from ratelimit_service.model import NEVER, Decision, Limit
+from ratelimit_service.rules.leasing import LEAST
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
+from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.metric import Metric, MetricType, counter
+
+MAX_LEASES: Final = 20_000
+"""Counters: 20 MB."""
+
+_MEMORY: Final = SECOND // 20
+"""Of the rate: half of the shortest usual slot."""
+
+_ROUND_TRIPS: Final = 10
+"""In a slot, at least: in shorter ones half of the hits would wait for the next lease."""
+
+_FORGET: Final = 2 * SECOND
+"""Without a hit."""
+
+_CELLS: Final = 1 << 16
+"""Bytes that count the hits on counters without a lease: 100,000 others a second make one in 40 look hot."""
+
+_SMOOTHING: Final = 8
+"""One in so many parts of the average round trip is the last one."""
+
+
+class Ask:
+    """What a script call gives back and takes of one counter."""
+
+    __slots__ = ("back", "back_end", "extra", "key", "lease", "least", "limit", "rule", "slot")
+
+    def __init__(self, lease: "Lease", back: int, back_end: int, least: int, extra: int) -> None:
+        self.lease = lease
+        self.key = lease.key
+        self.rule = lease.rule
+        self.limit = lease.limit
+        self.slot = lease.slot
+        self.back = back
+        self.back_end = back_end
+        self.least = least
+        self.extra = extra
+
+
+class Granted(NamedTuple):
+    """The answer to an ask."""
+
+    units: int
+    room: int
+    slot_end: int
+    """By the store's clock, as `store_now`."""
+    reset_after: int
+    retry_after: int
+    store_now: int
+
+
+class Lease:
+    """One counter of this instance."""
+
+    __slots__ = (
+        "asked_for",
+        "cap",
+        "demand",
+        "deny_cost",
+        "deny_until",
+        "end",
+        "joined",
+        "key",
+        "left",
+        "limit",
+        "low",
+        "rate",
+        "reset_at",
+        "retry_at",
+        "room",
+        "rule",
+        "since",
+        "slot",
+        "slot_end",
+        "spare",
+        "spare_end",
+        "wanted",
+    )
+
+    def __init__(self, rule: Rule, limit: Limit, key: str, slot: int, now: int) -> None:
+        self.rule = rule
+        self.limit = limit
+        self.key = key
+        self.cap = rule.lease
+        """Units, the most to hold."""
+        self.slot = slot
+        self.left = 0
+        self.end = 0
+        """Of `left`, by the local clock; never later than `slot_end` is in truth."""
+        self.slot_end = 0
+        """The same by the store's clock."""
+        self.spare = 0
+        """Units of an earlier slot, to give back."""
+        self.spare_end = 0
+        self.asked_for = False
+        self.joined = False
+        self.wanted = False
+        """A hit has come that could not be allowed here, or the lease is low."""
+        self.low = 0
+        """In units."""
+        self.rate = 0.0
+        """Units per microsecond that were demanded, denied ones too."""
+        self.demand = 0
+        """Units since the rate was computed."""
+        self.since = now
+        self.deny_until = 0
+        self.deny_cost = 0
+        self.retry_at = 0
+        self.room = 0
+        """What the store could still charge, as it answered last."""
+        self.reset_at = 0
+
+
+class Leases:
+    """All leases of one instance, which remembers a denial for `deny` at least."""
+
+    def __init__(self, *, deny: int) -> None:
+        self.by_key: dict[str, Lease] = {}
+        """By the counter's key."""
+        self.joined: list[Lease] = []
+        """Those that want the next `asks`."""
+        self.asking = 0
+        """Asks that are not answered yet."""
+        self.round_trip = 0
+        """The average of the calls."""
+        self._deny = deny
+        self._seen = bytearray(_CELLS)
+        """Hits lately, by the hash of the counter: one that is hit less than LEAST times in a second has no lease."""
+        self._seen_since = 0
+        self.granted = self.spent = self.returned = self.burnt = 0
+        """Units."""
+        self.allowed = self.denied = self.sent = 0
+        """Hits on counters of rules that lease."""
+
+    @property
+    def held(self) -> int:
+        """Units that are held now, dead ones too."""
+        return sum(lease.left + lease.spare for lease in self.by_key.values())
+
+    def charge(self, hits: Sequence[Hit], now: int) -> bool:
+        """Decide all hits of a request, or do nothing."""
+        by_key = self.by_key
+        if len(hits) > 1 and len({hit.key for hit in hits}) < len(hits):
+            return False
+        for hit in hits:
+            lease = by_key.get(hit.key)
+            cost = hit.cost
+            if (
+                lease is None
+                or lease.limit is not hit.limit
+                or cost <= 0
+                or not (
+                    (cost <= lease.left and now < lease.end) or (now < lease.deny_until and cost >= lease.deny_cost)
+                )
+            ):
+                return False
+        return not self.answer(hits, now)
+
+    def answer(self, hits: Sequence[Hit], now: int) -> Sequence[Hit]:
+        """Decide the hits for which units are held, or that are known to be denied; returns the others."""
+        left: list[Hit] = []
+        for hit in hits:
+            if hit.rule.lease:
+                decision = self.hit(hit.rule, hit.limit, hit.key, hit.cost, now)
+                if decision is not None:
+                    hit.decision = decision
+                    hit.tally.over_limit_with_local_cache += decision.over
+                    continue
+                self.sent += 1
+            left.append(hit)
+        return left
+
+    def learn(self, changed: Sequence[Hit], store_now: int, sent: int) -> None:
+        """Remember what the store has denied, of the hits of a call that was sent at that moment."""
+        for hit in changed:
+            if hit.rule.lease and not hit.decision.allowed:
+                self.denied_by_store(hit.key, hit.cost, hit.decision, store_now, sent)
+
+    def called(self, took: int) -> None:
+        """A call was answered after that time."""
+        self.round_trip += (took - self.round_trip) // _SMOOTHING
+
+    def hit(self, rule: Rule, limit: Limit, key: str, cost: int, now: int) -> Decision | None:
+        """The decision on a hit; None: it has to be sent."""
+        lease = self.by_key.get(key)
+        if lease is None:
+            if self._is_cold(key):
+                return None
+            lease = self.by_key[key] = Lease(rule, limit, key, _slot(rule, limit), now)
+        elif lease.limit is not limit:
+            if lease.limit != limit:
+                self._drop(lease)
+                return None
+            lease.rule, lease.limit, lease.cap = rule, limit, rule.lease  # of a new book
+        if cost <= 0:
+            if cost:
+                lease.deny_until = 0  # there may be room again
+            return None
+        lease.demand += cost
+        left = lease.left
+        if cost <= left and now < lease.end:
+            lease.left = left = left - cost
+            self.spent += cost
+            self.allowed += 1
+            if left < lease.low and not lease.asked_for:
+                lease.wanted = True
+                self._join(lease)
+            return Decision(True, lease.room + left, 0, max(0, lease.reset_at - now), 0)
+        if now < lease.deny_until and cost >= lease.deny_cost:
+            self.denied += 1
+            room = lease.room + left if now < lease.end else lease.room
+            wait = max(lease.retry_at, lease.deny_until) - now
+            return Decision(False, room, max(1, cost - room), max(lease.reset_at - now, wait), wait)
+        if not lease.asked_for:
+            lease.wanted = True
+            self._join(lease)
+        return None
+
+    def asks(self, now: int, round_trip: int) -> list[Ask]:
+        """The asks of all counters that have joined; each is to be sent with the hits on its counter, or alone."""
+        joined, self.joined = self.joined, []
+        found = []
+        for lease in joined:
+            lease.joined = False
+            if not lease.asked_for and self.by_key.get(lease.key) is lease:
+                ask = self._ask(lease, now, round_trip)
+                if ask is not None:
+                    lease.asked_for = True
+                    self.asking += 1
+                    found.append(ask)
+        return found
+
+    def answered(self, ask: Ask, granted: Granted, sent: int) -> None:
+        """The store has done what was asked, in a call that was sent at that moment."""
+        lease = self._end(ask)
+        self.granted += granted.units
+        self.returned += ask.back
+        if self.by_key.get(lease.key) is not lease:
+            self.burnt += granted.units
+            return
+        lease.room = granted.room
+        lease.reset_at = sent + granted.reset_after
+        if granted.units:
+            if lease.slot_end != granted.slot_end:
+                self._retire(lease)
+            lease.left += granted.units
+            lease.slot_end = granted.slot_end
+            # The script ran after `sent`: so counted, the lease ends no later than the slot does.
+            lease.end = sent + granted.slot_end - granted.store_now
+        elif not granted.room:
+            self._remember(lease, 1, granted.retry_after, granted.slot_end - granted.store_now, sent)
+
+    def denied_by_store(self, key: str, cost: int, decision: Decision, store_now: int, sent: int) -> None:
+        """The store has denied a hit of this cost."""
+        lease = self.by_key.get(key)
+        if lease is not None:
+            lease.room = decision.remaining
+            lease.reset_at = sent + decision.reset_after
+            rest = leasing.next_slot(lease.slot, store_now) - store_now
+            self._remember(lease, cost, decision.retry_after, rest, sent)
+
+    def failed(self, ask: Ask) -> None:
+        """It is not known what the store has done."""
+        self._end(ask)
+        self.granted += ask.extra
+        self.burnt += ask.extra + ask.back
+
+    def unsent(self, ask: Ask) -> None:
+        """The store has not seen it."""
+        lease = self._end(ask)
+        if self.by_key.get(lease.key) is lease and not lease.spare:
+            lease.spare, lease.spare_end = ask.back, ask.back_end
+        else:
+            self.burnt += ask.back
+
+    def lost(self) -> None:
+        """A server was lost: hold nothing any more."""
+        for lease in tuple(self.by_key.values()):
+            self._drop(lease)
+
+    def sweep(self, now: int) -> None:
+        """Have dead leases join the next asks, and forget those without hits."""
+        if now - self._seen_since >= SECOND:
+            self._seen_since = now
+            self._seen = bytearray(_CELLS)
+        for lease in tuple(self.by_key.values()):
+            if lease.asked_for:
+                continue
+            if lease.spare or (lease.left and now >= lease.end):
+                self._join(lease)
+            elif not lease.left and not lease.demand and now - lease.since > _FORGET:
+                del self.by_key[lease.key]
+
+    def give_all(self) -> None:
+        """Have all that is held join the next asks, to be given back: the instance stops."""
+        for lease in self.by_key.values():
+            self._retire(lease)
+            lease.cap = 0
+            self._join(lease)
+
+    def metrics(self) -> Sequence[Metric]:
+        """What is held, and what has become of what was."""
+        hits = {"lease": self.allowed, "denied": self.denied, "redis": self.sent}
+        return (
+            Metric(
+                "ratelimit_leases_held",
+                MetricType.GAUGE,
+                "Counters in Redis of which this process holds units.",
+                [((), sum(1 for lease in self.by_key.values() if lease.left))],
+            ),
+            Metric(
+                "ratelimit_lease_units_held",
+                MetricType.GAUGE,
+                "Units of these counters, charged in Redis and not spent yet.",
+                [((), self.held)],
+            ),
+            counter("ratelimit_lease_units_granted_total", "Units charged in Redis in advance.", self.granted),
+            counter("ratelimit_lease_units_returned_total", "Units given back, unspent.", self.returned),
+            counter(
+                "ratelimit_lease_units_burnt_total",
+                "Units neither spent nor given back, because Redis was lost or its answer did not come.",
+                self.burnt,
+            ),
+            Metric(
+                "ratelimit_lease_hits_total",
+                MetricType.COUNTER,
+                "Hits on limits that lease: allowed by units that were held (lease), denied from memory (denied), or "
+                "sent to Redis (redis).",
+                [((("decided_by", by),), number) for by, number in hits.items()],
+            ),
+        )
+
+    def _end(self, ask: Ask) -> Lease:
+        lease = ask.lease
+        lease.asked_for = False
+        self.asking -= 1
+        return lease
+
+    def _is_cold(self, key: str) -> bool:
+        cell = hash(key) % _CELLS
+        if self._seen[cell] < LEAST:
+            self._seen[cell] += 1
+            return True
+        return len(self.by_key) >= MAX_LEASES
+
+    def _join(self, lease: Lease) -> None:
+        if not lease.joined:
+            lease.joined = True
+            self.joined.append(lease)
+
+    def _ask(self, lease: Lease, now: int, round_trip: int) -> Ask | None:
+        if now >= lease.end:
+            self._retire(lease)
+        elapsed = now - lease.since
+        if elapsed > 0:
+            lease.rate += (lease.demand / elapsed - lease.rate) * elapsed / (elapsed + _MEMORY)
+            lease.demand = 0
+            lease.since = now
+        extra = min(int(lease.rate * lease.slot), lease.cap)
+        if extra < LEAST or lease.slot < _ROUND_TRIPS * round_trip or not lease.wanted:
+            extra = 0
+        lease.wanted = False
+        least = min(int(lease.rate * self._deny), extra)
+        lease.low = min(int(lease.rate * 2 * round_trip), extra // 2)
+        extra = max(0, extra - lease.left)
+        back, lease.spare = lease.spare, 0
+        if not extra and not back:
+            return None
+        return Ask(lease, back, lease.spare_end, min(least, extra), extra)
+
+    def _retire(self, lease: Lease) -> None:
+        """What is left is to be given back; what is left of a still earlier slot is burnt, since an ask has one end."""
+        if lease.left:
+            self.burnt += lease.spare
+            lease.spare, lease.spare_end = lease.left, lease.slot_end
+            lease.left = 0
+
+    def _remember(self, lease: Lease, cost: int, retry: int, rest: int, sent: int) -> None:
+        """Deny such hits for a while. Shortages end when others give back, which they do when slots end."""
+        if retry == NEVER or (sent < lease.deny_until and cost > lease.deny_cost):
+            return
+        lease.deny_cost = cost
+        lease.retry_at = sent + retry
+        lease.deny_until = sent + min(max(retry, self._deny), max(rest, self._deny) + 1000)
+
+    def _drop(self, lease: Lease) -> None:
+        self.burnt += lease.left + lease.spare
+        lease.left = lease.spare = 0
+        del self.by_key[lease.key]
+
+
+def _slot(rule: Rule, limit: Limit) -> int:
+    return cast("leasing.Leasing", rule.algorithm).slot(limit)

@@ -1,0 +1,260 @@
+"""The leases of one instance, event by event: what it decides by itself, what it asks for, and when it stops."""
+
+from dataclasses import replace
+
+import pytest
+
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.model import NEVER, Decision, Limit, Unit
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.redis.leases import Ask, Granted, Leases
+from ratelimit_service.system.clock import SECOND
+
+KEY = "shop|user=ada"
+LIMIT = Limit(1000, Unit.SECOND, SECOND, count_refused=False)
+RULE = Rule("shop", (), LIMIT, open_algorithm("fixed_window"), lease=50)
+STORE = 1_790_000_000_000_000
+"""By the clock of the store, the start of a window; by that of the instance it is 0."""
+
+
+def open_leases() -> Leases:
+    return Leases(deny=5000)
+
+
+def hit(leases: Leases, cost: int, now: int, rule: Rule = RULE) -> Decision | None:
+    assert rule.limit is not None
+    return leases.hit(rule, rule.limit, KEY, cost, now)
+
+
+def asked(leases: Leases, now: int = 20_000) -> Ask:
+    """Twenty hits of 1 unit in 20 ms, which have made it ask."""
+    for step in range(20):
+        assert hit(leases, 1, now - 20_000 + step * 1000) is None
+    (ask,) = leases.asks(now, 100)
+    return ask
+
+
+def holding(units: int = 40, now: int = 20_000) -> Leases:
+    """It holds so many until 100 ms."""
+    leases = open_leases()
+    ask = asked(leases, now)
+    leases.answered(ask, Granted(units, 900, STORE + 100_000, 1_000_000, 0, STORE + now + 500), sent=now)
+    return leases
+
+
+def test_the_first_hits_on_a_counter_are_sent_and_make_no_lease() -> None:
+    leases = open_leases()
+    for _ in range(4):
+        assert hit(leases, 1, 0) is None
+
+    assert leases.by_key.get(KEY) is None
+    assert leases.asks(0, 100) == []
+
+
+def test_demand_for_fewer_than_four_units_in_a_slot_asks_for_nothing() -> None:
+    leases = open_leases()
+    for step in range(200):
+        assert hit(leases, 1, step * 50_000) is None
+        assert leases.asks(step * 50_000, 100) == []
+
+
+def test_demand_is_asked_for_until_the_slots_end_and_for_the_time_of_a_shortage() -> None:
+    ask = asked(open_leases())
+
+    # 16 hits in the 16 ms since the fifth, of which the rate takes in 16 parts of 66.
+    assert (ask.slot, ask.extra, ask.least, ask.back) == (100_000, 24, 1, 0)
+
+
+def test_an_instance_asks_for_no_more_than_its_share() -> None:
+    leases = open_leases()
+    for step in range(20):
+        hit(leases, 100, step * 1000)
+    (ask,) = leases.asks(20_000, 100)
+
+    assert (ask.extra, ask.least) == (50, 50)
+
+
+def test_a_slot_shorter_than_ten_round_trips_is_not_leased_for() -> None:
+    leases = open_leases()
+    for step in range(20):
+        hit(leases, 100, step * 1000)
+
+    assert leases.asks(20_000, 10_001) == []
+
+
+def test_while_an_ask_is_under_way_hits_are_sent_and_nothing_more_is_asked() -> None:
+    leases = open_leases()
+    asked(leases)
+
+    assert hit(leases, 1, 20_100) is None
+    assert leases.asks(20_100, 100) == []
+
+
+def test_what_is_held_allows_hits_until_the_slots_end_counted_from_when_the_ask_was_sent() -> None:
+    leases = holding()
+
+    assert hit(leases, 30, 20_000) == Decision(True, 910, 0, 1_000_000, 0)
+    assert hit(leases, 1, 99_499) == Decision(True, 909, 0, 920_501, 0)
+    assert hit(leases, 1, 99_500) is None
+
+
+def test_a_hit_that_costs_more_than_is_left_is_sent_and_takes_nothing_of_it() -> None:
+    leases = holding()
+
+    assert hit(leases, 41, 20_000) is None
+    assert hit(leases, 40, 20_000) == Decision(True, 900, 0, 1_000_000, 0)
+
+
+def test_looks_and_refunds_are_sent() -> None:
+    leases = holding()
+
+    assert hit(leases, 0, 20_000) is None
+    assert hit(leases, -1, 20_000) is None
+    assert leases.held == 40
+
+
+def test_a_lease_that_is_low_is_asked_for_in_advance_while_it_allows() -> None:
+    leases = open_leases()
+    for step in range(20):
+        hit(leases, 10, step * 1000)
+    (ask,) = leases.asks(20_000, 3000)
+    leases.answered(ask, Granted(20, 900, STORE + 100_000, 1_000_000, 0, STORE + 20_000), sent=20_000)
+    assert hit(leases, 5, 21_000) is not None
+    assert leases.asks(21_000, 3000) == []
+
+    assert hit(leases, 5, 21_000) is not None
+    (ask,) = leases.asks(21_000, 3000)
+
+    assert (ask.extra, ask.back) == (40, 0)
+    assert hit(leases, 5, 21_000) is not None
+
+
+def test_what_is_left_at_the_slots_end_is_given_back_with_the_next_ask() -> None:
+    leases = holding()
+    assert hit(leases, 1, 130_000) is None
+    (ask,) = leases.asks(130_000, 100)
+
+    assert (ask.back, ask.back_end) == (40, STORE + 100_000)
+    assert leases.held == 0
+
+
+def test_a_sweep_gives_back_and_takes_nothing() -> None:
+    leases = holding()
+    leases.sweep(99_499)
+    assert leases.asks(99_499, 100) == []
+
+    leases.sweep(99_500)
+    (ask,) = leases.asks(99_500, 100)
+
+    assert (ask.back, ask.extra) == (40, 0)
+
+
+def test_a_counter_without_hits_is_forgotten() -> None:
+    leases = holding()
+    leases.sweep(120_000)
+    (ask,) = leases.asks(120_000, 100)
+    leases.answered(ask, Granted(0, 1000, STORE + 200_000, 0, 0, STORE + 120_000), sent=120_000)
+
+    leases.sweep(2_120_000)
+    assert leases.by_key.get(KEY) is not None
+    leases.sweep(2_120_001)
+
+    assert leases.by_key.get(KEY) is None
+
+
+def test_a_failed_ask_burns_what_it_was_to_give_back_and_to_take() -> None:
+    leases = holding()
+    hit(leases, 1, 130_000)
+    (ask,) = leases.asks(130_000, 100)
+    leases.failed(ask)
+
+    assert (leases.granted, leases.burnt, leases.held) == (40 + ask.extra, 40 + ask.extra, 0)
+    assert hit(leases, 1, 131_000) is None
+    assert len(leases.asks(131_000, 100)) == 1
+
+
+@pytest.mark.parametrize(
+    ("retry", "until"),
+    [
+        (1, 25_000),  # the least
+        (30_000, 50_000),  # the store's own
+        (980_000, 101_000),  # the slot's end, at which others give back, and a millisecond
+    ],
+)
+def test_a_denial_is_remembered_for_its_retry_but_not_beyond_the_slot(retry: int, until: int) -> None:
+    """L6."""
+    leases = open_leases()
+    asked(leases)
+    leases.denied_by_store(KEY, 2, Decision(False, 1, 1, 980_000, retry), STORE + 20_000, sent=20_000)
+
+    refused = hit(leases, 2, until - 1)
+    assert refused is not None
+    assert not refused.allowed
+    assert refused.retry_after == max(1, 20_000 + retry - until + 1)
+    assert hit(leases, 1, until - 1) is None
+    assert hit(leases, 2, until) is None
+
+
+def test_a_refund_ends_the_denial_as_nothing_else_does() -> None:
+    leases = open_leases()
+    asked(leases)
+    leases.denied_by_store(KEY, 1, Decision(False, 0, 1, 980_000, 30_000), STORE + 20_000, sent=20_000)
+    leases.denied_by_store(KEY, 2, Decision(False, 0, 2, 980_000, 60_000), STORE + 20_000, sent=20_000)
+
+    assert hit(leases, 1, 30_000) is not None
+    assert hit(leases, -1, 30_000) is None
+    assert hit(leases, 1, 30_000) is None
+
+
+def test_a_hit_that_is_never_possible_is_the_stores_to_answer() -> None:
+    leases = open_leases()
+    asked(leases)
+    leases.denied_by_store(KEY, 1001, Decision(False, 1000, 1, 0, NEVER), STORE + 20_000, sent=20_000)
+
+    assert hit(leases, 1001, 20_001) is None
+
+
+def test_without_any_room_hits_are_denied_until_there_may_be_some() -> None:
+    leases = open_leases()
+    leases.answered(asked(leases), Granted(0, 0, STORE + 100_000, 980_000, 30_000, STORE + 20_000), sent=20_000)
+
+    assert hit(leases, 1, 49_999) == Decision(False, 0, 1, 950_001, 1)
+    assert hit(leases, 1, 50_000) is None
+
+
+def test_a_changed_limit_ends_its_leases() -> None:
+    """L9: also one that is asked for, when the answer comes."""
+    lower = Rule("shop", (), replace(LIMIT, requests=500), RULE.algorithm, lease=25)
+    leases = holding()
+    hit(leases, 40, 20_000)
+    hit(leases, 1, 20_000)
+    (ask,) = leases.asks(20_000, 100)
+
+    assert hit(leases, 1, 20_001, lower) is None
+    leases.answered(ask, Granted(30, 500, STORE + 100_000, 1_000_000, 0, STORE + 20_002), sent=20_000)
+
+    assert (leases.held, leases.burnt) == (0, 30)
+    assert hit(leases, 1, 20_003, lower) is None
+
+
+def test_a_book_with_the_same_limit_keeps_them() -> None:
+    leases = holding()
+
+    assert hit(leases, 1, 20_000, Rule("shop", (), replace(LIMIT), RULE.algorithm, lease=50)) is not None
+
+
+def test_after_the_loss_of_a_server_nothing_is_held_and_nothing_given_back() -> None:
+    leases = holding()
+    leases.lost()
+
+    assert (leases.held, leases.burnt) == (0, 40)
+    leases.sweep(130_000)
+    assert leases.asks(130_000, 100) == []
+
+
+def test_an_instance_that_stops_gives_all_back_and_asks_for_nothing() -> None:
+    leases = holding()
+    leases.give_all()
+    (ask,) = leases.asks(20_000, 100)
+
+    assert (ask.back, ask.back_end, ask.extra) == (40, STORE + 100_000, 0)
