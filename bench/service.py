@@ -1,9 +1,10 @@
 """The whole service under load, alone on a core: `python bench/service.py [--upstream] [--vary keys=1000,1000000]`.
 
-Counters in memory and in Redis; beside them the real envoyproxy/ratelimit, or any service that listens already, as
-`--peer NAME=HOST:PORT` says (--show-rules tells what rules it needs). All take turns, round after round, and the median
-of the rounds counts: compare rows of one table only. The services have one core and Redis and the load another, where
-there are two: workers too, so that a call of theirs can be compared with one of a single process; --cores gives more.
+Counters in memory, in Redis, and with --leases in Redis with leases; beside them the real envoyproxy/ratelimit, or any
+service that listens already, as `--peer NAME=HOST:PORT` says (--show-rules tells what rules it needs). All take turns,
+round after round, and the median of the rounds counts: compare rows of one table only. The services have one core and
+Redis and the load another, where there are two: workers too, so that a call of theirs can be compared with one of a
+single process; --cores gives more.
 --vary tells how the cost grows: a table for each value, and with --picture FILE.svg a chart of them.
 """
 
@@ -171,7 +172,7 @@ def watched(port: int) -> Iterator[None]:
 
 
 @contextmanager
-def started(scenario: Scenario, load: Load, cores: Cores, *, upstream: bool) -> Iterator[list[Running]]:
+def started(scenario: Scenario, load: Load, cores: Cores, *, upstream: bool, leases: bool) -> Iterator[list[Running]]:
     """Our service with each store, and upstream's."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -197,6 +198,9 @@ def started(scenario: Scenario, load: Load, cores: Cores, *, upstream: bool) -> 
             running.append(start_ours("memory", {"MEMORY_MAX_COUNTERS": "5000000"}))
         redis_pid, environ = start_a_redis("our redis")
         running.append(start_ours("redis", environ, redis_pid))
+        if leases:
+            redis_pid, environ = start_a_redis("redis of leases")
+            running.append(start_ours("leases", environ | {"LEASES": "auto"}, redis_pid))
         if upstream:
             redis_pid, environ = start_a_redis("upstream's redis")
             environ |= {"GOMAXPROCS": str(scenario.workers), "LOG_LEVEL": "error"}
@@ -307,6 +311,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--vary", default="", metavar="NAME=VALUE,VALUE", help="any of the options below that follow")
     parser.add_argument("--upstream", action="store_true", help="beside envoyproxy/ratelimit, which Go builds")
+    parser.add_argument("--leases", action="store_true", help="beside one with LEASES=auto, on a Redis of its own")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=HOST:PORT", help="beside one that listens")
     parser.add_argument(
         "--cores", default="0/1", metavar="A,B/C,D", help="of the services / of Redis and the load; 0/1"
@@ -334,7 +339,10 @@ def main() -> None:
     others = [Running(*peer.split("=", 1)) for peer in chosen.peer]
     shown: Shown = {}
     for value, of_value, with_load in varied(chosen.vary, scenario, load):
-        with redirect_stdout(io.StringIO()), started(of_value, with_load, cores, upstream=chosen.upstream) as running:
+        with (
+            redirect_stdout(io.StringIO()),
+            started(of_value, with_load, cores, upstream=chosen.upstream, leases=chosen.leases) as running,
+        ):
             shown[value] = compare([*running, *others], with_load, cores, chosen.rounds)
         if value:
             print(f"{chosen.vary.partition('=')[0]} {value}")
