@@ -1,0 +1,121 @@
+"""Several instances that lease from one Redis: together they allow the limit, whatever dies."""
+
+import re
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from ratelimit_service.api.ratelimit import ShouldRateLimit
+from tests.processes import Service, eventually, start_service
+from tests.redis import start_redis
+from tests.stories.callers import call
+
+LIMIT = 2000
+CAP = 100
+"""What an instance may hold of it."""
+KINDS = ("fixed", "estimate", "parts", "bucket")
+RULES = """
+domain: shop
+descriptors:
+  - {key: fixed, rate_limit: {unit: year, requests_per_unit: 2000, count_refused: false}}
+  - {key: estimate, rate_limit: {unit: year, requests_per_unit: 2000, algorithm: sliding_window}}
+  - {key: parts, rate_limit: {unit: year, requests_per_unit: 2000, algorithm: sub_windows}}
+  - {key: bucket, rate_limit: {unit: year, requests_per_unit: 2000, algorithm: token_bucket}}
+  - {key: counting, rate_limit: {unit: year, requests_per_unit: 2000}}
+"""
+
+
+def total(services: Sequence[Service], metric: str) -> int:
+    """The sum of a metric."""
+    return sum(
+        int(found)
+        for service in services
+        for found in re.findall(rf"^{metric} (\d+)$", service.metrics(), re.MULTILINE)
+    )
+
+
+class Channels:
+    """To services that may die, with many calls under way on each."""
+
+    def __init__(self, services: Sequence[Service], stack: ExitStack) -> None:
+        channels = [stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{each.grpc_port}")) for each in services]
+        self.asking: list[Any] = [
+            channel.unary_unary(ShouldRateLimit.path, RateLimitRequest.SerializeToString, RateLimitResponse.FromString)
+            for channel in channels
+        ]
+        self.allowed: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+
+    def ask(self, kinds: Sequence[str], calls: int = 5) -> None:
+        """So many calls of each kind to each service, all at once."""
+        under_way = []
+        for kind in kinds:
+            request = RateLimitRequest(domain="shop")
+            request.descriptors.add().entries.add(key=kind, value="1")
+            under_way += [(kind, ask.future(request, timeout=5)) for ask in self.asking for _ in range(calls)]
+        for kind, answer in under_way:
+            try:
+                self.allowed[kind] += answer.result().overall_code == RateLimitResponse.OK
+            except grpc.RpcError:
+                self.failed[kind] += 1
+
+
+@pytest.mark.slow
+def test_three_services_that_lease_and_four_callers_each_admit_exactly_the_limit(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        redis = stack.enter_context(start_redis(tmp_path / "redis"))
+        environ = {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "10s", "LEASES": "auto"}
+        services = [stack.enter_context(start_service(tmp_path / str(n), RULES, environ)) for n in range(3)]
+        kinds = [f"{kind}:1" for kind in (*KINDS, "counting")]
+        counted = stack.enter_context(call([service.grpc_port for service in services] * 4, 250, kinds)).allowed()
+        assert max(counted.values()) <= LIMIT
+        assert counted["counting:1"] > 0.95 * LIMIT
+        assert total(services, 'ratelimit_lease_hits_total{decided_by="lease"}') > LIMIT
+
+        channels = Channels(services, stack)
+        channels.allowed.update({kind: counted[f"{kind}:1"] for kind in KINDS})
+
+        def is_used_up() -> bool:
+            """What some held when others were denied is given back, and allowed."""
+            channels.ask(KINDS, 1)
+            return all(channels.allowed[kind] == LIMIT for kind in KINDS)
+
+        eventually(is_used_up, "all of each limit is used")
+        channels.ask(KINDS, 100)
+
+        assert channels.allowed == dict.fromkeys(KINDS, LIMIT)
+        assert not channels.failed
+        eventually(lambda: not total(services, "ratelimit_lease_units_held"), "all is given back")
+        assert total(services, "ratelimit_lease_units_burnt_total") == 0
+
+
+@pytest.mark.slow
+def test_what_dies_takes_away_what_it_held_and_adds_nothing(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        redis = stack.enter_context(start_redis(tmp_path / "redis"))
+        environ = {"REDIS_URL": f"127.0.0.1:{redis.port}", "LEASES": "auto"}
+        services = [stack.enter_context(start_service(tmp_path / str(n), RULES, environ)) for n in range(3)]
+        channels = Channels(services, stack)
+        for turn in range(1000):
+            match turn:
+                case 20:
+                    services[0].kill()
+                    del channels.asking[0]
+                case 40:
+                    redis.send(signal.SIGSTOP)
+                case 42:
+                    redis.send(signal.SIGCONT)
+            channels.ask(KINDS)
+            if turn > 60 and all(channels.allowed[kind] >= LIMIT - CAP - channels.failed[kind] for kind in KINDS):
+                break
+        channels.ask(KINDS, 300)
+        allowed, failed = channels.allowed, channels.failed
+
+    assert all(LIMIT - CAP - failed[kind] <= allowed[kind] <= LIMIT for kind in KINDS), (allowed, failed)
