@@ -634,7 +634,11 @@ def test_the_token_of_the_operator_is_never_shown_and_may_stand_in_a_file(tmp_pa
 
 
 def test_a_certificate_of_the_operators_port_needs_its_key() -> None:
-    for name, other in (("ADMIN_TLS_CERT", "ADMIN_TLS_KEY"), ("ADMIN_TLS_KEY", "ADMIN_TLS_CERT")):
+    for name, other in (
+        ("ADMIN_TLS_CERT", "ADMIN_TLS_KEY"),
+        ("ADMIN_TLS_KEY", "ADMIN_TLS_CERT"),
+        ("ADMIN_CLIENT_TLS_CACERT", "ADMIN_TLS_CERT"),
+    ):
         assert problems_of({name: "/a"}) == (f'{name}: "/a" needs {other} too',)
         assert problems_of({name: "/a", other: ""}) == (f'{name}: "/a" needs {other} too',)
     assert load_settings({"ADMIN_TLS_CERT": "", "ADMIN_TLS_KEY": ""})[0].admin_tls_cert == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ratelimit_service.commands.ban_client import open_client, url_option
-from ratelimit_service.commands.operator_port import access_options
+from ratelimit_service.commands.operator_port import AccessFiles, access_options
 from ratelimit_service.commands.request import ENTRY, Entry, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, rules_option
 from ratelimit_service.rules.bans import canonical, moment_in_words
@@ -38,8 +38,7 @@ def command(
     url: str | None,
     rules: Path | None,
     env_file: Path | None,
-    token_file: Path | None,
-    ca: Path | None,
+    access_files: AccessFiles,
 ) -> None:
     """Refuse descriptors for a while, whatever the rules say.
 
@@ -48,7 +47,7 @@ def command(
     nothing. A ban of the same entries replaces the one before. It is kept where the counters are: in the Redis of the
     service's settings, which must be set here as for the service, or in the memory of a running service.
     """
-    client = open_client(url, rules, env_file, token_file, ca)
+    client = open_client(url, rules, env_file, access_files)
     ban = client.ban(domain, canonical(one_descriptor(entries, "ban")), length, why)
     click.echo(f"banned: {ban} {moment_in_words(ban.until)}: {printable(ban.why)}")
     click.echo(client.outlasts)

@@ -12,6 +12,7 @@ import click
 import uvloop
 
 from ratelimit_service.commands.operator_port import (
+    AccessFiles,
     OperatorPort,
     PortAccess,
     default_url,
@@ -67,11 +68,9 @@ class BanClient(Protocol):
         """Lift the ban of exactly these entries; returns it, or None if there is none."""
 
 
-def open_client(
-    url: str | None, rules: Path | None, env_file: Path | None, token_file: Path | None, ca: Path | None
-) -> BanClient:
+def open_client(url: str | None, rules: Path | None, env_file: Path | None, access_files: AccessFiles) -> BanClient:
     """The bans of the service with the settings, or of that at the URL."""
-    access = read_access(token_file, ca, env_file)
+    access = read_access(access_files, env_file)
     if url is not None:
         return HttpBanClient(url, access)
     settings, _ = read_settings({"rules_path": rules}, env_file)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ratelimit_service.commands.ban_client import Listed, open_client, url_option
-from ratelimit_service.commands.operator_port import access_options
+from ratelimit_service.commands.operator_port import AccessFiles, access_options
 from ratelimit_service.commands.sources import env_file_option
 from ratelimit_service.commands.table import aligned
 from ratelimit_service.rules.bans import Ban, domain_in_words, moment_in_words
@@ -36,14 +36,13 @@ def command(
     json_wanted: bool,
     url: str | None,
     env_file: Path | None,
-    token_file: Path | None,
-    ca: Path | None,
+    access_files: AccessFiles,
 ) -> None:
     """List the bans in force, or those of a domain, the last ones made first.
 
     Settings are found as by `ratelimit ban`. Bans of every domain are listed with the domain '*'.
     """
-    listed = open_client(url, None, env_file, token_file, ca).list(domain)
+    listed = open_client(url, None, env_file, access_files).list(domain)
     if json_wanted:
         found = {"total": listed.total, "bans": [ban.as_json() for ban in listed.bans]}
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))

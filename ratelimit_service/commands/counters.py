@@ -14,7 +14,7 @@ import click
 import uvloop
 
 from ratelimit_service.commands.counters_at import reset_at
-from ratelimit_service.commands.operator_port import access_options, read_access
+from ratelimit_service.commands.operator_port import AccessFiles, access_options, read_access
 from ratelimit_service.commands.request import Entry, EntryType, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, read_book, read_settings, rules_option
 from ratelimit_service.commands.table import aligned
@@ -163,8 +163,7 @@ def command(
     rules: Path | None,
     env_file: Path | None,
     at: str | None,
-    token_file: Path | None,
-    ca: Path | None,
+    access_files: AccessFiles,
 ) -> None:
     """Show counters in Redis, or reset them.
 
@@ -183,7 +182,7 @@ def command(
             raise click.UsageError(_RESETS_ONE)
         if not yes:
             _confirm(f"the counters of {_words(domain, descriptor)}")
-        found = reset_at(at, read_access(token_file, ca, env_file), domain, descriptor)
+        found = reset_at(at, read_access(access_files, env_file), domain, descriptor)
         shown = tuple([(entry["key"], entry["value"]) for entry in found["entries"]])
         lines = [f"{plural(found['reset'], 'counter')} of {_words(domain, shown)} reset"]
         if found["reset"] and found["store"] != Backend.MEMORY:

@@ -15,6 +15,7 @@ from google.protobuf.json_format import MessageToJson
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
 from ratelimit_service.commands.operator_port import (
     DEBUG_PORT_HINT,
+    AccessFiles,
     OperatorPort,
     PortAccess,
     access_options,
@@ -79,8 +80,7 @@ def command(
     env_file: Path | None,
     merge_domains: bool,
     at: str | None,
-    token_file: Path | None,
-    ca: Path | None,
+    access_files: AccessFiles,
     as_json: bool,
 ) -> None:
     """Show which rules a request matches, and why.
@@ -98,7 +98,7 @@ def command(
     if at is None:
         found = _explain_here(domain, asked, rules, env_file, merge_domains)
     else:
-        found = _explain_at_or_exit(at, domain, asked, read_access(token_file, ca, env_file))
+        found = _explain_at_or_exit(at, domain, asked, read_access(access_files, env_file))
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:

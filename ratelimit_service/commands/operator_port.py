@@ -7,8 +7,9 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 import click
@@ -43,12 +44,22 @@ HOW_TO_SEND: Final = "set ADMIN_TOKEN as for the service, or name a file with it
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+class AccessFiles(NamedTuple):
+    """The files that `access_options` name."""
+
+    token: Path | None
+    ca: Path | None
+    """Of the service's certificate; without one, the system's."""
+    cert: Path | None
+    """Of the client."""
+    key: Path | None
+
+
 class PortAccess(NamedTuple):
     """What a service may want to see, and how it is trusted."""
 
     token: str
-    ca: Path | None
-    """Of its certificate; without one, the system's."""
+    files: AccessFiles
 
     @property
     def headers(self) -> dict[str, str]:
@@ -95,6 +106,8 @@ class OperatorPort:
         except OSError as error:
             if _is_no_tls(error) and _speaks_http(target):
                 raise StoreError(f"it speaks HTTP without TLS: write http:// before it; {DEBUG_PORT_HINT}") from error
+            if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+                raise StoreError(self._client_certificate(error.reason)) from error
             raise StoreError(connection_error(error, target, _TIMEOUT_SECONDS)) from error
         finally:
             connection.close()
@@ -149,12 +162,24 @@ class OperatorPort:
         target = f"{f'[{host}]' if ':' in host else host}:{port}"
         if parts.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS), target
-        ca = self._access.ca
+        _, ca, cert, key = self._access.files
         try:
             context = ssl.create_default_context(cafile=ca)
         except OSError as error:  # also ssl.SSLError
             raise StoreError(f"--ca: {ca} is not a certificate in PEM that can be read") from error
+        if cert is not None:
+            try:
+                context.load_cert_chain(cert, key)
+            except OSError as error:
+                raise StoreError(f"--cert: {cert} and its --key cannot be used: {error.strerror or error}") from error
         return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_SECONDS, context=context), target
+
+    def _client_certificate(self, alert: str) -> str:
+        """Why the service ended TLS by this alert: as a rule it asks for client certificates."""
+        reason = alert.lower().replace("_", " ")
+        if self._access.files.cert is None:
+            return f"it ends the connection ({reason}); if it asks for a client certificate, --cert names one"
+        return f"it ends the connection ({reason}); --cert must be signed by its ADMIN_CLIENT_TLS_CACERT"
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -174,25 +199,36 @@ def entries_as_json(domain: str, entries: Entries) -> dict[str, Any]:
 
 
 def access_options(command: _Command) -> _Command:
-    """The options `--token-file` and `--ca`."""
-    command = click.option(
-        "--ca",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="File with the CA of the service's certificate, for https://.  [default: the system's]",
-    )(command)
-    return click.option(
-        "--token-file",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="File with the token of the service.  [env: ADMIN_TOKEN_FILE; or ADMIN_TOKEN, the token itself]",
-    )(command)
+    """The options `--token-file`, `--ca`, `--cert` and `--key`; the command takes them as `access_files`."""
+
+    @wraps(command)
+    def with_files(
+        *, token_file: Path | None, ca: Path | None, cert: Path | None, key: Path | None, **options: Any
+    ) -> Any:
+        if key is not None and cert is None:
+            raise click.UsageError("--key needs --cert, the certificate that it belongs to")
+        return command(access_files=AccessFiles(token_file, ca, cert, key), **options)
+
+    made: Any = with_files
+    for name, text in (
+        ("--key", "File with the private key of that certificate, if it is not in the same file."),
+        ("--cert", "File with a client certificate, for https://, where the service asks for one."),
+        ("--ca", "File with the CA of the service's certificate, for https://.  [default: the system's]"),
+        (
+            "--token-file",
+            "File with the token of the service.  [env: ADMIN_TOKEN_FILE; or ADMIN_TOKEN, the token itself]",
+        ),
+    ):
+        made = click.option(name, type=click.Path(path_type=Path, dir_okay=False), help=text)(made)
+    return cast("_Command", made)
 
 
-def read_access(token_file: Path | None, ca: Path | None, env_file: Path | None) -> PortAccess:
+def read_access(files: AccessFiles, env_file: Path | None) -> PortAccess:
     """The access by these options, and by the settings of the operator's port. SettingsError if they are wrong."""
     # A file that is named comes before a token of the environment.
-    flags = {} if token_file is None else {"admin_token_file": token_file, "admin_token": ""}
+    flags = {} if files.token is None else {"admin_token_file": files.token, "admin_token": ""}
     settings, _ = read_settings(flags, env_file, Section.OPERATOR)
-    return PortAccess(settings.admin_token.get_secret_value(), ca)
+    return PortAccess(settings.admin_token.get_secret_value(), files)
 
 
 def default_url(settings: Settings) -> str:

@@ -11,6 +11,7 @@ import click
 
 from ratelimit_service.commands.operator_port import (
     EXIT_UNREACHABLE,
+    AccessFiles,
     OperatorPort,
     access_options,
     default_url,
@@ -42,14 +43,14 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; times are seconds since the epoch.")
 @env_file_option
 @access_options
-def command(*, url: str | None, as_json: bool, env_file: Path | None, token_file: Path | None, ca: Path | None) -> None:
+def command(*, url: str | None, as_json: bool, env_file: Path | None, access_files: AccessFiles) -> None:
     """Show whether a running service is well: its health, store, workers, rules, calls and bans.
 
     URL is the debug port of the service; without one http://localhost:6070, with DEBUG_HOST and DEBUG_PORT of the
     settings. Exits with 0 when the service is healthy, with 1 when something is wrong (it does not serve, Redis is
     lost, the rules on disk could not be loaded, workers ended unexpectedly), with 3 when it cannot be reached.
     """
-    access = read_access(token_file, ca, env_file)
+    access = read_access(access_files, env_file)
     port = OperatorPort(url or default_url(read_settings({}, env_file)[0]), access)
     try:
         status = port.status()

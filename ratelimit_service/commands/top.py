@@ -12,6 +12,7 @@ import click
 
 from ratelimit_service.commands.operator_port import (
     EXIT_UNREACHABLE,
+    AccessFiles,
     OperatorPort,
     access_options,
     default_url,
@@ -76,8 +77,7 @@ def command(
     once: bool,
     json_wanted: bool,
     env_file: Path | None,
-    token_file: Path | None,
-    ca: Path | None,
+    access_files: AccessFiles,
 ) -> None:
     """Show the busiest rules of a running service, and who is refused: per second, and in the last minutes.
 
@@ -88,7 +88,7 @@ def command(
     """
     if len(urls) > _MAX_INSTANCES:
         raise click.UsageError(f"at most {_MAX_INSTANCES} instances are shown together")
-    access = read_access(token_file, ca, env_file)
+    access = read_access(access_files, env_file)
     ports = [OperatorPort(url, access) for url in dict.fromkeys(urls) or [default_url(read_settings({}, env_file)[0])]]
     view = View({}, {}, [port.url for port in ports], order)
     if not (once or json_wanted):

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ratelimit_service.commands.ban_client import open_client, url_option
-from ratelimit_service.commands.operator_port import access_options
+from ratelimit_service.commands.operator_port import AccessFiles, access_options
 from ratelimit_service.commands.request import ENTRY, Entry, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, rules_option
 from ratelimit_service.rules.bans import canonical, domain_in_words
@@ -33,15 +33,14 @@ def command(
     url: str | None,
     rules: Path | None,
     env_file: Path | None,
-    token_file: Path | None,
-    ca: Path | None,
+    access_files: AccessFiles,
 ) -> None:
     """Lift the ban of exactly these entries, in any order.
 
     Settings are found as by `ratelimit ban`. Exits with 1 when there is no such ban; `ratelimit bans` lists them.
     """
     named = canonical(one_descriptor(entries, "unban"))
-    lifted = open_client(url, rules, env_file, token_file, ca).unban(domain, named)
+    lifted = open_client(url, rules, env_file, access_files).unban(domain, named)
     if lifted is None:
         # The entries are not repeated: only the rules, perhaps those of another machine, tell which are secret.
         what = f"there is no ban of exactly these entries in {printable(domain_in_words(domain))}"

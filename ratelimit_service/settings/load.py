@@ -96,7 +96,7 @@ _NEED_TLS: Final = ("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_
 _REDIS_NAMES: Final = tuple(setting.variable for setting in SETTINGS if setting.variable.startswith("REDIS_"))
 _NEED_REDIS: Final = tuple(name for name in _REDIS_NAMES if not name.startswith("REDIS_PERSECOND_"))
 _NEED_PERSECOND: Final = tuple(name for name in _REDIS_NAMES if name.startswith("REDIS_PERSECOND_"))
-_OF_DEBUG_PORT: Final = ("ADMIN_TLS_CERT", "ADMIN_TLS_KEY")
+_OF_DEBUG_PORT: Final = ("ADMIN_TLS_CERT", "ADMIN_TLS_KEY", "ADMIN_CLIENT_TLS_CACERT")
 _BY_VARIABLE: Final = {setting.variable: setting for setting in SETTINGS}
 _KNOWN: Final = frozenset(_BY_VARIABLE) | frozenset(ALWAYS_ON) | frozenset(UNUSED)
 
@@ -106,7 +106,11 @@ _SECRETS: Final = ("HASH_KEY", "ADMIN_TOKEN")
 _MAX_SECRET_BYTES: Final = 4096
 """Of such a file. A good secret has some dozens."""
 
-_TOGETHER: Final = (("ADMIN_TLS_CERT", "ADMIN_TLS_KEY"), ("ADMIN_TLS_KEY", "ADMIN_TLS_CERT"))
+_TOGETHER: Final = (
+    ("ADMIN_TLS_CERT", "ADMIN_TLS_KEY"),
+    ("ADMIN_TLS_KEY", "ADMIN_TLS_CERT"),
+    ("ADMIN_CLIENT_TLS_CACERT", "ADMIN_TLS_CERT"),
+)
 """The first needs the second."""
 
 

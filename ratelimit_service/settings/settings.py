@@ -227,6 +227,9 @@ class Settings(BaseSettings):
         "", "File with the certificate chain of the debug port: if set, it speaks HTTPS only.", NEW
     )
     admin_tls_key: str = _operator("", "File with the private key of that certificate.", NEW)
+    admin_client_tls_cacert: str = _operator(
+        "", "File with the CA of clients of the debug port; if set, each must present a certificate (mTLS).", NEW
+    )
     admin_read_needs_token: Boolean = _operator(
         "false", "Require the token for everything on the debug port: the pages and `/metrics` too.", NEW
     )

@@ -19,6 +19,7 @@ import pytest
 from ratelimit_service.errors import StartError
 from ratelimit_service.server.admin.connection import HttpConnection
 from ratelimit_service.server.admin.tls import TlsConnection
+from ratelimit_service.system.address import Tcp
 from ratelimit_service.transports.tls_session import TlsSession
 from tests.admin.conftest import RULES
 from tests.admin.service import START_SECONDS, Service, ask, running
@@ -367,3 +368,43 @@ def test_a_browser_shows_the_page(service: Service) -> None:
     markup = browse(f"https://localhost:{service.debug[0].port}/", "--ignore-certificate-errors")
 
     assert "3 per minute" in " ".join(unescape(re.sub(r"<[^>]*>", " ", markup)).split())
+
+
+def test_where_clients_need_a_certificate_none_but_those_of_its_ca_are_answered(
+    tmp_path: Path, ca: Issued, own: Issued, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine, foreign = issue(ca, "mine"), issue(authority(tmp_path, "other"), "foreign")
+
+    def asked(port: Tcp, shown: Issued | None) -> str:
+        trust = context(ca)
+        if shown is not None:
+            trust.load_cert_chain(shown.cert, shown.key)
+        connection = http.client.HTTPSConnection(*port, timeout=START_SECONDS, context=trust)
+        try:
+            connection.request("GET", "/rlconfig")
+            return str(connection.getresponse().status)
+        except ssl.SSLError as error:
+            return error.reason
+        finally:
+            connection.close()
+
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    with running(rules, RULES, **files(own), admin_client_tls_cacert=str(ca.cert)) as service:
+        found = [asked(service.debug[0], shown) for shown in (mine, None, foreign, mine)]
+        failed = metric(service, "ratelimit_http_tls_handshakes_failed_total")
+
+    assert found == ["200", "TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLSV1_ALERT_UNKNOWN_CA", "200"]
+    assert failed == "2"
+    assert [re.split(": | \\(from", line, maxsplit=1)[1].partition(" (from")[0] for line in warnings(caplog)] == [
+        "the client shows no certificate",
+        "the certificate of the client is not accepted: unable to get local issuer certificate",
+    ]
+
+
+def test_a_ca_of_clients_that_cannot_be_read_stops_the_start(tmp_path: Path, own: Issued) -> None:
+    with (
+        pytest.raises(StartError, match="cannot read the client CA /nowhere"),
+        running(tmp_path, RULES, **files(own), admin_client_tls_cacert="/nowhere"),
+    ):
+        pass

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -90,3 +91,22 @@ def test_too_many_wrong_tokens_are_one_line_that_says_when_to_come_again(service
     assert re.search(
         r"^ratelimit: \S+: too many wrong tokens came from this address: it may try again in \d s\n$", said
     )
+
+
+def test_a_client_certificate_is_shown_to_a_service_that_asks_for_one(tmp_path: Path, ca: Issued) -> None:
+    own, mine = issue(ca, "asking", "DNS:localhost"), issue(ca, "mine")
+    foreign = issue(authority(tmp_path), "foreign")
+    environ = {"ADMIN_TLS_CERT": str(own.cert), "ADMIN_TLS_KEY": str(own.key), "ADMIN_CLIENT_TLS_CACERT": str(ca.cert)}
+    with start_service(tmp_path / "service", RULES, environ) as service:
+        url = f"https://localhost:{service.debug_port}"
+        trust = ("--ca", str(ca.cert))
+        shown = run("status", url, *trust, "--cert", str(mine.cert), "--key", str(mine.key))
+        none = run("status", url, *trust)
+        other = run("status", url, *trust, "--cert", str(foreign.cert), "--key", str(foreign.key))
+        missing = run("status", url, *trust, "--cert", str(tmp_path / "nothing"))
+
+    assert shown.exit_code == 0, shown.output
+    assert "if it asks for a client certificate, --cert names one" in none.output
+    assert "--cert must be signed by its ADMIN_CLIENT_TLS_CACERT" in other.output
+    assert "nothing and its --key cannot be used: No such file" in missing.output
+    assert "--key needs --cert" in run("status", url, "--key", str(mine.key)).output

@@ -257,9 +257,10 @@ def test_numbers_and_booleans_of_env_reach_the_service_as_written() -> None:
 def test_the_operators_port_has_tls_by_the_secret_that_is_mounted() -> None:
     found = settings(case("everything"), secrets=SECRETS["everything"])
     manifests = case("everything")
+    files = found.admin_tls_cert, found.admin_tls_key, found.admin_client_tls_cacert
 
-    assert {Path(file).name for file in (found.admin_tls_cert, found.admin_tls_key)} == {"tls.crt", "tls.key"}
-    for file in (found.admin_tls_cert, found.admin_tls_key):
+    assert [Path(file).name for file in files] == ["tls.crt", "tls.key", "ca.crt"]
+    for file in files:
         mount = {"name": "admin-tls", "mountPath": str(Path(file).parent), "readOnly": True}
         assert mount in container(manifests)["volumeMounts"]
     assert {"name": "admin-tls", "secret": {"secretName": "operators-tls"}} in pod(manifests)["spec"]["volumes"]

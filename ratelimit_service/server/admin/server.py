@@ -77,7 +77,7 @@ class AdminServer:
         self._connections = HttpConnections(within_file_limit(settings.http_max_connections), self._warnings)
         token = settings.admin_token.get_secret_value()
         self._access = Access(token, read_needs_token=settings.admin_read_needs_token, warnings=self._warnings)
-        tls = Tls(settings.admin_tls_cert, settings.admin_tls_key)
+        tls = Tls(settings.admin_tls_cert, settings.admin_tls_key, settings.admin_client_tls_cacert)
         self._tls = HttpTls(tls, self._turns) if tls.cert and not settings.debug_uds else None
         self._endpoints = Endpoints(state, settings, methods, past, turns=self._turns, http_metrics=self._metrics)
         self._looking: asyncio.Task[None] | None = None

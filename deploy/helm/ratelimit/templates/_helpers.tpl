@@ -77,6 +77,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if $v.admin.tlsSecret -}}
   {{- $_ := set $env "ADMIN_TLS_CERT" "/etc/ratelimit/admin-tls/tls.crt" -}}
   {{- $_ := set $env "ADMIN_TLS_KEY" "/etc/ratelimit/admin-tls/tls.key" -}}
+  {{- with $v.admin.clientCa }}{{ $_ := set $env "ADMIN_CLIENT_TLS_CACERT" (printf "/etc/ratelimit/admin-tls/%s" .) }}{{ end -}}
 {{- end -}}
 {{- if ne $v.logging.level "info" }}{{ $_ := set $env "LOG_LEVEL" $v.logging.level }}{{ end -}}
 {{- if gt (int $v.workers) 1 }}{{ $_ := set $env "WORKERS" $v.workers }}{{ end -}}
