@@ -302,6 +302,8 @@ def _state_in_words(state: Json) -> str:
     if state.get("blocked_for"):
         return f"blocked for {_span(state['blocked_for'])}"
     text = f"{state['remaining']:,} of {state['capacity']:,} left"
+    if state.get("held"):
+        text += f" and {state['held']:,} leased to the process that answered"
     if state["retry_after"]:
         return f"{text}, room for one in {_span(state['retry_after'])}"
     return f"{text}, untouched in {_span(state['reset_after'])}" if state["remaining"] < state["capacity"] else text

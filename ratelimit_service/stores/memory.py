@@ -216,6 +216,10 @@ class MemoryStore:
         """As Store says."""
         return sum([self._remove(hit.key) | self._remove(hit.key + BLOCK) for hit in hits])
 
+    def held(self, hit: Hit) -> int:
+        """As Store says: nothing."""
+        return 0
+
     def keep_bans(self, bans: Bans) -> "MemoryBans":
         """As Store says."""
         return MemoryBans(bans)

@@ -98,6 +98,9 @@ class Store(StoreStatus, Protocol):
         Returns how many there were. StoreError when they cannot be reached: then some may be left.
         """
 
+    def held(self, hit: Hit) -> int:
+        """Units of its counter that this process has charged in advance, and not spent."""
+
     def metrics(self) -> Sequence[Metric]:
         """Metrics that only this kind of store has."""
 

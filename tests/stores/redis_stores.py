@@ -271,6 +271,10 @@ class Asked:
 
         done(self._loop.run_until_complete(ask()))
 
+    def held(self, hit: Hit) -> int:
+        """As the store."""
+        return self._store.held(hit)
+
     def keep_bans(self, bans: Bans) -> BanStore:
         """As the store."""
         return self._store.keep_bans(bans)

@@ -1,5 +1,6 @@
 """Several instances that lease from one Redis: together they allow the limit, whatever dies."""
 
+import json
 import re
 import signal
 from collections import Counter
@@ -13,7 +14,7 @@ import pytest
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.ratelimit import ShouldRateLimit
-from tests.processes import Service, eventually, start_service
+from tests.processes import Service, ask, eventually, start_service
 from tests.redis import start_redis
 from tests.stories.callers import call
 
@@ -119,3 +120,27 @@ def test_what_dies_takes_away_what_it_held_and_adds_nothing(tmp_path: Path) -> N
         allowed, failed = channels.allowed, channels.failed
 
     assert all(LIMIT - CAP - failed[kind] <= allowed[kind] <= LIMIT for kind in KINDS), (allowed, failed)
+
+
+def test_an_explanation_says_what_is_held(tmp_path: Path) -> None:
+    """It changes each second, so each look is by a call that has just been allowed."""
+    body = '{"domain": "shop", "descriptors": [{"entries": [{"key": "parts", "value": "ada"}]}]}'
+
+    def asked(port: int, path: str) -> Any:
+        return json.loads(ask(port, path, method="POST", body=body).body)
+
+    with start_redis(tmp_path / "redis") as redis:
+        environ = {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "10s", "LEASES": "auto"}
+        with start_service(tmp_path / "service", RULES, environ) as service:
+
+            def is_held() -> bool:
+                for _ in range(10):
+                    asked(service.http_port, "/json")
+                rule = asked(service.debug_port, "/explain")["descriptors"][0]["rules"][0]
+                return bool(rule["state"]["held"])
+
+            eventually(is_held, "some units are held")
+            rules = ask(service.debug_port, "/rlconfig").body
+
+    assert "parts: unit=YEAR requests_per_unit=2000" in rules
+    assert "leases of up to 100" in rules

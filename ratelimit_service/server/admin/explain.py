@@ -87,7 +87,7 @@ class Explainer:
             problem = await _asked(store, hits)
             if not problem:
                 for (index, number, _), hit in zip(matched_rules, hits, strict=True):
-                    found["descriptors"][index]["rules"][number]["state"] = _state(hit)
+                    found["descriptors"][index]["rules"][number]["state"] = _state(hit, store.held(hit))
         return {"name": store.name, "problem": problem}
 
 
@@ -121,7 +121,8 @@ async def _asked(store: Store, hits: Sequence[Hit]) -> str:
     return reason and f"{store.name} could not decide ({reason}); on_store_failure answers instead"
 
 
-def _state(hit: Hit) -> dict[str, Any]:
+def _state(hit: Hit, held: int) -> dict[str, Any]:
     decision = hit.decision
     blocked_for = decision.blocked_for if isinstance(decision, Blocked) else 0
-    return counter_state(hit.rule, hit.remaining, decision.reset_after, blocked_for=blocked_for)
+    state = counter_state(hit.rule, hit.remaining, decision.reset_after, blocked_for=blocked_for)
+    return {**state, "held": held}

@@ -149,6 +149,11 @@ class RedisStore:
         """As Store says."""
         return (*self._pending.metrics(), *self._leases.metrics())
 
+    def held(self, hit: Hit) -> int:
+        """As Store says."""
+        lease = self._leases.by_key.get(hit.key)
+        return 0 if lease is None else lease.left + lease.spare
+
     def keep_bans(self, bans: Bans) -> BanFollower:
         """As Store says; they are in the main Redis."""
         self._bans = BanFollower(bans, BanTable(self._main.execute, self._prefix))

@@ -19,7 +19,8 @@ function span(seconds) {
 export function stateInWords(state) {
   if (state.remaining === null) return "not known: what is in the counter cannot be read";
   if (state.blocked_for) return `blocked for ${span(state.blocked_for)}`;
-  const left = `${whole(state.remaining)} of ${whole(state.capacity)} left`;
+  const leased = state.held ? ` and ${whole(state.held)} leased to the process that answered` : "";
+  const left = `${whole(state.remaining)} of ${whole(state.capacity)} left${leased}`;
   if (state.retry_after) return `${left}, room for one in ${span(state.retry_after)}`;
   return state.remaining < state.capacity ? `${left}, untouched in ${span(state.reset_after)}` : left;
 }
