@@ -181,7 +181,17 @@ class Leases:
     def charge(self, hits: Sequence[Hit], now: int) -> bool:
         """Decide all hits of a request, or do nothing."""
         by_key = self.by_key
-        if len(hits) > 1 and len({hit.key for hit in hits}) < len(hits):
+        if len(hits) == 1:  # almost all: a third less than below
+            hit = hits[0]
+            lease = by_key.get(hit.key)
+            if lease is None or lease.limit is not hit.limit:
+                return False
+            cost = hit.cost
+            if 0 < cost <= lease.left and now < lease.end:
+                lease.demand += cost
+                hit.decision = self._spend(lease, cost, now)
+                return True
+        elif len({hit.key for hit in hits}) < len(hits):
             return False
         for hit in hits:
             lease = by_key.get(hit.key)
@@ -190,9 +200,7 @@ class Leases:
                 lease is None
                 or lease.limit is not hit.limit
                 or cost <= 0
-                or not (
-                    (cost <= lease.left and now < lease.end) or (now < lease.deny_until and cost >= lease.deny_cost)
-                )
+                or ((cost > lease.left or now >= lease.end) and (now >= lease.deny_until or cost < lease.deny_cost))
             ):
                 return False
         return not self.answer(hits, now)
@@ -225,7 +233,11 @@ class Leases:
         """The decision on a hit; None: it has to be sent."""
         lease = self.by_key.get(key)
         if lease is None:
-            if self._is_cold(key):
+            cell = hash(key) % _CELLS
+            if self._seen[cell] < LEAST:
+                self._seen[cell] += 1
+                return None
+            if len(self.by_key) >= MAX_LEASES:
                 return None
             lease = self.by_key[key] = Lease(rule, limit, key, _slot(rule, limit), now)
         elif lease.limit is not limit:
@@ -238,18 +250,11 @@ class Leases:
                 lease.deny_until = 0  # there may be room again
             return None
         lease.demand += cost
-        left = lease.left
-        if cost <= left and now < lease.end:
-            lease.left = left = left - cost
-            self.spent += cost
-            self.allowed += 1
-            if left < lease.low and not lease.asked_for:
-                lease.wanted = True
-                self._join(lease)
-            return Decision(True, lease.room + left, 0, max(0, lease.reset_at - now), 0)
+        if cost <= lease.left and now < lease.end:
+            return self._spend(lease, cost, now)
         if now < lease.deny_until and cost >= lease.deny_cost:
             self.denied += 1
-            room = lease.room + left if now < lease.end else lease.room
+            room = lease.room + lease.left if now < lease.end else lease.room
             wait = max(lease.retry_at, lease.deny_until) - now
             return Decision(False, room, max(1, cost - room), max(lease.reset_at - now, wait), wait)
         if not lease.asked_for:
@@ -377,12 +382,15 @@ class Leases:
         self.asking -= 1
         return lease
 
-    def _is_cold(self, key: str) -> bool:
-        cell = hash(key) % _CELLS
-        if self._seen[cell] < LEAST:
-            self._seen[cell] += 1
-            return True
-        return len(self.by_key) >= MAX_LEASES
+    def _spend(self, lease: Lease, cost: int, now: int) -> Decision:
+        """Allow a hit by what is held."""
+        lease.left = left = lease.left - cost
+        self.spent += cost
+        self.allowed += 1
+        if left < lease.low and not lease.asked_for:
+            lease.wanted = True
+            self._join(lease)
+        return Decision(True, lease.room + left, 0, max(0, lease.reset_at - now), 0)
 
     def _join(self, lease: Lease) -> None:
         if not lease.joined:

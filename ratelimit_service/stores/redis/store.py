@@ -190,7 +190,9 @@ class RedisStore:
         held = False
         for hit in hits:
             if hit.rule.lease:
-                left = self._lease(hits, now)
+                left = self._leases.answer(hits, int(now * SECOND))
+                if self._leases.joined:
+                    self._ask(now)
                 if not left:
                     done(None)
                     return None
@@ -265,13 +267,6 @@ class RedisStore:
             and hits[0].key in denied.known
             and not denied.answer(hits, monotonic())
         )
-
-    def _lease(self, hits: Sequence[Hit], now: float) -> Sequence[Hit]:
-        """Decide what can be decided by leases; returns the other hits."""
-        left = self._leases.answer(hits, int(now * SECOND))
-        if self._leases.joined:
-            self._ask(now)
-        return left
 
     def _ask(self, now: float) -> None:
         leases = self._leases
