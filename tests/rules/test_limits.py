@@ -296,6 +296,9 @@ def test_defaults_hold_for_their_file_only() -> None:
     ("text", "expected"),
     [
         ("unit: day", "unit does not belong in defaults, but in rate_limit or in calendar"),
+        ("calendar: {unit: day}", "calendar does not belong in defaults, but in rate_limit"),
+        ("deny: true", "deny does not belong in defaults, but in rate_limit"),
+        ("allow: true", "allow does not belong in defaults, but in rate_limit"),
         ("algoritm: x", 'unknown key "algoritm"; did you mean algorithm?'),
         (
             "zzz: x",

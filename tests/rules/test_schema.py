@@ -1,10 +1,18 @@
 """The JSON Schema says of every option what the parser does."""
 
+import json
 import re
+import subprocess
+import sys
+from collections import ChainMap
+from itertools import product
 
 import pytest
 
+from ratelimit_service.errors import RulesError
 from ratelimit_service.rules.syntax.options import OPTIONS, MapType, json_schema
+from tests import peers
+from tests.books import book
 
 
 def test_the_schema_has_every_option_where_it_belongs_with_its_help() -> None:
@@ -61,3 +69,41 @@ def test_what_contradicts_unlimited_does_so_in_the_schema() -> None:
             "count_refused", "exceed", "block_for", "block_up_to", "on_store_failure", "lease", "quota_unit",
         )
     }  # fmt: skip
+
+
+VALID = """
+import json, sys
+from jsonschema import Draft202012Validator
+
+schema, files = json.load(sys.stdin)
+print(json.dumps([Draft202012Validator(schema).is_valid(file) for file in files]))
+"""
+
+
+def test_what_a_descriptor_compares_values_with_excludes_all_else_in_the_schema_too() -> None:
+    ways: dict[str, list[dict[str, object]]] = {
+        "value": [{"value": "a"}, {"value": None}, {"value": ""}],
+        "values": [{"values": ["a"]}, {"values": None}],
+        "values_from": [{"values_from": "list"}, {}],
+        "cidr": [{"cidr": "10.0.0.0/8"}, {"cidr": None}],
+        "regex": [{"regex": "a+"}, {}],
+    }
+    also: dict[str, object] = {"key": "ip", "rate_limit": {"unit": "day", "requests_per_unit": 1}}
+    files = [{"domain": "shop", "descriptors": [dict(ChainMap(also, *chosen))]} for chosen in product(*ways.values())]
+
+    def is_read(file: object) -> bool:
+        try:
+            book(json.dumps(file), read_data=lambda _: b"a\n")
+        except RulesError:
+            return False
+        return True
+
+    path = {"PYTHONPATH": str(peers.kubernetes_validate())}
+    given = json.dumps([json_schema(), files])
+    done = subprocess.run(
+        [sys.executable, "-c", VALID], input=given, env=path, capture_output=True, text=True, check=False
+    )
+
+    read = [is_read(file) for file in files]
+    assert json.loads(done.stdout) == read, done.stderr
+    assert read.count(True) == 11

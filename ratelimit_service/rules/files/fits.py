@@ -19,10 +19,7 @@ from ratelimit_service.rules.report import Positioned, Report, quoted
 from ratelimit_service.rules.rule import Place, plural
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.syntax.document import Scalar, YamlMap, YamlNode
-from ratelimit_service.rules.syntax.options import MapType, given, read_options
-
-COMPARED: Final = ("value", "values", "values_from", "cidr", "regex")
-"""The options that say what values are compared with. A descriptor has one of them, or none; `not` inverts each."""
+from ratelimit_service.rules.syntax.options import COMPARED, MapType, given, read_options
 
 MAX_ALL_VALUES: Final = 2_000_000
 """Of all lists, one that several descriptors name as often as they do."""

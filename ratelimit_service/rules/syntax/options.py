@@ -558,6 +558,9 @@ BY_MAP = {where: {option.key: option for option in OPTIONS if where in option.ma
 WITHOUT_LIMIT = ("unlimited", "allow", "deny")
 """The keys that take the place of a limit."""
 
+COMPARED = ("value", "values", "values_from", "cidr", "regex")
+"""The keys that say what values are compared with. A descriptor has one of them, or none; `not` inverts each."""
+
 LIMITING = tuple(
     key
     for key in BY_MAP[MapType.RATE_LIMIT]
@@ -641,6 +644,14 @@ def json_schema() -> dict[str, Any]:
         "then": {"properties": {key: {"type": "null"} for key in LIMITING}},
         "else": {"required": ["requests_per_unit"], "oneOf": [{"required": ["unit"]}, {"required": ["calendar"]}]},
     }
+    absent = {"enum": [None, ""]}
+    definitions["descriptor"]["allOf"] = [
+        {
+            "if": {"properties": {key: {"not": absent}}, "required": [key]},
+            "then": {"properties": dict.fromkeys(COMPARED[index:], absent)},
+        }
+        for index, key in enumerate(COMPARED[:-1], 1)
+    ]
     return {"$schema": DIALECT, "title": "Rate-limit rules", **_object(MapType.FILE), "$defs": definitions}
 
 
