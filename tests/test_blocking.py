@@ -48,7 +48,8 @@ def test_a_blocked_request_is_refused_after_its_window_and_counted_as_over_its_l
     verdict = tested.ask("user", cost=2)
 
     assert (verdict.allowed, summary(verdict)) == (False, [(True, 0)])
-    assert tested.counts("user") == {"total_hits": 5, "over_limit": 3, "denied_below_limit": 2, "near_limit": 1}
+    counts = {"total_hits": 5, "over_limit": 3, "blocked": 3, "denied_below_limit": 2, "near_limit": 1}
+    assert tested.counts("user") == counts
     tested.clock.advance(MINUTE)
     assert tested.ask("user").allowed
 

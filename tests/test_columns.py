@@ -100,6 +100,7 @@ def check_columns(rules: RuleBook, requests: list[Asked]) -> None:
 
         assert columns["total"] == asked, rule.path
         assert sum(columns[name] for name in ("within", "over", "exceeded", "spared")) == asked, rule.path
+        assert rule.tally.blocked == (rule.tally.over_limit if rule.path[1] == "blocking" else 0), rule.path
         assert columns["shadow"] == (columns["over"] if rule.shadow else 0), rule.path
         assert columns["near"] <= columns["within"] + columns["over"], rule.path
 

@@ -40,6 +40,7 @@ STATS: Final = (
     Stat("near_limit", "Cost above NEAR_LIMIT_RATIO of the limit and within the limit."),
     Stat("within_limit", "Cost of allowed hits, without the part above the limit."),
     Stat("shadow_mode", "Cost that a rule in shadow mode would have refused: the part of over_limit that it let pass."),
+    Stat("blocked", "The part of over_limit that a block (block_for) denied, or that began one.", ours=True),
     Stat("exceeded", "Cost above the limit that the rule's exceed option allowed.", ours=True),
     Stat(
         "spared", "Cost not charged because another limit, charged together with this one, denied the hit.", ours=True
@@ -184,6 +185,8 @@ def _shown(rule: Rule) -> frozenset[str]:
         shown |= {"shadow_mode"}
     if rule.limit is not None and rule.limit.exceed:
         shown |= {"exceeded"}
+    if rule.limit is not None and rule.limit.block_for:
+        shown |= {"blocked"}
     if rule.limit is not None and rule.together:
         shown |= {"spared"}
     if rule.name:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ratelimit_service.model import Decision
+from ratelimit_service.model import Blocked, Decision
 
 Path = tuple[str, ...]
 """The name of a tally: the domain, then a name for each level."""
@@ -62,6 +62,7 @@ class Tally:
 
     __slots__ = (
         *(answer.number for answer in POLICY_ANSWERS),
+        "blocked",
         "denied_below_limit",
         "exceeded",
         "near_limit",
@@ -88,6 +89,8 @@ class Tally:
         """The rest of them: what a denied hit that crossed the limit had below it."""
         self.over_limit_with_local_cache = 0
         """The part of `over_limit` that was denied without asking the store, which had denied it a moment before."""
+        self.blocked = 0
+        """The part of `over_limit` that a block denied, or that began one."""
         self.exceeded = 0
         """Allowed above the limit, as far as the limit may be exceeded."""
         self.spared = 0
@@ -127,6 +130,8 @@ class Tally:
             self.within_limit += cost - over
         else:
             self.over_limit += over
+            if decision.__class__ is Blocked:
+                self.blocked += over
             if shadow:
                 self.shadow_mode += over
             if over < cost:
