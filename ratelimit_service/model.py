@@ -71,6 +71,10 @@ class Limit:
     """Microseconds for which a denial blocks the counter; 0 for none."""
     block_up_to: int = 0
     """The length up to which a next block is twice as long as the last one; 0: all are `block_for` long."""
+    max_delay: int = 0
+    """Microseconds that a hit may wait in the queue of its counter; 0: there is no queue."""
+    max_wait: int = 0
+    """Microseconds that the caller of one hit waits: `max_delay`, or less."""
 
 
 @dataclass(slots=True)
@@ -119,6 +123,14 @@ class Blocked(Decision):
     # A field of Decision would cost every hit; this class costs those that have a block.
     blocked_for: int
     """Microseconds until the block ends; `retry_after` may be longer."""
+
+
+@dataclass(slots=True)
+class Queued(Decision):
+    """The answer for a hit that is allowed, later: it has a place in the queue of its counter."""
+
+    turn: int
+    """When it may be answered, by the clock of the store."""
 
 
 class ByPolicy(NamedTuple):

@@ -159,4 +159,7 @@ local function give(state, limit, units, slot_end, now)
   return {now + missing + (part > 0 and 1 or 0), part}
 end
 
-return {hit = hit, ahead = ahead, settle = settle, slot_end = slot_end, lent_from = lent_from, give = give}
+return {
+  hit = hit, ahead = ahead, settle = settle, slot_end = slot_end, lent_from = lent_from, give = give,
+  time_of = time_of, tokens_of = tokens_of, plus = plus, minus = minus,
+}

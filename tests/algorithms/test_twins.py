@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import NAMES, Algorithm, open_algorithm
+from ratelimit_service.algorithms import NAMES, Algorithm, leaky_queue, open_algorithm
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
@@ -78,6 +78,10 @@ def a_limit(random: Random, algorithm: Algorithm) -> Limit:
             limit = replace(limit, block_up_to=limit.block_for * random.choice([1, 2, 5]))
         if algorithm.name != "sliding_log" and random.random() < 0.3:
             limit = replace(limit, requests=random.choice([2**32 - 101, random.randint(1, 10**6)]))
+        if algorithm is leaky_queue:
+            most = random.choice([1, SECOND // 7, limit.window, 3 * limit.window])
+            wait = random.choice([most, most, 0, random.randint(0, most)])
+            limit = replace(limit, burst=0, exceed=0, block_for=0, block_up_to=0, max_delay=most, max_wait=wait)
         if problem_of(algorithm, limit) is None:
             return limit
 
@@ -114,7 +118,7 @@ def a_history(random: Random) -> list[tuple[int, Batch]]:
     """Batches of requests on a few counters; now and then a limit is changed, and the clock steps back."""
     books: list[list[Rule]] = [[], []]
     for _ in range(3):
-        algorithm = open_algorithm(random.choice(NAMES))
+        algorithm = random.choice([*map(open_algorithm, NAMES), leaky_queue])
         books[0].append(Rule("shop", (), a_limit(random, algorithm), algorithm))
         books[1].append(reloaded(random, books[0][-1]))
     rules = books[0]

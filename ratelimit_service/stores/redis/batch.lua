@@ -8,7 +8,8 @@
 --            jitter: microseconds that the keys of aligned windows outlive their states
 --            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES), requests, window, burst, parts,
 --              first_request (2 for a calendar), count_refused, exceed, whether windows are aligned, block_for,
---              block_up_to; of a calendar then four edges, which fixed_window.lua explains
+--              block_up_to; of a calendar then four edges, which fixed_window.lua explains; of a queue then max_delay
+--              and max_wait
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0
@@ -17,7 +18,8 @@
 --            the least, and how much for a whole slot
 -- Returns  now; then of each run: got, how many of its hits were allowed, the first ones, or -1 if it was only looked
 --          at and there is no room for nothing; room, what was left before them; left, what is left now, or, of a
---          blocked counter, how long it is blocked, negative; reset_after; and retry_after of those that were refused;
+--          blocked counter, how long it is blocked, negative; reset_after; and retry_after of those that were refused (of
+--          a hit with a place in a queue `got` is 2, and how long it waits stands in place of retry_after);
 --          then of each lease what leasing.lua returns: units, room, slot_end, reset_after, retry_after
 
 local call = redis.call
@@ -105,6 +107,9 @@ local function read_limits(batch, now, leases)
     if limits[i].first_request == 2 then
       limits[i].edges = {unpack(batch, from, from + 3)}
       from = from + 4
+    end
+    if found.read then
+      from = found.read(limits[i], batch, from)
     end
     limits[i].ahead = found.ahead(limits[i], now)
     limits[i].twin = leases and found
@@ -271,7 +276,7 @@ local function charge(keys, batch, leases)
         states[key] = before[key]
       end
       answers[i] = hit(i, batch[at + 3 * i - 2])
-      all = all and answers[i][2] == 1
+      all = all and answers[i][2] > 0
     end
     if not all then
       for key, state in pairs(before) do

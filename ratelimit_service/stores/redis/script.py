@@ -27,7 +27,7 @@ from random import random
 from typing import Any, Final, NamedTuple, Protocol
 
 from ratelimit_service.algorithms import NAMES
-from ratelimit_service.model import Blocked, Decision, Limit
+from ratelimit_service.model import Blocked, Decision, Limit, Queued
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit, OnCounter
 from ratelimit_service.stores.redis.keys import VERSION, cluster_block, cluster_key, plain_block, plain_key
@@ -267,10 +267,10 @@ class BatchScript:
         return leases
 
     def _row(self, rule: Rule, limit: Limit) -> str:
-        """A limit as the script reads it: PER_LIMIT integers, then the edges of a calendar."""
+        """A limit as the script reads it: PER_LIMIT integers, then the edges of a calendar, or what a queue has."""
         algorithm, calendar = rule.algorithm.name, limit.calendar
         numbers: tuple[int, ...] = (
-            _NUMBERS[algorithm],
+            _NUMBERS[_QUEUE if limit.max_delay else algorithm],
             limit.requests,
             limit.window,
             limit.burst,
@@ -282,6 +282,8 @@ class BatchScript:
             limit.block_for,
             limit.block_up_to,
         )
+        if limit.max_delay:
+            numbers += (limit.max_delay, limit.max_wait)
         if calendar is not None:
             return ",".join(map(str, numbers + calendar.edges((self._clock or system_clock)())))
         if len(self._rows) >= _MAX_ROWS:  # each limit sent with a request is a rule of its own
@@ -296,7 +298,7 @@ class BatchScript:
         """Write the decisions on the hits; returns the denied and the refunded ones."""
         changed: list[Hit] = []
         numbers = iter(reply)
-        next(numbers)
+        now = next(numbers)
         for hits, got, room, left, reset, retry in zip(runs, *[numbers] * 5, strict=True):
             if got == 1 and len(hits) == 1:
                 hit = hits[0]
@@ -308,6 +310,8 @@ class BatchScript:
                     if left < 0:
                         hit.decision = Blocked(True, 0, 0, reset, 0, -left)
                     changed.append(hit)
+            elif got == 2 and len(hits) == 1:
+                hits[0].decision = Queued(True, left, 0, reset, 0, now + retry)
             else:
                 _share(hits, got, room, left, reset, retry)
                 changed += hits[max(0, got) :]
@@ -338,7 +342,7 @@ class _Batch(NamedTuple):
 def script_text() -> str:
     """The source of the script, with the twins of the algorithms and of their blocks."""
     twins = []
-    for index, name in enumerate((*NAMES, "blocking", "leasing"), start=1):
+    for index, name in enumerate((*NAMES, _QUEUE, "blocking", "leasing"), start=1):
         chunk = files("ratelimit_service.algorithms").joinpath(f"{name}.lua").read_text(encoding="utf-8")
         twins.append(f"chunks[{index}] = '{name}'\nchunks.{name} = function()\n{chunk}\nend\n")
     batch = files("ratelimit_service.stores.redis").joinpath("batch.lua").read_text(encoding="utf-8")
@@ -347,7 +351,8 @@ def script_text() -> str:
 
 
 _PLACE: Final = "--twins--\n"
-_NUMBERS: Final = {name: number for number, name in enumerate(NAMES, start=1)}
+_QUEUE: Final = "leaky_queue"
+_NUMBERS: Final = {name: number for number, name in enumerate((*NAMES, _QUEUE), start=1)}
 
 _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log"})
 """What these charge at one moment expires at one moment, however much it is."""
