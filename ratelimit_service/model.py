@@ -15,8 +15,9 @@ MAX_WINDOW = 100 * 365 * DAY
 """Microseconds; the end of such a window is still exact in Lua's integers."""
 
 Cancel = Callable[[], bool]
-"""Cancels a request that waits for the store. True: its hits were not sent yet; nothing is charged, and the request's
-callback is not called. False: it is too late, and the callback is called as usual."""
+"""Cancels a request that waits. True: its callback is not called. Its hits were not sent to the store, and nothing is
+charged; or it waits in a queue, where those behind it have its turn. False: it is too late, and the callback is
+called as usual."""
 
 
 class Unit(IntEnum):
@@ -56,7 +57,7 @@ class Limit:
     window: int
     """Microseconds. The unit's own, or a multiple of it; with a calendar about its length."""
     burst: int = 0
-    """Capacity of a bucket; 0 for as many as `requests`."""
+    """Capacity of a bucket; 0 for as many as `requests`. Of a queue, how many hits have a place, with the first one."""
     parts: int = 10
     """Into how many sub-windows the window is cut."""
     first_request: bool = False
@@ -129,6 +130,8 @@ class Blocked(Decision):
 class Queued(Decision):
     """The answer for a hit that is allowed, later: it has a place in the queue of its counter."""
 
+    wait: int
+    """Microseconds until its turn."""
     turn: int
     """When it may be answered, by the clock of the store."""
 

@@ -16,6 +16,7 @@ from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import Problem
 from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.server.admin.access import Access
@@ -498,4 +499,4 @@ def test_the_documentation_has_every_metric_and_no_other(tmp_path: Path) -> None
 
     exported = set(re.findall(r"^# TYPE ([a-z_0-9]+) ", parts.text(), re.MULTILINE))
 
-    assert documented == exported | {metric.name for metric in (*of_tls, *of_redis)}
+    assert documented == exported | {metric.name for metric in (*of_tls, *of_redis, *TurnQueues().metrics())}

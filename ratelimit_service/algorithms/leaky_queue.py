@@ -53,7 +53,7 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
     reset = -(-missing // rate)
     state = STATE.pack(now + reset, missing % rate)
     if wait and cost > 0:
-        return state, Queued(True, _left(limit, missing), 0, reset, 0, now + wait)
+        return state, Queued(True, _left(limit, missing), 0, reset, 0, wait, now + wait)
     return state, Decision(True, _left(limit, missing), 0, reset, 0)
 
 

@@ -4,6 +4,8 @@
 - `x_ratelimit`: as Envoy writes them, after draft-polli-ratelimit-headers-03: also the window of each limit.
 - `ietf`: draft-ietf-httpapi-ratelimit-headers-10: structured fields (RFC 9651) with an item for each limit.
 
+A request that waited in a queue has `RateLimit-Delay` with any of them, in milliseconds.
+
 What is the same in all responses of a rule is encoded once. A value is made of numbers and of names in the rules, and
 of nothing in a request; a name is in printable ASCII, and escaped.
 """
@@ -66,6 +68,7 @@ _X_EXCEEDED: Final = _key("X-RateLimit-Exceeded")
 _POLICY: Final = _key("RateLimit-Policy")
 _RATELIMIT: Final = _key("RateLimit")
 _RETRY_AFTER: Final = _key("Retry-After")
+_DELAY: Final = _key("RateLimit-Delay")
 
 PROBLEM: Final = (
     b'{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",'
@@ -109,6 +112,8 @@ class HeaderEncoder:
             tightest = verdict.tightest()
             if tightest is not None:
                 yield from self._about_limits(verdict, tightest, options, share)
+            if verdict.delay:
+                yield header(_DELAY, b"%d" % -(-verdict.delay // 1000))
         if not verdict.allowed:
             if options.retry_after and (seconds := retry_after_seconds(verdict, options, share)):
                 yield header(_RETRY_AFTER, b"%d" % seconds)

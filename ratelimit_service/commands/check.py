@@ -12,7 +12,7 @@ from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
 from ratelimit_service.errors import Problem, RulesError, SettingsError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.lint import KINDS, lint
-from ratelimit_service.rules.checks.review import shared_keys
+from ratelimit_service.rules.checks.review import queue_notes, shared_keys
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import ensure_exists, read_sources
 from ratelimit_service.rules.report import LintWarning
@@ -59,7 +59,8 @@ def command(
 
     Without a PATH, the files that serve would load with the same settings. Prints every error as path:line:column, and
     a warning about what is allowed but probably not intended, such as a descriptor that no request reaches or a value
-    that looks like a network. Exits with 1 when there is an error, else with 0.
+    that looks like a network. Also the timeout that Envoy's filter needs where limits have a queue. Exits with 1 when
+    there is an error, else with 0.
     """
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file, Section.RULES)
     if not paths:
@@ -77,8 +78,9 @@ def command(
     if book is not None and redis is not None and redis.key_format is KeyFormat.ENVOYPROXY:
         found = sorted([*found, *shared_keys(book, is_upstreams)], key=lambda warning: warning[:3])
     warnings = [warning for warning in found if warning.kind not in ignored]
+    notes = [] if book is None else list(queue_notes(book))
     if as_json:
-        click.echo(json.dumps(_findings(book, errors, warnings), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(_findings(book, errors, warnings, notes), indent=2, ensure_ascii=False))
     else:
         for warning in warnings:
             click.echo(YELLOW(str(warning), err=True), err=True)
@@ -89,6 +91,8 @@ def command(
             click.echo(
                 GREEN(f"{plural(len(book.rules), 'rule')} in {plural(len(book.domains), 'domain')} are good{where}")
             )
+        for note in notes:
+            click.echo(f"{note.path}:{note.line}:{note.column}: {note.message}")
     if errors:
         sys.exit(1)
 
@@ -119,12 +123,18 @@ def _load(
     return (None if errors else book), errors
 
 
-def _findings(book: RuleBook | None, errors: Sequence[Problem], warnings: Sequence[LintWarning]) -> dict[str, object]:
+def _findings(
+    book: RuleBook | None,
+    errors: Sequence[Problem],
+    warnings: Sequence[LintWarning],
+    notes: Sequence[LintWarning],
+) -> dict[str, object]:
     return {
         "rules": None if book is None else len(book.rules),
         "domains": None if book is None else len(book.domains),
         "errors": [_finding(error) for error in errors],
         "warnings": [{"kind": warning.kind, **_finding(warning)} for warning in warnings],
+        "notes": [_finding(note) for note in notes],
     }
 
 

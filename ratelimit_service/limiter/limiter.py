@@ -8,7 +8,9 @@ from typing import Final, TypeVar
 from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
 from ratelimit_service.limiter.hot import MAX_PENDING, HotLog
 from ratelimit_service.limiter.plan import Plan, Planner
-from ratelimit_service.limiter.verdict import Verdict, tightest_of
+from ratelimit_service.limiter.queued import QueuedRequests
+from ratelimit_service.limiter.turns import TurnQueues
+from ratelimit_service.limiter.verdict import OnVerdict, Verdict, tightest_of
 from ratelimit_service.model import ByPolicy, Cancel, Decision, Request
 from ratelimit_service.rules.bans import Bans, BanSummary
 from ratelimit_service.rules.book import RuleBook
@@ -20,9 +22,6 @@ from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Tallies, Tot
 
 T = TypeVar("T")
 
-OnVerdict = Callable[[Verdict | RpcError], None]
-"""The callback with the verdict, or with the error in place of it."""
-
 
 class Limiter:
     """Answers requests by the rules of `book` and the counters of the store.
@@ -32,7 +31,7 @@ class Limiter:
     shapes of unmatched descriptors have a tally of their own. A request may have at most `max_hits` hits.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the store, five settings, and what waits
         self,
         store: Store,
         *,
@@ -41,6 +40,7 @@ class Limiter:
         near_ratio: float = 0.8,
         max_values: int = 1000,
         max_hits: int = 200,
+        turns: TurnQueues | None = None,
     ) -> None:
         self.domains = DomainTallies()
         self.bans = Bans()
@@ -56,6 +56,8 @@ class Limiter:
         """Descriptors that match no rule, by domain and keys, counted in `total_hits`."""
         self.waits = Latency()
         """Time that requests waited for a store that does not answer at once."""
+        self.turns = turns or TurnQueues()
+        """Requests that wait in queues."""
         self.hot = HotLog()
         """Who is asked about, and refused, most."""
         self._charge = store.charge
@@ -70,6 +72,9 @@ class Limiter:
             bans=self.bans,
         )
         self._shadow_mode = shadow_mode
+        self._queued = QueuedRequests(
+            store, self.turns, self.waits, self._judge, self._judge_failed, shadow_mode=shadow_mode
+        )
 
     @property
     def book(self) -> RuleBook | None:
@@ -127,24 +132,27 @@ class Limiter:
 
         `timeout`: microseconds until the caller's deadline, if it has one.
         """
+        if plan.bytes:
+            return self._queued.decide(plan, on_verdict, timeout)
         asked = plan.again()
         began = perf_counter_ns()
 
         def done(error: StoreError | None) -> None:
             self.waits.observe(perf_counter_ns() - began)
-            if error is None:
-                on_verdict(self._judge(asked))
-            elif isinstance(error, TooHeavyError):
-                self.totals.service_errors += 1
-                asked.domain.failed += 1
-                on_verdict(RpcError(Status.INVALID_ARGUMENT, str(error)))
-            elif asked.denied and not self._shadow_mode and any(map(_refuses_without_counter, asked.hits)):
-                on_verdict(self._judge_without_store(asked, error))
-            else:
-                self._count_failed(asked)
-                on_verdict(RpcError(Status.UNAVAILABLE, str(error)))
+            on_verdict(self._judge(asked) if error is None else self._judge_failed(asked, error))
 
         return self.store.hit(asked.charged, done, timeout)
+
+    def _judge_failed(self, plan: Plan, error: StoreError) -> Verdict | RpcError:
+        """What a request ends with that the store could not decide, and no policy did."""
+        if isinstance(error, TooHeavyError):
+            self.totals.service_errors += 1
+            plan.domain.failed += 1
+            return RpcError(Status.INVALID_ARGUMENT, str(error))
+        if plan.denied and not self._shadow_mode and any(map(_refuses_without_counter, plan.hits)):
+            return self._judge_without_store(plan, error)
+        self._count_failed(plan)
+        return RpcError(Status.UNAVAILABLE, str(error))
 
     def _judge(self, plan: Plan) -> Verdict:
         """Count every decision in the tallies, and make the verdict of them."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ratelimit_service.errors import RpcError, Status
-from ratelimit_service.limiter.verdict import Verdict
+from ratelimit_service.limiter.verdict import LateVerdict, Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Request
 from ratelimit_service.rules.address import parse_address
 from ratelimit_service.rules.bans import Bans, find_ban
@@ -43,6 +43,11 @@ def denial(cost: int, retry_after: int = NEVER) -> Decision:
 TallyIncrement = tuple[Tally | DomainTally, str, int]
 """A tally, the name of one of its counters, and how much to add to it; added without asking the store."""
 
+_REQUEST_BYTES: Final = 1000
+_HIT_BYTES: Final = 500
+_CHARACTER_BYTES: Final = 4
+"""Of a request that waits in a queue. It keeps its message, its hits, and their keys, which repeat the message."""
+
 _BUNDLE_OF_REQUEST: Final = 1
 _FIRST_BUNDLE_OF_LIST: Final = 2
 
@@ -50,7 +55,7 @@ _FIRST_BUNDLE_OF_LIST: Final = 2
 class Plan:
     """The hits of a request, and the verdict that they add up to when the store has decided them."""
 
-    __slots__ = ("charged", "denied", "domain", "edition", "hits", "increments", "joint", "refused", "verdict")
+    __slots__ = ("bytes", "charged", "denied", "domain", "edition", "hits", "increments", "joint", "refused", "verdict")
 
     def __init__(  # noqa: PLR0913 - one for each of its parts
         self,
@@ -62,9 +67,12 @@ class Plan:
         idle_quota: bool = False,
         *,
         response: ResponseOptions | None = None,
+        queued_bytes: int = 0,
     ) -> None:
         self.edition = edition
         """Of the book that made it."""
+        self.bytes = queued_bytes
+        """The estimated size of a request that may wait in a queue; 0 for one that never does."""
         self.domain = domain
         """Counts the outcome of the request."""
         self.increments = increments
@@ -92,7 +100,8 @@ class Plan:
         """The hits without a counter that are denied, and not in shadow mode."""
         self.hits = self.charged if len(self.charged) == len(hits) and not self.joint else hits
         """One for each descriptor, or None where nothing limits it."""
-        self.verdict = verdict = Verdict(True, self.hits, unmatched, idle_quota, response)
+        make = LateVerdict if queued_bytes else Verdict
+        self.verdict = verdict = make(True, self.hits, unmatched, idle_quota, response)
         if self.joint and response is not None:
             verdict.limits = [each for hit in hits if hit is not None for each in (hit, *hit.beside)]
 
@@ -109,12 +118,14 @@ class Plan:
                 verdict.unmatched,
                 verdict.idle_quota,
                 response=verdict.response,
+                queued_bytes=self.bytes,
             )
         plan = Plan.__new__(Plan)
         plan.edition = self.edition
         plan.domain = self.domain
         plan.increments = self.increments
         plan.joint = plan.denied = False
+        plan.bytes = 0
         plan.refused = ()
         plan.charged = charged = tuple(map(Hit.again, self.charged))
         plan.hits = charged
@@ -170,7 +181,7 @@ class Planner:
                 if any(key in address_keys and parse_address(value) is None for key, value in descriptor.entries)
             ]
         hits: list[Hit | None] = []
-        without_limit = False
+        without_limit = queued = False
         count, max_hits = 0, self._max_hits
         replaced: frozenset[str] = frozenset()
         for descriptor in request.descriptors:
@@ -191,6 +202,7 @@ class Planner:
             hit = _hit(rule, entries, matched, descriptor.cost, quota=rule.quota or self._quota_mode)
             if rule.limit is None:
                 without_limit = True
+            queued = queued or rule.queues
             if rule.replaces:
                 replaced |= rule.replaces
             if rule.together or rule.beside:
@@ -200,12 +212,22 @@ class Planner:
             hits.append(hit)
         if replaced:
             hits = [_unless_replaced(hit, replaced, increments) for hit in hits]
+        queued = queued and _refuse_together(hits)
         if without_limit or banned:
             increments += _without_limit(hits)
         unmatched = _unmatched(request, hits, book) if request.explain else None
         # As upstream: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
         idle_quota = self._quota_mode and None in hits
-        return Plan(hits, tally, increments, edition, unmatched, idle_quota, response=book.domains[name].response)
+        return Plan(
+            hits,
+            tally,
+            increments,
+            edition,
+            unmatched,
+            idle_quota,
+            response=book.domains[name].response,
+            queued_bytes=_mark_queued(hits, request) if queued else 0,
+        )
 
     def _count_unmatched(self, book: RuleBook, name: str, entries: Entries) -> Sequence[TallyIncrement]:
         """Counts a descriptor that matches no rule of the domain of this name, unless the rules exempt it."""
@@ -282,6 +304,43 @@ def _join(hit: Hit, entries: Entries, matched: Entries, index: int) -> None:
     hit.beside = [
         _hit(beside, entries, matched, hit.cost, quota=hit.quota, together=hit.together) for beside in rule.beside
     ]
+
+
+def _takes_turn(hits: Sequence[Hit | None]) -> bool:
+    return any(hit.limit.max_delay and hit.cost > 0 for hit in _all(hits))
+
+
+def _refuse_together(hits: Sequence[Hit | None]) -> bool:
+    """Make one bundle of all that may refuse a request which takes a turn of a queue; returns whether it takes one.
+
+    So it takes none when it is refused.
+    """
+    if not _takes_turn(hits):
+        return False
+    for hit in _all(hits):
+        if not hit.rule.shadow and not hit.quota and hit.limit is not NO_LIMIT:
+            hit.together = _BUNDLE_OF_REQUEST
+    return True
+
+
+def _mark_queued(hits: Sequence[Hit | None], request: Request) -> int:
+    """Mark the bundles of a request that may wait; returns its size in bytes, 0 if it takes no turn of a queue."""
+    if not _takes_turn(hits):
+        return 0  # another limit refuses it always
+    charged = [hit for hit in _all(hits) if hit.key]
+    alone = _FIRST_BUNDLE_OF_LIST + len(hits)
+    for number, hit in enumerate(charged):
+        hit.together = -(hit.together or alone + number)
+    characters = sum(len(key) + len(value) for each in request.descriptors for key, value in each.entries)
+    return _REQUEST_BYTES + _HIT_BYTES * len(charged) + _CHARACTER_BYTES * characters
+
+
+def _all(hits: Sequence[Hit | None]) -> Iterator[Hit]:
+    """The hits, each with those beside it."""
+    for hit in hits:
+        if hit is not None:
+            yield hit
+            yield from hit.beside
 
 
 def _without_limit(hits: Sequence[Hit | None]) -> Iterator[TallyIncrement]:

@@ -1,7 +1,9 @@
 """The verdict: what all hits of a request add up to. Hot path."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from ratelimit_service.errors import RpcError
 from ratelimit_service.model import NEVER
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.stores.hit import NO_LIMIT, Hit
@@ -11,6 +13,9 @@ class Verdict:
     """The answer for a request."""
 
     __slots__ = ("allowed", "hits", "idle_quota", "limits", "response", "unmatched")
+
+    delay = 0
+    """Microseconds that it waited in a queue."""
 
     def __init__(
         self,
@@ -80,6 +85,20 @@ class Verdict:
             elif not refused and (chosen is None or hit.remaining < chosen.remaining):
                 chosen = hit
         return chosen
+
+
+class LateVerdict(Verdict):
+    """The answer for a request that may wait in a queue."""
+
+    __slots__ = ("delay",)
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.delay = 0
+
+
+OnVerdict = Callable[[Verdict | RpcError], None]
+"""The callback with the verdict, or with the error in place of it."""
 
 
 def tightest_of(hits: Sequence[Hit]) -> Hit:

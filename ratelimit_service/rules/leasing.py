@@ -40,6 +40,8 @@ def most_leased(limit: Limit, share: float) -> int:
 
 def why_not_leased(algorithm: Algorithm, limit: Limit, together: int) -> str:
     """Why a limit does not lease, whatever the rules say; empty if it does."""
+    if limit.max_delay:
+        return "queue: each request gets its turn from Redis"
     if not hasattr(algorithm, "give"):
         return f"{algorithm.name} keeps the moment of each request"
     if together != ALONE:

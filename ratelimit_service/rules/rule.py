@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ratelimit_service.algorithms import Algorithm
 from ratelimit_service.model import NEVER, Limit
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
-from ratelimit_service.system.clock import duration_in_words
+from ratelimit_service.system.clock import delay_in_words, duration_in_words
 from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
 
 Entries = tuple[tuple[str, str], ...]
@@ -103,6 +103,8 @@ class Rule:
     """Whether its keys have the name of some level: values share a counter there, or are counted as others."""
     changes_values: bool = field(init=False)
     """Whether some level counts a value as another one."""
+    queues: bool = field(init=False)
+    """Whether a request may have to wait for its turn, because of this limit or one beside it."""
 
     def __post_init__(self) -> None:
         limit = self.limit
@@ -114,6 +116,8 @@ class Rule:
             set_once(self, "scale", Scale(0, 0, 0))
         changes_values = any(level.counted_as is not None for level in self.levels)
         set_once(self, "changes_values", changes_values)
+        own = limit is not None and limit.max_delay > 0
+        set_once(self, "queues", own or any(each.queues for each in self.beside))
         set_once(self, "names_levels", changes_values or any(level.shared is not None for level in self.levels))
         if not self.counter_domain:
             set_once(self, "counter_domain", self.domain)
@@ -345,7 +349,8 @@ def _counting(rule: Rule) -> Iterator[str]:
     if not fixed:
         yield algorithm.replace("_", " ")
     if limit.burst:
-        yield f"burst {limit.burst:,}"
+        queue = f"up to {delay_in_words(limit.max_delay)} later, in a queue"
+        yield queue if limit.max_delay else f"burst {limit.burst:,}"
     if algorithm == "sub_windows":
         yield f"{limit.parts} parts"
     if limit.first_request:

@@ -11,6 +11,7 @@ from ratelimit_service.api.reflection import reflection
 from ratelimit_service.api.request import RequestLimits
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.files.parse import parse
@@ -29,6 +30,7 @@ from ratelimit_service.stores import open_store
 from ratelimit_service.system.address import Address
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.system.listen import remove_socket
+from ratelimit_service.system.timer import open_timer
 from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.transports import open_transport
 
@@ -36,6 +38,9 @@ SWITCH_SECONDS = 0.0001
 """How long a thread that parses rules keeps the interpreter while calls wait: a fiftieth of Python's default."""
 
 _SWEEP_SECONDS = 0.1
+
+_REFUSE_SECONDS = 0.1
+"""So long before the end of the grace the calls that wait in queues are refused: their callers still get the answer."""
 
 
 class Engine:
@@ -53,6 +58,7 @@ class Engine:
             near_ratio=settings.near_limit_ratio,
             max_values=settings.metrics_max_values,
             max_hits=settings.request_max_hits,
+            turns=TurnQueues(open_timer),
         )
         self.method = ShouldRateLimit(self.limiter, _encoder(settings, self.limiter), _request_limits(settings))
         self.explainer = Explainer(self.limiter)
@@ -80,8 +86,8 @@ class Engine:
         self._sweeping = asyncio.create_task(self._sweep())
 
     def metrics(self) -> Sequence[Metric]:
-        """The metrics of the store and the transport."""
-        return (*self.store.metrics(), *self.transport.metrics())
+        """The metrics of the store, the queues and the transport."""
+        return (*self.store.metrics(), *self.limiter.turns.metrics(), *self.transport.metrics())
 
     def publish(self, book: RuleBook) -> None:
         """Answer by these rules from now on."""
@@ -94,13 +100,19 @@ class Engine:
         self.health.drain()
 
     async def stop(self) -> None:
-        """Accept no more calls, and finish those in flight."""
+        """Accept no more calls, and finish those in flight; those that still wait in queues at the end are refused."""
         self.health.finish()
         self.addresses = ()  # the transport removes the sockets' files first: the next instance may listen there
-        await self.transport.stop(self._drain_timeout_seconds)
+        grace = self._drain_timeout_seconds
+        waiting = grace - min(_REFUSE_SECONDS, grace / 10)
+        refusing = asyncio.get_running_loop().call_later(waiting, self.limiter.turns.refuse_all)
+        await self.transport.stop(grace)
+        refusing.cancel()
 
     async def close(self) -> None:
-        """Release what the store holds, when no more calls come."""
+        """Release what store and queues hold, when no more calls come."""
+        self.limiter.turns.refuse_all()
+        self.limiter.turns.close()
         self.explainer.close()
         self.ban_method.close()
         self.reset_method.close()

@@ -66,7 +66,8 @@ class Hit:
         self.quota = quota
         """A request is denied by its quotas only if all of them are used up."""
         self.together = together
-        """0: charged alone. Hits of a request with the same other number are a bundle: all are charged or none."""
+        """0: charged alone. Hits of a request with the same other number are a bundle: all are charged or none. Below 0
+        are all bundles of a request that may have to wait for its turn in a queue."""
         self.beside: Sequence[Hit] = ()
         """The hits of the other limits of the same descriptor."""
         self.spared = False

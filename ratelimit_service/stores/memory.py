@@ -73,17 +73,20 @@ class MemoryStore:
 
     def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
         """Charge all hits, and call `done` at once."""
-        self.charge(hits)
+        if not self.charge(hits):
+            self._charge_bundles(hits, self._clock())
         done(None)
 
     def charge(self, hits: Sequence[Hit]) -> bool:
-        """Charge all hits, one after the other, at one moment."""
+        """Charge all hits, one after the other, at one moment; none if their request may have to wait for its turn."""
         now = self._clock()
         segments = self._segments
         mask = self._mask
         crowded = self._crowded if self.bytes < self._crowded_bytes else 0
         for hit in hits:
             if hit.together:
+                if hit.together < 0:
+                    return False  # so are all others of it
                 self._charge_bundles(hits[hits.index(hit) :], now)
                 return True
             limit = hit.limit

@@ -38,3 +38,8 @@ def duration_in_words(microseconds: int) -> str:
             whole, rest = divmod(-(-microseconds // part), unit // part)
             return f"{whole:,} {name} {rest} {part_name}" if rest else f"{whole:,} {name}"
     return f"{-(-microseconds // SECOND)} s"
+
+
+def delay_in_words(microseconds: int) -> str:
+    """`200 ms`, or as `duration_in_words` from ten seconds on; rounded up."""
+    return duration_in_words(microseconds) if microseconds >= 10 * SECOND else f"{-(-microseconds // 1000):,} ms"

@@ -57,8 +57,8 @@ def test_the_first_goes_at_once_and_the_others_at_the_outflow() -> None:
 
     assert answers == [
         Decision(True, 2, 0, 100_000, 0),
-        Queued(True, 1, 0, 200_000, 0, 101_000),
-        Queued(True, 0, 0, 300_000, 0, 201_000),
+        Queued(True, 1, 0, 200_000, 0, 100_000, 101_000),
+        Queued(True, 0, 0, 300_000, 0, 200_000, 201_000),
         Decision(False, 0, 1, 300_000, 50_000),
         Decision(False, 0, 1, 300_000, 50_000),
     ]
@@ -72,7 +72,7 @@ def test_a_caller_with_less_time_is_denied_where_another_one_waits() -> None:
 
     assert denied_state == state
     assert denied == Decision(False, 0, 1, 100_000, 1)
-    assert queued == Queued(True, 0, 0, 200_000, 0, 100_000)
+    assert queued == Queued(True, 0, 0, 200_000, 0, 100_000, 100_000)
 
 
 def test_a_hit_of_several_takes_as_long_a_part_and_one_of_more_than_the_limit_none() -> None:
@@ -81,7 +81,7 @@ def test_a_hit_of_several_takes_as_long_a_part_and_one_of_more_than_the_limit_no
     untouched, too_dear = leaky_queue.hit(None, TEN_A_SECOND, 11, 0)
 
     assert (dear.allowed, dear.reset_after) == (True, SECOND)
-    assert next_one == Queued(True, 0, 0, 350_000, 0, SECOND)
+    assert next_one == Queued(True, 0, 0, 350_000, 0, 250_000, SECOND)
     assert untouched is None
     assert (too_dear.allowed, too_dear.retry_after) == (False, NEVER)
 

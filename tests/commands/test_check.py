@@ -120,6 +120,7 @@ def test_the_findings_come_as_json(tmp_path: Path) -> None:
             }
         ],
         "warnings": [],
+        "notes": [],
     }
 
 
@@ -245,4 +246,21 @@ def test_what_is_odd_and_what_is_wrong_in_a_data_file_is_reported_with_its_line(
     assert wrong.exit_code == 1
     assert [(error["file"], error["line"], error["column"]) for error in json.loads(wrong.stdout)["errors"]] == [
         (f"{rules}/../keys.csv", 3, 1)
+    ]
+
+
+def test_the_timeout_that_envoy_needs_for_a_queue_is_noted(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    queue = "rate_limit: {{algorithm: leaky_bucket, unit: second, requests_per_unit: 9, queue: {{max_delay: {}}}}}"
+    file.write_text(
+        f"domain: a\ndescriptors:\n- key: a\n  {queue.format('200ms')}\n- key: b\n  {queue.format('1.5s')}\n"
+    )
+    note = (
+        'requests of domain "a" may wait in queues for up to 1,500 ms: Envoy\'s filter needs timeout: 1.55s, or more, '
+        "and has 20 ms by default"
+    )
+
+    assert check(file).stdout == f"2 rules in 1 domain are good\n{file}:6:3: {note}\n"
+    assert json.loads(check("--json", file).stdout)["notes"] == [
+        {"file": str(file), "line": 6, "column": 3, "message": note}
     ]

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -477,3 +478,29 @@ def test_a_terminal_sees_how_far_it_is(tmp_path: Path) -> None:
     assert "replaying" in seen
     assert "%" in seen
     assert done.stdout.startswith("12,000 requests in ")
+
+
+def test_a_queue_moves_what_comes_at_once_to_the_limit_s_rate(tmp_path: Path) -> None:
+    """Of six at once, one a second, four have a turn within three seconds."""
+    limit = "{algorithm: leaky_bucket, unit: second, requests_per_unit: 1, queue: {max_delay: 3s}}"
+    rules = f"domain: shop\ndescriptors: [{{key: user, rate_limit: {limit}}}]\n"
+    log = "\n".join([line(0)] * 6 + [line(9)])
+    svg = tmp_path / "picture.svg"
+
+    (side,) = result_of(tmp_path, log, "--svg", str(svg), rules=rules)["sides"]
+    shown = run(tmp_path, log, rules=rules).output
+
+    assert (side["allowed"], side["refused"], side["delayed"], side["longest_delay_seconds"]) == (5, 2, 3, 3)
+    assert re.search(r"  delayed +3 +42.9 ?%  \(of the allowed, by up to 3,000 ms\)", shown)
+    allowed = ET.fromstring(svg.read_text()).findall("{http://www.w3.org/2000/svg}polyline")[1].attrib["points"]  # noqa: S314 - our own
+    heights = [point.partition(",")[2] for point in allowed.split()]
+    assert heights[:8] == heights[:1] * 8  # one in each of the first four seconds
+
+
+def test_a_queue_counted_by_another_algorithm_delays_nothing(tmp_path: Path) -> None:
+    limit = "{algorithm: leaky_bucket, unit: second, requests_per_unit: 1, queue: {max_delay: 3s}}"
+    rules = f"domain: shop\ndescriptors: [{{key: user, rate_limit: {limit}}}]\n"
+
+    (side,) = result_of(tmp_path, "\n".join([line(0)] * 6), "--algorithm", "token_bucket", rules=rules)["sides"]
+
+    assert (side["allowed"], side["refused"], side["delayed"]) == (1, 5, 0)

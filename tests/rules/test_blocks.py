@@ -53,6 +53,12 @@ CASES = {
               {request: "remote_address=2001:db8:1:3::1", answer: allowed}]
     - {request: remote_address=10.0.0.1, steps: [{hits: 100}, {request: remote_address=10.0.0.2, remaining: 99}]}
     """,
+    "Queues": """
+    - request: backend=api
+      limit: {algorithm: leaky_bucket, unit: second, requests_per_unit: 50, queue: {max_delay: 200ms}}
+      steps: [{times: 11, answer: allowed}, {answer: refused}, {after: 20ms, answer: allowed}, {answer: refused}]
+    - {request: backend=dear, steps: [{hits: 51, answer: refused}, {hits: 50, answer: allowed}]}
+    """,
     "Calendar quotas": """
     - request: customer=acme
       at: 2026-03-14T22:59:59Z

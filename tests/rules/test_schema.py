@@ -65,8 +65,9 @@ def test_what_contradicts_unlimited_does_so_in_the_schema() -> None:
     assert then["properties"] == {
         key: {"type": "null"}
         for key in (
-            "unit", "unit_multiplier", "requests_per_unit", "algorithm", "burst", "parts", "anchor", "calendar",
-            "count_refused", "exceed", "block_for", "block_up_to", "on_store_failure", "lease", "quota_unit",
+            "unit", "unit_multiplier", "requests_per_unit", "algorithm", "burst", "queue", "parts", "anchor",
+            "calendar", "count_refused", "exceed", "block_for", "block_up_to", "on_store_failure", "lease",
+            "quota_unit",
         )
     }  # fmt: skip
 

@@ -147,7 +147,7 @@ def a_request(random: Random, domain: str) -> Request:
 class Service:
     """A limiter with these rules."""
 
-    def __init__(self, store: Store, rules: RuleBook, **modes: bool) -> None:
+    def __init__(self, store: Store, rules: RuleBook, **modes: Any) -> None:
         self._limiter = Limiter(store, **modes)
         self._limiter.book = rules
 

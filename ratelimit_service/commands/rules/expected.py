@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_service.model import MAX_REQUESTS, Limit
 from ratelimit_service.rules.files.calendar import read_calendar
+from ratelimit_service.rules.files.limit import read_queue
 from ratelimit_service.rules.report import Report, quoted
 from ratelimit_service.rules.rule import Rule, rule_in_full
 from ratelimit_service.rules.syntax.document import YamlMap, YamlNode
@@ -86,6 +87,8 @@ def _read_options(node: YamlMap, key: str, report: Report) -> ExpectedLimit:
         report.add(node.fields["unit_multiplier"].key, f"{key} has a unit_multiplier without a unit")
     if "calendar" in options:
         options["calendar"] = read_calendar(node, options["calendar"], report)
+    if "queue" in options:
+        options["queue"] = read_queue(node, options["queue"], report)
     text = ", ".join(f"{name}: {getattr(field.value, 'text', '…')}" for name, field in node.fields.items())
     return ExpectedLimit(text, options=options)
 
@@ -124,6 +127,8 @@ def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
             found = _aligned(limit)
         case "calendar":
             found = limit.calendar
+        case "queue":
+            found = limit.max_delay
         case "requests_per_unit":
             found = limit.requests
         case "algorithm":

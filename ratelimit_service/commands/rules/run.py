@@ -16,6 +16,7 @@ from ratelimit_service.commands.rules.cases import Case, CaseStep, Expected
 from ratelimit_service.commands.rules.expected import limits_in_words
 from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule, entries_in_words
 from ratelimit_service.stores.memory import MemoryStore
@@ -56,7 +57,10 @@ class _World:
 
     def __init__(self, at: int, book: RuleBook, encoder: ResponseEncoder) -> None:
         self._now = at
-        self._limiter = Limiter(MemoryStore(_MAX_COUNTERS, self._clock))
+        self._turn = at
+        """The time in queues."""
+        self._turns = TurnQueues(clock=lambda: self._turn)
+        self._limiter = Limiter(MemoryStore(_MAX_COUNTERS, self._clock), turns=self._turns)
         self._limiter.book = book
         self._method = ShouldRateLimit(self._limiter, encoder)
 
@@ -83,7 +87,11 @@ class _World:
 
     def _send(self, body: bytes, rules: Sequence[Sequence[Rule]]) -> _Answer:
         replies: list[bytes | RpcError] = []
+        self._turn = self._now
         self._method.call(body, replies.append)
+        while not replies and self._turns.due is not None:  # it waits in a queue: its answer is known already
+            self._turn = self._turns.due
+            self._turns.run()
         [reply] = replies
         if isinstance(reply, RpcError):
             raise reply

@@ -11,6 +11,7 @@ from ratelimit_service.commands.simulate.mapping import Mapping, Values
 from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.plan import Plan
+from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.rules.book import RuleBook
@@ -51,11 +52,19 @@ class Span:
     refused: int = 0
     by_rule: dict[Rule, int] = field(default_factory=dict)
     """Requests that each rule refused."""
+    moved: int = 0
+    """Allowed requests that came before and left a queue in this time, less those that came and went on waiting."""
+
+    @property
+    def allowed(self) -> int:
+        """Requests that were let through in this time."""
+        return self.requests - self.refused + self.moved
 
     def add(self, other: "Span") -> None:
         """Add the counts of another one to this."""
         self.requests += other.requests
         self.refused += other.refused
+        self.moved += other.moved
         for rule, count in other.by_rule.items():
             self.by_rule[rule] = self.by_rule.get(rule, 0) + count
 
@@ -154,7 +163,11 @@ class Side:
         self._mapping = mapping
         self._algorithm = algorithm
         self._counted_as: dict[Rule, Rule] = {}
-        self._limiter = Limiter(self.store)
+        self.delayed = 0
+        """Requests that waited in a queue."""
+        self.longest_delay = 0
+        self._turns = TurnQueues(clock=self._clock)
+        self._limiter = Limiter(self.store, turns=self._turns)
         self._limiter.book = book
         self._plans: dict[Values, _Asked] = {}
         self._seen: set[int] = set()
@@ -168,7 +181,7 @@ class Side:
 
     def ask(self, now: int, values: Values) -> bool:
         """Whether the request of a line is allowed at this moment."""
-        self._now = now
+        self._run_turns(now)
         self.requests += 1
         self._span = span = self.timeline.at(now)
         span.requests += 1
@@ -184,7 +197,35 @@ class Side:
             self.unlimited += 1
             return True
         self._asked = asked
-        return self._limiter.decide_now(asked.plan, self._note, b"") is not False
+        allowed = self._limiter.decide_now(asked.plan, self._note, b"")
+        if allowed is None:
+            refused = self.refused
+            if self._limiter.decide_later(asked.plan, self._on_verdict) is not None:
+                span.moved -= 1
+            allowed = self.refused == refused
+        return allowed
+
+    def finish(self) -> None:
+        """Let the turns of all come that still wait."""
+        while (due := self._turns.due) is not None:
+            self._run_turns(due)
+
+    def _run_turns(self, until: int) -> None:
+        while (due := self._turns.due) is not None and due <= until:
+            self._now = due
+            self._turns.run()
+        self._now = until
+
+    def _on_verdict(self, verdict: Verdict | RpcError) -> None:
+        """Of a request that a queue may delay."""
+        if isinstance(verdict, RpcError):
+            return  # counters in memory are always there
+        if verdict.delay:
+            self.delayed += 1
+            self.longest_delay = max(self.longest_delay, verdict.delay)
+            self.timeline.at(self._now).moved += 1
+        else:
+            self._note(verdict, b"")
 
     def _plan(self, values: Values) -> _Asked:
         entries = self._mapping.entries(values)
@@ -274,7 +315,9 @@ def counted_by(rule: Rule, name: str) -> tuple[Rule, str]:
         limit,
         count_refused=name == "fixed_window" if default else limit.count_refused,
         first_request=False,
-        burst=limit.burst if name in buckets else 0,
+        burst=limit.burst if name in buckets and not limit.max_delay else 0,
+        max_delay=0,
+        max_wait=0,
     )
     problem = getattr(algorithm, "problem", None)
     if problem is not None and (reason := problem(other)):
@@ -327,3 +370,5 @@ class Replay:
                     else:
                         self.differences.only_first += 1
         self.last = now
+        for side in self.sides:
+            side.finish()

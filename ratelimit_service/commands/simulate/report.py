@@ -13,7 +13,7 @@ from ratelimit_service.commands.table import aligned, share
 from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Rule, plural, rule_in_words
-from ratelimit_service.system.clock import MINUTE, SECOND, duration_in_words
+from ratelimit_service.system.clock import MINUTE, SECOND, delay_in_words, duration_in_words
 
 _MAX_RULES: Final = 20
 """In the table, the busiest; JSON has all."""
@@ -48,6 +48,9 @@ def _side(side: Side, top: int) -> Iterator[str]:
     yield printable(side.name)
     yield GREEN(f"  allowed {allowed:13,}  {share(allowed, side.requests):>7}")
     yield (RED if side.refused else GREEN)(f"  refused {side.refused:13,}  {share(side.refused, side.requests):>7}")
+    if side.delayed:
+        part, longest = share(side.delayed, side.requests), delay_in_words(side.longest_delay)
+        yield f"  delayed {side.delayed:13,}  {part:>7}  (of the allowed, by up to {longest})"
     if side.failed:
         yield RED(f"  failed  {side.failed:13,}  {side.failure}")
     if side.unlimited:
@@ -110,6 +113,8 @@ def _side_as_json(side: Side, top: int) -> dict[str, Any]:
         "name": side.name,
         "allowed": side.requests - side.refused - side.failed,
         "refused": side.refused,
+        "delayed": side.delayed,
+        "longest_delay_seconds": side.longest_delay / SECOND,
         "failed": side.failed,
         "no_rule": side.unlimited,
         "evicted_counters": side.store.evicted,
@@ -164,7 +169,7 @@ def as_svg(replay: Replay) -> str:
     chart = {"requests": _points(replay.sides[0], lambda span: span.requests)}
     for number, side in enumerate(replay.sides, 1):
         name = "allowed" if len(replay.sides) == 1 else f"{number}: {_short(side.name)}"
-        chart[name] = _points(side, lambda span: span.requests - span.refused)
+        chart[name] = _points(side, lambda span: span.allowed)
     begin, end = timeline.spans[0].start, timeline.spans[-1].start + timeline.width
     ticks = [begin + (end - begin) * step / _TICKS for step in range(_TICKS + 1)]
     form = "%H:%M:%S" if end - begin < 86_400 * SECOND else "%m-%d %H:%M"

@@ -21,7 +21,7 @@ from ratelimit_service.rules.rule import Rule, limit_in_words, plural
 from ratelimit_service.rules.syntax.document import YamlMap
 from ratelimit_service.rules.syntax.options import OPTIONS, MapType, given
 from ratelimit_service.rules.syntax.values import Excess
-from ratelimit_service.system.clock import DAY, SECOND, duration_in_words
+from ratelimit_service.system.clock import DAY, SECOND, delay_in_words, duration_in_words
 
 MAX_LOG: Final = 5000
 """Entries in one counter; 8 bytes each."""
@@ -61,6 +61,25 @@ def shared_keys(book: RuleBook, is_named: Callable[[Rule], bool]) -> Iterator[Li
                 )
                 yield warning_at(rule.place, "one-counter", message)
 
+
+def queue_notes(book: RuleBook) -> Iterator[LintWarning]:
+    """What each domain with queues asks of Envoy, which is not known here: at the limit with the longest queue."""
+    for name in book.domains:
+        rules = [rule for rule in book.rules if rule.domain == name and rule.limit is not None]
+        longest = max(rules, key=lambda rule: rule.limit.max_delay if rule.limit else 0, default=None)
+        if longest is None or longest.limit is None or not longest.limit.max_delay:
+            continue
+        delay = longest.limit.max_delay
+        timeout = f"{(delay + _QUEUE_MARGIN) / SECOND:g}s"
+        message = (
+            f"requests of domain {quoted(name)} may wait in queues for up to {delay_in_words(delay)}: Envoy's filter "
+            f"needs timeout: {timeout}, or more, and has 20 ms by default"
+        )
+        yield warning_at(longest.place, "queue", message)
+
+
+_QUEUE_MARGIN: Final = 50_000
+"""Microseconds that Envoy's timeout should be longer than a delay: for the way there and back, and a busy machine."""
 
 _ANY_VALUE: Final = "\0"
 """A character that no key or value of a file contains."""
@@ -117,7 +136,7 @@ def _log(rule: Rule) -> Iterator[LintWarning]:
 
 def _bucket(rule: Rule) -> Iterator[LintWarning]:
     limit = rule.limit
-    if limit is None or not limit.burst or not limit.requests:
+    if limit is None or not limit.burst or not limit.requests or limit.max_delay:
         return
     fill = limit.burst * limit.window // limit.requests
     if fill < _MIN_FILL and limit.burst < limit.requests:

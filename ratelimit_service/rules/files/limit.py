@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ratelimit_service.algorithms import Algorithm, open_algorithm
+from ratelimit_service.algorithms import Algorithm, leaky_queue, open_algorithm
 from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
 from ratelimit_service.rules.files.calendar import read_calendar
 from ratelimit_service.rules.report import Positioned, Report, quoted
@@ -16,12 +16,15 @@ from ratelimit_service.rules.syntax.options import (
     given,
     limit_fields,
     missing,
+    read_options,
 )
 from ratelimit_service.rules.syntax.values import Excess
 from ratelimit_service.rules.window import Window
 from ratelimit_service.system.calendar import Calendar
 
 _OPTIONS = BY_MAP[MapType.RATE_LIMIT]
+_NOT_QUEUED = ("burst", "exceed", "count_refused", "block_for", "block_up_to")
+"""What says how much is allowed at once, or what becomes of the refused: in a queue that is its length."""
 _LARGEST_FIRST = sorted(((unit.window, unit) for unit in Unit), reverse=True)
 
 
@@ -51,12 +54,17 @@ def read_limit(
     if missing(block, "requests_per_unit", MapType.RATE_LIMIT):
         report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
     algorithm = open_algorithm(name)
+    max_delay = read_queue(block, options["queue"], report) if "queue" in options else 0
     if window is None or requests is None or not known_name:
         return algorithm, None
 
     chosen = options
     if defaults:
         chosen = {key: value for key, value in {**defaults, **options}.items() if _uses(key, name)}
+    if max_delay:
+        algorithm = leaky_queue
+        chosen = {key: value for key, value in chosen.items() if key not in _NOT_QUEUED}
+        chosen["burst"] = max_delay * requests // window + 1
     excess: Excess | None = chosen.get("exceed")
     limit = Limit(
         requests,
@@ -67,6 +75,8 @@ def read_limit(
         count_refused=chosen.get("count_refused", name == "fixed_window"),
         exceed=0 if excess is None else excess.of(requests),
         calendar=calendar,
+        max_delay=max_delay,
+        max_wait=max_delay,
         **limit_fields(chosen),
     )
     _check_blocks(block, limit, at, report)
@@ -75,6 +85,16 @@ def read_limit(
     elif (problem := getattr(algorithm, "problem", None)) and (reason := problem(limit)):
         report.add(block.fields["algorithm"].key if "algorithm" in block.fields else at, f"{name}: {reason}")
     return algorithm, limit
+
+
+def read_queue(block: YamlMap, fields: YamlMap, report: Report) -> int:
+    """The longest delay of the queue; 0 if it is malformed, or contradicted by the block, which is reported."""
+    for key in _NOT_QUEUED:
+        if given(block, key):
+            reason = "max_delay says how many it holds" if key == "burst" else "only one that waits too long is refused"
+            report.add(block.fields[key].key, f"{key} contradicts queue, where {reason}: take one of them away")
+    delay: int = read_options(fields, MapType.QUEUE, report).get("max_delay", 0)
+    return delay
 
 
 def _check_blocks(block: YamlMap, limit: Limit, at: Positioned, report: Report) -> None:

@@ -16,6 +16,7 @@ from ratelimit_service.rules.response import HEADERS
 from ratelimit_service.rules.syntax.document import Scalar, YamlMap, kind_of
 from ratelimit_service.rules.syntax.values import (
     COUNT,
+    DELAY,
     DURATION,
     EXCESS,
     FLAG,
@@ -46,6 +47,7 @@ class MapType(StrEnum):
     DESCRIPTOR = "in a descriptor"
     RATE_LIMIT = "in rate_limit"
     CALENDAR = "in calendar"
+    QUEUE = "in queue"
     REPLACES = "in an entry of replaces"
     GROUP = "in group"
     DEFAULT = "in default"
@@ -333,6 +335,23 @@ OPTIONS = (
         "The capacity of the bucket; without it requests_per_unit.",
         algorithms=("token_bucket", "leaky_bucket"),
         limit_field="burst",
+    ),
+    Option(
+        "queue",
+        (MapType.RATE_LIMIT,),
+        map_of("queue"),
+        "In place of refusing, answer later, one after the other at the limit's rate. The capacity is max_delay; it "
+        "takes the place of burst.",
+        algorithms=("leaky_bucket",),
+    ),
+    Option(
+        "max_delay",
+        (MapType.QUEUE,),
+        DELAY,
+        'The longest time that a request may wait for its turn, up to a minute, such as 200ms or "2 seconds"; one that '
+        "would wait longer, or beyond its caller's deadline, is refused at once. Envoy's filter needs a timeout that "
+        "is at least 50 ms longer. Required.",
+        missing="queue has no max_delay; write one, such as queue: {max_delay: 200ms}",
     ),
     Option(
         "parts",

@@ -13,8 +13,9 @@ from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.rules.report import Report, nearest, quoted, shortened
 from ratelimit_service.rules.response import MAX_JITTER, Jitter
 from ratelimit_service.rules.syntax.document import Scalar, YamlList, YamlMap, YamlNode, kind_of, printed
-from ratelimit_service.rules.window import UNITS, Window, read_window
+from ratelimit_service.rules.window import UNITS, Window, read_time, read_window
 from ratelimit_service.system import calendar
+from ratelimit_service.system.clock import MINUTE
 
 
 class ValueType(NamedTuple):
@@ -131,6 +132,20 @@ def _read_duration(node: YamlNode, key: str, report: Report) -> int | None:
     return None if window is None else window.microseconds
 
 
+def _read_delay(node: YamlNode, key: str, report: Report) -> int | None:
+    text = _read_text(node, key, report)
+    if text is None:
+        return None
+    try:
+        delay = read_time(text)
+    except ValueError:
+        delay = 0
+    if 0 < delay <= MAX_DELAY:
+        return delay
+    report.add(node, f'{key} {quoted(text)} must be a time up to a minute, such as 200ms or "2 seconds"')
+    return None
+
+
 def did_you_mean(text: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown word: the known one that is most similar, if one is."""
     near = nearest(text, known)
@@ -208,6 +223,9 @@ def _plain(node: YamlNode, key: str, report: Report) -> Any:
 def _any_case(word: str) -> str:
     return "".join(f"[{letter.upper()}{letter}]" for letter in word)
 
+
+MAX_DELAY = MINUTE
+"""In a queue. Callers and proxies give up a request that takes longer."""
 
 MAX_VALUES = 200_000
 """In a list. A file has 16 MiB, and data files have more."""
@@ -297,6 +315,7 @@ UNIT = ValueType(
 START = ValueType(_read_start, {"type": ["string", "integer", "null"]})
 ZONE = ValueType(_read_zone, {"type": ["string", "null"]})
 DURATION = ValueType(_read_duration, UNIT.schema)
+DELAY = ValueType(_read_delay, {"type": ["string", "null"]})
 JSON = ValueType(_read_json, {"type": ["object", "null"]})
 JITTER = ValueType(
     _read_jitter,

@@ -78,7 +78,7 @@ class Policy:
             Hit(self._share(hit), hit.key, hit.cost, tally=hit.tally, quota=hit.quota, together=hit.together)
             for hit in hits
         ]
-        self._local.charge(shares)
+        self._local.hit(shares, _decided)
         for hit, share in zip(hits, shares, strict=True):
             hit.decision = share.decision
             # `Hit.remaining` subtracts all of the limit's `exceed`, but the share has only its part of it.
@@ -106,6 +106,10 @@ def share_of(limit: Limit, instances: int) -> Limit:
         burst=_part(limit.burst, instances),
         exceed=_part(most + limit.exceed, instances) - _part(most, instances),
     )
+
+
+def _decided(_: StoreError | None) -> None:
+    """The store in memory decides at once."""
 
 
 def _part(number: int, instances: int) -> int:

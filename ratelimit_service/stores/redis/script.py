@@ -311,7 +311,7 @@ class BatchScript:
                         hit.decision = Blocked(True, 0, 0, reset, 0, -left)
                     changed.append(hit)
             elif got == 2 and len(hits) == 1:
-                hits[0].decision = Queued(True, left, 0, reset, 0, now + retry)
+                hits[0].decision = Queued(True, left, 0, reset, 0, retry, now + retry)
             else:
                 _share(hits, got, room, left, reset, retry)
                 changed += hits[max(0, got) :]

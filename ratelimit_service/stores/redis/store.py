@@ -189,6 +189,8 @@ class RedisStore:
         now = monotonic()
         held = False
         for hit in hits:
+            if hit.together < 0:
+                break  # a queue gives no turn to what another limit refuses: all are decided in one step
             if hit.rule.lease:
                 left = self._leases.answer(hits, int(now * SECOND))
                 if self._leases.joined:

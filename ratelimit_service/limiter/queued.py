@@ -1,0 +1,181 @@
+"""Requests that limits with `queue` may delay: charged like others, and answered when their last turn has come.
+
+| state   | is                            | its caller goes away                                                     |
+| ------- | ----------------------------- | ------------------------------------------------------------------------ |
+| asked   | the store decides its hits    | as for every request; answered when the store has decided, if it has to  |
+| waiting | allowed, and not answered yet | over at once; those behind it have its turns                             |
+| over    | answered                      | nothing                                                                  |
+
+Every hit of it that may refuse it is in one bundle, so that a refused request takes no turn. Where a bundle is on
+several servers, a turn that was taken nevertheless is offered to those that wait behind.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from ratelimit_service.errors import RpcError, StoreError
+from ratelimit_service.limiter.plan import Plan
+from ratelimit_service.limiter.turns import MARGIN, TurnQueues
+from ratelimit_service.limiter.verdict import LateVerdict, OnVerdict, Verdict, tightest_of
+from ratelimit_service.model import Cancel, Decision, Queued
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.store import Store
+from ratelimit_service.telemetry.latency import Latency
+
+_MAX_RULES: Final = 10_000
+
+_PRECISION: Final = 6
+"""Binary digits of a caller's wait that count; the rest is rounded off. Each other wait makes a rule of its own."""
+
+
+class QueuedRequests:
+    """Decides the plans of requests that may wait."""
+
+    def __init__(
+        self,
+        store: Store,
+        turns: TurnQueues,
+        store_waits: Latency,
+        judge: Callable[[Plan], Verdict],
+        judge_failed: Callable[[Plan, StoreError], Verdict | RpcError],
+        *,
+        shadow_mode: bool,
+    ) -> None:
+        self.store = store
+        self.turns = turns
+        self.store_waits = store_waits
+        self.judge = judge
+        self.judge_failed = judge_failed
+        self.shadow_mode = shadow_mode
+        """Refuses nothing, so it delays nothing either."""
+        self._in_less_time: dict[tuple[Rule, int], Rule] = {}
+
+    def decide(self, plan: Plan, on_verdict: OnVerdict, timeout: int | None) -> Cancel | None:
+        """As Limiter.decide_later."""
+        request = _LateRequest(self, plan, on_verdict)
+        return request.start(timeout)
+
+    def give_less_time(self, hit: Hit, wait: int) -> None:
+        """Let the hit wait for no longer than that."""
+        wait -= wait % (1 << max(0, wait.bit_length() - _PRECISION))
+        found = self._in_less_time.get((hit.rule, wait))
+        if found is None:
+            if len(self._in_less_time) >= _MAX_RULES:
+                self._in_less_time.clear()
+            found = replace(hit.rule, limit=replace(hit.limit, max_wait=wait))
+            self._in_less_time[hit.rule, wait] = found
+        hit.rule, hit.limit = found, found.limit or hit.limit
+
+
+class _LateRequest:
+    """One of them, from its charge to its answer."""
+
+    __slots__ = ("_all", "_cancel_hits", "_decided", "_gone", "_joined", "_on_verdict", "_over", "_plan", "_waiting")
+
+    def __init__(self, all_requests: QueuedRequests, plan: Plan, on_verdict: OnVerdict) -> None:
+        self._all = all_requests
+        self._plan = plan.again()
+        self._on_verdict = on_verdict
+        self._waiting = all_requests.turns.begin(self._answer, plan.bytes)
+        self._cancel_hits: Cancel | None = None
+        self._decided = 0
+        self._joined = self._gone = self._over = False
+
+    def start(self, timeout: int | None) -> Cancel | None:
+        """Have the store charge its hits."""
+        turns = self._all.turns
+        longest = None if timeout is None else turns.longest_wait(timeout)
+        if self._waiting is None:
+            longest = 0
+        if longest is not None:
+            for hit in self._plan.charged:
+                if hit.limit.max_delay > longest:
+                    self._all.give_less_time(hit, longest)
+        began = turns.clock()
+        deadline = None if timeout is None else began + timeout - MARGIN
+
+        def decided(error: StoreError | None) -> None:
+            self._on_decided(error, began, deadline)
+
+        self._cancel_hits = self._all.store.hit(self._plan.charged, decided, timeout)
+        return None if self._over else self._cancel
+
+    def _on_decided(self, error: StoreError | None, began: int, deadline: int | None) -> None:
+        all_requests, turns, plan = self._all, self._all.turns, self._plan
+        self._decided = now = turns.decided(began)
+        all_requests.store_waits.observe((now - began) * 1000)
+        if error is not None:
+            self._end(all_requests.judge_failed(plan, error))
+            return
+        queued = [hit for hit in plan.charged if isinstance(hit.decision, Queued) and not hit.rule.shadow]
+        if not _passes(plan):
+            turns.offer(queued, now)
+            turns.expired += self._waiting is not None and any(map(_has_expired, plan.charged))
+            self._end(all_requests.judge(plan))
+        elif not queued or all_requests.shadow_mode or self._waiting is None:
+            turns.catch_up(now)
+            self._end(all_requests.judge(plan))
+        elif self._gone or (deadline is not None and now + _longest_wait(queued) > deadline):
+            turns.offer(queued, now)
+            turns.expired += not self._gone
+            _refuse(queued)
+            self._end(all_requests.judge(plan))
+        else:
+            self._joined = True
+            turns.join(self._waiting, queued, now)
+
+    def _answer(self, in_turn: bool) -> None:
+        self._over = True
+        waited = self._all.turns.clock() - self._decided
+        if not in_turn:
+            _refuse([hit for hit in self._plan.charged if isinstance(hit.decision, Queued)])
+        verdict = self._all.judge(self._plan)
+        if in_turn and isinstance(verdict, LateVerdict):
+            self._all.turns.waited.observe(waited * 1000)
+            verdict.delay = waited
+        self._on_verdict(verdict)
+
+    def _end(self, result: Verdict | RpcError) -> None:
+        self._over = True
+        if self._waiting is not None:
+            self._all.turns.end(self._waiting)
+        self._on_verdict(result)
+
+    def _cancel(self) -> bool:
+        if self._over:
+            return False
+        if not self._joined and (self._cancel_hits is None or not self._cancel_hits()):
+            self._gone = True
+            return False
+        self._over = True
+        if self._waiting is not None:
+            self._all.turns.end(self._waiting)
+            self._all.turns.abandoned += self._joined
+        return True
+
+
+def _passes(plan: Plan) -> bool:
+    """Whether the decisions allow the request; nothing is counted."""
+    verdict = plan.verdict
+    verdict.hits = [tightest_of((hit, *hit.beside)) if hit is not None and hit.beside else hit for hit in plan.hits]
+    return verdict.passes()
+
+
+def _has_expired(hit: Hit) -> bool:
+    """It was denied because of its caller's deadline alone."""
+    limit, decision = hit.limit, hit.decision
+    return not decision.allowed and limit.max_wait < decision.reset_after <= limit.max_delay
+
+
+def _longest_wait(queued: list[Hit]) -> int:
+    return max(hit.decision.wait for hit in queued if isinstance(hit.decision, Queued))
+
+
+def _refuse(queued: list[Hit]) -> None:
+    """Deny hits that are not going to have their turn."""
+    for hit in queued:
+        decision = hit.decision
+        wait = decision.wait if isinstance(decision, Queued) else 0
+        hit.decision = Decision(False, decision.remaining, hit.cost, decision.reset_after, wait)

@@ -1,0 +1,292 @@
+"""Allowed requests that wait for their turns: the queues of limits with `queue`, as far as this process has them.
+
+The store gives each hit its turn, in the order in which all instances ask. Here the answers wait: one heap and one
+timer for all, no task and no connection. Laws:
+
+1. No answer is early by the store's clock, and none is later than its wait after the store's reply came.
+2. Requests of one counter are answered in the order in which they joined, if they cost the same.
+3. A turn belongs to the process, not to the request that asked for it. When a caller goes away, every request behind it
+   takes the turn before its own, without a message. The last turn is then spare, for the request that joins next.
+
+A turn and a request are apart for that: a line has requests in order, the heap has turns. A turn that comes is used by
+the first request of its line that still waits. One that costs more than the turn is long waits for its own, which is
+always still to come.
+
+All requests together take at most `MAX_BYTES`; one for which there is no room is allowed only if its turn has come.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Final, Protocol
+
+from ratelimit_service.model import Queued
+from ratelimit_service.stores.hit import Hit
+from ratelimit_service.system.clock import SECOND, Clock, steady_clock
+from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.metric import Metric, counter, gauge, histogram
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of all requests that wait, as their plans estimate them: 30,000 with one descriptor. A client that asks for a long
+queue and opens many streams would fill the memory otherwise."""
+
+MAX_TURNS: Final = 200_000
+"""In the heap. TurnQueues that no request waits for are in it too."""
+
+MARGIN: Final = 2_000
+"""Microseconds for the way back to the caller, beside the store's answers. Envoy lets a request pass when the answer
+comes after its timeout: a queue that answers late is no limit."""
+
+_OFFSET_SECONDS: Final = SECOND
+"""How long the smallest offset counts. Clocks drift apart by 0.1 ms in this time, at most."""
+
+_CLOCK_STEP: Final = SECOND // 10
+"""Offsets that differ by more are those of two clocks, or of one that was set."""
+
+
+class Timer(Protocol):
+    """Calls back once, at a moment of the steady clock."""
+
+    def set(self, moment: int) -> None:
+        """Call back then, and at no moment that was set before."""
+
+    def close(self) -> None:
+        """Call back no more."""
+
+
+class Waiting:
+    """A request on its way through the store and through its turns; `answer` is called when the last of these comes.
+
+    It is called with True; with False if the request is refused instead, because the process stops.
+    """
+
+    __slots__ = ("answer", "size", "turns_left")
+
+    def __init__(self, answer: Callable[[bool], None], size: int) -> None:
+        self.answer: Callable[[bool], None] | None = answer
+        """None when it was answered, or its caller has gone."""
+        self.size = size
+        self.turns_left = 0
+
+
+class _Line:
+    """The requests that wait for turns of one counter, and the offset between its store's clock and ours."""
+
+    __slots__ = ("best", "best_before", "last_due", "since", "turns", "waiting")
+
+    def __init__(self, seen: int, now: int) -> None:
+        self.waiting: deque[tuple[Waiting, int]] = deque()
+        """In order of arrival, each with its cost; those that are not answered from here are skipped."""
+        self.turns = 0
+        """How many of it are in the heap."""
+        self.last_due = 0
+        self.best = self.best_before = seen
+        self.since = now
+
+    def offset(self, seen: int, now: int) -> int:
+        """What to add to a moment of the store: the smallest offset of late, since that reply had the least delay."""
+        if seen - self.best_before > _CLOCK_STEP:
+            self.best = self.best_before = seen
+        elif now - self.since > _OFFSET_SECONDS:
+            self.best_before, self.best, self.since = self.best, seen, now
+        elif seen < self.best:
+            self.best = seen
+        return self.best if self.best < self.best_before else self.best_before
+
+
+class TurnQueues:
+    """All requests of the process that wait; `open_timer` makes the timer when the first one does.
+
+    Without a timer `run` has to be called, as in a simulation, where `clock` is none of the machine's.
+    """
+
+    def __init__(
+        self,
+        open_timer: Callable[[Callable[[], None]], Timer] | None = None,
+        clock: Clock = steady_clock,
+        *,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self.clock = clock
+        self.bytes = 0
+        self.waited = Latency()
+        self.expired = 0
+        """Requests refused because their caller's deadline is sooner than their turn."""
+        self.full = 0
+        """Requests that could not wait because too much waits."""
+        self.abandoned = 0
+        """Requests whose caller went away while they waited."""
+        self._open_timer = open_timer
+        self._timer: Timer | None = None
+        self._set_for = 0
+        self._max_bytes = max_bytes
+        self._store_time = 0
+        """How long the store takes, on average."""
+        self._lines: dict[str, _Line] = {}
+        self._heap: list[tuple[int, int, _Line, int, str]] = []
+        """When each turn is due, its number, its line, how much it is for, and the counter."""
+        self._number = 0
+        self._waiting: set[Waiting] = set()
+        self._stopped = False
+
+    @property
+    def requests(self) -> int:
+        """How many wait for their turn."""
+        return len(self._waiting)
+
+    @property
+    def due(self) -> int | None:
+        """When the next turn comes."""
+        return self._heap[0][0] if self._heap else None
+
+    def begin(self, answer: Callable[[bool], None], size: int) -> Waiting | None:
+        """Room for a request that may wait; None if there is none."""
+        if self._stopped or self.bytes + size > self._max_bytes:
+            self.full += 1
+            return None
+        self.bytes += size
+        return Waiting(answer, size)
+
+    def longest_wait(self, timeout: int) -> int:
+        """How long a request whose caller gives it that long may wait for its turn, behind the store's answer."""
+        return max(0, timeout - MARGIN - 2 * self._store_time)
+
+    def decided(self, asked: int) -> int:
+        """The present time, when the store has answered what it was asked at that moment."""
+        now = self.clock()
+        self._store_time += (now - asked - self._store_time) // 8
+        return now
+
+    def join(self, request: Waiting, hits: Iterable[Hit], now: int) -> None:
+        """Answer the request when the last turn of these hits comes."""
+        turns = self._add(hits, now, request)
+        request.turns_left = turns
+        if turns:
+            self._waiting.add(request)
+            self._set_timer()
+        else:
+            self._answer(request)
+
+    def offer(self, hits: Iterable[Hit], now: int) -> None:
+        """Let others have the turns of hits whose request is refused."""
+        self._add(hits, now, None)
+
+    def end(self, request: Waiting) -> None:
+        """The request is over, without a turn or with its caller gone; its turns are for those behind it."""
+        if request.answer is not None:
+            request.answer = None
+            self.bytes -= request.size
+            self._waiting.discard(request)
+
+    def catch_up(self, now: int) -> None:
+        """Answer those whose turn has come, if the timer is late: a request that comes now must not overtake them."""
+        if self._heap and self._heap[0][0] <= now:
+            self.run()
+
+    def run(self) -> None:
+        """Answer the requests whose turns have come, and set the timer for the next."""
+        heap, now = self._heap, self.clock()
+        while heap and heap[0][0] <= now:
+            _, _, line, cost, key = heappop(heap)
+            line.turns -= 1
+            if not line.turns:
+                del self._lines[key]
+            waiting = line.waiting
+            while waiting:
+                request, its_cost = waiting[0]
+                if request.answer is None:
+                    waiting.popleft()
+                    continue
+                if its_cost > cost:
+                    break
+                waiting.popleft()
+                request.turns_left -= 1
+                if not request.turns_left:
+                    self._answer(request)
+                break
+        self._set_timer()
+
+    def refuse_all(self) -> None:
+        """Refuse the requests that wait, and let no other one wait: the process is about to stop."""
+        self._stopped = True
+        for request in tuple(self._waiting):
+            self._answer(request, in_turn=False)
+        self._heap.clear()
+        self._lines.clear()
+
+    def close(self) -> None:
+        """Release the timer; nothing waits any more."""
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+
+    def metrics(self) -> Sequence[Metric]:
+        """How many wait, how long they did, and what became of those that did not."""
+        return (
+            gauge("ratelimit_queue_requests", "Requests that wait in queues for their turn.", self.requests),
+            gauge("ratelimit_queue_bytes", "Estimated size of the requests that wait, or may have to.", self.bytes),
+            histogram(
+                "ratelimit_queue_wait_seconds", "Time that requests waited in queues for their turn.", self.waited
+            ),
+            counter(
+                "ratelimit_queue_expired_total",
+                "Requests refused because their caller's deadline came before their turn in a queue.",
+                self.expired,
+            ),
+            counter(
+                "ratelimit_queue_full_total",
+                "Requests that could not wait, because those that wait take all of the memory for it.",
+                self.full,
+            ),
+            counter(
+                "ratelimit_queue_abandoned_total",
+                "Requests whose caller went away while they waited in a queue.",
+                self.abandoned,
+            ),
+        )
+
+    def _add(self, hits: Iterable[Hit], now: int, request: Waiting | None) -> int:
+        """Put the turns of these hits into the heap; returns how many."""
+        added = 0
+        for hit in hits:
+            decision, key = hit.decision, hit.key
+            if not isinstance(decision, Queued):
+                continue
+            seen = now - decision.turn + decision.wait
+            line = self._lines.get(key)
+            if line is None:
+                if request is None:
+                    continue  # nothing waits for it
+                line = self._lines[key] = _Line(seen, now)
+            elif request is None and len(self._heap) >= MAX_TURNS:
+                continue
+            line.last_due = due = max(line.last_due, decision.turn + line.offset(seen, now))
+            line.turns += 1
+            self._number += 1
+            heappush(self._heap, (due, self._number, line, hit.cost, key))
+            if request is not None:
+                line.waiting.append((request, hit.cost))
+                added += 1
+        return added
+
+    def _answer(self, request: Waiting, *, in_turn: bool = True) -> None:
+        answer = request.answer
+        self.end(request)
+        if answer is not None:
+            try:
+                answer(in_turn)
+            except Exception:  # the callback of one request must not harm those behind it
+                log.exception("a request could not be answered")
+
+    def _set_timer(self) -> None:
+        if not self._heap or self._open_timer is None:
+            return
+        if self._timer is None:
+            self._timer = self._open_timer(self.run)
+        due = self._heap[0][0]
+        if due != self._set_for:
+            self._set_for = due
+            self._timer.set(due)

@@ -1,0 +1,385 @@
+"""Limits with a queue: who waits how long, who is refused, and what becomes of turns whose caller goes away.
+
+Several limiters on one store are several instances; a clock that stands still until the next turn is all they have.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
+from ratelimit_service.api.response import ResponseEncoder
+from ratelimit_service.errors import RpcError, StoreError
+from ratelimit_service.limiter.limiter import Limiter
+from ratelimit_service.limiter.turns import MARGIN, TurnQueues
+from ratelimit_service.limiter.verdict import Verdict
+from ratelimit_service.model import Cancel, Descriptor, Request
+from ratelimit_service.stores.memory import MemoryStore
+from ratelimit_service.stores.redis.policy import Policy
+from ratelimit_service.system.clock import SECOND
+from tests.books import book
+from tests.clocks import Clock
+from tests.shop import entries_of
+
+RULES = """
+    domain: shop
+    descriptors:
+      - key: queue
+        rate_limit: {algorithm: leaky_bucket, unit: second, requests_per_unit: 10, queue: {max_delay: 250ms}}
+      - key: slow
+        rate_limit: {algorithm: leaky_bucket, unit: second, requests_per_unit: 2, queue: {max_delay: "2 seconds"}}
+      - key: tried
+        shadow_mode: true
+        rate_limit: {algorithm: leaky_bucket, unit: second, requests_per_unit: 10, queue: {max_delay: 250ms}}
+      - key: quota
+        quota_mode: true
+        rate_limit: {algorithm: leaky_bucket, unit: second, requests_per_unit: 10, queue: {max_delay: 250ms}}
+      - key: list
+        rate_limits:
+          - {unit: minute, requests_per_unit: 2}
+          - {algorithm: leaky_bucket, unit: second, requests_per_unit: 10, queue: {max_delay: 250ms}}
+      - key: few
+        rate_limit: {unit: minute, requests_per_unit: 2}
+      - key: never
+        rate_limit: {deny: true}
+    """
+MS = 1000
+
+
+class Answer(NamedTuple):
+    """What came of a request, and when."""
+
+    name: str
+    at: int
+    allowed: bool
+    delay: int
+
+
+class Instances:
+    """Instances on one store, and all that they have answered."""
+
+    def __init__(self, number: int = 1, rules: str = RULES, max_bytes: int = 1_000_000, **options: bool) -> None:
+        self.clock = Clock()
+        self.store = MemoryStore(1000, self.clock)
+        self.turns = [TurnQueues(clock=self.clock, max_bytes=max_bytes) for _ in range(number)]
+        self.limiters = [
+            Limiter(self.store, turns=turns, shadow_mode=options.get("shadow", False)) for turns in self.turns
+        ]
+        for limiter in self.limiters:
+            limiter.book = book(rules)
+        self.answers: list[Answer] = []
+
+    def ask(
+        self, name: str, *descriptors: str, cost: int = 1, timeout: int | None = None, instance: int = 0
+    ) -> Cancel | None:
+        """A request of this name; it waits if there is a means to cancel it."""
+        limiter = self.limiters[instance]
+        request = Request("shop", [Descriptor(entries_of(each), cost) for each in descriptors or ("queue",)])
+
+        def on_verdict(verdict: Verdict | RpcError) -> None:
+            assert isinstance(verdict, Verdict)
+            self.answers.append(Answer(name, self.clock.now, verdict.allowed, verdict.delay))
+
+        def on_verdict_now(verdict: Verdict, _: bytes) -> bool:
+            on_verdict(verdict)
+            return True
+
+        plan = limiter.plan(request)
+        if limiter.decide_now(plan, on_verdict_now, b""):
+            return None
+        return limiter.decide_later(plan, on_verdict, timeout)
+
+    def run_until(self, moment: int) -> None:
+        """Let the time pass, and each turn come when it is due."""
+        while due := min(
+            (turns.due for turns in self.turns if turns.due is not None and turns.due <= moment), default=0
+        ):
+            self.clock.now = due
+            for turns in self.turns:
+                turns.run()
+        self.clock.now = moment
+
+    def run(self) -> list[Answer]:
+        """Let all turns come, and return all answers."""
+        self.run_until(self.clock.now + 60 * SECOND)
+        assert [turns.requests + turns.bytes for turns in self.turns] == [0] * len(self.turns)
+        return self.answers
+
+
+def test_what_has_no_turn_yet_is_answered_later_and_what_would_wait_too_long_at_once() -> None:
+    shop = Instances()
+    for name in "abcde":
+        shop.ask(name)
+
+    assert shop.run() == [
+        ("a", 0, True, 0),
+        ("d", 0, False, 0),
+        ("e", 0, False, 0),
+        ("b", 100 * MS, True, 100 * MS),
+        ("c", 200 * MS, True, 200 * MS),
+    ]
+
+
+def test_instances_share_one_outflow() -> None:
+    shop = Instances(3)
+    for number, name in enumerate("abc"):
+        shop.ask(name, instance=number)
+
+    assert [(each.name, each.at) for each in shop.run()] == [("a", 0), ("b", 100 * MS), ("c", 200 * MS)]
+
+
+def test_what_does_not_fit_the_callers_deadline_is_refused_at_once() -> None:
+    shop = Instances()
+    shop.ask("first")
+    shop.ask("hurried", timeout=100 * MS + MARGIN - 1)
+    shop.ask("patient", timeout=110 * MS)
+    shop.ask("late", timeout=20 * MS)
+
+    assert [(each.name, each.at, each.allowed) for each in shop.run()] == [
+        ("first", 0, True),
+        ("hurried", 0, False),
+        ("late", 0, False),
+        ("patient", 100 * MS, True),
+    ]
+    assert shop.turns[0].expired == 2
+
+
+def test_a_caller_that_goes_away_leaves_its_turn_to_the_next_one() -> None:
+    shop = Instances()
+    shop.ask("a", "slow")
+    cancel = shop.ask("b", "slow")
+    for name in "cd":
+        shop.ask(name, "slow")
+    assert cancel is not None
+    assert cancel()
+    assert not cancel()
+
+    shop.run_until(600 * MS)
+    shop.ask("e", "slow")
+
+    # The last turn, at 1.5 s, is the process's: `e` has it, and not its own at 2 s.
+    assert [(each.name, each.at) for each in shop.run()] == [
+        ("a", 0),
+        ("c", 500 * MS),
+        ("d", 1000 * MS),
+        ("e", 1500 * MS),
+    ]
+    assert shop.turns[0].abandoned == 1
+
+
+def test_a_turn_that_is_too_short_for_the_next_one_is_lost() -> None:
+    shop = Instances()
+    shop.ask("a", "slow")
+    cancel = shop.ask("b", "slow")
+    shop.ask("c", "slow", cost=2)
+    shop.ask("d", "slow")
+    assert cancel is not None
+    cancel()
+
+    assert [(each.name, each.at) for each in shop.run()] == [("a", 0), ("c", 1000 * MS), ("d", 2000 * MS)]
+
+
+def test_the_answer_waits_for_the_latest_of_several_turns() -> None:
+    shop = Instances()
+    shop.ask("a", "queue")
+    shop.ask("b", "slow")
+    shop.ask("c", "queue", "slow", "few")
+
+    assert shop.run()[-1] == ("c", 500 * MS, True, 500 * MS)
+
+
+@pytest.mark.parametrize("refuses", ["few", "never"])
+def test_a_request_that_another_limit_refuses_takes_no_turn(refuses: str) -> None:
+    shop = Instances()
+    for _ in range(2):
+        shop.ask("before", "few")
+    shop.ask("a", "queue", refuses)
+    shop.ask("b", "queue")
+
+    assert [(each.name, each.at, each.allowed) for each in shop.run()[2:]] == [("a", 0, False), ("b", 0, True)]
+
+
+def test_a_request_that_the_queue_refuses_is_charged_to_no_other_limit() -> None:
+    shop = Instances()
+    for name in "abc":
+        shop.ask(name, "queue")
+    shop.ask("refused", "queue", "few")
+    shop.run()
+
+    shop.ask("e", "few")
+    shop.ask("f", "few")
+
+    assert [each.allowed for each in shop.answers[-2:]] == [True, True]
+
+
+def test_a_limit_of_a_list_queues_too() -> None:
+    shop = Instances()
+    for name in "abc":
+        shop.ask(name, "list")
+
+    assert [(each.name, each.at, each.allowed) for each in shop.run()] == [
+        ("a", 0, True),
+        ("c", 0, False),
+        ("b", 100 * MS, True),
+    ]
+
+
+def test_a_trial_delays_nothing_and_neither_does_a_service_that_only_tries() -> None:
+    shop, trial = Instances(), Instances(shadow=True)
+    for name in "abcd":
+        shop.ask(name, "tried")
+        trial.ask(name)
+
+    assert [(each.at, each.allowed) for each in (*shop.run(), *trial.run())] == [(0, True)] * 8
+
+
+def test_a_quota_with_a_queue_waits_and_is_no_refusal_while_another_has_room() -> None:
+    shop = Instances(rules=RULES.replace("key: few", "key: few\n        quota_mode: true"))
+    for name in "abcd":
+        shop.ask(name, "quota", "few")
+
+    assert [(each.name, each.at, each.allowed) for each in shop.run()] == [
+        ("a", 0, True),
+        ("d", 0, False),
+        ("b", 100 * MS, True),
+        ("c", 200 * MS, True),
+    ]
+
+
+def test_looks_and_refunds_do_not_wait() -> None:
+    shop = Instances()
+    for name, cost in (("a", 1), ("b", 0), ("c", -1), ("d", 1)):
+        shop.ask(name, cost=cost)
+
+    assert [(each.name, each.at) for each in shop.run()] == [("a", 0), ("b", 0), ("c", 0), ("d", 0)]
+
+
+def test_requests_that_wait_take_bounded_memory() -> None:
+    """One that finds no room is allowed if it is its turn, and refused if not."""
+    shop = Instances(rules=RULES.replace("250ms", "10s"), max_bytes=10_000)
+    cancels = [shop.ask(str(number)) for number in range(50)]
+    waiting = sum(cancel is not None for cancel in cancels)
+
+    assert 3 <= waiting <= 6
+    assert shop.turns[0].bytes <= 10_000
+    assert [each.allowed for each in shop.answers] == [True] + [False] * (49 - waiting)
+    assert shop.turns[0].full == 49 - waiting
+    assert len(shop.run()) == 50
+    shop.run_until(shop.clock.now + 10 * SECOND)
+    assert shop.ask("next") is None
+
+
+def test_who_waits_when_the_process_stops_is_refused_and_no_other_waits() -> None:
+    shop = Instances()
+    for name in "ab":
+        shop.ask(name)
+    shop.turns[0].refuse_all()
+    shop.ask("c")
+
+    assert shop.run() == [("a", 0, True, 0), ("b", 0, False, 0), ("c", 0, False, 0)]
+
+
+@pytest.mark.parametrize(
+    ("headers", "delays"), [("[ratelimit]", [None, "100"]), ("[ietf]", [None, "100"]), ("[]", [None, None])]
+)
+def test_the_delay_is_a_header_where_there_are_headers(headers: str, delays: list[str | None]) -> None:
+    shop = Instances(rules=RULES.replace("domain: shop", f"domain: shop\n    headers: {headers}"))
+    encoder = ResponseEncoder()
+    found = []
+
+    def on_verdict(verdict: Verdict | RpcError) -> None:
+        assert isinstance(verdict, Verdict)
+        response = RateLimitResponse.FromString(encoder.encode(verdict, b""))
+        found.append({header.key: header.value for header in response.response_headers_to_add}.get("RateLimit-Delay"))
+
+    plan = shop.limiters[0].plan(Request("shop", [Descriptor((("queue", "x"),))]))
+    for _ in range(2):
+        shop.limiters[0].decide_later(plan, on_verdict)
+    shop.run()
+
+    assert found == delays
+
+
+def test_a_policy_that_counts_locally_queues_and_the_open_one_lets_pass() -> None:
+    for name, times in (("local", [0, 200 * MS]), ("open", [0, 0, 0]), ("closed", [])):
+        shop = Instances()
+        policy = Policy(name, 2, 100, shop.clock)
+
+        class Lost:
+            """A store that cannot decide."""
+
+            charge = None
+
+            def hit(self, hits: object, done: Callable[[StoreError | None], None], timeout: int | None = None) -> None:
+                done(policy.answer(hits, "lost"))  # type: ignore[arg-type]  # noqa: B023 - called within the loop
+
+        limiter = Limiter(Lost(), turns=shop.turns[0])  # type: ignore[arg-type]  # it only decides
+        limiter.book = book(RULES)
+        shop.limiters[0] = limiter
+        for number in range(3):
+            shop.ask(str(number))
+
+        assert [each.at for each in shop.run() if each.allowed] == times
+
+
+asked = st.lists(
+    st.tuples(
+        st.integers(0, 400 * MS),  # later than the one before
+        st.integers(1, 2),  # cost
+        st.integers(0, 2),  # instance
+        st.booleans(),  # whether it gives up
+        st.integers(0, 2 * SECOND),  # after so long
+        st.none() | st.integers(0, 3 * SECOND),  # how long its caller waits
+    ),
+    max_size=40,
+)
+
+
+@given(asked)
+def test_answers_are_never_more_than_the_outflow_in_order_and_in_time(
+    requests: list[tuple[int, int, int, bool, int, int | None]],
+) -> None:
+    shop = Instances(3)
+    events: list[tuple[int, int, Callable[[], object]]] = []
+    came: dict[str, tuple[int, int, int, int | None]] = {}
+    moment = 0
+    for number, (passed, cost, instance, gives_up, after, timeout) in enumerate(requests):
+        moment += passed
+        came[str(number)] = (moment, cost, instance, timeout)
+
+        def come(
+            number: int = number,
+            cost: int = cost,
+            instance: int = instance,
+            timeout: int | None = timeout,
+            leaves: int | None = moment + after if gives_up else None,
+        ) -> None:
+            cancel = shop.ask(str(number), "slow", cost=cost, instance=instance, timeout=timeout)
+            if cancel is not None and leaves is not None:
+                events.append((leaves, number, cancel))
+
+        events.append((moment, number, come))
+    while events:
+        events.sort(key=lambda event: event[:2])
+        when, _, act = events.pop(0)
+        shop.run_until(max(when, shop.clock.now))
+        act()
+    answers = shop.run()
+
+    last: dict[int, int] = {}
+    free = 0
+    for name, at, allowed, _ in answers:
+        arrived, cost, instance, timeout = came[name]
+        if not allowed:
+            assert at == arrived
+            continue
+        assert at >= free  # Q1
+        assert at - arrived <= min(2 * SECOND, SECOND * 60 if timeout is None else max(0, timeout - MARGIN))  # Q2
+        assert int(name) > last.get(instance, -1)  # Q3
+        last[instance] = int(name)
+        free = at + cost * 500 * MS
+    gone = sum(turns.abandoned for turns in shop.turns)
+    assert len(answers) + gone == len(requests)
