@@ -108,6 +108,7 @@ class RedisStore:
         self._queue_of = context.pending.by_timeout.get  # no call of ours for a timeout that was seen before
         self._denied = context.denied
         self._leases = context.leases
+        self._held_keys = context.leases.by_key
         self._checks = context.checks
         self._policy = context.policy
         self._script = script
@@ -192,6 +193,9 @@ class RedisStore:
             if hit.together < 0:
                 break  # a queue gives no turn to what another limit refuses: all are decided in one step
             if hit.rule.lease:
+                if len(hits) == 1 and self._leases.is_cold(hit.key):  # most counters are, and pay for no more
+                    self._leases.sent += 1
+                    break
                 left = self._leases.answer(hits, int(now * SECOND))
                 if self._leases.joined:
                     self._ask(now)
@@ -255,9 +259,8 @@ class RedisStore:
 
     def charge(self, hits: Sequence[Hit]) -> bool:
         """Decide hits by units that are held, or a single one that is known to be denied; nothing else is done."""
-        leases = self._leases
-        if leases.by_key:
-            now = monotonic()
+        if hits[0].key in self._held_keys:
+            leases, now = self._leases, monotonic()
             if leases.charge(hits, int(now * SECOND)):
                 if leases.joined:
                     self._ask(now)
