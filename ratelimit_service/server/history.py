@@ -101,7 +101,7 @@ class History:
     def update(self) -> None:
         """Add what domains have counted since the last look to the running minute."""
         domains = self._state.counted.domains.items()
-        self.domains.add(self._minute, ((domain, domain_numbers(tally)[:_WIDTH]) for domain, tally in domains))
+        self.domains.add(self.minute, ((domain, domain_numbers(tally)[:_WIDTH]) for domain, tally in domains))
 
     async def look_at_rules(self) -> None:
         """Add what rules have counted since the last look, in blocks between which calls go on."""
@@ -129,8 +129,8 @@ class History:
                     left = BLOCK
                     yield
             if numbers is not _NONE:
-                self._rules.add(self._minute, ((rule.path, numbers),))
-        self._rules.add(self._minute, ())
+                self._rules.add(self.minute, ((rule.path, numbers),))
+        self._rules.add(self.minute, ())
         while self._rules.forget(BLOCK):
             yield
 
@@ -190,7 +190,8 @@ class History:
         raise RpcError(Status.NOT_FOUND, f"domain {domain} has no rule {name}; /status/rules has their paths")
 
     @property
-    def _minute(self) -> int:
+    def minute(self) -> int:
+        """The number of the running minute, from 0 on."""
         return (self._clock() - self._started) // MINUTE
 
     def last_minute(self) -> LastMinute:

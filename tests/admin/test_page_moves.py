@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+from ratelimit_service.system.clock import MINUTE, steady_clock
 from tests.admin.service import Service, running
 from tests.browser import Page, opened
+from tests.clocks import Clock
 
 RULES = """\
 domain: shop
@@ -63,6 +65,38 @@ def test_charts_move_with_calls_and_say_what_metrics_say(tmp_path: Path) -> None
     assert paths == 2
     assert focused == "SUMMARY"
     assert page.problems == []
+
+
+ROWS = (
+    "[...document.querySelectorAll('#charts tbody tr')].slice(0, 7)"
+    ".map(row => [1, 2].map(at => +row.cells[at].textContent))"
+)
+
+
+def test_charts_go_on_over_minutes_also_those_that_the_page_did_not_see(tmp_path: Path) -> None:
+    with running(tmp_path, RULES) as service, opened(address(service)) as page:
+        clock = service.server._endpoints._history._clock = Clock(steady_clock())
+        page.wait_until("document.querySelector('#charts svg') !== null")
+        hit(service, "ada", 5)
+        page.wait_until(f"{LABEL}.includes('Refused 2')")
+        page.evaluate("document.querySelector('#charts summary').focus()")
+        page.press("Enter", 13)
+        seen = []
+        # The page sees the next minute, misses some, and sees one after these.
+        for minutes, user, label in ((1, "bob", "Allowed 4"), (4, "eve", "Allowed 5"), (1, "joe", "Allowed 6")):
+            clock.advance(minutes * MINUTE)
+            hit(service, user, 1)
+            page.wait_until(f"{LABEL}.includes('{label}')")
+            seen.append(page.evaluate(ROWS))
+        problems = page.problems
+
+    none = [0, 0]
+    assert seen == [
+        [[1, 0], [3, 2], none, none, none, none, none],
+        [[1, 0], none, none, none, [1, 0], [3, 2], none],
+        [[1, 0], [1, 0], none, none, none, [1, 0], [3, 2]],
+    ]
+    assert problems == []
 
 
 MANY = "domain: shop\ndescriptors:\n" + "".join(

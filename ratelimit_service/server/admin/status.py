@@ -146,7 +146,10 @@ class StatusPage:
         yield "}\n"
 
     def recent(self) -> Iterator[str]:
-        """What `now` says, with the counts of those rules alone that changed after the look `since`, by index."""
+        """What `now` says, but of the rules the counts of those that changed after the look `since`, by index.
+
+        Of the history it has the last minute that is over, and the running one: no other changes.
+        """
         edition, rules = self._edition()
         recent = self._recent
         recent.begin(rules)
@@ -159,20 +162,20 @@ class StatusPage:
             yield separator + ",".join(found) if found else ""  # that took its time too
             separator = "," if found else separator
         yield '}, "history": '
-        yield from self.history()
+        yield from self.history(2)
         yield "}\n"
 
     def _edition(self) -> tuple[str, Sequence[Rule]]:
         book = self._state.counted.book
         return f"{self._started}.{self._state.watcher.successes}", () if book is None else book.rules
 
-    def history(self) -> Iterator[str]:
-        """The requests of each of the last sixty minutes as a JSON object, in blocks: the last minute is running."""
+    def history(self, minutes: int = MINUTES) -> Iterator[str]:
+        """The requests of each of the last minutes as a JSON object, in blocks: the last minute is running."""
         self._history.update()
         domains = self._history.domains
-        yield json.dumps(self._minutes())[:-1] + ', "domains": {'
+        yield json.dumps(self._minutes() | {"minutes": minutes, "minute": self._history.minute})[:-1] + ', "domains": {'
         for index, domain in enumerate(domains.keys):
-            columns = named(OUTCOMES, domains.rows(domain))
+            columns = named(OUTCOMES, (row[-minutes:] for row in domains.rows(domain)))
             yield f"{', ' if index else ''}{json.dumps(CONTROL.sub('_', domain))}: {json.dumps(columns)}"
         yield "}}"
 

@@ -1,8 +1,9 @@
 // What the service says of itself: asked for at each tick, with the rates between two answers.
 
 import {get} from "./dom.js";
+import {merged} from "./history.js";
 
-let edition = null, rules = [], look = -1, last = null, before = new Map(), rates = new Map();
+let edition = null, rules = [], look = -1, history = null, last = null, before = new Map(), rates = new Map();
 
 // A rule keeps what it has counted when the rules are loaded again. What is searched and shown of it is made once.
 function describe(found, folder) {
@@ -17,19 +18,25 @@ function describe(found, folder) {
 }
 
 // Of the service now; undefined if the rules changed between two answers: the next ones agree. An answer has the counts
-// that changed since an earlier look. A page that did not see that look asks for all counts, which are newer.
+// that changed since an earlier look, and the newest minutes of the history. A page that did not see that look, or the
+// minutes before, asks for all counts and minutes, which are newer.
 export async function statusNow() {
   let status = await get("/status/recent");
   const {look: seen, since} = status;
   if (status.edition !== edition) describe(await get("/status/rules"), status.reload.path);
-  if (since > look) status = await get("/status/now");
+  let minutes = merged(history, status.history);
+  if (since > look || !minutes) {
+    status = await get("/status/now");
+    minutes = status.history;
+  }
   if (status.edition !== edition) return undefined;
+  history = minutes;
   const seconds = last && last.started === status.started ? status.now - last.now : 0;
   count(status, seconds);
   measure(status, seconds);
   look = seen;
   last = status;
-  return {...status, rules};
+  return {...status, history, rules};
 }
 
 function count(status, seconds) {
