@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ import ratelimit_service
 from release.version import version_of
 from tests import peers
 from tests.deploy.releases import CHANGE, VERSION, clone, commit, commit_a_version, make_release, python
-from tests.processes import ROOT
+from tests.processes import ROOT, Service, ask
 
 VALIDATE: Final = """\
 import json, sys
@@ -86,6 +87,39 @@ def test_the_sdist_builds_the_wheel_that_is_released(dist: Path, tmp_path: Path)
     (built,) = tmp_path.iterdir()
 
     assert built.read_bytes() == (dist / built.name).read_bytes()
+
+
+def test_the_wheel_alone_makes_rules_serves_and_calls_in_an_empty_folder(dist: Path, tmp_path: Path) -> None:
+    """With the packages that it needs, and nothing of the tree that it was made from."""
+    venv, empty = tmp_path / "venv", tmp_path / "empty"
+    empty.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    installed = Path(sysconfig.get_path("purelib", vars={"base": str(venv)}))
+    # Of these tests' virtualenv the packages alone: what its own .pth files add, the tree, is not followed from here.
+    (installed / "needed.pth").write_text(sysconfig.get_path("purelib"))
+    options = ["--quiet", "--no-index", "--no-deps", "--ignore-installed"]
+    wheel = dist / f"ratelimit_service-{VERSION}-py3-none-any.whl"
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "install", *options, str(wheel)]
+    subprocess.run(pip, check=True)
+    program = str(venv / "bin" / "ratelimit")
+    ports = dict.fromkeys(("PORT", "GRPC_PORT", "DEBUG_PORT", "DRAIN_SECONDS"), "0")
+    environ = {"HOST": "127.0.0.1", "DEBUG_HOST": "127.0.0.1", "GRPC_HOST": "127.0.0.1", **ports}
+
+    def said(*words: str) -> str:
+        return subprocess.run(
+            [program, *words], cwd=empty, env=environ, capture_output=True, text=True, check=True
+        ).stdout
+
+    said("init", "--example")
+    with Service([program, "serve", "--rules", "rules"], empty, environ) as service:
+        service.wait_until(lambda: service.listening and service.healthy, "is healthy")
+        called = said("call", f"localhost:{service.grpc_port}", "shop", "login=ada")
+        page = ask(service.debug_port, "/status").body
+        code = service.stop()
+
+    assert "login=ada: OK, limit 5 per minute, 4 left" in called
+    assert f'"version": "{VERSION}"' in page
+    assert code == 0
 
 
 def test_the_image_context_is_what_the_dockerfile_copies(dist: Path) -> None:
