@@ -1,7 +1,7 @@
 """The nouns everything else is written in: Limit, Descriptor, Request, Decision."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -76,6 +76,15 @@ class Limit:
     """Microseconds that a hit may wait in the queue of its counter; 0: there is no queue."""
     max_wait: int = 0
     """Microseconds that the caller of one hit waits: `max_delay`, or less."""
+    places: bool = False
+    """It limits how many requests are under way: each holds its places for `window` at most. Then no unit is meant."""
+    holder: int = 0
+    """Of a limit of places, the 64-bit digest of the id whose hit this is; 0 for none."""
+    apart: bool = field(init=False, repr=False, compare=False)
+    """A hit needs more than the algorithm's `hit`: it has blocks, or places."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "apart", self.places or self.block_for > 0)  # frozen
 
 
 @dataclass(slots=True)

@@ -2,7 +2,10 @@
 
 from ratelimit_service.algorithms.algorithm import Algorithm, State, expiry
 
-__all__ = ["NAMES", "Algorithm", "State", "expiry", "open_algorithm"]
+__all__ = ["NAMES", "PLACES", "Algorithm", "State", "expiry", "open_algorithm"]
+
+PLACES = "places"
+"""What counts the limits with `concurrency`; no rule chooses it by name."""
 
 NAMES = ("fixed_window", "sliding_window", "sub_windows", "sliding_log", "token_bucket", "leaky_bucket")
 
@@ -34,5 +37,9 @@ def open_algorithm(name: str) -> Algorithm:
             from ratelimit_service.algorithms import leaky_bucket
 
             return leaky_bucket
+        case "places":
+            from ratelimit_service.algorithms import places
+
+            return places
         case _:
             raise KeyError(name)

@@ -14,7 +14,7 @@ from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import NEVER, Blocked, Request
 from ratelimit_service.rules.checks.explain import quoted_entries, why_unlimited
 from ratelimit_service.rules.report import quoted
-from ratelimit_service.rules.rule import Rule, window_in_words
+from ratelimit_service.rules.rule import Rule, per_window
 from ratelimit_service.stores.hit import NO_LIMIT, Hit
 from ratelimit_service.system.clock import SECOND
 
@@ -68,7 +68,7 @@ def _decision(hit: Hit) -> str:
     decision = hit.decision
     parts = [
         "OVER_LIMIT" if hit.over else "OK",
-        "always denied" if rule.deny else f"{hit.remaining} of {limit.requests} per {window_in_words(limit)} left",
+        "always denied" if rule.deny else f"{hit.remaining} of {limit.requests} {per_window(limit)} left",
     ]
     if isinstance(decision, Blocked):
         parts.append(f"blocked for {-(-decision.blocked_for // SECOND)} s")

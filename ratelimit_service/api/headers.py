@@ -182,12 +182,13 @@ class HeaderEncoder:
         item = quoted_string(limit_name(rule)).encode()
         unit = "" if rule.quota_unit == "requests" else f";qu={quoted_string(rule.quota_unit)}"
         quota_policy = b"%b;q=%d%b" % (item, requests, unit.encode())
-        # One that denies always has no window, and the windows of a calendar are not equally long.
-        if rule.limit is not None and limit.calendar is None:
+        # One that denies always has no window, nor have places, and the windows of a calendar are not equally long.
+        if rule.limit is not None and limit.calendar is None and not limit.places:
             quota_policy += b";w=%d" % window
+        x_window = "" if limit.places else f";w={window}"
         constant = self._constants[rule] = _Constant(
             limit=header(self._limit, b"%d" % requests),
-            window=b"" if rule.limit is None else f", {requests};w={window}{x_name}".encode(),
+            window=b"" if rule.limit is None else f", {requests}{x_window}{x_name}".encode(),
             item=item,
             quota_policy=quota_policy,
             quota_policy_header=header(_POLICY, quota_policy),

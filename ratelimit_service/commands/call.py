@@ -156,7 +156,8 @@ def describe(
     name = f" ({limit.name})" if limit.name else ""
     unit = RateLimitResponse.RateLimit.Unit.Name(limit.unit)
     window = units_in_words(unit, limit.unit_multiplier.value if limit.HasField("unit_multiplier") else 1)
-    text = f"{code}, limit {limit.requests_per_unit} per {window}{name}, {status.limit_remaining} left"
+    per_window = "at once" if limit.unit == RateLimitResponse.RateLimit.UNKNOWN else f"per {window}"
+    text = f"{code}, limit {limit.requests_per_unit} {per_window}{name}, {status.limit_remaining} left"
     if limit.unit == RateLimitResponse.RateLimit.UNKNOWN and not limit.requests_per_unit:
         always = "denied" if status.HasField("duration_until_reset") else "always denied"  # a ban ends
         text = f"{code}, {always}{name}"

@@ -5,8 +5,10 @@ next reload, or change of the bans.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
+from ratelimit_service.algorithms.places import holder_of
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter.verdict import LateVerdict, Verdict
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Request
@@ -206,7 +208,7 @@ class Planner:
             if rule.replaces:
                 replaced |= rule.replaces
             if rule.together or rule.beside:
-                _join(hit, entries, matched, len(hits))
+                hit = _join(hit, entries, matched, len(hits))
                 for beside in rule.beside:
                     replaced |= beside.replaces
             hits.append(hit)
@@ -279,7 +281,10 @@ def _hit(rule: Rule, entries: Entries, matched: Entries, cost: int, *, quota: bo
     counted = counted_entries(rule, entries)
     tally = tally_of(rule, metric_entries(rule, entries, matched, counted))
     if rule.limit is not None:
-        return Hit(rule, counter_key(rule, counted), cost, tally=tally, quota=quota, together=together)
+        hit = Hit(rule, counter_key(rule, counted), cost, tally=tally, quota=quota, together=together)
+        if rule.limit.places:
+            hit.limit = replace(rule.limit, holder=holder_of(entries[rule.holder][1]))
+        return hit
     if not rule.deny:
         hit = Hit(rule, "", cost, tally=tally, quota=quota)
         hit.decision = UNLIMITED
@@ -290,8 +295,8 @@ def _hit(rule: Rule, entries: Entries, matched: Entries, cost: int, *, quota: bo
     return denied
 
 
-def _join(hit: Hit, entries: Entries, matched: Entries, index: int) -> None:
-    """Put the hits of the descriptor's other limits beside its first, and say which bundle they belong to.
+def _join(hit: Hit, entries: Entries, matched: Entries, index: int) -> Hit:
+    """Put the hits of the descriptor's other limits beside its first, which is returned; say what bundle they are of.
 
     A shadow rule, or one quota of several, refuses nothing by itself. So it must not keep others from being charged:
     its limits are a bundle of their own.
@@ -304,6 +309,12 @@ def _join(hit: Hit, entries: Entries, matched: Entries, index: int) -> None:
     hit.beside = [
         _hit(beside, entries, matched, hit.cost, quota=hit.quota, together=hit.together) for beside in rule.beside
     ]
+    if rule.holder < 0 or hit.cost >= 0:
+        return hit
+    # Beside places, a refund says that the request has ended, not that it did not come.
+    places = next(each for each in (hit, *hit.beside) if each.limit.places)
+    places.beside = ()
+    return places
 
 
 def _takes_turn(hits: Sequence[Hit | None]) -> bool:

@@ -45,6 +45,8 @@ class Level(NamedTuple):
     counted_as: Callable[[str], str] | None = None
     """The value of a request as it is counted, and as pages, logs and metrics show it; None: as it is. Of a secret
     value a digest is made afterwards (`Rule.secrets`)."""
+    key_only: bool = False
+    """Its descriptor has a key, but nothing that is compared with values."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +75,9 @@ class Rule:
     """`ALONE`, `LIST` or `REQUEST`."""
     beside: tuple["Rule", ...] = ()
     """The other limits of the same descriptor; only its first rule has them."""
+    holder: int = -1
+    """The index of the entry that names the holder of places, of a limit of places and those beside it in a list; of
+    others -1. That level is shared: the name is in no key of a counter."""
     quota_unit: str = "requests"
     """What the limit counts, for the header RateLimit-Policy."""
     on_store_failure: str = ""
@@ -267,6 +272,8 @@ def escaped(text: str) -> str:
 
 
 def _key_suffix_of(algorithm: str, limit: Limit) -> str:
+    if limit.places:
+        return f"|{algorithm}"  # with another hold they are the same places
     key_suffix = f"|{algorithm}/{limit.window}"
     if algorithm == "sub_windows":
         return f"{key_suffix}/{limit.parts}"
@@ -294,8 +301,18 @@ def limit_in_words(limit: Limit | None) -> str:
     if limit is None:
         return "unlimited"
     if limit.requests == 0:
-        return f"no requests at all (0 per {window_in_words(limit)})"
-    return f"{plural(limit.requests, 'request')} per {window_in_words(limit)}"
+        return f"no requests at all ({amount_in_words(limit)})"
+    return f"{plural(limit.requests, 'request')} {per_window(limit)}"
+
+
+def amount_in_words(limit: Limit) -> str:
+    """`10 per minute`, or `50 at once`."""
+    return f"{limit.requests:,} {per_window(limit)}"
+
+
+def per_window(limit: Limit) -> str:
+    """`per minute`, or `at once`."""
+    return "at once" if limit.places else f"per {window_in_words(limit)}"
 
 
 def rule_in_words(rule: Rule) -> str:
@@ -314,7 +331,9 @@ def rule_in_full(rule: Rule) -> str:
 
 
 def window_in_words(limit: Limit) -> str:
-    """`minute`, `5 minutes`, or `calendar month from the 15th, Europe/Berlin`."""
+    """`minute`, `5 minutes`, or `calendar month from the 15th, Europe/Berlin`; empty for places, which have none."""
+    if limit.places:
+        return ""
     if limit.calendar is not None:
         return str(limit.calendar)
     return units_in_words(limit.unit.name, limit.window // limit.unit.window)
@@ -340,6 +359,10 @@ def counting_in_words(rule: Rule) -> list[str]:
     return list(_counting(rule))
 
 
+def _places_in_words(rule: Rule, limit: Limit) -> str:
+    return f"each {rule.levels[rule.holder].name} holds a place for {duration_in_words(limit.window)} at most"
+
+
 def _counting(rule: Rule) -> Iterator[str]:
     limit = rule.limit
     if limit is None:
@@ -347,7 +370,7 @@ def _counting(rule: Rule) -> Iterator[str]:
     algorithm = rule.algorithm.name
     fixed = algorithm == "fixed_window"
     if not fixed:
-        yield algorithm.replace("_", " ")
+        yield _places_in_words(rule, limit) if limit.places else algorithm.replace("_", " ")
     if limit.burst:
         queue = f"up to {delay_in_words(limit.max_delay)} later, in a queue"
         yield queue if limit.max_delay else f"burst {limit.burst:,}"
@@ -364,7 +387,7 @@ def _counting(rule: Rule) -> Iterator[str]:
         yield f"a denial blocks for {duration_in_words(limit.block_for)}{longest}"
     if rule.together == REQUEST:
         yield "charged together"
-    if rule.quota_unit != "requests":
+    if rule.quota_unit != "requests" and not limit.places:
         yield f"of {rule.quota_unit}"
     if rule.on_store_failure:
         yield f"{rule.on_store_failure} without Redis"

@@ -58,6 +58,11 @@ STATS: Final = (
     Stat("unlimited", "Total cost of all hits on a rule without a limit.", ours=True),
     Stat("replaced", "Cost not charged because another rule of the request replaces this one.", ours=True),
     Stat("total_negative_hits", "Cost refunded (is_negative_hits)."),
+    Stat(
+        "places_expired",
+        "Places that were free after hold because nothing gave them back, as far as a later request found them.",
+        ours=True,
+    ),
 )
 NUMBERS: Final = (*(stat.name for stat in STATS), *(answer.number for answer in POLICY_ANSWERS))
 """Every number of a tally."""
@@ -189,6 +194,8 @@ def _shown(rule: Rule) -> frozenset[str]:
         shown |= {"blocked"}
     if rule.limit is not None and rule.together:
         shown |= {"spared"}
+    if rule.limit is not None and rule.limit.places:
+        shown |= {"places_expired"}
     if rule.name:
         shown |= {"replaced"}
     return shown

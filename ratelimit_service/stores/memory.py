@@ -19,6 +19,7 @@ from operator import attrgetter
 from types import MappingProxyType
 
 from ratelimit_service.algorithms import State, blocking, expiry
+from ratelimit_service.algorithms.places import Placed
 from ratelimit_service.model import Decision
 from ratelimit_service.rules.bans import MAX_BANS, Ban, Bans, too_many
 from ratelimit_service.stores.hit import BLOCK, Hit
@@ -90,7 +91,7 @@ class MemoryStore:
                 self._charge_bundles(hits[hits.index(hit) :], now)
                 return True
             limit = hit.limit
-            if limit.block_for:
+            if limit.apart:
                 self._charge_alone(hit, now)
                 continue
             key = hit.key
@@ -124,6 +125,8 @@ class MemoryStore:
         states: States = {}
         hit.decision = self._run(hit, hit.cost, states, now)
         self._keep_all(states, now)
+        if hit.limit.places:
+            _count_expired(hit)
 
     def _charge_bundle(self, hits: Sequence[Hit], now: int) -> None:
         """Charge all hits, or only the denied ones whose limit counts denied hits."""
@@ -138,6 +141,9 @@ class MemoryStore:
                 else:
                     self._charge_denied(hit, states, now)
         self._keep_all(states, now)
+        for hit in hits:
+            if hit.limit.places:
+                _count_expired(hit)
 
     def _charge_denied(self, hit: Hit, states: States, now: int) -> None:
         """Charge a denied hit, which may have been denied only because of hits that are not charged after all."""
@@ -269,6 +275,11 @@ class MemoryBans:
     async def lift(self, key: str, who: str) -> Ban | None:
         """As BanStore says."""
         return self._bans.drop(key, f"lifted by {who}")
+
+
+def _count_expired(hit: Hit) -> None:
+    if isinstance(hit.decision, Placed):
+        hit.tally.places_expired += hit.decision.expired
 
 
 def _size(key: str, state: State) -> int:

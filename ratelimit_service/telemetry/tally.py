@@ -68,6 +68,7 @@ class Tally:
         "near_limit",
         "over_limit",
         "over_limit_with_local_cache",
+        "places_expired",
         "replaced",
         "shadow_below_limit",
         "shadow_mode",
@@ -103,6 +104,8 @@ class Tally:
         self.replaced = 0
         """Not charged, because another rule of the request replaces this one."""
         self.total_negative_hits = 0
+        self.places_expired = 0
+        """Places that were never given back, as far as a later hit on their counter found them."""
         # Cost of hits answered without the store; it is in none of the numbers above.
         self.error_failed = 0
         self.open_allowed = 0

@@ -41,6 +41,8 @@ descriptors:
     rate_limit: {unit: second, requests_per_unit: 100}
   - key: out
     rate_limit: {unit: year, requests_per_unit: 2, algorithm: sub_windows}
+  - key: id
+    rate_limit: {concurrency: 5, hold: 1 day, place: id}
   - key: strict
     rate_limit: {unit: second, requests_per_unit: 2, count_refused: false, block_for: 2 days, block_up_to: 9 days}
 """
@@ -113,6 +115,30 @@ def test_the_fullest_stand_first(shop: Shop) -> None:
         ["4 counters"],
     ]
     assert result.exit_code == 0
+
+
+def test_places_that_are_taken_are_shown_and_reset(shop: Shop) -> None:
+    shop.charge(Charge("shop", descriptor("id=a"), 3), Charge("shop", descriptor("id=b")))
+    (listed,) = shop.as_json("shop", "--rule", "id")["counters"]
+    (asked,) = shop.as_json("shop", "id=whatever")["counters"]
+
+    assert {key: listed[key] for key in ("used", "remaining", "capacity", "limit", "algorithm", "descriptor")} == {
+        "used": 4,
+        "remaining": 1,
+        "capacity": 5,
+        "limit": "5 requests at once",
+        "algorithm": "places",
+        "descriptor": "id=*",
+    }
+    assert 86_300 < listed["reset_after"] <= 86_400.01
+    assert 2 * 86_300 < listed["expires_after"] <= 2 * 86_400.01
+    assert {**asked, **dict.fromkeys(("reset_after", "expires_after"))} == {
+        **listed,
+        **dict.fromkeys(("reset_after", "expires_after")),
+        "descriptor": "id=whatever",
+    }
+    assert shop.counters("shop", "--rule", "id", "--reset", "--yes").exit_code == 0
+    assert shop.as_json("shop", "id=a")["total"] == 0
 
 
 @pytest.mark.parametrize(
@@ -397,7 +423,7 @@ def test_what_a_user_must_be_allowed_is_told(shop: Shop) -> None:
     shop.charge(Charge("shop", descriptor("user=ada")))
     reset = as_user("+scan", "+get", "+pttl", "+time", "+set", "+unlink")
 
-    needed = "~<CACHE_KEY_PREFIX>* +scan +get +pttl +time, to reset +unlink +set"
+    needed = "~<CACHE_KEY_PREFIX>* +scan +get +zrange +pttl +time, to reset +unlink +set"
     assert service.exit_code == 0
     assert (blind.exit_code, looking.exit_code, no_reset.exit_code, reset.exit_code) == (1, 0, 1, 0)
     assert needed in blind.stderr

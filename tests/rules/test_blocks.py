@@ -104,6 +104,20 @@ CASES = {
         - {after: 1h, hits: 5, answer: allowed}
         - {answer: refused, until_reset: 900s}
     """,
+    "Requests at once": """
+    - request: path=/export request_id=a
+      limit: 50 at once
+      steps:
+        - {hits: 49, remaining: 1}
+        - {request: path=/export request_id=b, answer: allowed, remaining: 0, until_reset: 60s}
+        - {request: path=/export request_id=c, answer: refused, until_reset: 60s}
+        - {request: path=/export request_id=c, refund: true, answer: allowed, remaining: 0}
+        - {request: path=/export request_id=b, answer: allowed, remaining: 0}
+        - {request: path=/export request_id=b, refund: true, answer: allowed, remaining: 1}
+        - {request: path=/export request_id=c, answer: allowed}
+        - {after: 60s, request: path=/export request_id=d, remaining: 49}
+    - {request: path=/export request_id=a, limit: {concurrency: 50, hold: 1 minute, place: request_id}}
+    """,
     "A default for the rest": """
     - {request: user=ada + path=/health, limit: [500 per minute, none]}
     - request: path=/cart

@@ -31,9 +31,13 @@ def test_the_schema_says_what_must_be_there() -> None:
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["required"] == ["domain"]
     assert schema["$defs"]["descriptor"]["required"] == ["key"]
-    assert schema["$defs"]["rate_limit"]["else"] == {
+    limited = schema["$defs"]["rate_limit"]["else"]
+    assert limited["if"] == {"properties": {"concurrency": {"type": "integer"}}, "required": ["concurrency"]}
+    assert limited["then"]["required"] == ["hold", "place"]
+    assert limited["else"] == {
         "required": ["requests_per_unit"],
         "oneOf": [{"required": ["unit"]}, {"required": ["calendar"]}],
+        "properties": {"hold": {"type": "null"}, "place": {"type": "null"}},
     }
     assert schema["$defs"]["calendar"]["required"] == ["unit"]
     assert schema["$defs"]["replaces"]["required"] == ["name"]
@@ -65,9 +69,21 @@ def test_what_contradicts_unlimited_does_so_in_the_schema() -> None:
     assert then["properties"] == {
         key: {"type": "null"}
         for key in (
+            "unit", "unit_multiplier", "requests_per_unit", "concurrency", "hold", "place", "algorithm", "burst",
+            "queue", "parts", "anchor", "calendar", "count_refused", "exceed", "block_for", "block_up_to",
+            "on_store_failure", "lease", "quota_unit",
+        )
+    }  # fmt: skip
+
+
+def test_what_contradicts_concurrency_does_so_in_the_schema() -> None:
+    then = json_schema()["$defs"]["rate_limit"]["else"]["then"]
+
+    assert then["properties"] == {
+        key: {"type": "null"}
+        for key in (
             "unit", "unit_multiplier", "requests_per_unit", "algorithm", "burst", "queue", "parts", "anchor",
-            "calendar", "count_refused", "exceed", "block_for", "block_up_to", "on_store_failure", "lease",
-            "quota_unit",
+            "calendar", "count_refused", "exceed", "block_for", "block_up_to", "lease", "quota_unit",
         )
     }  # fmt: skip
 

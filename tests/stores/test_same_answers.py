@@ -81,6 +81,10 @@ def a_limit(random: Random, taken: set[tuple[str, str]]) -> dict[str, Any]:
     return {**limit, "block_up_to": "90 years"} if "block_for" in limit and random.random() < 0.5 else limit
 
 
+def some_places(random: Random, key: str) -> dict[str, Any]:
+    return {"concurrency": random.choice([0, 1, 2, 3, 5]), "hold": "100 years", "place": key}
+
+
 def some_descriptors(random: Random, deeper: bool) -> list[dict[str, Any]]:
     found = []
     for key in random.sample(KEYS, random.randint(1, len(KEYS))):
@@ -93,6 +97,11 @@ def some_descriptors(random: Random, deeper: bool) -> list[dict[str, Any]]:
                 descriptor["rate_limit"] = random.choice([{"unlimited": True}, {"deny": True}, None])
             case _:
                 descriptor["rate_limit"] = a_limit(random, taken)
+        if "value" not in descriptor and random.random() < 0.3:  # refused, and drawn again, where values are compared
+            if "rate_limits" in descriptor:
+                descriptor["rate_limits"].insert(random.randrange(2), some_places(random, key))
+            else:
+                descriptor["rate_limit"] = some_places(random, key)
         for flag in ("shadow_mode", "quota_mode", "detailed_metric"):
             descriptor[flag] = random.random() < 0.2
         sharing = "group" not in descriptor and (

@@ -1,7 +1,7 @@
 """What a descriptor is expected to be limited to, as the files of `ratelimit rules test` say it.
 
-In words, `5 per minute`, or of a list of limits `10 per second, 1000 per day`; `none`, `unlimited`, `denied`; or as a
-map of the options that a rule must have, as in `rate_limit`.
+In words, `5 per minute`, `50 at once`, or of a list of limits `10 per second, 1000 per day`; `none`, `unlimited`,
+`denied`; or as a map of the options that a rule must have, as in `rate_limit`.
 """
 
 import re
@@ -41,7 +41,7 @@ class ExpectedLimit(NamedTuple):
 
 def _aligned(limit: Limit) -> int:
     """The length of the windows; 0 for those of a calendar, which have none such as `month`."""
-    return 0 if limit.calendar is not None else limit.window
+    return _AT_ONCE if limit.places else 0 if limit.calendar is not None else limit.window
 
 
 def limits_in_words(rules: Sequence[Rule]) -> str:
@@ -61,18 +61,21 @@ def read_limits(node: YamlNode, key: str, report: Report) -> ExpectedLimit | Non
     counts = []
     for part in _COMMA.split(text):
         match = _LIMIT.fullmatch(part.strip())
-        window = read_window(match[2]) if match else None
-        if (
-            match is None
-            or window is None
-            or window.problem
-            or (requests := int(match[1].replace(",", ""))) > MAX_REQUESTS
-        ):
-            what = f"no limit such as 5 per minute or 100 per 5 minutes, and not one of {', '.join(_KINDS)}"
+        length = None if match is None else _length(match[2])
+        if match is None or length is None or (requests := int(match[1].replace(",", ""))) > MAX_REQUESTS:
+            what = f"no limit such as 5 per minute, 100 per 5 minutes or 50 at once, and not one of {', '.join(_KINDS)}"
             report.add(node, f"{key} {quoted(part.strip())} is {what}")
             return None
-        counts.append((requests, window.microseconds))
+        counts.append((requests, length))
     return ExpectedLimit(text, counts)
+
+
+def _length(window: str | None) -> int | None:
+    """Of the window that has this name; None if none has. Places have no window."""
+    if window is None:
+        return _AT_ONCE
+    found = read_window(window)
+    return None if found is None or found.problem else found.microseconds
 
 
 def _read_options(node: YamlMap, key: str, report: Report) -> ExpectedLimit:
@@ -97,7 +100,9 @@ _NONE: Final = "none"
 _KINDS: Final = (_NONE, "unlimited", "denied")
 _COMMA: Final = re.compile(r",(?!(?<=[0-9],)[0-9]{3})")
 """Between two limits, and not the one of `1,000`."""
-_LIMIT: Final = re.compile(r"([0-9]{1,10}(?:[_,][0-9]{3}){0,3}) *(?:requests? *)?(?:per|/) *(\S.*)")
+_LIMIT: Final = re.compile(r"([0-9]{1,10}(?:[_,][0-9]{3}){0,3}) *(?:requests? *)?(?:(?:per|/) *(\S.*)|at once)")
+_AT_ONCE: Final = -1
+"""In place of the window of places."""
 _NOT_COMPARED: Final = frozenset({"replaces"})
 
 
@@ -123,6 +128,9 @@ def _agrees(rule: Rule, key: str, value: Any) -> bool:
 def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
     found: object
     match key:
+        case "concurrency" | "hold" | "place":
+            held = {"concurrency": limit.requests, "hold": limit.window, "place": rule.levels[rule.holder].name}
+            found = held[key] if limit.places else None
         case "unit":
             found = _aligned(limit)
         case "calendar":
@@ -130,7 +138,7 @@ def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
         case "queue":
             found = limit.max_delay
         case "requests_per_unit":
-            found = limit.requests
+            found = None if limit.places else limit.requests
         case "algorithm":
             found = rule.algorithm.name
         case "burst":

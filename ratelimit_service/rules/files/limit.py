@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ratelimit_service.algorithms import Algorithm, leaky_queue, open_algorithm
+from ratelimit_service.algorithms import PLACES, Algorithm, leaky_queue, open_algorithm
 from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
 from ratelimit_service.rules.files.calendar import read_calendar
 from ratelimit_service.rules.report import Positioned, Report, quoted
@@ -11,6 +11,7 @@ from ratelimit_service.rules.syntax.document import YamlMap
 from ratelimit_service.rules.syntax.options import (
     BY_MAP,
     LIMITING,
+    OF_PLACES,
     WITHOUT_LIMIT,
     MapType,
     given,
@@ -40,6 +41,15 @@ def read_limit(
     if without or any(key not in options and given(block, key) for key in WITHOUT_LIMIT):
         return open_algorithm("fixed_window"), None
 
+    if given(block, "concurrency"):
+        return open_algorithm(PLACES), _read_places(block, at, options, report)
+    return _read_windowed(block, at, options, defaults, report)
+
+
+def _read_windowed(
+    block: YamlMap, at: Positioned, options: Mapping[str, Any], defaults: Mapping[str, Any], report: Report
+) -> tuple[Algorithm, Limit | None]:
+    """The algorithm and the limit of a block that counts in windows."""
     name: str = options.get("algorithm") or defaults.get("algorithm") or "fixed_window"
     known_name = "algorithm" in options or not given(block, "algorithm")
     if known_name:
@@ -97,6 +107,23 @@ def read_queue(block: YamlMap, fields: YamlMap, report: Report) -> int:
     return delay
 
 
+def _read_places(block: YamlMap, at: Positioned, options: Mapping[str, Any], report: Report) -> Limit | None:
+    """The limit of a block with `concurrency`."""
+    for key in LIMITING:
+        if key not in OF_PLACES and given(block, key):
+            message = f"{key} contradicts concurrency, which counts the requests under way: take one of them away"
+            report.add(block.fields[key].key, message)
+    if missing(block, "hold", MapType.RATE_LIMIT):
+        after = "the time after which a place that nothing gave back is free"
+        report.add(at, f"concurrency needs hold, {after}; write more than the longest request takes, such as hold: 60s")
+    if missing(block, "place", MapType.RATE_LIMIT):
+        named = "the key of the entry that names each request"
+        report.add(at, f"concurrency needs place, {named}, such as place: request_id")
+    if not {"concurrency", "hold", "place"} <= options.keys():
+        return None
+    return Limit(options["concurrency"], Unit.SECOND, options["hold"], count_refused=False, places=True)
+
+
 def _check_blocks(block: YamlMap, limit: Limit, at: Positioned, report: Report) -> None:
     place = next((block.fields[key].key for key in ("block_up_to", "block_for") if given(block, key)), at)
     if not limit.block_for:
@@ -114,8 +141,9 @@ def _uses(key: str, algorithm: str) -> bool:
 def _check_used(block: YamlMap, algorithm: str, report: Report) -> None:
     for key in block.fields:
         if key in _OPTIONS and not _uses(key, algorithm) and given(block, key):
-            able = " and ".join(_OPTIONS[key].algorithms)
-            report.add(block.fields[key].key, f"{key} has no meaning for {algorithm}, only for {able}")
+            able = _OPTIONS[key].algorithms
+            only = "without concurrency" if able == (PLACES,) else f"for {algorithm}, only for {' and '.join(able)}"
+            report.add(block.fields[key].key, f"{key} has no meaning {only}")
 
 
 def _window_length(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> int | None:

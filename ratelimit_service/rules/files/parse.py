@@ -337,14 +337,15 @@ class _Parser:
             if found.is_address:
                 self._domain.address_keys.add(key)
             own_value = bool(values.get("value_to_metric")) and shared is None and (several or not value)
-            levels = (*above, Level(name, shared, own_value, None if shared is not None else found.counted_as))
+            key_only = not value and found.fit is None
+            counted_as = None if shared is not None else found.counted_as
+            levels = (*above, Level(name, shared, own_value, counted_as, key_only))
             rule = self._read_rule(item, values, levels)
             review_descriptor(item, values, self._report)
             below: dict[str, Node] = {}
             self._add_descriptors(values.get("descriptors", []), levels, below)
             if rule is not None:
                 self._check_suffixes(rule, below)
-            key_only = not value and found.fit is None
             priority = values.get("priority", 0)
             node = Node(below, rule, self._place_of(at), key=key, key_only=key_only, fit=found.fit, priority=priority)
             children.setdefault(name, node)
@@ -371,7 +372,10 @@ class _Parser:
         if "rate_limits" not in values:
             if "rate_limit" not in values:
                 return None
-            return self._read_limit_rule(values["rate_limit"], item.fields["rate_limit"].key, values, levels)
+            block = values["rate_limit"]
+            return self._read_limit_rule(
+                block, item.fields["rate_limit"].key, values, _sharing_holders([block], levels)
+            )
         at = item.fields["rate_limits"].key
         if "rate_limit" in values:
             self._report.add(at, "rate_limits contradicts rate_limit: put that limit into the list")
@@ -379,6 +383,7 @@ class _Parser:
         if not blocks:
             self._report.add(at, "rate_limits is an empty list; take it away, or write a limit")
         rules: list[Rule] = []
+        levels = _sharing_holders(blocks, levels)
         for block in blocks:
             rule = self._read_limit_rule(block, block, values, levels, rules)
             if rule.limit is not None:
@@ -421,6 +426,14 @@ class _Parser:
             if limit is not None:
                 path_suffix = self._suffix_in_list(at, algorithm, limit, before)
 
+        fields = rule_fields(self._defaults, values, options)
+        holder = next((index for index, level in enumerate(levels) if _has_holders(level)), -1)
+        if limit is not None and limit.places:
+            fields["quota_unit"] = "concurrent-requests"
+            if holder < 0:
+                named = quoted(options["place"])
+                message = f"place {named}: no descriptor above this limit has that key and no value; write the limit"
+                self._report.add(block.fields["place"].value, f"{message} into a descriptor - key: {options['place']}")
         if values.get("detailed_metric"):
             levels = tuple(level if level.shared is not None else level._replace(by_value=True) for level in levels)
         together = _TOGETHER[values.get("charge") or self._charge, before is not None]
@@ -452,7 +465,8 @@ class _Parser:
             tally=Tally() if old is None else old.tally,
             tallies=tallies,
             secrets=self._domain.secrets,
-            **rule_fields(self._defaults, values, options),
+            holder=holder,
+            **fields,
         )
 
     def _lease(
@@ -477,7 +491,9 @@ class _Parser:
         calendar = limit.calendar
         name = _window_name(limit)
         alike = [other for other in before if other.limit is not None and _window_name(other.limit) == name]
-        for other in alike:
+        if limit.places and alike:
+            self._report.add(at, f"concurrency is given twice in rate_limits, first at {alike[0].place}")
+        for other in () if limit.places else alike:
             if other.algorithm is algorithm and other.limit is not None and other.limit.calendar == calendar:
                 window = window_in_words(limit)
                 message = f"a {algorithm.name} per {window} is given twice in rate_limits, first at {other.place}"
@@ -499,6 +515,22 @@ class _Parser:
         return Place(self._report.path, at.line, at.column)
 
 
+def _sharing_holders(blocks: Sequence[YamlMap], levels: tuple[Level, ...]) -> tuple[Level, ...]:
+    """The levels for the limits of these blocks: all names that a `place` of theirs may have share a counter."""
+    named = [block.fields["place"].value for block in blocks if given(block, "place")]
+    keys = {node.text for node in named if isinstance(node, Scalar)}
+    return tuple(
+        level._replace(shared="*", by_value=False, counted_as=None) if level.key_only and level.name in keys else level
+        for level in levels
+    )
+
+
+def _has_holders(level: Level) -> bool:
+    return level.key_only and level.shared is not None
+
+
 def _window_name(limit: Limit) -> str:
+    if limit.places:
+        return "at_once"
     words = window_in_words(limit) if limit.calendar is None else f"calendar {limit.calendar.unit}"
     return f"per_{words}".replace(" ", "_")

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from ratelimit_service.algorithms import NAMES
+from ratelimit_service.algorithms import NAMES, PLACES
+from ratelimit_service.algorithms.places import MOST
 from ratelimit_service.rules.report import Report, nearest, quoted
 from ratelimit_service.rules.response import HEADERS
 from ratelimit_service.rules.syntax.document import Scalar, YamlMap, kind_of
@@ -20,6 +21,7 @@ from ratelimit_service.rules.syntax.values import (
     DURATION,
     EXCESS,
     FLAG,
+    HOLD,
     JITTER,
     JSON,
     NAME,
@@ -307,7 +309,7 @@ OPTIONS = (
         UNIT,
         'The length of the window, such as minute or "5 minutes". A month is 30 days and a year 365; fixed windows are '
         "counted from 1970-01-01 in UTC, so that days begin at midnight and weeks on Thursday. Required unless "
-        "unlimited, allow, deny or calendar.",
+        "unlimited, allow, deny, concurrency or calendar.",
     ),
     Option(
         "unit_multiplier",
@@ -319,7 +321,31 @@ OPTIONS = (
         "requests_per_unit",
         (MapType.RATE_LIMIT,),
         COUNT,
-        "The number of requests allowed in one window; 0 denies all. Required unless unlimited, allow or deny.",
+        "The number of requests allowed in one window; 0 denies all. Required unless unlimited, allow, deny "
+        "or concurrency.",
+    ),
+    Option(
+        "concurrency",
+        (MapType.RATE_LIMIT,),
+        count(0, MOST),
+        "In place of requests_per_unit and unit: the number of requests that may be under way at once. Each takes a "
+        "place, and gives it back when it ends, by a request for the same descriptor with is_negative_hits.",
+    ),
+    Option(
+        "hold",
+        (MapType.RATE_LIMIT,),
+        HOLD,
+        'The time after which a place that nothing gave back is free again, such as 60s or "5 minutes": more than the '
+        "longest request takes. Required with concurrency.",
+        algorithms=(PLACES,),
+    ),
+    Option(
+        "place",
+        (MapType.RATE_LIMIT,),
+        NAME,
+        "The key of the entry that names the request which holds the place, such as request_id: of this descriptor or "
+        "of one above it, which has no value. Its values share the counter. Required with concurrency.",
+        algorithms=(PLACES,),
     ),
     Option(
         "algorithm",
@@ -587,6 +613,10 @@ LIMITING = tuple(
 )
 """The keys that say how much is allowed; a rule without a limit has none of them."""
 
+OF_PLACES = ("concurrency", "hold", "place", "on_store_failure")
+"""Of these, the keys that a limit of places may have."""
+
+_WINDOWED = tuple(key for key in LIMITING if key not in OF_PLACES)
 
 _REQUIRED = {where: [option for option in options.values() if option.missing] for where, options in BY_MAP.items()}
 
@@ -661,7 +691,15 @@ def json_schema() -> dict[str, Any]:
     definitions["rate_limit"] |= {
         "if": {"anyOf": [{"properties": {key: {"const": True}}, "required": [key]} for key in WITHOUT_LIMIT]},
         "then": {"properties": {key: {"type": "null"} for key in LIMITING}},
-        "else": {"required": ["requests_per_unit"], "oneOf": [{"required": ["unit"]}, {"required": ["calendar"]}]},
+        "else": {
+            "if": {"properties": {"concurrency": {"type": "integer"}}, "required": ["concurrency"]},
+            "then": {"required": ["hold", "place"], "properties": {key: {"type": "null"} for key in _WINDOWED}},
+            "else": {
+                "required": ["requests_per_unit"],
+                "oneOf": [{"required": ["unit"]}, {"required": ["calendar"]}],
+                "properties": {key: {"type": "null"} for key in ("hold", "place")},
+            },
+        },
     }
     absent = {"enum": [None, ""]}
     definitions["descriptor"]["allOf"] = [

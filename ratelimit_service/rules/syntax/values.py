@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ratelimit_service.model import MAX_REQUESTS
+from ratelimit_service.model import MAX_REQUESTS, MAX_WINDOW
 from ratelimit_service.rules.report import Report, nearest, quoted, shortened
 from ratelimit_service.rules.response import MAX_JITTER, Jitter
 from ratelimit_service.rules.syntax.document import Scalar, YamlList, YamlMap, YamlNode, kind_of, printed
@@ -132,18 +132,23 @@ def _read_duration(node: YamlNode, key: str, report: Report) -> int | None:
     return None if window is None else window.microseconds
 
 
-def _read_delay(node: YamlNode, key: str, report: Report) -> int | None:
-    text = _read_text(node, key, report)
-    if text is None:
+def _time(most: int, words: str) -> ValueType:
+    """A time up to `most`, which is `words` with an example."""
+
+    def read(node: YamlNode, key: str, report: Report) -> int | None:
+        text = _read_text(node, key, report)
+        if text is None:
+            return None
+        try:
+            found = read_time(text)
+        except ValueError:
+            found = 0
+        if 0 < found <= most:
+            return found
+        report.add(node, f"{key} {quoted(text)} must be a time up to {words}")
         return None
-    try:
-        delay = read_time(text)
-    except ValueError:
-        delay = 0
-    if 0 < delay <= MAX_DELAY:
-        return delay
-    report.add(node, f'{key} {quoted(text)} must be a time up to a minute, such as 200ms or "2 seconds"')
-    return None
+
+    return ValueType(read, {"type": ["string", "null"]})
 
 
 def did_you_mean(text: str, known: Iterable[str]) -> str:
@@ -315,7 +320,8 @@ UNIT = ValueType(
 START = ValueType(_read_start, {"type": ["string", "integer", "null"]})
 ZONE = ValueType(_read_zone, {"type": ["string", "null"]})
 DURATION = ValueType(_read_duration, UNIT.schema)
-DELAY = ValueType(_read_delay, {"type": ["string", "null"]})
+DELAY = _time(MAX_DELAY, 'a minute, such as 200ms or "2 seconds"')
+HOLD = _time(MAX_WINDOW, '100 years, such as 60s or "5 minutes"')
 JSON = ValueType(_read_json, {"type": ["object", "null"]})
 JITTER = ValueType(
     _read_jitter,

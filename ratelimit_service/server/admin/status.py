@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from ratelimit_service import __version__
 from ratelimit_service.rules.bans import Ban
 from ratelimit_service.rules.files.watch import Watcher
-from ratelimit_service.rules.rule import Rule, counting_in_words, entries_in_words, rule_in_words, window_in_words
+from ratelimit_service.rules.rule import Rule, amount_in_words, counting_in_words, entries_in_words, rule_in_words
 from ratelimit_service.server.admin.recent_counts import RecentCounts
 from ratelimit_service.server.history import History, named
 from ratelimit_service.server.hot import HotDescriptors
@@ -320,7 +320,7 @@ def _json_of(counts: Sequence[int]) -> str:
 
 def _limit(rule: Rule) -> str:
     limit = rule.limit
-    return rule_in_words(rule) if limit is None else f"{limit.requests:,} per {window_in_words(limit)}"
+    return rule_in_words(rule) if limit is None else amount_in_words(limit)
 
 
 def _options(rule: Rule) -> list[str]:

@@ -9,7 +9,7 @@
 --            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES), requests, window, burst, parts,
 --              first_request (2 for a calendar), count_refused, exceed, whether windows are aligned, block_for,
 --              block_up_to; of a calendar then four edges, which fixed_window.lua explains; of a queue then max_delay
---              and max_wait
+--              and max_wait; a hit on places has a limit of its own, with its holder in it, as places.lua says
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0
@@ -20,7 +20,8 @@
 --          at and there is no room for nothing; room, what was left before them; left, what is left now, or, of a
 --          blocked counter, how long it is blocked, negative; reset_after; and retry_after of those that were refused (of
 --          a hit with a place in a queue `got` is 2, and how long it waits stands in place of retry_after);
---          then of each lease what leasing.lua returns: units, room, slot_end, reset_after, retry_after
+--          then keys of places that were never given back, each with how many; then of each lease what leasing.lua
+--          returns: units, room, slot_end, reset_after, retry_after
 
 local call = redis.call
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
@@ -319,6 +320,10 @@ local function charge(keys, batch, leases)
     else
       charge_counter()
     end
+  end
+  for _, found in ipairs(opened.places and opened.places.take_expired() or {}) do
+    filled = filled + 1
+    reply[filled] = found
   end
   for _, taken in ipairs(lent or {}) do
     answer(unpack(taken, 2, 6))

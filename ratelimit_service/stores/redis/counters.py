@@ -22,6 +22,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AskError, MovedError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from ratelimit_service.algorithms import PLACES
+from ratelimit_service.algorithms.places import MOST
 from ratelimit_service.algorithms.sliding_log import LONGEST
 from ratelimit_service.errors import StoreError
 from ratelimit_service.rules.book import RuleBook
@@ -56,7 +58,7 @@ from ratelimit_service.system.address import Address, Unix
 from ratelimit_service.system.clock import DAY
 
 ALLOWED: Final = (
-    "~<CACHE_KEY_PREFIX>* +scan +get +pttl +time, to reset +unlink +set, in a Cluster +cluster|slots +asking"
+    "~<CACHE_KEY_PREFIX>* +scan +get +zrange +pttl +time, to reset +unlink +set, in a Cluster +cluster|slots +asking"
 )
 """The rights that an ACL user needs for `counters`."""
 
@@ -127,7 +129,7 @@ class Primaries:
         """Lists of all keys there that match the pattern; a key may come more than once."""
         cursor: int | None = None
         while cursor != 0:  # SCAN returns 0 when all keys have been examined
-            command = ("SCAN", cursor or 0, "MATCH", pattern, "COUNT", _SCAN_COUNT, "TYPE", "string")
+            command = ("SCAN", cursor or 0, "MATCH", pattern, "COUNT", _SCAN_COUNT)
             [(cursor, keys)] = await self.execute(address, [command])
             if keys:
                 yield keys
@@ -292,14 +294,14 @@ class Counters:
         """What each counter holds; None for a key that does not exist, unless it is blocked."""
         contents: list[tuple[Counter, Content | None]] = []
         for counters in _chunks(batch.counters):
-            gets = [("GET", counter.key) for counter in counters]
+            gets = [_read_command(counter) for counter in counters]
             ttls = [("PTTL", counter.key) for counter in counters]
             blocks = [("GET", self._block_of(counter.key.decode())) for counter in counters if counter.limit.block_for]
             time, *replies = await batch.redis.execute(batch.address, [("TIME",), *gets, *ttls, *blocks])
             now = read_time(time)
             stored_blocks = iter(replies[2 * len(counters) :])
             for counter, stored, milliseconds in zip(counters, replies, replies[len(counters) :], strict=False):
-                gone = stored is None or milliseconds == _NO_KEY
+                gone = stored is None or stored == [] or milliseconds == _NO_KEY
                 content = None if gone else decode(counter, stored, milliseconds, now)
                 if counter.limit.block_for:
                     blocked = with_block(content or decode(counter, None, 0, now), next(stored_blocks), now)
@@ -402,13 +404,24 @@ def _select(counters: Sequence[Counter | None], rules: Sequence[Rule]) -> tuple[
     return selected, sum(counter.key.endswith(endings) for counter in digests)
 
 
+def _read_command(counter: Counter) -> Command:
+    if counter.algorithm == PLACES:
+        return "ZRANGE", counter.key, 0, -1, "WITHSCORES"
+    return "GET", counter.key
+
+
 def _chunks(counters: Sequence[Counter]) -> Iterator[list[Counter]]:
     """The counters in lists whose states are at most `_MAX_BYTES` together, or a single counter."""
     chunk: list[Counter] = []
     size = 0
     for counter in counters:
-        log = counter.algorithm == "sliding_log"
-        size += 7 * (counter.limit.requests + counter.limit.exceed if counter.rule else LONGEST) if log else 100
+        match counter.algorithm:
+            case "sliding_log":
+                size += 7 * (counter.limit.requests + counter.limit.exceed if counter.rule else LONGEST)
+            case "places":
+                size += 30 * MOST
+            case _:
+                size += 100
         if chunk and size > _MAX_BYTES:
             yield chunk
             chunk, size = [], 0

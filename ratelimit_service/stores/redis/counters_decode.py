@@ -5,8 +5,8 @@ stands in place of the descriptor. Keys of `KEY_FORMAT=envoyproxy` are ambiguous
 prefix: `a_b_c_d_1700000000` may belong to domain `a` or domain `a_b`. Such a key is given to the rule that matches it
 with the most literal text. A key that matches no rule is left alone, because it may be another program's.
 
-The bytes are those that `batch.lua` and `sliding_log.lua` write. What they mean the algorithm itself says, by a hit of
-cost 0 whose new state is thrown away.
+The bytes are those that `batch.lua` and `sliding_log.lua` write, and the sorted sets those of `places.lua`. What they
+mean the algorithm itself says, by a hit of cost 0 whose new state is thrown away.
 """
 
 import re
@@ -17,7 +17,17 @@ from struct import Struct, error
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from ratelimit_service.algorithms import NAMES, State, blocking, expiry, open_algorithm, sliding_window, token_bucket
+from ratelimit_service.algorithms import (
+    NAMES,
+    PLACES,
+    State,
+    blocking,
+    expiry,
+    open_algorithm,
+    places,
+    sliding_window,
+    token_bucket,
+)
 from ratelimit_service.model import NEVER, Limit, Unit
 from ratelimit_service.rules.book import Domain, Node, RuleBook, rule_at
 from ratelimit_service.rules.rule import Rule, counter_key
@@ -190,12 +200,16 @@ def _parse_entry(part: str) -> _Entry | None:
         return _Entry(name, unquote(value), level if tilde else None)
     if not tilde:
         return None
+    if level == name:  # it names the holders of places
+        return _Entry(name, "*", level)
     # A key with a * in it is not the one of the request.
     return _Entry(name, level[len(name) + 1 :] if level.startswith(f"{name}_") else level.partition("_")[2], level)
 
 
 def _parse_ending(ending: str) -> tuple[str, Limit]:
     """The algorithm that charges the counter, empty if unknown, and a limit that has its window."""
+    if ending == PLACES:
+        return PLACES, Limit(0, Unit.SECOND, SECOND, places=True)
     algorithm, window, option = [*ending.split("/"), "", ""][:3]
     known = algorithm in NAMES and _NUMBER.fullmatch(window) is not None
     limit = Limit(
@@ -324,6 +338,9 @@ def escaped(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 
+Stored = bytes | list[bytes]
+"""The value of a key, or the members of its sorted set and their scores in turn."""
+
 _BUCKETS: Final = frozenset({"token_bucket", "leaky_bucket"})
 _MANY: Final = 2**52
 """A limit above any count: what is missing from it is the count."""
@@ -373,8 +390,8 @@ class Content(NamedTuple):
         return self.used / total if total else 1.0
 
 
-def decode(counter: Counter, stored: bytes | None, milliseconds: int, now: int) -> Content:
-    """What the counter holds, from the replies to GET, PTTL and TIME; without bytes nothing is used."""
+def decode(counter: Counter, stored: Stored | None, milliseconds: int, now: int) -> Content:
+    """What the counter holds, from the replies to GET or ZRANGE, PTTL and TIME; without the first nothing is used."""
     expires = milliseconds * 1000 if milliseconds >= 0 else None
     state, readable = _state(counter, stored)
     if not readable or not counter.algorithm:
@@ -411,11 +428,13 @@ def with_block(content: Content, stored: bytes | None, now: int) -> Content:
     )
 
 
-def _state(counter: Counter, stored: bytes | None) -> tuple[State | None, bool]:
+def _state(counter: Counter, stored: Stored | None) -> tuple[State | None, bool]:
     """The algorithm's state, and whether the bytes could be decoded."""
-    if stored is None:
+    if not stored and (stored is None or isinstance(stored, list)):
         return None, True
     try:
+        if isinstance(stored, list):
+            return _places(stored), True
         if counter.end:
             return (counter.end, int(stored)), True
         if counter.algorithm == "sliding_log":
@@ -426,6 +445,15 @@ def _state(counter: Counter, stored: bytes | None) -> tuple[State | None, bool]:
     except (KeyError, ValueError, error):
         return None, False
     return state, len(state) > 1
+
+
+def _places(members: Sequence[bytes]) -> State:
+    """The sorted set of `places.lua`, as members with their scores, as the state of `places.py`."""
+    none, used, *held = members
+    holders, scores = b"".join(held[::2]), array("q", map(int, held[1::2]))
+    if none or not scores or len(holders) != 8 * len(scores):
+        raise ValueError("no set of places")
+    return places.pack(scores, holders, -int(used), 0)
 
 
 def _integers(packed: bytes) -> State:

@@ -8,6 +8,8 @@ others give back units before the wait is over.
 Where denied hits count, each of them moves the counter and has to be sent; except to a fixed window of the calendar, if
 `LOCAL_CACHE_SIZE_IN_BYTES` is set. Such a window stays over its limit until it ends; further hits are not counted, as
 in upstream. And except to a blocked counter, which is charged nothing and denies every hit until the block ends.
+
+A place may be given back at any moment, by any process, so its denial is not remembered.
 """
 
 from collections import OrderedDict
@@ -101,7 +103,7 @@ class DeniedCache:
                 if not self._windows or hit.rule.algorithm.name != "fixed_window" or limit.first_request:
                     continue
                 cost = 0
-            if hit.together or wait <= 0 or hit.rule.lease:
+            if hit.together or wait <= 0 or limit.places or hit.rule.lease:
                 continue
             known = self.known
             if hit.key not in known:

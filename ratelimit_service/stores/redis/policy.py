@@ -78,6 +78,9 @@ class Policy:
             Hit(self._share(hit), hit.key, hit.cost, tally=hit.tally, quota=hit.quota, together=hit.together)
             for hit in hits
         ]
+        for hit, share in zip(hits, shares, strict=True):
+            if hit.limit.places:
+                share.limit = replace(share.limit, holder=hit.limit.holder)
         self._local.hit(shares, _decided)
         for hit, share in zip(hits, shares, strict=True):
             hit.decision = share.decision

@@ -126,7 +126,8 @@ def is_per_second(rule: Rule) -> bool:
 
     Not those of a limit that is charged together with others: all or none needs one step, and that needs one Redis.
     """
-    return rule.limit is not None and rule.limit.window == SECOND and rule.together == ALONE
+    limit = rule.limit
+    return limit is not None and limit.window == SECOND and rule.together == ALONE and not limit.places
 
 
 def main_target(settings: Settings) -> Target:

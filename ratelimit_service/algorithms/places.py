@@ -1,0 +1,129 @@
+"""Places: how many requests may be under way at once, each known by the id of its holder. Hot path.
+
+A charge takes places for its holder until they are given back, or for `window` at most: then they are free again,
+whatever has crashed. A charge for a holder that has its places already renews them and takes none, and is never
+refused: a caller that asks again, because it got no answer, has one place. It may ask for more than it has; it never
+has fewer until it gives all back. A refund, whatever its cost, gives back all of its holder's places. For one that has
+none it changes nothing: Envoy sends it for refused requests too.
+
+It is no algorithm that a rule chooses by name, and decides by one thing more than a state: `limit.holder`, a digest of
+the id. As in a sorted set of Redis, a holder has a score, its end and its places as one number: places are added up
+without a member for each. So ends are rounded up to 10 ms, and a limit has at most `MOST` places.
+
+State: when it is forgotten; the places that are taken; the scores in order, then the holders in the same order, 8 bytes
+each. It is kept for a `window` longer than a place is held, so that the next charge finds, and counts, the places that
+were never given back.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+
+from ratelimit_service.model import NEVER, Decision, Limit
+
+name: Final = "places"
+
+MOST: Final = 10_000
+"""In memory a charge copies its counter, 16 bytes for each holder; in Redis as many may end at one moment, which takes
+a few milliseconds."""
+
+STEP: Final = 10_000
+"""Microseconds."""
+
+_SHARE: Final = 2**14
+"""A score is the end in steps times this, plus the places: below 2^53, up to which Redis keeps whole numbers."""
+
+_HEAD: Final = Struct("qq")
+_head = _HEAD.unpack_from
+
+
+def holder_of(text: str) -> int:
+    """The holder with this id. Two ids are one holder by chance once in 2^64."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+@dataclass(slots=True)
+class Placed(Decision):
+    """The answer for a hit that found places which were never given back."""
+
+    expired: int
+    """How many."""
+
+
+def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes | None, Decision]:
+    """Take `cost` places for `limit.holder`, or give back those that it has."""
+    places, holder = limit.requests, limit.holder.to_bytes(8, "big")
+    scores, holders, used, expired = _live(state, now)
+    if expired:
+        state = pack(scores, holders, used, limit.window)
+    at = _find(holders, holder)
+    mine = scores[at] % _SHARE if at >= 0 else 0
+    short = used - mine + cost - places
+    allowed, over, retry = cost <= mine or short <= 0, 0, 0
+    if not allowed:
+        over, retry = min(cost, short), NEVER
+        if cost <= places:
+            # Of several the last one is certain to be enough.
+            enough = scores[0] if at != 0 and scores[0] % _SHARE >= short else scores[-1]
+            retry = _end(enough) - now
+    elif cost > 0 or (cost < 0 and mine):
+        if mine:
+            scores.pop(at)
+            holders = holders[: 8 * at] + holders[8 * at + 8 :]
+            used -= mine
+        if cost > 0:
+            mine = max(mine, cost)
+            score = -(-(now + limit.window) // STEP) * _SHARE + mine
+            at = _index(scores, holders, score, holder)
+            scores.insert(at, score)
+            holders = holders[: 8 * at] + holder + holders[8 * at :]
+            used += mine
+        state = pack(scores, holders, used, limit.window)
+    left, reset = max(0, places - used), _end(scores[-1]) - now if scores else 0
+    if expired:
+        return state, Placed(allowed, left, over, reset, retry, expired)
+    return state, Decision(allowed, left, over, reset, retry)
+
+
+def _live(state: bytes | None, now: int) -> tuple["array[int]", bytes, int, int]:
+    """The scores and the holders of places that are held, how many places these are, and how many have ended."""
+    scores = array("q")
+    if state is None:
+        return scores, b"", 0, 0
+    _, used = _head(state)
+    middle = (_HEAD.size + len(state)) // 2
+    scores.frombytes(state[_HEAD.size : middle])
+    if _end(scores[0]) > now:
+        return scores, state[middle:], used, 0
+    gone = bisect_left(scores, (now // STEP + 1) * _SHARE)
+    expired = sum([score % _SHARE for score in scores[:gone]])
+    return scores[gone:], state[middle + 8 * gone :], used - expired, expired
+
+
+def pack(scores: "array[int]", holders: bytes, used: int, kept: int) -> bytes | None:
+    """The state of these holders, which is kept for so long after the last end; None without any."""
+    return _HEAD.pack(_end(scores[-1]) + kept, used) + scores.tobytes() + holders if used else None
+
+
+def _end(score: int) -> int:
+    return score // _SHARE * STEP
+
+
+def _index(scores: "array[int]", holders: bytes, score: int, holder: bytes) -> int:
+    """Where a holder with this score belongs."""
+    at = bisect_left(scores, score)
+    if at == len(scores) or scores[at] != score:
+        return at
+    pairs = range(at, bisect_right(scores, score))
+    return at + bisect_left(pairs, holder, key=lambda index: holders[8 * index : 8 * index + 8])
+
+
+def _find(holders: bytes, holder: bytes) -> int:
+    """The index of a holder; -1 if it has no place."""
+    at = holders.find(holder)
+    while at > 0 and at % 8:  # between two others
+        at = holders.find(holder, at + 1)
+    return at // 8
