@@ -80,11 +80,43 @@ class Limit:
     """It limits how many requests are under way: each holds its places for `window` at most. Then no unit is meant."""
     holder: int = 0
     """Of a limit of places, the 64-bit digest of the id whose hit this is; 0 for none."""
+    elastic: "Elastic | None" = None
+    """It may be exceeded by `exceed` on loan, as far as its pool has room."""
+    paired: bool = field(init=False, repr=False, compare=False)
+    """A second counter is charged with it: its block, or its pool."""
     apart: bool = field(init=False, repr=False, compare=False)
-    """A hit needs more than the algorithm's `hit`: it has blocks, or places."""
+    """A hit needs more than the algorithm's `hit`: it has places, or a second counter."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "apart", self.places or self.block_for > 0)  # frozen
+        paired = self.block_for > 0 or self.elastic is not None
+        object.__setattr__(self, "paired", paired)  # frozen
+        object.__setattr__(self, "apart", paired or self.places)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A rate that several limits of a domain share: what some leave idle, others may borrow."""
+
+    name: str
+    requests: int
+    """Per window; the limits of the pool have the same one."""
+    burst: int
+    """What it admits at once after a pause."""
+    reserve: int
+    """The part of the burst that loans leave free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """How a limit borrows from a pool. `algorithms.elastic.member` makes it."""
+
+    pool: Pool
+    strict: bool
+    """What the limit allows without a loan waits for the pool too."""
+    right: Limit
+    """The limit without loans."""
+    counter: Limit
+    """The counter of the pool: a bucket that holds the burst, and a window's requests of debt."""
 
 
 @dataclass(slots=True)

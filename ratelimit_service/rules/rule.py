@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm
 from ratelimit_service.model import NEVER, Limit
@@ -110,6 +110,10 @@ class Rule:
     """Whether some level counts a value as another one."""
     queues: bool = field(init=False)
     """Whether a request may have to wait for its turn, because of this limit or one beside it."""
+    pool_key: str = field(init=False)
+    """The key of the counter of its pool; empty for a limit that is not elastic."""
+    shares_slot: bool = field(init=False)
+    """Its counters are in one slot of a Cluster with others: it is charged together with them, or has a pool."""
 
     def __post_init__(self) -> None:
         limit = self.limit
@@ -128,6 +132,8 @@ class Rule:
             set_once(self, "counter_domain", self.domain)
         set_once(self, "key_prefix", _prefix_of(self.counter_domain))
         set_once(self, "key_suffix", "" if limit is None else _key_suffix_of(self.algorithm.name, limit))
+        set_once(self, "pool_key", "" if limit is None else _pool_key_of(self.key_prefix, limit))
+        set_once(self, "shares_slot", self.together != ALONE or self.pool_key != "")
         names = "|".join(map(escaped, self.path[1:]))
         set_once(self, "hot_prefix", f"{'|' if self.counter_domain != self.domain else ''}{names[:_MAX_NAMES]}||")
 
@@ -280,6 +286,16 @@ def _key_suffix_of(algorithm: str, limit: Limit) -> str:
     if limit.calendar is not None:
         return f"{key_suffix}/{limit.calendar.key}"
     return f"{key_suffix}/first_request" if limit.first_request else key_suffix
+
+
+def _pool_key_of(key_prefix: str, limit: Limit) -> str:
+    # The name has neither = nor ~ behind it, which every entry of a counter's key has.
+    elastic = limit.elastic
+    return "" if elastic is None else f"{key_prefix}|{escaped(elastic.pool.name)}|{POOL}/{limit.window}"
+
+
+POOL: Final = "pool"
+"""In place of an algorithm, in the key of a pool."""
 
 
 def near_threshold(requests: int, ratio: float) -> int:

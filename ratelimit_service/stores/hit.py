@@ -116,6 +116,11 @@ class DeniedHit(Hit):
     """As they would be counted; long ones are cut."""
 
 
+def pool_look(rule: Rule) -> Hit:
+    """A hit of cost 0 on the pool of a rule with an elastic limit, which is where the rule's counters are."""
+    return Hit(rule, rule.pool_key, 0, tally=Tally(), quota=False)
+
+
 def in_bundles(hits: Sequence[Hit]) -> list[Hit]:
     """These hits and those beside them, in such an order that the hits of a bundle follow each other."""
     found = [each for hit in hits for each in (hit, *hit.beside)]

@@ -18,7 +18,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 from types import MappingProxyType
 
-from ratelimit_service.algorithms import State, blocking, expiry
+from ratelimit_service.algorithms import State, blocking, elastic, expiry
 from ratelimit_service.algorithms.places import Placed
 from ratelimit_service.model import Decision
 from ratelimit_service.rules.bans import MAX_BANS, Ban, Bans, too_many
@@ -43,7 +43,7 @@ _INTEGERS = 100
 """Bytes of a state that is a tuple, with an integer or two of its own."""
 
 States = dict[str, State | None]
-"""New states by key; None for a counter, or a block, that there is no more."""
+"""New states by key; None for a counter, a block or a pool that there is no more."""
 
 
 class MemoryStore:
@@ -158,11 +158,16 @@ class MemoryStore:
         states[key], _ = hit.rule.algorithm.hit(self._state(key, states), limit, cost, now)
 
     def _run(self, hit: Hit, cost: int, states: States, now: int) -> Decision:
-        """Charge `cost`, and put the new state of the counter, and of its block, into `states`."""
+        """Charge `cost`, and put the new state of the counter, and of its block or its pool, into `states`."""
         key, limit, algorithm = hit.key, hit.limit, hit.rule.algorithm
         state = self._state(key, states)
-        if not limit.block_for:
+        if not limit.paired:
             states[key], decision = algorithm.hit(state, limit, cost, now)
+            return decision
+        if limit.elastic is not None:
+            pool_key = hit.rule.pool_key
+            pool = self._state(pool_key, states)
+            states[key], states[pool_key], decision = elastic.hit(algorithm, state, pool, limit, cost, now)
             return decision
         block = self._state(key + BLOCK, states)
         states[key], states[key + BLOCK], decision = blocking.hit(algorithm, state, block, limit, cost, now)

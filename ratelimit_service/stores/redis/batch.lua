@@ -2,14 +2,15 @@
 -- batch, and reads the reply.
 --
 -- KEYS     the counter of each run; runs on one counter stand side by side, so that it is loaded and saved once;
---          then the block of the counter of each run whose limit has block_for
+--          then the block of the counter of each run whose limit has block_for; then the pool of each elastic limit
 -- ARGV[1]  the batch, a JSON list of integers:
 --            now in microseconds, or 0 for the time of Redis
 --            jitter: microseconds that the keys of aligned windows outlive their states
 --            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES), requests, window, burst, parts,
---              first_request (2 for a calendar), count_refused, exceed, whether windows are aligned, block_for,
---              block_up_to; of a calendar then four edges, which fixed_window.lua explains; of a queue then max_delay
---              and max_wait; a hit on places has a limit of its own, with its holder in it, as places.lua says
+--              first_request (2 for a calendar, 3 for an elastic limit), count_refused, exceed, whether windows are
+--              aligned, block_for, block_up_to; of a calendar then four edges, which fixed_window.lua explains; of an
+--              elastic limit whether it is strict, and requests, burst and reserve of its pool; of a queue max_delay and
+--              max_wait; a hit on places has a limit of its own, with its holder in it, as places.lua says
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0
@@ -85,7 +86,7 @@ end
 --twins--
 
 local function read_limits(batch, now, leases)
-  local limits, whole, from, blocks = {}, true, 4, false
+  local limits, whole, from, blocks, pools = {}, true, 4, false, 0
   for i = 1, batch[3] do
     local found = twin(chunks[batch[from]])
     limits[i] = {
@@ -108,6 +109,10 @@ local function read_limits(batch, now, leases)
     if limits[i].first_request == 2 then
       limits[i].edges = {unpack(batch, from, from + 3)}
       from = from + 4
+    elseif limits[i].first_request == 3 then
+      pools = pools + 1
+      limits[i].elastic = twin('elastic').read(batch, from, limits[i].window, pools)
+      from = from + 4
     end
     if found.read then
       from = found.read(limits[i], batch, from)
@@ -117,7 +122,7 @@ local function read_limits(batch, now, leases)
     whole = whole and not found.load
     blocks = blocks or limits[i].block_for > 0
   end
-  return limits, whole, from, blocks
+  return limits, whole, from, blocks, pools
 end
 
 -- Charges a run of equal hits: those that fit in one step; the first one that does not fit is decided by itself, and
@@ -146,10 +151,10 @@ local function charge(keys, batch, leases)
     local time = call('TIME')
     now = time[1] * 1000000 + time[2]
   end
-  local limits, whole, at, with_blocks = read_limits(batch, now, leases)
+  local limits, whole, at, with_blocks, pools = read_limits(batch, now, leases)
   local run, ends = 1, #batch
   local lent = leases and {}
-  local runs, block_of, blocking = #keys, nil, nil
+  local runs, block_of, blocking = #keys - pools, nil, nil
   if with_blocks then
     blocking = twin('blocking')
     runs, block_of = blocking.find(batch, at, limits)
@@ -178,6 +183,10 @@ local function charge(keys, batch, leases)
     end
     return state, false
   end
+
+  local charged_pools = pools > 0 and twin('elastic').open(limits, keys, #keys - pools, function(i, counter)
+    return settled(load(i, counter), counter)
+  end, now)
 
   local function answer(got, room, left, reset, retry)
     reply[filled + 1], reply[filled + 2], reply[filled + 3] = got, room, left
@@ -235,6 +244,7 @@ local function charge(keys, batch, leases)
   -- As in memory.py: all are charged, or only the denied ones whose limit counts denied hits; the others are looked at.
   local function charge_together(count)
     local before, skewed, states, answers, all = {}, {}, {}, {}, true
+    local pools_before = charged_pools and charged_pools.states()
     local blocks_before, blocks = {}, {}  -- by the keys of blocks
     local function block_key_of(i)
       return blocking and keys[block_of[run + i - 1]]
@@ -286,6 +296,9 @@ local function charge(keys, batch, leases)
       for block_key, block in pairs(blocks_before) do
         blocks[block_key] = block
       end
+      if charged_pools then
+        charged_pools.restore(pools_before)
+      end
       for i = 1, count do
         if answers[i][2] == 0 then
           charge_denied(i)
@@ -324,6 +337,9 @@ local function charge(keys, batch, leases)
   for _, found in ipairs(opened.places and opened.places.take_expired() or {}) do
     filled = filled + 1
     reply[filled] = found
+  end
+  if charged_pools then
+    charged_pools.save()
   end
   for _, taken in ipairs(lent or {}) do
     answer(unpack(taken, 2, 6))

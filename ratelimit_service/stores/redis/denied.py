@@ -2,8 +2,9 @@
 
 A denial says after which wait the same hit would be allowed; until then the answer is known, unless there is a refund.
 A refund of this process removes the entry; one of another process takes effect here when the wait is over, and a reset
-by `ratelimit counters` within seconds. Denials of limits that lease are remembered by their leases (`leases.py`), since
-others give back units before the wait is over.
+by `ratelimit counters` within seconds. A refund to a member of a pool makes room for all of them, so it removes theirs.
+Denials of limits that lease are remembered by their leases (`leases.py`), since others give back units before the wait
+is over.
 
 Where denied hits count, each of them moves the counter and has to be sent; except to a fixed window of the calendar, if
 `LOCAL_CACHE_SIZE_IN_BYTES` is set. Such a window stays over its limit until it ends; further hits are not counted, as
@@ -53,6 +54,8 @@ class DeniedCache:
         self._bytes = 0
         self._windows = windows
         self._to_sweep: list[str] = []
+        self._members: dict[str, set[str]] = {}
+        """The known keys of the members of each pool, by its name, in whatever domain."""
 
     def answer(self, hits: Sequence[Hit], now: float) -> Sequence[Hit]:
         """Decide the hits that are known to be denied; returns the others."""
@@ -92,10 +95,13 @@ class DeniedCache:
     def learn(self, decided: Sequence[Hit], sent: float) -> None:
         """Add the denied hits of a script call that was sent at that moment; remove those with a refund."""
         for hit in decided:
+            decision, limit = hit.decision, hit.limit
             if hit.cost < 0:
                 self._remove(hit.key)
+                if limit.elastic is not None:
+                    for key in [*self._members.get(limit.elastic.pool.name, ())]:
+                        self._remove(key)
                 continue
-            decision, limit = hit.decision, hit.limit
             wait, cost = decision.retry_after, hit.cost
             if isinstance(decision, Blocked):
                 wait = decision.blocked_for
@@ -111,12 +117,15 @@ class DeniedCache:
                 while self._bytes > self._max_bytes and known:
                     self._remove(next(iter(known)))
             known[hit.key] = _Denied(sent + wait / 1_000_000, cost, limit, decision)
+            if limit.elastic is not None:
+                self._members.setdefault(limit.elastic.pool.name, set()).add(hit.key)
 
     def clear(self) -> None:
         """Remove all entries: counters were reset."""
         self.known.clear()
         self._bytes = 0
         self._to_sweep.clear()
+        self._members.clear()
 
     def sweep(self, now: float) -> None:
         """Remove some of the expired entries."""
@@ -130,8 +139,11 @@ class DeniedCache:
         del self._to_sweep[:_SWEEP]
 
     def _remove(self, key: str) -> None:
-        if self.known.pop(key, None) is not None:
+        entry = self.known.pop(key, None)
+        if entry is not None:
             self._bytes -= _size(key)
+            if entry.limit.elastic is not None:
+                self._members[entry.limit.elastic.pool.name].discard(key)
 
 
 def _still_blocked(before: Blocked, cost: int, wait: int, *, same_cost: bool) -> Blocked:

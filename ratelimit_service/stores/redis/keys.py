@@ -2,7 +2,8 @@
 
 A name is `CACHE_KEY_PREFIX`, a version, and the counter's key, such as `rl2|shop|user=ada|fixed_window/60000000`; the
 version changes when the meaning of what is stored does. In a Cluster each counter has a slot of its own, except those
-that are charged together, all or none: one step of Redis needs one slot, so they share a hash tag, `rl2|{shop}shop|…`.
+that are charged together, all or none: one step of Redis needs one slot, so they share a hash tag, `rl2|{shop}shop|…`;
+and the members of a pool share one with it.
 """
 
 import re
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final
 
-from ratelimit_service.rules.rule import ALONE, REQUEST
+from ratelimit_service.rules.rule import REQUEST
 from ratelimit_service.stores.hit import BLOCK, OnCounter
 
 VERSION: Final = "rl2|"
@@ -40,10 +41,12 @@ def cluster_key(prefix: str) -> Callable[[OnCounter], str]:
 
     def name(hit: OnCounter) -> str:
         key, rule = hit.key, hit.rule
-        together = rule.together
-        if together == ALONE or tagged:
+        if not rule.shares_slot or tagged:
             return f"{start}{{}}{key}" if "{" in key and not tagged else start + key
-        shared = rule.counter_domain if together == REQUEST else key.removesuffix(rule.key_suffix)
+        if rule.pool_key:
+            shared = rule.pool_key.rpartition("|")[0]
+        else:
+            shared = rule.counter_domain if rule.together == REQUEST else key.removesuffix(rule.key_suffix)
         return f"{start}{{{_without_braces(shared)}}}{key}"
 
     return name

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from ratelimit_service.algorithms.elastic import member
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import ByPolicy, Decision, Limit
 from ratelimit_service.rules.rule import Rule
@@ -103,12 +104,22 @@ def share_of(limit: Limit, instances: int) -> Limit:
     The sum of `requests` and `exceed` is rounded once, so that it is less than one more than the share.
     """
     most = limit.burst or limit.requests
-    return replace(
+    share = replace(
         limit,
         requests=_part(limit.requests, instances),
         burst=_part(limit.burst, instances),
         exceed=_part(most + limit.exceed, instances) - _part(most, instances),
     )
+    if (elastic := limit.elastic) is None:
+        return share
+    pool = elastic.pool
+    of_pool = replace(
+        pool,
+        requests=_part(pool.requests, instances),
+        burst=_part(pool.burst, instances),
+        reserve=pool.reserve // instances,  # rounded up it might be all of the burst
+    )
+    return member(share, of_pool, strict=elastic.strict)
 
 
 def _decided(_: StoreError | None) -> None:

@@ -12,7 +12,9 @@ is impossible where a charge changes what the next hit is answered:
 
 - `reset_after` of a sliding window and of a bucket depends on how much is charged;
 - so does `retry_after` where refused hits count, except in a fixed window, which ends when it ends;
-- a denial that blocks the counter changes `reset_after` of the hits after it.
+- a denial that blocks the counter changes `reset_after` of the hits after it;
+- an elastic limit has another room for each hit, as its pool has. Members of one pool are served counter by counter,
+  which is one of the orders in which hits that arrive together may be taken.
 
 Hits that are charged together are a run each, and no hit is moved past them.
 """
@@ -29,7 +31,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from ratelimit_service.algorithms import NAMES, PLACES
 from ratelimit_service.model import Blocked, Decision, Limit, Queued
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.hit import Hit, OnCounter
+from ratelimit_service.stores.hit import Hit, OnCounter, pool_look
 from ratelimit_service.stores.redis.keys import VERSION, cluster_block, cluster_key, plain_block, plain_key
 from ratelimit_service.stores.redis.leases import Ask, Granted
 from ratelimit_service.stores.redis.requests import PendingRequest
@@ -213,7 +215,7 @@ class BatchScript:
         numbers: list[int] = []
         # By the limit's identity: its hash takes a microsecond. A hit on places has a limit of its own.
         known: dict[int, int] = {}
-        max_block = 0
+        paired: list[Hit] = []
         of_leases = [(ask, name := self.key(ask), counters.pop(name, [])) for ask in asks] if asks else ()
         for size, hits_by_key in sections:
             if size:
@@ -233,14 +235,14 @@ class BatchScript:
                     if number is None:
                         known[id(limit)] = number = len(known) + 1
                         rows.append(self._rows.get(first.rule) or self._row(first.rule, limit))
-                        max_block = max(max_block, limit.block_for)
+                        paired += (first,) if limit.paired else ()
                     keys.append(key)
                     runs.append(run)
                     numbers += (number, first.cost, len(run))
         now = 0 if self._clock is None else self._clock()
-        blocks = self._blocks(keys, runs) if max_block else ()
+        seconds = self._seconds(keys, runs, paired) if paired else ()
         leases = self._add_leases(of_leases, _Batch(keys, runs, rows, numbers, known)) if asks else ()
-        keys += blocks
+        keys += seconds
         # Aligned windows end all at once; if their keys expired so too, Redis would stall at each minute.
         jitter = int(random() * self._jitter)  # noqa: S311 - no secret
         # str() writes a list of integers as JSON has it, in half the time of json.dumps.
@@ -276,7 +278,7 @@ class BatchScript:
             limit.window,
             burst,
             parts,
-            int(limit.first_request) if calendar is None else _BY_CALENDAR,
+            _ELASTIC if limit.elastic is not None else int(limit.first_request) if calendar is None else _BY_CALENDAR,
             int(limit.count_refused),
             limit.exceed,
             int(algorithm == "fixed_window" and not limit.first_request),
@@ -289,13 +291,18 @@ class BatchScript:
             return ",".join(map(str, numbers + calendar.edges((self._clock or system_clock)())))
         if limit.places:
             return ",".join(map(str, numbers))
+        if (elastic := limit.elastic) is not None:
+            pool = elastic.pool
+            numbers += (int(elastic.strict), pool.requests, pool.burst, pool.reserve)
         if len(self._rows) >= _MAX_ROWS:  # each limit sent with a request is a rule of its own
             self._rows.clear()
         row = self._rows[rule] = ",".join(map(str, numbers))
         return row
 
-    def _blocks(self, keys: Sequence[str], runs: Sequence[Run]) -> list[str]:
-        return [self._block_key(key) for key, run in zip(keys, runs, strict=True) if run[0].limit.block_for]
+    def _seconds(self, keys: Sequence[str], runs: Sequence[Run], paired: Sequence[Hit]) -> list[str]:
+        """The blocks of counters, then the pools of elastic limits; `paired` has a hit of each limit with either."""
+        blocks = [self._block_key(key) for key, run in zip(keys, runs, strict=True) if run[0].limit.block_for]
+        return blocks + [self.key(pool_look(hit.rule)) for hit in paired if hit.limit.elastic is not None]
 
     def decode(self, reply: Any, runs: Sequence[Run]) -> list[Hit]:
         """Write the decisions on the hits; returns the denied and the refunded ones."""
@@ -353,7 +360,7 @@ class _Batch(NamedTuple):
 def script_text() -> str:
     """The source of the script, with the twins of the algorithms and of their blocks."""
     twins = []
-    for index, name in enumerate((*NAMES, _QUEUE, PLACES, "blocking", "leasing"), start=1):
+    for index, name in enumerate((*NAMES, _QUEUE, PLACES, "blocking", "leasing", "elastic"), start=1):
         chunk = files("ratelimit_service.algorithms").joinpath(f"{name}.lua").read_text(encoding="utf-8")
         twins.append(f"chunks[{index}] = '{name}'\nchunks.{name} = function()\n{chunk}\nend\n")
     batch = files("ratelimit_service.stores.redis").joinpath("batch.lua").read_text(encoding="utf-8")
@@ -372,6 +379,8 @@ _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log
 _MAX_ROWS: Final = 10_000
 _BY_CALENDAR: Final = 2
 """In place of `first_request`; the edges of the windows follow the limit."""
+_ELASTIC: Final = 3
+"""In place of `first_request`; the numbers of the pool follow the limit."""
 
 
 def _runs(hits: Sequence[Hit]) -> list[list[Hit]]:
@@ -391,7 +400,7 @@ def _is_answered_in_a_run(hit: Hit) -> bool:
     """The answer to each hit of a run follows from the answers before and after the whole run."""
     name = hit.rule.algorithm.name
     limit = hit.limit
-    return name in _EXPIRES_AT_ONCE and not limit.block_for and (name == "fixed_window" or not limit.count_refused)
+    return name in _EXPIRES_AT_ONCE and not limit.paired and (name == "fixed_window" or not limit.count_refused)
 
 
 def _share(hits: Run, got: int, room: int, left: int, reset: int, retry: int) -> None:
