@@ -21,8 +21,12 @@ from ratelimit_service.model import NEVER, Decision, Elastic, Limit, Pool
 
 def member(limit: Limit, pool: Pool, *, strict: bool) -> Limit:
     """The limit as a member of the pool; its `exceed` is what it may borrow."""
-    counter = Limit(pool.requests, limit.unit, limit.window, burst=pool.burst + pool.requests, count_refused=False)
-    return replace(limit, elastic=Elastic(pool, strict, replace(limit, exceed=0, elastic=None), counter))
+    return replace(limit, elastic=Elastic(pool, strict, replace(limit, exceed=0, elastic=None), counter(pool, limit)))
+
+
+def counter(pool: Pool, limit: Limit) -> Limit:
+    """The limit by which a token bucket counts for the pool; its window is that of this limit."""
+    return Limit(pool.requests, limit.unit, limit.window, burst=pool.burst + pool.requests, count_refused=False)
 
 
 def free(pool: State | None, elastic: Elastic, now: int) -> int:
@@ -39,12 +43,12 @@ def hit(
     """
     elastic = limit.elastic
     assert elastic is not None, "the limit has a pool"
-    counter, exceed = elastic.counter, limit.exceed
+    exceed = limit.exceed
     after, own = algorithm.hit(state, limit, cost, now)
     room = own.remaining
     if cost < 0:
         given = room - algorithm.hit(state, limit, 0, now)[1].remaining
-        pool, _ = token_bucket.hit(pool, counter, -given, now)
+        pool, _ = token_bucket.hit(pool, elastic.counter, -given, now)
     elif own.allowed:
         room += cost
     left_in_pool = free(pool, elastic, now)
@@ -56,7 +60,7 @@ def hit(
 
     by_right = cost <= room - exceed
     if by_right or (own.allowed and cost <= left_in_pool - elastic.pool.reserve):
-        pool, _ = token_bucket.hit(pool, counter, min(cost, left_in_pool + elastic.pool.requests), now)
+        pool, _ = token_bucket.hit(pool, elastic.counter, min(cost, left_in_pool + elastic.pool.requests), now)
         if elastic.strict:
             own.remaining = min(own.remaining, exceed + left_in_pool - cost)
         return after, pool, own

@@ -186,9 +186,15 @@ class HeaderEncoder:
         if rule.limit is not None and limit.calendar is None and not limit.places:
             quota_policy += b";w=%d" % window
         x_window = "" if limit.places else f";w={window}"
+        windows = "" if rule.limit is None else f", {requests}{x_window}{x_name}"
+        if limit.elastic is not None:  # the ceiling is a second policy
+            ceiling = requests + limit.exceed
+            windows += f', {ceiling};w={window};name="ceiling"'
+            name = quoted_string(f"{limit_name(rule)} ceiling").encode()
+            quota_policy += b", %b;q=%d%b;w=%d" % (name, ceiling, unit.encode(), window)
         constant = self._constants[rule] = _Constant(
             limit=header(self._limit, b"%d" % requests),
-            window=b"" if rule.limit is None else f", {requests}{x_window}{x_name}".encode(),
+            window=windows.encode(),
             item=item,
             quota_policy=quota_policy,
             quota_policy_header=header(_POLICY, quota_policy),

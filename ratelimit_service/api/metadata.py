@@ -71,11 +71,11 @@ def refusing_hit(verdict: Verdict) -> Hit | None:
 
 
 def exceeding_hit(verdict: Verdict) -> Hit | None:
-    """The hit that is furthest above its limit, as its `exceed` allows; None if no hit is."""
+    """The hit that is furthest above its limit, as its `exceed` option allows; None if no hit is."""
     found: Hit | None = None
     most = 0
     for hit in verdict.limits:
-        if hit is not None and hit.limit.exceed:
+        if hit is not None and hit.limit.exceed and hit.limit.elastic is None:
             decision = hit.decision
             if decision.allowed and decision.over and not hit.rule.shadow:
                 above = hit.limit.exceed - decision.remaining

@@ -429,14 +429,14 @@ _RIGHT: Final = 4
 
 
 def _cells(counter: Counter, content: Content) -> tuple[str, ...]:
-    rule, limit = counter.rule, counter.limit
+    rule = counter.rule
     used = "?" if content.used is None else f"{content.used:,}"
     if rule is not None:
         name = ".".join(rule.path)
     else:
         name = "(one of several)" if counter.ambiguous else "(sent with requests?)" if counter.may_be_sent else "(none)"
     return (
-        used if rule is None else f"{used} of {limit.burst or limit.requests:,}",
+        used if rule is None else f"{used} of {counter.capacity:,}",
         "blocked" if content.blocked_for else "?" if content.remaining is None else f"{content.remaining:,}",
         duration_in_words(content.reset_after),
         "never" if content.expires_after is None else duration_in_words(content.expires_after),
@@ -455,7 +455,7 @@ def _row_as_json(counter: Counter, content: Content) -> dict[str, Any]:
         "place": str(rule.place) if rule is not None and rule.place else None,
         "algorithm": counter.algorithm or None,
         "limit": None if rule is None else limit_in_words(limit),
-        "capacity": None if rule is None else limit.burst or limit.requests,
+        "capacity": None if rule is None else counter.capacity,
         "used": content.used,
         "remaining": content.remaining,
         "reset_after": content.reset_after / SECOND,

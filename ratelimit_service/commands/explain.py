@@ -41,6 +41,8 @@ from ratelimit_service.rules.checks.explain import (
     counter_state,
     explain,
     explanation_as_json,
+    loans,
+    pool_of,
 )
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Rule
@@ -148,7 +150,14 @@ async def _add_states(
                 # The counter of a limit that came with a request has no rule in the book; here the rule is known.
                 batch = batch._replace(counters=[counter._replace(rule=rule) for counter in batch.counters])
                 [(counter, content)] = await counters.read(batch)
-                found["descriptors"][index]["rules"][number]["state"] = _state(rule, counter, content)
+                state = _state(rule, counter, content)
+                if (pool := pool_of(rule)) is not None and pool.pool is not None and rule.limit is not None:
+                    [(_, of_pool)] = await counters.read(await counters.of_pool(pool))
+                    used = of_pool.used if of_pool is not None else 0
+                    if used is not None and state["used"] is not None:
+                        most = rule.limit.requests + rule.limit.exceed
+                        state |= loans(rule, most - state["used"], pool.pool.burst - used)
+                found["descriptors"][index]["rules"][number]["state"] = state
         except StoreError as error:
             return {"name": "redis", "problem": str(error)}
     return {"name": "redis", "problem": ""}
@@ -276,6 +285,8 @@ def _render_rule(rule: Json, problem: str) -> Iterator[str]:
         yield f"  now      {_state_in_words(rule['state'])}"
     elif problem and rule["counter"] and not rule["replaced_by"]:
         yield printable(f"  now      not known: {problem}")
+    if elastic := rule.get("elastic"):
+        yield printable(f"  pool     {_pool_in_words(elastic['pool'], rule.get('state', {}))}")
     yield printable(f"  metrics  {rule['metric']}")
     if rule["name"]:
         yield f"  name     {rule['name']}"
@@ -304,9 +315,21 @@ def _state_in_words(state: Json) -> str:
     text = f"{state['remaining']:,} of {state['capacity']:,} left"
     if state.get("held"):
         text += f" and {state['held']:,} leased to the process that answered"
+    if state.get("on_loan"):
+        text += f", {state['on_loan']:,} on loan"
     if state["retry_after"]:
         return f"{text}, room for one in {_span(state['retry_after'])}"
     return f"{text}, untouched in {_span(state['reset_after'])}" if state["remaining"] < state["capacity"] else text
+
+
+def _pool_in_words(pool: Json, state: Json) -> str:
+    text = f"{pool['name']}, {pool['counter']}"
+    left = state.get("pool_left")
+    if left is None:
+        return text
+    if left < 0:
+        return f"{text}: {-left:,} in debt, until it is paid nothing is lent"
+    return f"{text}: {left:,} of {pool['burst']:,} left, {max(0, left - pool['reserve']):,} to lend"
 
 
 def _span(seconds: float) -> str:

@@ -82,7 +82,7 @@ class Node:
 class Domain(Node):
     """The root of a domain's tree, with the options of the domain."""
 
-    __slots__ = ("address_keys", "default", "lookups", "response", "secrets", "together")
+    __slots__ = ("address_keys", "default", "lookups", "pools", "response", "secrets", "together")
 
     def __init__(  # noqa: PLR0913 - what its files say
         self,
@@ -95,6 +95,7 @@ class Domain(Node):
         secrets: Secrets = NO_SECRETS,
         address_keys: frozenset[str] = frozenset(),
         default: Rule | None = None,
+        pools: Mapping[str, Rule] = MappingProxyType({}),
     ) -> None:
         super().__init__(children, place=place)
         self.response = response
@@ -106,6 +107,8 @@ class Domain(Node):
         """The keys whose values some descriptor compares or counts as addresses."""
         self.default = default
         """The rule for what no descriptor fits."""
+        self.pools = pools
+        """By name, the rules that stand for them."""
         self.together = together
         """A limit that comes with a request joins the request's bundle, unless it overrides one that does not."""
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from ratelimit_service.algorithms import Algorithm
-from ratelimit_service.model import NEVER, Limit
+from ratelimit_service.algorithms import Algorithm, open_algorithm
+from ratelimit_service.model import NEVER, Limit, Pool
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.system.clock import delay_in_words, duration_in_words
 from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
@@ -97,6 +97,8 @@ class Rule:
     """The limit of its domain for what no descriptor fits. Its one level, `default`, stands for all entries."""
     secrets: Secrets = NO_SECRETS
     """Of the domain."""
+    pool: Pool | None = None
+    """The pool that it stands for. Such a rule fits no request: its counter is the pool's, charged by the members."""
     scale: Scale = field(init=False)
     key_prefix: str = field(init=False)
     """The prefix of the keys of the rule's counters."""
@@ -111,7 +113,7 @@ class Rule:
     queues: bool = field(init=False)
     """Whether a request may have to wait for its turn, because of this limit or one beside it."""
     pool_key: str = field(init=False)
-    """The key of the counter of its pool; empty for a limit that is not elastic."""
+    """The key of the counter of its pool, or of the pool that it stands for; empty for a limit that is not elastic."""
     shares_slot: bool = field(init=False)
     """Its counters are in one slot of a Cluster with others: it is charged together with them, or has a pool."""
 
@@ -132,7 +134,7 @@ class Rule:
             set_once(self, "counter_domain", self.domain)
         set_once(self, "key_prefix", _prefix_of(self.counter_domain))
         set_once(self, "key_suffix", "" if limit is None else _key_suffix_of(self.algorithm.name, limit))
-        set_once(self, "pool_key", "" if limit is None else _pool_key_of(self.key_prefix, limit))
+        set_once(self, "pool_key", "" if limit is None else _pool_key_of(self.key_prefix, self.pool, limit))
         set_once(self, "shares_slot", self.together != ALONE or self.pool_key != "")
         names = "|".join(map(escaped, self.path[1:]))
         set_once(self, "hot_prefix", f"{'|' if self.counter_domain != self.domain else ''}{names[:_MAX_NAMES]}||")
@@ -288,14 +290,33 @@ def _key_suffix_of(algorithm: str, limit: Limit) -> str:
     return f"{key_suffix}/first_request" if limit.first_request else key_suffix
 
 
-def _pool_key_of(key_prefix: str, limit: Limit) -> str:
-    # The name has neither = nor ~ behind it, which every entry of a counter's key has.
-    elastic = limit.elastic
-    return "" if elastic is None else f"{key_prefix}|{escaped(elastic.pool.name)}|{POOL}/{limit.window}"
+def _pool_key_of(key_prefix: str, pool: Pool | None, limit: Limit) -> str:
+    if limit.elastic is not None:
+        pool = limit.elastic.pool
+    # Every entry of a counter's key has = or ~ in it; here there is none.
+    return "" if pool is None else f"{key_prefix}|{escaped(pool.name)}|{POOL}/{limit.window}"
 
 
 POOL: Final = "pool"
 """In place of an algorithm, in the key of a pool."""
+
+
+def pool_rule(domain: str, pool: Pool, counter: Limit, place: Place | None = None) -> Rule:
+    """The rule that stands for a pool with this counter, for looking at it."""
+    level = Level(f"pool {pool.name}")
+    return Rule(domain, (level,), counter, open_algorithm("token_bucket"), place=place, pool=pool)
+
+
+def _excess_in_words(limit: Limit) -> str:
+    """`strict, up to 1,000 on loan from pool checkout of 1,000 per second with burst 100 and reserve 50`."""
+    elastic = limit.elastic
+    if elastic is None:
+        return f"may exceed by {limit.exceed:,}"
+    pool = elastic.pool
+    has = f"pool {pool.name} of {pool.requests:,} per {window_in_words(limit)} with burst {pool.burst:,}"
+    reserve = f" and reserve {pool.reserve:,}" if pool.reserve else ""
+    strict = "strict, " if elastic.strict else ""
+    return f"{strict}up to {limit.requests + limit.exceed:,} on loan from {has}{reserve}"
 
 
 def near_threshold(requests: int, ratio: float) -> int:
@@ -396,8 +417,8 @@ def _counting(rule: Rule) -> Iterator[str]:
         yield "from the first request"
     if limit.count_refused != fixed:
         yield "refused count too" if limit.count_refused else "refused do not count"
-    if limit.exceed:
-        yield f"may exceed by {limit.exceed:,}"
+    if limit.exceed or limit.elastic is not None:
+        yield _excess_in_words(limit)
     if limit.block_for:
         longest = f", doubling up to {duration_in_words(limit.block_up_to)}" if limit.block_up_to else ""
         yield f"a denial blocks for {duration_in_words(limit.block_for)}{longest}"

@@ -16,6 +16,7 @@ from typing import Final
 from ratelimit_service import __version__
 from ratelimit_service.server.series import (
     DOMAIN_NUMBERS,
+    ELASTIC,
     NUMBERS,
     STATS,
     DomainSums,
@@ -134,6 +135,14 @@ class Metrics:
         return label_text((("domain", domain), *self._extra))
 
 
+_OF_ELASTIC: Final = {
+    "by_right": ("within_limit",),
+    "on_loan": ("exceeded",),
+    "refused": ("over_limit", "denied_below_limit"),
+}
+"""Which numbers of a tally each outcome of an elastic limit is."""
+
+
 def _tally_metrics(sums: TallySums) -> Iterator[Metric]:
     for index, stat in enumerate(STATS):
         name = f"ratelimit_service_rate_limit_{stat.name}{'_total' if stat.ours else ''}"
@@ -143,6 +152,16 @@ def _tally_metrics(sums: TallySums) -> Iterator[Metric]:
             if numbers[index] or stat.name in shown
         )
         yield from _counters(name, stat.help, samples)
+    elastic = [(labels, numbers) for labels, (numbers, shown) in sums.items() if ELASTIC in shown]
+    for outcome, counts in _OF_ELASTIC.items():
+        more = label_text((("outcome", outcome),))
+        of_outcome = [NUMBERS.index(count) for count in counts]
+        samples = ((f"{labels},{more}", sum(numbers[index] for index in of_outcome)) for labels, numbers in elastic)
+        yield from _counters(
+            "ratelimit_elastic_total",
+            "Cost of hits on an elastic limit: by_right within it, on_loan above it, or refused.",
+            samples,
+        )
     name = "ratelimit_rule_policy_answers_total"
     for number, policy, outcome in POLICY_ANSWERS:
         index, more = NUMBERS.index(number), label_text((("policy", policy), ("outcome", outcome)))

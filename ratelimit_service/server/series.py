@@ -41,7 +41,7 @@ STATS: Final = (
     Stat("within_limit", "Cost of allowed hits, without the part above the limit."),
     Stat("shadow_mode", "Cost that a rule in shadow mode would have refused: the part of over_limit that it let pass."),
     Stat("blocked", "The part of over_limit that a block (block_for) denied, or that began one.", ours=True),
-    Stat("exceeded", "Cost above the limit that the rule's exceed option allowed.", ours=True),
+    Stat("exceeded", "Cost above the limit that the rule's exceed option allowed, or its pool lent.", ours=True),
     Stat(
         "spared", "Cost not charged because another limit, charged together with this one, denied the hit.", ours=True
     ),
@@ -110,6 +110,9 @@ def _add(tally: Tally | DomainTally, names: Sequence[str], numbers: Sequence[int
 
 _LIMITED = frozenset({"total_hits", "over_limit", "near_limit", "within_limit"})
 _DENIED = frozenset({"total_hits", "over_limit"})
+
+ELASTIC: Final = "elastic"
+"""Beside the names of numbers that are shown: the limit has a pool."""
 
 TallySums = dict[str, tuple[tuple[int, ...], frozenset[str]]]
 """For the text of each path: the sum of its tallies, and the names of the numbers that are shown while they are 0."""
@@ -192,6 +195,8 @@ def _shown(rule: Rule) -> frozenset[str]:
         shown |= {"exceeded"}
     if rule.limit is not None and rule.limit.block_for:
         shown |= {"blocked"}
+    if rule.limit is not None and rule.limit.elastic is not None:
+        shown |= {ELASTIC}
     if rule.limit is not None and rule.together:
         shown |= {"spared"}
     if rule.limit is not None and rule.limit.places:

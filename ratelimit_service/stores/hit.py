@@ -117,8 +117,9 @@ class DeniedHit(Hit):
 
 
 def pool_look(rule: Rule) -> Hit:
-    """A hit of cost 0 on the pool of a rule with an elastic limit, which is where the rule's counters are."""
-    return Hit(rule, rule.pool_key, 0, tally=Tally(), quota=False)
+    """A hit of cost 0 on the pool of a rule, in the slot of its counters; or on the pool for which it stands."""
+    # As a bundle, because the script takes runs on one key for those of one counter, and pools follow the last run.
+    return Hit(rule, rule.pool_key, 0, tally=Tally(), quota=False, together=1)
 
 
 def in_bundles(hits: Sequence[Hit]) -> list[Hit]:

@@ -59,6 +59,12 @@ CASES = {
       steps: [{times: 11, answer: allowed}, {answer: refused}, {after: 20ms, answer: allowed}, {answer: refused}]
     - {request: backend=dear, steps: [{hits: 51, answer: refused}, {hits: 50, answer: allowed}]}
     """,
+    "Elastic limits": """
+    - {request: tenant=a, steps: [{hits: 100, remaining: 300}, {hits: 300, remaining: 0},
+       {answer: refused}, {request: tenant=b, hits: 600, answer: allowed, remaining: 0}]}
+    - {request: tenant=a, steps: [{hits: 100}, {after: 100ms, hits: 100}, {after: 100ms, hits: 100},
+       {after: 100ms, hits: 100}, {after: 100ms, hits: 100, answer: allowed, remaining: 0}, {answer: refused}]}
+    """,
     "Calendar quotas": """
     - request: customer=acme
       at: 2026-03-14T22:59:59Z

@@ -171,7 +171,10 @@ def test_its_tally_outlives_a_reload() -> None:
     [
         ("default: {}", "1.yaml:2:1: default has no rate_limit; write one, or take default away"),
         ("default: 5", "1.yaml:2:10: default must be a map, not the number 5"),
-        ("default: {unit: day}", "1.yaml:2:11: unit does not belong in default, but in rate_limit or in calendar"),
+        (
+            "default: {unit: day}",
+            "1.yaml:2:11: unit does not belong in default, but in rate_limit or in calendar or in pools",
+        ),
         (
             "default: {key: a, rate_limit: {deny: true}}",
             "1.yaml:2:11: key does not belong in default, but in a descriptor or in lookup",

@@ -295,7 +295,7 @@ def test_defaults_hold_for_their_file_only() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("unit: day", "unit does not belong in defaults, but in rate_limit or in calendar"),
+        ("unit: day", "unit does not belong in defaults, but in rate_limit or in calendar or in pools"),
         ("calendar: {unit: day}", "calendar does not belong in defaults, but in rate_limit"),
         ("deny: true", "deny does not belong in defaults, but in rate_limit"),
         ("allow: true", "allow does not belong in defaults, but in rate_limit"),

@@ -75,17 +75,24 @@ def test_a_file_that_is_not_a_domain_with_descriptors_is_refused(text: str, expe
             "zzz: 1",
             (
                 '1.yaml:2:1: unknown key "zzz"; at the top of the file there may be domain, charge, headers, '
-                "retry_after, retry_after_jitter, problem_body, rule_metadata, defaults, default, lookup, descriptors"
+                "retry_after, retry_after_jitter, problem_body, rule_metadata, defaults, default, lookup, pools, "
+                "descriptors"
             ),
         ),
-        ("unit: day", "1.yaml:2:1: unit does not belong at the top of the file, but in rate_limit or in calendar"),
+        (
+            "unit: day",
+            "1.yaml:2:1: unit does not belong at the top of the file, but in rate_limit or in calendar or in pools",
+        ),
         (
             "metadata: {}",
             "1.yaml:2:1: metadata does not belong at the top of the file, but in a descriptor or in default",
         ),
         (
             "name: x",
-            "1.yaml:2:1: name does not belong at the top of the file, but in rate_limit or in an entry of replaces",
+            (
+                "1.yaml:2:1: name does not belong at the top of the file, but in rate_limit or in an entry of replaces "
+                "or in pools"
+            ),
         ),
         ("1: x", "1.yaml:2:1: a key must be text, not the number 1; write it in quotes"),
         ("0.25: x", "1.yaml:2:1: a key must be text, not the number 0.25; write it in quotes"),
@@ -118,7 +125,10 @@ def test_a_key_that_does_not_belong_is_refused_and_said_where_it_does(text: str,
         ("- key: a\n  shadow_mode: maybe", '1.yaml:4:16: shadow_mode must be true or false, not the text "maybe"'),
         ('- key: a\n  shadow_mode: "true"', '1.yaml:4:16: shadow_mode must be true or false, not the text "true"'),
         ("- key: a\n  quota_mode: 1", "1.yaml:4:15: quota_mode must be true or false, not the number 1"),
-        ("- key: a\n  unit: day", "1.yaml:4:3: unit does not belong in a descriptor, but in rate_limit or in calendar"),
+        (
+            "- key: a\n  unit: day",
+            "1.yaml:4:3: unit does not belong in a descriptor, but in rate_limit or in calendar or in pools",
+        ),
         (
             "- key: a\n  share_threshold: true",
             '1.yaml:4:3: share_threshold needs a list, cidr, regex, not or a value with a * in it, and this is "a"',

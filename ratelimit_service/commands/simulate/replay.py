@@ -308,6 +308,8 @@ def counted_by(rule: Rule, name: str) -> tuple[Rule, str]:
         return rule, ""
     if limit.calendar is not None:
         return rule, "windows of a calendar are fixed"
+    if limit.elastic is not None:
+        return rule, "an elastic limit is counted by sub_windows"
     # What was not chosen is as it is by default with the other one.
     default = limit.count_refused == (rule.algorithm.name == "fixed_window")
     buckets = ("token_bucket", "leaky_bucket")

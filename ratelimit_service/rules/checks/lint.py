@@ -39,6 +39,7 @@ KINDS: Final = (
     "no-effect",
     "one-counter",
     "overlap",
+    "pool",
     "regex",
     "replaces",
     "same-name",

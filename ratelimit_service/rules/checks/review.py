@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from ratelimit_service.model import Limit
+from ratelimit_service.model import Elastic, Limit
 from ratelimit_service.rules.address import Network, address_text
-from ratelimit_service.rules.book import Node, RuleBook, all_nodes
+from ratelimit_service.rules.book import Domain, Node, RuleBook, all_nodes
 from ratelimit_service.rules.matching import Fit
 from ratelimit_service.rules.report import LintWarning, Report, nearest, quoted, warning_at
 from ratelimit_service.rules.rule import Rule, limit_in_words, plural
@@ -40,6 +40,7 @@ def review(book: RuleBook) -> Iterator[LintWarning]:
         yield from _block(rule)
     for root in book.domains.values():
         yield from _weaker(root, ())
+        yield from _pools(root)
         for node in all_nodes(root):
             if node.matchers is not None:
                 yield from _lists(node)
@@ -215,6 +216,61 @@ def _compare(limit: Limit, other: Limit) -> tuple[bool, bool]:
     at_once, others = (each.burst or each.requests for each in (limit, other))
     pairs = [(at_once + limit.exceed, others + other.exceed), (limit.requests, other.requests)]
     return any(one > two for one, two in pairs), all(one >= two for one, two in pairs)
+
+
+class _Member(NamedTuple):
+    """A rule whose limit is elastic."""
+
+    rule: Rule
+    right: int
+    elastic: Elastic
+    alone: bool
+    """It has one counter, whatever requests have."""
+
+
+def _pools(root: Domain) -> Iterator[LintWarning]:
+    """Warnings about the members of each pool: their rights together, and some that are strict among others."""
+    members: dict[str, list[_Member]] = {name: [] for name in root.pools}
+    for member in _members(root, ()) if members else ():
+        members[member.elastic.pool.name].append(member)
+    for name, found in members.items():
+        pool = root.pools[name]
+        assert pool.limit is not None, "a pool has a counter"
+        if not found:
+            message = f"pool {quoted(name)} has no members; give a limit elastic: {{pool: {name}, …}}, or take it away"
+            yield warning_at(pool.place, "pool", message)
+        rights = sum(member.right for member in found)
+        if rights > pool.limit.requests:
+            several = next((member.rule for member in found if not member.alone), None)
+            at_least = "" if several is None else f" at least: the one at {several.place} is a right for each value"
+            message = (
+                f"the rights of the members of pool {quoted(name)} come to {rights:,}{at_least}; that is more than the "
+                f"pool's {pool.limit.requests:,}, which they exceed without any loan: lower them, or raise the pool"
+            )
+            yield warning_at(pool.place, "pool", message)
+        strict = [member.rule for member in found if member.elastic.strict]
+        other = next((member.rule for member in found if not member.elastic.strict), None)
+        if strict and other is not None:
+            message = f"this limit is strict, and the one at {other.place} is not, whose right may exceed their pool"
+            yield warning_at(strict[0].place, "pool", f"{message}; write strict: true for all members, or for none")
+
+
+def _members(node: Node, above: tuple[bool, ...]) -> Iterator[_Member]:
+    """All members below the node; `above` says of each level whether it has one value."""
+    for name, child in node.children.items():
+        levels = (*above, child.fit is None and not child.key_only and not child.is_wildcard(name))
+        yield from _as_members(child.rule, levels)
+        yield from _members(child, levels)
+    if isinstance(node, Domain):
+        yield from _as_members(node.default, (False,))
+
+
+def _as_members(first: Rule | None, levels: tuple[bool, ...]) -> Iterator[_Member]:
+    for rule in () if first is None else (first, *first.beside):
+        limit = rule.limit
+        if limit is not None and limit.elastic is not None:
+            alone = all(single or level.shared for single, level in zip(levels, rule.levels, strict=True))
+            yield _Member(rule, limit.requests, limit.elastic, alone)
 
 
 def _lists(parent: Node) -> Iterator[LintWarning]:

@@ -50,7 +50,8 @@ def _read_windowed(
     block: YamlMap, at: Positioned, options: Mapping[str, Any], defaults: Mapping[str, Any], report: Report
 ) -> tuple[Algorithm, Limit | None]:
     """The algorithm and the limit of a block that counts in windows."""
-    name: str = options.get("algorithm") or defaults.get("algorithm") or "fixed_window"
+    default = "sub_windows" if given(block, "elastic") else defaults.get("algorithm")
+    name: str = options.get("algorithm") or default or "fixed_window"
     known_name = "algorithm" in options or not given(block, "algorithm")
     if known_name:
         _check_used(block, name, report)

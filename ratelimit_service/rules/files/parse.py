@@ -20,6 +20,7 @@ from ratelimit_service.rules.data_files import DataFiles, ReadData
 from ratelimit_service.rules.files.data_reads import read_data_file
 from ratelimit_service.rules.files.fits import Siblings, read_fit
 from ratelimit_service.rules.files.limit import read_limit
+from ratelimit_service.rules.files.pools import DomainPools, Membership, read_elastic
 from ratelimit_service.rules.leasing import LEAST, NO_LEASES, LeaseOptions, most_leased, why_not_leased
 from ratelimit_service.rules.lookup import Lookup
 from ratelimit_service.rules.report import LintWarning, Position, Positioned, Report, quoted
@@ -151,6 +152,7 @@ class _Domain:
     """By key, the first descriptor with a value of its own and without `hash_values`."""
     lookups: dict[str, Lookup] = field(default_factory=dict)
     default: Rule | None = None
+    pools: DomainPools = field(default_factory=DomainPools)
     response: dict[str, tuple[Any, Place]] = field(default_factory=dict)
     """The options of responses by key, each with its place."""
     address_keys: set[str] = field(default_factory=set)
@@ -171,12 +173,14 @@ class _Domain:
             lookups=lookups,
             secrets=secrets,
             address_keys=frozenset(self.address_keys),
-            default=self.default,
+            default=self.pools.joined(self.children, self.default),
+            pools=self.pools.rules(self.name),
         )
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the files of the domain together."""
         yield from self._plain_secrets()
+        yield from self.pools.problems()
         if self.default and DEFAULT in self.children and (place := self.children[DEFAULT].place):
             message = f"descriptor {quoted(DEFAULT)} has the name of the domain's default, at {self.default.place}"
             yield Problem(*place, message)
@@ -246,6 +250,7 @@ class _Parser:
                 new.secrets, new.values = first.secrets, first.values
                 message = f"domain {quoted(new.name)} is already in {first.place}; MERGE_DOMAIN_CONFIG joins files"
                 self._report.add(at, message)
+        self._domain.pools.add(values.get("pools", []), self._report)
         for item in values.get("lookup", []):
             self._add_lookup(item)
         if "default" in values:
@@ -411,6 +416,9 @@ class _Parser:
         options = read_options(block, MapType.RATE_LIMIT, self._report)
         algorithm, limit = read_limit(block, at, options, self._defaults, self._report)
         review_limit(block, options, self._report)
+        elastic: Mapping[str, Any] = {}
+        if limit is not None and "elastic" in options:
+            limit, elastic = read_elastic(block, options, limit, self._report)
         if limit is not None and algorithm.name == "fixed_window" and not (limit.first_request or limit.calendar):
             self._calendars.add(limit, options["unit"].unit, block.fields["unit"].value)
         replaces = self._read_replaces(options.get("replaces", []), options.get("name", ""))
@@ -451,7 +459,7 @@ class _Parser:
                 tallies = Tallies(rest, self._load.max_values, self._load.budget)
             else:
                 tallies.use_budget(self._load.budget)
-        return Rule(
+        rule = Rule(
             self._domain.name,
             levels,
             limit,
@@ -468,6 +476,14 @@ class _Parser:
             holder=holder,
             **fields,
         )
+        if "pool" in elastic:
+            at_elastic = block.fields["elastic"]
+            if rule.together != ALONE:
+                message = "elastic cannot be charged together with other limits: write charge: each in the descriptor"
+                self._report.add(at_elastic.key, message)
+            at_pool = self._place_of(options["elastic"].fields["pool"].value)
+            self._domain.pools.add_member(Membership(elastic["pool"], elastic.get("strict", False), at_pool, rule))
+        return rule
 
     def _lease(
         self, block: YamlMap, options: Mapping[str, Any], algorithm: Algorithm, limit: Limit, together: int
@@ -475,6 +491,8 @@ class _Parser:
         auto, share = self._load.leases
         most = most_leased(limit, share)
         why_not = why_not_leased(algorithm, limit, together)
+        if "elastic" in options:
+            why_not = "elastic: what is allowed is charged to its pool too"
         if options.get("lease") == "auto":
             if share and not (why_not or most):
                 why_not = f"{share * 100:g} % of it, which a process may hold, is less than {LEAST}"

@@ -16,6 +16,7 @@ from ratelimit_service.rules.report import Report, nearest, quoted
 from ratelimit_service.rules.response import HEADERS
 from ratelimit_service.rules.syntax.document import Scalar, YamlMap, kind_of
 from ratelimit_service.rules.syntax.values import (
+    CEILING,
     COUNT,
     DELAY,
     DURATION,
@@ -54,6 +55,8 @@ class MapType(StrEnum):
     GROUP = "in group"
     DEFAULT = "in default"
     LOOKUP = "in lookup"
+    POOL = "in pools"
+    ELASTIC = "in elastic"
 
 
 class Option(NamedTuple):
@@ -297,6 +300,46 @@ OPTIONS = (
         "The name for values that the file does not have. Without it their entries stay as they are.",
     ),
     Option(
+        "pools",
+        (MapType.FILE,),
+        maps_of("pool"),
+        "Rates that limits with elastic share: what some leave idle, others borrow.",
+        [],
+    ),
+    Option(
+        "name",
+        (MapType.POOL,),
+        NAME,
+        "The name of the pool, for elastic of its members. Required.",
+        missing="a pool must have a name, for elastic of its members",
+    ),
+    Option(
+        "unit",
+        (MapType.POOL,),
+        UNIT,
+        'The window of the pool, such as second or "5 seconds"; its members have the same one. Required.',
+        missing="a pool must have a unit, the one of its members, such as unit: second",
+    ),
+    Option(
+        "requests_per_unit",
+        (MapType.POOL,),
+        count(1),
+        "The number of requests that all members together should send in one window. Required.",
+        missing="a pool must have requests_per_unit, what all members together should send",
+    ),
+    Option(
+        "burst",
+        (MapType.POOL,),
+        count(1),
+        "What the pool allows at once after a pause. Without it a tenth of requests_per_unit, at least 1.",
+    ),
+    Option(
+        "reserve",
+        (MapType.POOL,),
+        COUNT,
+        "The part of the burst that loans leave free. Without it 0, or half the burst if a member is strict.",
+    ),
+    Option(
         "descriptors",
         (MapType.FILE, MapType.DESCRIPTOR),
         maps_of("descriptor"),
@@ -444,6 +487,36 @@ OPTIONS = (
         EXCESS,
         "The amount above the limit that is still allowed, with a metric of its own: a number, or a share such as 10%.",
         0,
+    ),
+    Option(
+        "elastic",
+        (MapType.RATE_LIMIT,),
+        map_of("elastic"),
+        "The limit may be exceeded, out of what the other members of a pool leave idle. It is counted by sub_windows.",
+        algorithms=("sub_windows",),
+    ),
+    Option(
+        "pool",
+        (MapType.ELASTIC,),
+        NAME,
+        "The name of a pool of the domain. All that the limit allows is charged to it too. Required.",
+        missing="elastic must have the name of a pool, such as elastic: {pool: checkout, ceiling: 200%}",
+    ),
+    Option(
+        "ceiling",
+        (MapType.ELASTIC,),
+        CEILING,
+        "How many are allowed in one window at most, with what is borrowed: a number, or a share of requests_per_unit "
+        "such as 250%. Required.",
+        missing="elastic must have a ceiling, how many are allowed with what is borrowed, such as ceiling: 200%",
+    ),
+    Option(
+        "strict",
+        (MapType.ELASTIC,),
+        FLAG,
+        "What is within the limit waits for the pool too, so that the pool is not exceeded. Without it the limit is a "
+        "right: it is allowed whatever the pool has.",
+        False,
     ),
     Option(
         "block_for",

@@ -7,6 +7,7 @@ same as absent, and never reaches a reader.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from ratelimit_service.model import MAX_REQUESTS, MAX_WINDOW
@@ -26,7 +27,7 @@ class ValueType(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """The amount by which a limit may be exceeded: a number, or a percentage of the limit."""
+    """The amount by which a limit may be exceeded, or to which: a number, or a percentage of the limit."""
 
     number: int
     percent: bool
@@ -71,10 +72,10 @@ def _read_flag(node: YamlNode, key: str, report: Report) -> bool | None:
     return None
 
 
-def _read_excess(node: YamlNode, key: str, report: Report) -> Excess | None:
+def _read_excess(node: YamlNode, key: str, report: Report, example: str = "10%") -> Excess | None:
     if isinstance(node, Scalar) and isinstance(node.value, str) and (match := _PERCENT.fullmatch(node.value)):
         return Excess(int(match[1]), True)
-    number = _read_count(node, key, report, least=0, most=MAX_REQUESTS, other=" or a share such as 10%")
+    number = _read_count(node, key, report, least=0, most=MAX_REQUESTS, other=f" or a share such as {example}")
     return None if number is None else Excess(number, False)
 
 
@@ -307,6 +308,7 @@ EXCESS = ValueType(
         ]
     },
 )
+CEILING = ValueType(partial(_read_excess, example="250%"), EXCESS.schema)
 FLAG = ValueType(_read_flag, {"type": ["boolean", "null"]})
 UNIT = ValueType(
     _read_unit,

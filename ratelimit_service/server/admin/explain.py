@@ -24,10 +24,12 @@ from ratelimit_service.rules.checks.explain import (
     counter_state,
     explain,
     explanation_as_json,
+    loans,
+    pool_of,
 )
 from ratelimit_service.rules.secret import from_operator
 from ratelimit_service.server.admin.answers import Answers
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import Hit, pool_look
 from ratelimit_service.stores.store import Store
 from ratelimit_service.system.clock import system_clock
 from ratelimit_service.telemetry.tally import Tally
@@ -84,10 +86,11 @@ class Explainer:
         problem = ""
         if matched_rules:
             hits = [_look_of(matched) for _, _, matched in matched_rules]
-            problem = await _asked(store, hits)
+            pools = [None if (pool := pool_of(hit.rule)) is None else pool_look(pool) for hit in hits]
+            problem = await _asked(store, [*hits, *(look for look in pools if look is not None)])
             if not problem:
-                for (index, number, _), hit in zip(matched_rules, hits, strict=True):
-                    found["descriptors"][index]["rules"][number]["state"] = _state(hit, store.held(hit))
+                for (index, number, _), hit, look in zip(matched_rules, hits, pools, strict=True):
+                    found["descriptors"][index]["rules"][number]["state"] = _state(hit, store.held(hit), look)
         return {"name": store.name, "problem": problem}
 
 
@@ -121,8 +124,14 @@ async def _asked(store: Store, hits: Sequence[Hit]) -> str:
     return reason and f"{store.name} could not decide ({reason}); on_store_failure answers instead"
 
 
-def _state(hit: Hit, held: int) -> dict[str, Any]:
+def _state(hit: Hit, held: int, pool: Hit | None) -> dict[str, Any]:
     decision = hit.decision
     blocked_for = decision.blocked_for if isinstance(decision, Blocked) else 0
     state = counter_state(hit.rule, hit.remaining, decision.reset_after, blocked_for=blocked_for)
-    return {**state, "held": held}
+    lent = {} if pool is None else loans(hit.rule, decision.remaining, _left_in_pool(pool))
+    return {**state, "held": held, **lent}
+
+
+def _left_in_pool(look: Hit) -> int:
+    """Below 0 in debt, for which its counter has as many more as a window's requests."""
+    return look.decision.remaining - look.limit.requests

@@ -31,12 +31,14 @@ from ratelimit_service.rules.rule import Entries, Rule, counted_entries
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import KeyFormat, RedisType
 from ratelimit_service.stores.descriptor import looks
+from ratelimit_service.stores.hit import pool_look
 from ratelimit_service.stores.redis.counters_decode import (
     Content,
     Counter,
     OwnKeyParser,
     UpstreamKeyParser,
     decode,
+    pool_in_words,
     with_block,
 )
 from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
@@ -268,6 +270,16 @@ class Counters:
             counter = Counter(key, domain, words, present, rule.algorithm.name, hit.limit, end)
             batches.setdefault((redis, await redis.primary_of(key)), {}).setdefault(key, counter)
         return [CounterBatch(redis, address, tuple(found.values())) for (redis, address), found in batches.items()]
+
+    async def of_pool(self, rule: Rule) -> CounterBatch:
+        """The counter of the pool for which the rule stands."""
+        assert rule.pool is not None, "it stands for a pool"
+        assert rule.limit is not None, "a pool has a counter"
+        key = self._key_of(pool_look(rule)).encode()
+        redis = self._redis_of(rule)
+        words = pool_in_words(rule.pool.name)
+        counter = Counter(key, rule.counter_domain, words, rule, rule.algorithm.name, rule.limit)
+        return CounterBatch(redis, await redis.primary_of(key), [counter])
 
     async def find(self, domain: str, rules: Sequence[Rule] = ()) -> AsyncIterator[CounterBatch]:
         """All counters of these rules; without rules all of the domain, also those that no present rule charges."""

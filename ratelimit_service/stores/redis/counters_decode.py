@@ -30,7 +30,7 @@ from ratelimit_service.algorithms import (
 )
 from ratelimit_service.model import NEVER, Limit, Unit
 from ratelimit_service.rules.book import Domain, Node, RuleBook, rule_at
-from ratelimit_service.rules.rule import Rule, counter_key
+from ratelimit_service.rules.rule import POOL, Rule, counter_key
 from ratelimit_service.stores.redis.keys import VERSION, cluster_counter, plain_counter
 from ratelimit_service.system.clock import SECOND
 
@@ -52,6 +52,13 @@ class Counter(NamedTuple):
     """The end of the window; only of upstream's counters."""
     ambiguous: bool = False
     """Several present rules may charge it: the digest of a secret value does not tell which pattern the value fits."""
+
+    @property
+    def capacity(self) -> int:
+        """Of a counter with a rule: what may be used of it, but for what exceeds the limit."""
+        if self.rule is not None and self.rule.pool is not None:
+            return self.rule.pool.burst
+        return self.limit.burst or self.limit.requests
 
     @property
     def may_be_sent(self) -> bool:
@@ -101,6 +108,8 @@ class OwnKeyParser:
         if name is None or not name.startswith(self._start + "|"):
             return None
         *parts, ending = name[len(self._start) + 1 :].split("|")
+        if len(parts) == 1 and ending.startswith(f"{POOL}/"):
+            return self._pool(key, unquote(parts[0]), ending)
         algorithm, limit = _parse_ending(ending)
         if parts == [_SHARED_DEFAULT]:
             rule = self._default(ending)
@@ -114,6 +123,16 @@ class OwnKeyParser:
         if len(rules) != 1 or (rule := rules[0]).limit is None:
             return Counter(key, self._domain, words, None, algorithm, limit, ambiguous=len(rules) > 1)
         return Counter(key, self._domain, words, rule, algorithm, rule.limit)
+
+    def _pool(self, key: bytes, name: str, ending: str) -> Counter:
+        """The counter of a pool, with the rule that stands for it if there is such a pool now."""
+        root = self._book.root(self._domain)
+        found = None if root is None else root.pools.get(name)
+        _, limit = _parse_ending(ending.replace(POOL, "token_bucket", 1))
+        rule = None if found is None else self._book.counted_in(found, self._domain)
+        if rule is None or rule.limit is None or rule.limit.window != limit.window or not self._is_charged(rule):
+            return Counter(key, self._domain, pool_in_words(name), None, "token_bucket", limit)
+        return Counter(key, self._domain, pool_in_words(name), rule, "token_bucket", rule.limit)
 
     def _rules(self, entries: "Sequence[_Entry]", name: str) -> list[Rule]:
         """The rules that give these entries this counter's key: several only where values are secret."""
@@ -175,6 +194,11 @@ class OwnKeyParser:
 def _has_digests(node: Node) -> bool:
     """Whether its descriptor compares digests, if values are secret."""
     return node.fit is not None and node.fit.kind == "list"
+
+
+def pool_in_words(name: str) -> str:
+    """In place of the descriptor, for the counter of a pool."""
+    return f"(pool {name})"
 
 
 _SHARED_DEFAULT: Final = "~default"
@@ -373,7 +397,7 @@ class Content(NamedTuple):
     reset_after: int
     """Until nothing is used any more: its window ends, or its bucket is as at the start."""
     retry_after: int | None
-    """Until a hit of cost 1 is allowed: 0 if it is now, `NEVER` if it cannot be; None without a rule."""
+    """Until a hit of cost 1 is allowed: 0 if it is now, `NEVER` if it cannot be; None if it is not known."""
     expires_after: int | None
     """Until Redis removes the key; None if it never does."""
     blocked_for: int = 0
@@ -409,8 +433,11 @@ def decode(counter: Counter, stored: Stored | None, milliseconds: int, now: int)
     look = hit(state, limit, 0, now)[1]
     if bucket:
         used = (limit.burst or limit.requests) + limit.exceed - look.remaining
-    retry = hit(state, limit, 1, now)[1].retry_after
-    return Content(used, max(0, look.remaining - limit.exceed), look.reset_after, retry, expires)
+    above = limit.exceed if counter.rule.pool is None else limit.requests  # of a pool that is its debt
+    retry = None  # of an elastic limit that depends on its pool
+    if limit.elastic is None:
+        retry = hit(state, limit, 1 if counter.rule.pool is None else 1 + above, now)[1].retry_after
+    return Content(used, max(0, look.remaining - above), look.reset_after, retry, expires)
 
 
 def with_block(content: Content, stored: bytes | None, now: int) -> Content:

@@ -32,7 +32,7 @@ export const COLUMNS = [
   counted("Hits", "total", "Cost in all: the sum of Within, Over, Exceeded and Spared"),
   counted("Within", "within", "Within the limit"),
   counted("Over", "over", "Of denied hits", red),
-  counted("Exceeded", "exceeded", "Above the limit, which the rule's exceed option allowed"),
+  counted("Exceeded", "exceeded", "Above the limit: allowed by the rule's exceed option, or on loan from its pool"),
   counted("Spared", "spared", "Not charged, because another limit charged together with this one denied"),
   counted("Near", "near", "Below the limit, and near it; a part of the others"),
   counted("Would have refused", "shadow", "The part of Over that a rule in shadow mode let pass", amber),

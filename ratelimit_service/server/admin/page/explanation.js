@@ -20,7 +20,8 @@ export function stateInWords(state) {
   if (state.remaining === null) return "not known: what is in the counter cannot be read";
   if (state.blocked_for) return `blocked for ${span(state.blocked_for)}`;
   const leased = state.held ? ` and ${whole(state.held)} leased to the process that answered` : "";
-  const left = `${whole(state.remaining)} of ${whole(state.capacity)} left${leased}`;
+  const loan = state.on_loan ? `, ${whole(state.on_loan)} on loan` : "";
+  const left = `${whole(state.remaining)} of ${whole(state.capacity)} left${leased}${loan}`;
   if (state.retry_after) return `${left}, room for one in ${span(state.retry_after)}`;
   return state.remaining < state.capacity ? `${left}, untouched in ${span(state.reset_after)}` : left;
 }
@@ -49,6 +50,15 @@ function now(rule, problem) {
   return problem && rule.counter && !rule.replaced_by.length ? `not known: ${problem}` : "";
 }
 
+// The pool of an elastic limit, and what it has now.
+function pool({elastic, state}) {
+  if (!elastic) return "";
+  const {name, counter, burst, reserve} = elastic.pool, text = `${name}, ${counter}`, left = state?.pool_left ?? null;
+  if (left === null) return text;
+  if (left < 0) return `${text}: ${whole(-left)} in debt, until it is paid nothing is lent`;
+  return `${text}: ${whole(left)} of ${whole(burst)} left, ${whole(Math.max(0, left - reserve))} to lend`;
+}
+
 function ruleList(rule, problem) {
   const {window} = rule;
   return facts([
@@ -56,6 +66,7 @@ function ruleList(rule, problem) {
     ["Now", now(rule, problem)],
     ["Window", window ? `${window.begins} to ${window.ends}, ${window.zone}` : ""],
     ["Counter", rule.counter || "none"],
+    ["Pool", pool(rule)],
     ["Where", rule.place || "in the request"],
     ["Metrics", rule.metric],
     ["Name", rule.name],
