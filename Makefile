@@ -94,7 +94,10 @@ docs: .tools/docs/.installed  ## Build the documents as a site, .site/html/index
 pictures: $(VENV)/.project  ## Draw the pictures of docs/algorithms.md again.
 	@draw() { $(BIN)/ratelimit simulate docs/pictures/limit.yaml --pattern steady --rate 2 --for 4m --keys 1 \
 		--descriptor 'user={user}' --algorithm $$1 --algorithm $$2 --svg docs/pictures/$$1.svg >/dev/null; }; \
-	draw fixed_window token_bucket; draw sliding_window sliding_log
+	draw fixed_window token_bucket; draw sliding_window sliding_log; \
+	log=$$(mktemp --suffix .csv); awk -f config-tests/tenants.awk >$$log; \
+	$(BIN)/ratelimit simulate docs/pictures/elastic.yaml --log $$log --descriptor 'tenant={tenant}' \
+		--svg docs/pictures/elastic.svg >/dev/null; rm $$log
 
 screenshots: .venv/.development  ## Draw the pictures of the page in the documents again, after MINUTES=5 of traffic.
 	@$(NOTED) $(BIN)/python docs/screenshots.py $(MINUTES)

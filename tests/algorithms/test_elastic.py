@@ -295,6 +295,25 @@ def test_the_twin_answers_as_the_python_does_in_batches_of_several_pools(client:
         assert got == expected, (step, hits[step][0], hits[step][1].cost, hits[step][1].rule.limit)
 
 
+@given(st.integers(0, 2**64))
+def test_a_bundle_charges_pools_with_all_or_none_of_its_hits(client: Client, seed: int) -> None:
+    random = Random(seed)  # noqa: S311 - the seed tells the history
+    pool = Pool("one", 30, 10, 0)
+    book = [
+        rule("sub_windows", limit_of(3, 9, pool, strict=random.random() < 0.5)),
+        rule("sub_windows", limit_of(1, 20, pool)),
+        rule("token_bucket", Limit(4, Unit.SECOND, SECOND, count_refused=random.random() < 0.5)),
+    ]
+    history: list[tuple[int, Batch]] = []
+    for number in range(60):
+        chosen = random.sample(range(3), random.randint(1, 3))
+        bundle = [hit(book[which], f"m{which}", random.choice([1, 1, 2, 5]), random.choice([0, 1])) for which in chosen]
+        bundle.sort(key=lambda each: each.together)
+        history.append((T0 + number * SECOND // 20, [bundle]))
+
+    assert in_redis(client, history) == in_memory(history)
+
+
 def _by_key(batch: Batch) -> list[tuple[str, list[Hit]]]:
     found: dict[str, list[Hit]] = {}
     for hits in batch:

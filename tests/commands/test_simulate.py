@@ -362,6 +362,71 @@ def test_a_picture_goes_along_its_lines_and_names_do_not_cover_each_other() -> N
     assert [text.attrib["y"] for text in names] == ["314", "300"]
 
 
+@pytest.fixture(scope="module")
+def tenants() -> str:
+    """The requests of two tenants for 25 seconds; b is idle from second 5 to second 16."""
+    script = ["awk", "-f", str(ROOT / "config-tests/tenants.awk")]
+    return subprocess.run(script, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("scheme", ["no loans", "**loans**", "loans, `reserve: 50`", "loans, `strict: true`"])
+def test_loans_are_as_the_document_says(tmp_path: Path, tenants: str, scheme: str) -> None:
+    rules = (ROOT / "docs/pictures/elastic.yaml").read_text()
+    match scheme:
+        case "no loans":
+            rules = rules.replace("ceiling: 1000", "ceiling: 100%")
+        case "loans, `reserve: 50`":
+            rules = rules.replace("requests_per_unit: 1000\n", "requests_per_unit: 1000\n    reserve: 50\n")
+        case "loans, `strict: true`":
+            rules = rules.replace("ceiling: 1000", "ceiling: 1000, strict: true")
+    document = (ROOT / "docs/algorithms.md").read_text()
+    [said] = [line for line in document.splitlines() if line.startswith(f"| {scheme}")]
+
+    result = run(tmp_path, tenants, "--csv", rules=rules, descriptor="tenant={tenant}")
+
+    allowed: Counter[tuple[str, int]] = Counter()
+    for row in csv.DictReader(io.StringIO(result.stdout)):
+        if row["rule"]:
+            second = int(row["start"][-3:-1])
+            allowed[row["rule"][-1], second] = int(row["requests"]) - int(row["refused"])
+    busy, idle = range(20, 25), range(6, 16)
+    a, b = (sum(allowed[tenant, second] for second in busy) / 5 for tenant in "ab")
+    lent = sum(allowed["a", second] for second in idle) / 10
+    worst = max(allowed["a", second] + allowed["b", second] for second in range(25))
+    found = [f"{a:.0f}, {b:.0f}", f"{a + b:.0f}", f"{lent:.0f}", f"{allowed['b', 16]}", f"{worst}"]
+    assert said.split(" | ")[1:] == [*found[:-1], f"{found[-1]} |"]
+
+
+def test_what_was_lent_is_said_for_each_member_and_the_pool(tmp_path: Path) -> None:
+    limit = "unit: year, requests_per_unit: 2, elastic: {pool: p, ceiling: 4}"
+    rules = (
+        "domain: shop\npools: [{name: p, unit: year, requests_per_unit: 9, burst: 5}]\n"
+        f"descriptors: [{{key: user, rate_limit: {{{limit}}}}}, {{key: user, value: eve, rate_limit: {{{limit}}}}}]\n"
+    )
+    log = "\n".join([line(0)] * 5 + [line(1, "eve")] * 3)
+
+    text = run(tmp_path, log, rules=rules).stdout
+    found = result_of(tmp_path, log, rules=rules)["sides"][0]["elastic"]
+
+    assert "  asked  by right  on loan  refused  most      of the pool  by rule\n" in text
+    assert "      5         2        2        1  4 in 1 s  p            shop.user\n" in text
+    assert "      3         2        0        1  2 in 1 s  p            shop.user_eve\n" in text
+    assert "      8         4        2        2  4 in 1 s  p            (all)" in text
+    assert found == [
+        {"rule": "shop.user", "pool": "p", "by_right": 2, "on_loan": 2, "refused": 1},
+        {"rule": "shop.user_eve", "pool": "p", "by_right": 2, "on_loan": 0, "refused": 1},
+    ]
+
+
+def test_the_picture_of_loans_is_the_one_that_it_draws(tmp_path: Path, tenants: str) -> None:
+    svg = tmp_path / "picture.svg"
+    rules = (ROOT / "docs/pictures/elastic.yaml").read_text()
+
+    run(tmp_path, tenants, "--svg", str(svg), rules=rules, descriptor="tenant={tenant}")
+
+    assert svg.read_text() == (ROOT / "docs/pictures/elastic.svg").read_text(), "make pictures"
+
+
 @pytest.mark.parametrize("pair", [("fixed_window", "token_bucket"), ("sliding_window", "sliding_log")])
 def test_the_pictures_of_the_documents_are_those_that_it_draws(tmp_path: Path, pair: tuple[str, str]) -> None:
     svg = tmp_path / "picture.svg"

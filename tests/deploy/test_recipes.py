@@ -42,6 +42,11 @@ ASKED: Final = {
     "Failed logins": [by_address("203.0.113.7", 429), by_address("203.0.113.8", 200)],
     "API tiers": [Asked({"x-api-key": "k-unknown"}, 429), Asked({"x-api-key": "k-7f3a91"}, 200), Asked({}, 200)],
     "Per tenant and in all": [Asked({"x-tenant": "acme"}, 429), Asked({"x-tenant": "other"}, 200)],
+    "Shares that lend": [
+        Asked({"x-team": "red"}, 429),
+        Asked({"x-team": "blue"}, 429),
+        Asked({"x-team": "green"}, 200),
+    ],
     "Soft launch": [Asked({"x-user": "ada"}, 200)],
     "IPv6 by network": [
         by_address("2001:db8:1:2::abc", 429),

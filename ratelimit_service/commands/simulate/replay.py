@@ -43,6 +43,31 @@ _WIDTHS: Final = (
 
 
 @dataclass(slots=True)
+class Loans:
+    """Requests on an elastic limit."""
+
+    by_right: int = 0
+    on_loan: int = 0
+    refused: int = 0
+
+    @property
+    def allowed(self) -> int:
+        """By right and on loan."""
+        return self.by_right + self.on_loan
+
+    @property
+    def asked(self) -> int:
+        """All of them."""
+        return self.allowed + self.refused
+
+    def add(self, other: "Loans") -> None:
+        """Add the counts of another one to this."""
+        self.by_right += other.by_right
+        self.on_loan += other.on_loan
+        self.refused += other.refused
+
+
+@dataclass(slots=True)
 class Span:
     """Some time, and what was asked and refused in it."""
 
@@ -52,6 +77,8 @@ class Span:
     refused: int = 0
     by_rule: dict[Rule, int] = field(default_factory=dict)
     """Requests that each rule refused."""
+    elastic: dict[Rule, Loans] = field(default_factory=dict)
+    """Requests on each elastic limit."""
     moved: int = 0
     """Allowed requests that came before and left a queue in this time, less those that came and went on waiting."""
 
@@ -67,6 +94,8 @@ class Span:
         self.moved += other.moved
         for rule, count in other.by_rule.items():
             self.by_rule[rule] = self.by_rule.get(rule, 0) + count
+        for rule, loans in other.elastic.items():
+            self.elastic.setdefault(rule, Loans()).add(loans)
 
 
 class Timeline:
@@ -123,12 +152,15 @@ class Refused(NamedTuple):
 class _Asked:
     """What equal lines ask."""
 
-    __slots__ = ("entries", "plan", "shadow", "shown", "unlimited")
+    __slots__ = ("elastic", "entries", "plan", "shadow", "shown", "unlimited")
 
     def __init__(self, plan: Plan, entries: Sequence[Entries]) -> None:
         self.plan = plan
         self.entries = entries
         self.unlimited = all(hit is None for hit in plan.hits)
+        # What may wait in a queue is decided on copies of these, and counted for no pool.
+        self.elastic = [] if plan.bytes else [hit for hit in plan.charged if hit.limit.elastic is not None]
+        """Its hits on elastic limits, decided anew for each of the lines."""
         self.shadow = any(hit is not None and hit.rule.shadow for hit in (*plan.hits, *plan.charged))
         self.shown: dict[int, str] = {}
         """The entries as they may be shown, by index; made when they are refused."""
@@ -257,6 +289,14 @@ class Side:
     def _note(self, verdict: Verdict, _: bytes) -> bool:
         """Count what is refused, and what would be but for shadow mode."""
         asked = self._asked
+        for hit in asked.elastic:
+            loans = self._span.elastic.setdefault(hit.rule, Loans())
+            if not hit.decision.allowed:
+                loans.refused += 1
+            elif hit.decision.over:
+                loans.on_loan += 1
+            else:
+                loans.by_right += 1
         if verdict.allowed:
             if asked.shadow:
                 self._note_shadow(verdict)
@@ -277,6 +317,14 @@ class Side:
         if asked.shadow:
             self._note_shadow(verdict)
         return False
+
+    def loans(self) -> dict[Rule, Loans]:
+        """What came of each elastic limit, in the order of the rules."""
+        found: dict[Rule, Loans] = {}
+        for span in self.timeline.spans:
+            for rule, loans in span.elastic.items():
+                found.setdefault(rule, Loans()).add(loans)
+        return dict(sorted(found.items(), key=lambda item: item[0].place or ()))
 
     def _shown(self, entries: Entries) -> str:
         for book in self._books:

@@ -2,13 +2,15 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from ratelimit_service.commands.picture import Points, draw
 from ratelimit_service.commands.simulate.logs import UnreadLine
-from ratelimit_service.commands.simulate.replay import HEAVIEST, Refused, Replay, RuleSums, Side, Span
+from ratelimit_service.commands.simulate.replay import HEAVIEST, Loans, Refused, Replay, RuleSums, Side, Span
 from ratelimit_service.commands.table import aligned, share
 from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
 from ratelimit_service.rules.report import printable
@@ -17,6 +19,8 @@ from ratelimit_service.system.clock import MINUTE, SECOND, delay_in_words, durat
 
 _MAX_RULES: Final = 20
 """In the table, the busiest; JSON has all."""
+_MAX_DRAWN: Final = 4
+"""Members of pools, each with a line."""
 _TICKS: Final = 4
 _SLIGHTLY: Final = MINUTE
 """Out of order by no more, as lines are that servers write when requests end."""
@@ -63,6 +67,8 @@ def _side(side: Side, top: int) -> Iterator[str]:
         yield from _table(("refused", "by rule", "limit", "first", "last"), rows)
     if len(rules) > _MAX_RULES:
         yield f"  … and {plural(len(rules) - _MAX_RULES, 'rule')} more"
+    if loans := side.loans():
+        yield from _table(_LOANS, _loan_rows(side, loans), right=4)
     heavy = side.heaviest.top(top)
     if heavy:
         found = [
@@ -77,6 +83,37 @@ def _side(side: Side, top: int) -> Iterator[str]:
         yield f"  (of more than {2 * HEAVIEST:,} keys: each number is up to {side.heaviest.missed:,} too low)"
 
 
+_LOANS: Final = ("asked", "by right", "on loan", "refused", "most", "of the pool", "by rule")
+
+
+def _loan_rows(side: Side, loans: Mapping[Rule, Loans]) -> Iterator[tuple[str, ...]]:
+    """A row for each member of a pool, then one for each pool; `most` is what was allowed in one span of time."""
+    pools: dict[str, list[Rule]] = {}
+    for rule, sums in loans.items():
+        pool = _pool_of(rule)
+        pools.setdefault(pool, []).append(rule)
+        yield _loan_row(side, [rule], sums, pool, _path(rule))
+    for pool, members in pools.items():
+        sums = Loans()
+        for rule in members:
+            sums.add(loans[rule])
+        yield _loan_row(side, members, sums, pool, "(all)")
+
+
+def _loan_row(side: Side, members: Sequence[Rule], sums: Loans, pool: str, name: str) -> tuple[str, ...]:
+    spans = side.timeline.spans
+    most = max(sum(span.elastic[rule].allowed for rule in members if rule in span.elastic) for span in spans)
+    counts = (sums.asked, sums.by_right, sums.on_loan, sums.refused)
+    width = duration_in_words(side.timeline.width)
+    return (*(f"{count:,}" for count in counts), f"{most:,} in {width}", pool, name)
+
+
+def _pool_of(rule: Rule) -> str:
+    assert rule.limit is not None, "it is elastic"
+    assert rule.limit.elastic is not None, "it is elastic"
+    return rule.limit.elastic.pool.name
+
+
 def _rule_row(rule: Rule, sums: RuleSums) -> tuple[str, ...]:
     count = f"{sums.refused:,}" if not sums.shadow else f"{sums.shadow:,} (shadow)"
     place = f" ({rule.place})" if rule.place else ""
@@ -84,9 +121,9 @@ def _rule_row(rule: Rule, sums: RuleSums) -> tuple[str, ...]:
     return count, _path(rule), f"{words}{place}", _moment(sums.first), _moment(sums.last)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], right: int = 1) -> Iterator[str]:
     yield ""
-    for line in aligned([head, *([printable(cell) for cell in row] for row in rows)], right=1):
+    for line in aligned([head, *([printable(cell) for cell in row] for row in rows)], right=right):
         yield f"  {line}"
 
 
@@ -131,6 +168,9 @@ def _side_as_json(side: Side, top: int) -> dict[str, Any]:
             }
             for rule, sums in sorted(side.rules.items(), key=lambda item: -item[1].refused)
         ],
+        "elastic": [
+            {"rule": _path(rule), "pool": _pool_of(rule), **asdict(loans)} for rule, loans in side.loans().items()
+        ],
         "most_refused": [
             {**_key(each.key), "refused": each.times, "first": _iso(each.first), "last": _iso(each.last)}
             for each in side.heaviest.top(top)
@@ -149,7 +189,7 @@ def _key(key: Refused) -> dict[str, str]:
 
 
 def as_csv(replay: Replay) -> str:
-    """A row for each span of time and side, and one for each rule that refused in it."""
+    """A row for each span of time and side, one for each rule that refused in it, and for each member of a pool."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("side", "start", "seconds", "rule", "requests", "refused"))
@@ -158,24 +198,37 @@ def as_csv(replay: Replay) -> str:
         for span in side.timeline.spans:
             start = _iso(span.start)
             writer.writerow((side.name, start, seconds, "", span.requests, span.refused))
+            for rule, loans in span.elastic.items():
+                writer.writerow((side.name, start, seconds, _path(rule), loans.asked, loans.refused))
             for rule, count in span.by_rule.items():
-                writer.writerow((side.name, start, seconds, _path(rule), "", count))
+                if rule not in span.elastic:
+                    writer.writerow((side.name, start, seconds, _path(rule), "", count))
     return text.getvalue()
 
 
 def as_svg(replay: Replay) -> str:
-    """Requests per second over time: all, and those that each side allows."""
+    """Requests per second over time: all, and those that each side allows; or of a single side by member of a pool."""
     timeline = replay.sides[0].timeline
     chart = {"requests": _points(replay.sides[0], lambda span: span.requests)}
     for number, side in enumerate(replay.sides, 1):
         name = "allowed" if len(replay.sides) == 1 else f"{number}: {_short(side.name)}"
         chart[name] = _points(side, lambda span: span.allowed)
+    members = [*replay.sides[0].loans()][:_MAX_DRAWN] if len(replay.sides) == 1 else []
+    for rule in members:
+        chart[_short(rule.path[-1])] = _points(replay.sides[0], partial(_allowed, rule))
+    if members:  # loans are small beside all that is asked
+        del chart["requests"]
     begin, end = timeline.spans[0].start, timeline.spans[-1].start + timeline.width
     ticks = [begin + (end - begin) * step / _TICKS for step in range(_TICKS + 1)]
     form = "%H:%M:%S" if end - begin < 86_400 * SECOND else "%m-%d %H:%M"
     span = duration_in_words(timeline.width)
     title = f"{_moment(begin)} to {_moment(end)} UTC, by {span}"
     return draw(chart, title, "requests per second", ticks, lambda x: _date(int(x)).strftime(form), linear=True)
+
+
+def _allowed(rule: Rule, span: Span) -> int:
+    loans = span.elastic.get(rule)
+    return 0 if loans is None else loans.allowed
 
 
 def _short(name: str) -> str:
