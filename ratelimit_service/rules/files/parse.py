@@ -447,18 +447,6 @@ class _Parser:
         together = _TOGETHER[values.get("charge") or self._charge, before is not None]
         path = (self._domain.name, *(level.name for level in levels), *path_suffix)
         old = self._load.old.get(path)
-        tallies: Tallies | None = None
-        if any(level.by_value for level in levels):
-            tallies = old.tallies if old is not None else None
-            if tallies is None:
-                rest = (
-                    self._domain.name,
-                    *("other" if level.by_value else level.name for level in levels),
-                    *path_suffix,
-                )
-                tallies = Tallies(rest, self._load.max_values, self._load.budget)
-            else:
-                tallies.use_budget(self._load.budget)
         rule = Rule(
             self._domain.name,
             levels,
@@ -471,19 +459,29 @@ class _Parser:
             lease=0 if limit is None else self._lease(block, options, algorithm, limit, together),
             path_suffix=path_suffix,
             tally=Tally() if old is None else old.tally,
-            tallies=tallies,
+            tallies=self._tallies(levels, path_suffix, old) if any(level.by_value for level in levels) else None,
             secrets=self._domain.secrets,
             holder=holder,
             **fields,
         )
         if "pool" in elastic:
-            at_elastic = block.fields["elastic"]
-            if rule.together != ALONE:
-                message = "elastic cannot be charged together with other limits: write charge: each in the descriptor"
-                self._report.add(at_elastic.key, message)
-            at_pool = self._place_of(options["elastic"].fields["pool"].value)
-            self._domain.pools.add_member(Membership(elastic["pool"], elastic.get("strict", False), at_pool, rule))
+            self._join_pool(block.fields["elastic"].key, options["elastic"].fields["pool"].value, elastic, rule)
         return rule
+
+    def _tallies(self, levels: tuple[Level, ...], path_suffix: Path, old: Rule | None) -> Tallies:
+        """Those of values, which go on from the rule's that had the same path before."""
+        if old is not None and old.tallies is not None:
+            old.tallies.use_budget(self._load.budget)
+            return old.tallies
+        names = ("other" if level.by_value else level.name for level in levels)
+        return Tallies((self._domain.name, *names, *path_suffix), self._load.max_values, self._load.budget)
+
+    def _join_pool(self, at: Positioned, at_pool: Positioned, elastic: Mapping[str, Any], rule: Rule) -> None:
+        if rule.together != ALONE:
+            message = "elastic cannot be charged together with other limits: write charge: each in the descriptor"
+            self._report.add(at, message)
+        place = self._place_of(at_pool)
+        self._domain.pools.add_member(Membership(elastic["pool"], elastic.get("strict", False), place, rule))
 
     def _lease(
         self, block: YamlMap, options: Mapping[str, Any], algorithm: Algorithm, limit: Limit, together: int
