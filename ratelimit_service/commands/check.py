@@ -11,6 +11,7 @@ from ratelimit_service.commands.sources import env_file_option, merge_option, re
 from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
 from ratelimit_service.errors import Problem, RulesError, SettingsError
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.checks.envoy import places_notes
 from ratelimit_service.rules.checks.lint import KINDS, lint
 from ratelimit_service.rules.checks.review import queue_notes, shared_keys
 from ratelimit_service.rules.files.parse import parse
@@ -59,8 +60,8 @@ def command(
 
     Without a PATH, the files that serve would load with the same settings. Prints every error as path:line:column, and
     a warning about what is allowed but probably not intended, such as a descriptor that no request reaches or a value
-    that looks like a network. Also the timeout that Envoy's filter needs where limits have a queue. Exits with 1 when
-    there is an error, else with 0.
+    that looks like a network. Also the timeout that Envoy's filter needs where limits have a queue, and what gives
+    places back where they have concurrency. Exits with 1 when there is an error, else with 0.
     """
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file, Section.RULES)
     if not paths:
@@ -78,7 +79,7 @@ def command(
     if book is not None and redis is not None and redis.key_format is KeyFormat.ENVOYPROXY:
         found = sorted([*found, *shared_keys(book, is_upstreams)], key=lambda warning: warning[:3])
     warnings = [warning for warning in found if warning.kind not in ignored]
-    notes = [] if book is None else list(queue_notes(book))
+    notes = [] if book is None else [*queue_notes(book), *places_notes(book)]
     if as_json:
         click.echo(json.dumps(_findings(book, errors, warnings, notes), indent=2, ensure_ascii=False))
     else:

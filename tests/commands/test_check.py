@@ -264,3 +264,32 @@ def test_the_timeout_that_envoy_needs_for_a_queue_is_noted(tmp_path: Path) -> No
     assert json.loads(check("--json", file).stdout)["notes"] == [
         {"file": str(file), "line": 6, "column": 3, "message": note}
     ]
+
+
+def test_what_gives_places_back_is_noted_once_for_equal_limits(tmp_path: Path) -> None:
+    limit = "rate_limit: {concurrency: 2, hold: 60s, place: id}"
+    values = "\n".join(f"- {{key: work, value: w{n}, descriptors: [{{key: id, {limit}}}]}}" for n in range(4))
+    paths = "\n".join(f"- {{key: path, value: /{n}, descriptors: [{{key: id, {limit}}}]}}" for n in range(2))
+    (tmp_path / "shop.yaml").write_text(f"domain: shop\ndescriptors:\n{paths}\n{values}\n")
+
+    result = check(tmp_path / "shop.yaml")
+
+    good, first, *rest = result.stdout.splitlines()
+    assert good == "6 rules in 1 domain are good"
+    assert "in a route's own rate_limits it ignores hits_addend" in first
+    assert rest[:10] == [
+        "rate_limits:",
+        "  - actions:",
+        '      - request_headers: {header_name: ":path", descriptor_key: "path"}',
+        '      - request_headers: {header_name: "x-request-id", descriptor_key: "id"}',
+        "    hits_addend: {number: 1}",
+        "  - actions:",
+        '      - request_headers: {header_name: ":path", descriptor_key: "path"}',
+        '      - request_headers: {header_name: "x-request-id", descriptor_key: "id"}',
+        "    hits_addend: {number: 1, is_negative_hits: true}",
+        "    apply_on_stream_done: true",
+    ]
+    assert [line for line in rest if "generic_key" in line] == [
+        f'      - generic_key: {{descriptor_key: "work", descriptor_value: "w{n}"}}' for n in (0, 0, 1, 1)
+    ]
+    assert rest[-1].endswith("as above, by the entries of this limit")

@@ -11,6 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import yaml
+from click.testing import CliRunner
+
+from ratelimit_service.cli import main
 from tests.envoy.proxy import Envoy, Json, address, bootstrap, by, cluster, endpoint, route, start_envoy
 from tests.processes import Service, ask, eventually, start_service
 
@@ -82,6 +86,14 @@ def upstream() -> Iterator[Upstream]:
         thread.join()
 
 
+def noted(folder: Path) -> str:
+    """Envoy's half as `ratelimit check` prints it, for both rules the same."""
+    (folder / "rules.yaml").write_text(RULES)
+    result = CliRunner().invoke(main, ["check", "--json", str(folder / "rules.yaml")])
+    (note,) = json.loads(result.stdout)["notes"]
+    return str(note["message"]).partition("\n")[2]
+
+
 def both(*entries: tuple[str, str]) -> list[Json]:
     """Envoy's half: what takes a place, and what gives it back."""
     return [
@@ -136,7 +148,7 @@ class Shop:
 
 @contextmanager
 def started(folder: Path, filter_options: Json | None = None, routes: list[Json] | None = None) -> Iterator[Shop]:
-    in_filter = {"rate_limits": both(("path", ":path"), ("request_id", "x-request-id"))}
+    in_filter = yaml.safe_load(noted(folder))
     plain = {"match": {"prefix": "/"}, "route": {"cluster": "work"}}
     with upstream() as behind, start_service(folder / "service", RULES) as service:
         configuration = bootstrap(
