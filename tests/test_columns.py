@@ -28,6 +28,7 @@ SHOP = """
       - {key: log, rate_limit: {unit: minute, requests_per_unit: 10, algorithm: sliding_log}}
       - {key: watched, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 10}}
       - {key: blocking, rate_limit: {unit: minute, requests_per_unit: 10, block_for: 2 minutes}}
+      - {key: places, rate_limit: {concurrency: 4, hold: 10s, place: places}}
       - {key: none, rate_limit: {unit: minute, requests_per_unit: 0}}
       - {key: denied, rate_limit: {deny: true}}
       - {key: free, rate_limit: {unlimited: true}}
