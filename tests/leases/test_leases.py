@@ -162,6 +162,18 @@ def test_a_counter_without_hits_is_forgotten() -> None:
     assert leases.by_key.get(KEY) is None
 
 
+def test_a_counter_whose_last_hits_were_denied_is_forgotten_too() -> None:
+    leases = open_leases()
+    leases.answered(asked(leases), Granted(0, 0, STORE + 100_000, 980_000, 30_000, STORE + 20_000), sent=20_000)
+    assert hit(leases, 1, 21_000) is not None
+
+    leases.sweep(2_020_001)
+    assert leases.by_key.get(KEY) is not None
+    leases.sweep(4_020_002)
+
+    assert leases.by_key.get(KEY) is None
+
+
 def test_a_failed_ask_burns_what_it_was_to_give_back_and_to_take() -> None:
     leases = holding()
     hit(leases, 1, 130_000)
@@ -258,3 +270,18 @@ def test_an_instance_that_stops_gives_all_back_and_asks_for_nothing() -> None:
     (ask,) = leases.asks(20_000, 100)
 
     assert (ask.back, ask.back_end, ask.extra) == (40, STORE + 100_000, 0)
+
+
+def test_a_sweep_looks_at_some_of_many_and_comes_to_all() -> None:
+    leases = open_leases()
+    for number in range(2001):
+        for step in range(6):
+            leases.hit(RULE, LIMIT, f"shop|user={number}", 1, step)
+    assert len(leases.by_key) == 2001
+    assert leases.asks(1_000_000, 100) == []
+
+    leases.sweep(4_000_000)
+    left = len(leases.by_key)
+    leases.sweep(4_000_000)
+
+    assert (left, len(leases.by_key)) == (1, 0)

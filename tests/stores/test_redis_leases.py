@@ -158,13 +158,27 @@ def test_a_flood_on_a_full_counter_costs_few_calls(redis: Redis) -> None:
     run(story())
 
 
-def test_a_flushed_redis_and_a_reset_leave_nothing_held(redis: Redis) -> None:
+def test_a_reset_leaves_nothing_held(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:
             await warm(store, leased(), "reset")
             await store.reset([hit_of(leased(), "reset")])
 
             assert not store._leases.held
+            assert store._leases.burnt
+
+    run(story())
+
+
+def test_a_redis_that_was_flushed_leaves_nothing_held(redis: Redis) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            await warm(store, leased(), "flushed")
+            redis.cli("FLUSHALL")
+            (lane,) = store.lanes
+            lane._polled = 0.0  # it looks every five seconds
+            await until(lambda: not store._leases.by_key, "nothing is held")
+
             assert store._leases.burnt
 
     run(story())

@@ -43,7 +43,10 @@ from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.metric import Metric, MetricType, counter
 
 MAX_LEASES: Final = 20_000
-"""Counters: 20 MB."""
+"""Counters: 10 MB."""
+
+_SWEEP: Final = 2000
+"""Leases that one sweep looks at: less than a millisecond."""
 
 _MEMORY: Final = SECOND // 20
 """Of the rate: half of the shortest usual slot."""
@@ -168,6 +171,7 @@ class Leases:
         self._seen = bytearray(_CELLS)
         """Hits lately, by the hash of the counter: one that is hit less than LEAST times in a second has no lease."""
         self._seen_since = 0
+        self._to_sweep: list[Lease] = []
         self.granted = self.spent = self.returned = self.burnt = 0
         """Units."""
         self.allowed = self.denied = self.sent = 0
@@ -331,17 +335,24 @@ class Leases:
             self._drop(lease)
 
     def sweep(self, now: int) -> None:
-        """Have dead leases join the next asks, and forget those without hits."""
+        """Have dead leases join the next asks, and forget those without hits; of many, some at a time."""
         if now - self._seen_since >= SECOND:
             self._seen_since = now
             self._seen = bytearray(_CELLS)
-        for lease in tuple(self.by_key.values()):
-            if lease.asked_for:
+        if not self._to_sweep:
+            self._to_sweep = list(self.by_key.values())
+        swept = self._to_sweep[-_SWEEP:]
+        del self._to_sweep[-_SWEEP:]
+        for lease in swept:
+            if lease.asked_for or self.by_key.get(lease.key) is not lease:
                 continue
             if lease.spare or (lease.left and now >= lease.end):
                 self._join(lease)
-            elif not lease.left and not lease.demand and now - lease.since > _FORGET:
-                del self.by_key[lease.key]
+            elif not lease.left and now - lease.since > _FORGET:
+                if lease.demand:
+                    _measure(lease, now)
+                else:
+                    del self.by_key[lease.key]
 
     def give_all(self) -> None:
         """Have all that is held join the next asks, to be given back: the instance stops."""
@@ -406,11 +417,7 @@ class Leases:
     def _ask(self, lease: Lease, now: int, round_trip: int) -> Ask | None:
         if now >= lease.end:
             self._retire(lease)
-        elapsed = now - lease.since
-        if elapsed > 0:
-            lease.rate += (lease.demand / elapsed - lease.rate) * elapsed / (elapsed + _MEMORY)
-            lease.demand = 0
-            lease.since = now
+        _measure(lease, now)
         extra = min(int(lease.rate * lease.slot), lease.cap)
         if extra < LEAST or lease.slot < _ROUND_TRIPS * round_trip or not lease.wanted:
             extra = 0
@@ -442,6 +449,15 @@ class Leases:
         self.burnt += lease.left + lease.spare
         lease.left = lease.spare = 0
         del self.by_key[lease.key]
+
+
+def _measure(lease: Lease, now: int) -> None:
+    """The rate, by what was demanded since it was measured last."""
+    elapsed = now - lease.since
+    if elapsed > 0:
+        lease.rate += (lease.demand / elapsed - lease.rate) * elapsed / (elapsed + _MEMORY)
+        lease.demand = 0
+        lease.since = now
 
 
 def _slot(rule: Rule, limit: Limit) -> int:
