@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=10)
     parser.add_argument("--load", type=float, default=1.2)
     parser.add_argument("--algorithms", nargs="+", default=ALGORITHMS)
-    parser.add_argument("--seconds", type=float, default=19)
+    parser.add_argument("--seconds", type=float, default=18)
     chosen = parser.parse_args()
     print("| algorithm | leases | requests | admitted | hits in Redis a request | calls a request | p50 ms | p99 ms |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
