@@ -325,6 +325,43 @@ def test_a_policy_that_counts_locally_queues_and_the_open_one_lets_pass() -> Non
         assert [each.at for each in shop.run() if each.allowed] == times
 
 
+class EarlyTimer:
+    """Wakes whenever the test wants it to."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+        self.moments: list[int] = []
+
+    def set(self, moment: int) -> None:
+        self.moments.append(moment)
+
+    def close(self) -> None:
+        self.moments.clear()
+
+
+def test_a_timer_that_wakes_too_early_is_set_again() -> None:
+    shop, timers = Instances(), []
+
+    def open_timer(wake: Callable[[], None]) -> EarlyTimer:
+        timers.append(EarlyTimer(wake))
+        return timers[0]
+
+    shop.turns = [TurnQueues(open_timer, clock=shop.clock)]
+    shop.limiters[0] = Limiter(shop.store, turns=shop.turns[0])
+    shop.limiters[0].book = book(RULES)
+    for name in "abc":
+        shop.ask(name)
+    shop.clock.now = 99 * MS
+    timers[0].wake()
+    shop.clock.now = 100 * MS
+    timers[0].wake()
+
+    assert timers[0].moments == [100 * MS, 100 * MS, 200 * MS]
+    assert [each.name for each in shop.answers] == ["a", "b"]
+    shop.turns[0].close()
+    assert timers[0].moments == []
+
+
 asked = st.lists(
     st.tuples(
         st.integers(0, 400 * MS),  # later than the one before

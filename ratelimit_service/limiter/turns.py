@@ -189,6 +189,7 @@ class TurnQueues:
     def run(self) -> None:
         """Answer the requests whose turns have come, and set the timer for the next."""
         heap, now = self._heap, self.clock()
+        self._set_for = 0  # a timer that wakes too early is set again
         while heap and heap[0][0] <= now:
             _, _, line, cost, key = heappop(heap)
             line.turns -= 1

@@ -190,9 +190,9 @@ class RedisStore:
         now = monotonic()
         held = False
         for hit in hits:
-            if hit.together < 0:
-                break  # a queue gives no turn to what another limit refuses: all are decided in one step
             if hit.rule.lease:
+                if hit.together < 0:
+                    break  # a queue gives no turn to what another limit refuses: all are decided in one step
                 if len(hits) == 1 and self._leases.is_cold(hit.key):  # most counters are, and pay for no more
                     self._leases.sent += 1
                     break
