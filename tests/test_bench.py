@@ -43,3 +43,11 @@ def test_a_look_of_the_page_has_a_cost_and_a_size() -> None:
         (each, text) for each in ("idle", "asked") for text in texts
     ]
     assert all(float(ms) > 0 and float(size) > float(packed) for *_, ms, size, packed in rows)
+
+
+def test_the_outflow_of_a_queue_is_that_of_its_limit_by_either_timer() -> None:
+    told = bench("outflow.py", "--rates=100", "--seconds=1.5", "--processes=2", "--delay=100")
+
+    rows = [line.split("|")[1:-1] for line in told.splitlines() if line.startswith("| 100/s")]
+    assert [row[2].strip() for row in rows] == ["event loop", "timerfd"]
+    assert all(float(row[3].strip().removesuffix("/s")) > 0 for row in rows)
