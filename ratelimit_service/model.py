@@ -76,6 +76,9 @@ class Limit:
     """Microseconds that a hit may wait in the queue of its counter; 0: there is no queue."""
     max_wait: int = 0
     """Microseconds that the caller of one hit waits: `max_delay`, or less."""
+    last_end: int = 0
+    """Of a refund, the end of the turn that it gives back, by the clock of the store: it does so only if that is the
+    last turn of the queue. 0: whatever is last."""
     places: bool = False
     """It limits how many requests are under way: each holds its places for `window` at most. Then no unit is meant."""
     holder: int = 0

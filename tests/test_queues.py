@@ -160,7 +160,7 @@ def test_a_caller_that_goes_away_leaves_its_turn_to_the_next_one() -> None:
     shop.run_until(600 * MS)
     shop.ask("e", "slow")
 
-    # The last turn, at 1.5 s, is the process's: `e` has it, and not its own at 2 s.
+    # The last turn, at 1.5 s, went back to the store: `e` has it.
     assert [(each.name, each.at) for each in shop.run()] == [
         ("a", 0),
         ("c", 500 * MS),
@@ -168,6 +168,30 @@ def test_a_caller_that_goes_away_leaves_its_turn_to_the_next_one() -> None:
         ("e", 1500 * MS),
     ]
     assert shop.turns[0].abandoned == 1
+
+
+def test_a_turn_goes_back_to_the_store_while_it_is_the_last() -> None:
+    shop = Instances(2)
+    shop.ask("a", "slow")
+    cancel = shop.ask("b", "slow")
+    assert cancel is not None
+    assert cancel()
+    shop.ask("c", "slow", instance=1)
+
+    assert [(each.name, each.at) for each in shop.run()] == [("a", 0), ("c", 500 * MS)]
+
+
+def test_a_turn_before_that_of_another_instance_is_for_the_next_request_of_its_own() -> None:
+    shop = Instances(2)
+    shop.ask("a", "slow")
+    cancel = shop.ask("b", "slow")
+    shop.ask("c", "slow", instance=1)
+    assert cancel is not None
+    assert cancel()
+    shop.ask("d", "slow")
+
+    # At 1.5 s nothing is left to answer: that turn was for `d`.
+    assert [(each.name, each.at) for each in shop.run()] == [("a", 0), ("d", 500 * MS), ("c", 1000 * MS)]
 
 
 def test_a_turn_that_is_too_short_for_the_next_one_is_lost() -> None:

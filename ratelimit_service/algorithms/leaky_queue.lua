@@ -5,8 +5,8 @@ local bucket = twin('token_bucket')
 local plus, minus = bucket.plus, bucket.minus
 
 local function read(limit, batch, from)
-  limit.max_delay, limit.max_wait = batch[from], batch[from + 1]
-  return from + 2
+  limit.max_delay, limit.max_wait, limit.last_end = batch[from], batch[from + 1], batch[from + 2]
+  return from + 3
 end
 
 -- How many hits of cost 1 could still have a place.
@@ -30,6 +30,9 @@ local function hit(state, limit, cost, now)
     if state[2] > 0 and state[2] < rate then
       missing, part = missing - 1, state[2]
     end
+  end
+  if cost < 0 and limit.last_end > 0 and limit.last_end ~= now + wait then
+    return state, 0, 0, left_of(limit, missing, part), wait, 0
   end
   if cost > rate or (cost >= 0 and wait > limit.max_wait) then
     return state, 0, 0, left_of(limit, missing, part), wait, cost > rate and NEVER or wait - limit.max_wait

@@ -6,6 +6,7 @@ keeps its state when `queue` comes into a rule or goes.
 
 A hit is denied when it would wait for longer than `max_wait`, or costs more than L. A refund moves the next free part
 forward, so that two hits may be answered at once: what was admitted, less what was given back, keeps to the outflow.
+A turn that was not used is given back whole, if it is the last one, as `last_end` says; else the refund is denied.
 
 State: as for token_bucket. The Lua twin is `leaky_queue.lua`. Hot path.
 """
@@ -42,6 +43,8 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
         missing = deepest
         wait = deepest // rate
         state = STATE.pack(now + wait, 0)
+    if cost < 0 and limit.last_end not in {0, now + wait}:
+        return state, Decision(False, _left(limit, missing), 0, wait, 0)
     if cost > rate or (cost >= 0 and wait > limit.max_wait):
         retry = NEVER if cost > rate else wait - limit.max_wait
         return state, Decision(False, _left(limit, missing), cost, wait, retry)

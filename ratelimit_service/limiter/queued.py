@@ -10,19 +10,21 @@ Every hit of it that may refuse it is in one bundle, so that a refused request t
 several servers, a turn that was taken nevertheless is offered to those that wait behind.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ratelimit_service.errors import RpcError, StoreError
 from ratelimit_service.limiter.plan import Plan
-from ratelimit_service.limiter.turns import MARGIN, TurnQueues
+from ratelimit_service.limiter.turns import MARGIN, Turn, TurnQueues
 from ratelimit_service.limiter.verdict import LateVerdict, OnVerdict, Verdict, tightest_of
 from ratelimit_service.model import Cancel, Decision, Queued
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Store
 from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.tally import Tally
 
 _MAX_RULES: Final = 10_000
 
@@ -67,6 +69,19 @@ class QueuedRequests:
             found = replace(hit.rule, limit=replace(hit.limit, max_wait=wait))
             self._in_less_time[hit.rule, wait] = found
         hit.rule, hit.limit = found, found.limit or hit.limit
+
+    def give_back(self, spare: Sequence[Turn]) -> None:
+        """Give turns back to the store, each unless a later one was given meanwhile."""
+        for turn in spare:
+            hit = turn.hit
+            rule = replace(hit.rule, limit=replace(hit.limit, last_end=turn.end))
+            back = Hit(rule, hit.key, -hit.cost, tally=Tally(), quota=False)
+            self.store.hit([back], partial(self._on_given_back, turn, back))
+
+    def _on_given_back(self, turn: Turn, back: Hit, error: StoreError | None) -> None:
+        # Without an answer of the store it is not known who has it.
+        if error is None and back.by_policy is None and not back.decision.allowed:
+            self.turns.restore(turn)
 
 
 class _LateRequest:
@@ -150,9 +165,10 @@ class _LateRequest:
             self._gone = True
             return False
         self._over = True
-        if self._waiting is not None:
+        if self._waiting is not None and self._joined:
+            self._all.give_back(self._all.turns.leave(self._waiting))
+        elif self._waiting is not None:
             self._all.turns.end(self._waiting)
-            self._all.turns.abandoned += self._joined
         return True
 
 

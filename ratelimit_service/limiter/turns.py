@@ -6,7 +6,8 @@ timer for all, no task and no connection. Laws:
 1. No answer is early by the store's clock, and none is later than its wait after the store's reply came.
 2. Requests of one counter are answered in the order in which they joined, if they cost the same.
 3. A turn belongs to the process, not to the request that asked for it. When a caller goes away, every request behind it
-   takes the turn before its own, without a message. The last turn is then spare, for the request that joins next.
+   takes the turn before its own, without a message. The last turn is then spare: it goes back to the store, or, if
+   later ones were given meanwhile, to the request that joins next.
 
 A turn and a request are apart for that: a line has requests in order, the heap has turns. A turn that comes is used by
 the first request of its line that still waits. One that costs more than the turn is long waits for its own, which is
@@ -19,7 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ratelimit_service.model import Queued
 from ratelimit_service.stores.hit import Hit
@@ -63,25 +64,42 @@ class Waiting:
     It is called with True; with False if the request is refused instead, because the process stops.
     """
 
-    __slots__ = ("answer", "size", "turns_left")
+    __slots__ = ("answer", "lines", "size")
 
     def __init__(self, answer: Callable[[bool], None], size: int) -> None:
         self.answer: Callable[[bool], None] | None = answer
         """None when it was answered, or its caller has gone."""
         self.size = size
-        self.turns_left = 0
+        self.lines: list[_Line] = []
+        """One for each turn that has not come."""
+
+
+class Turn(NamedTuple):
+    """A part of the outflow of one counter."""
+
+    due: int
+    number: int
+    line: "_Line"
+    hit: Hit
+    """That it was given to."""
+    end: int
+    """By the clock of the store."""
 
 
 class _Line:
     """The requests that wait for turns of one counter, and the offset between its store's clock and ours."""
 
-    __slots__ = ("best", "best_before", "last_due", "since", "turns", "waiting")
+    __slots__ = ("alive", "best", "best_before", "cost", "last_due", "since", "turns", "waiting")
 
     def __init__(self, seen: int, now: int) -> None:
         self.waiting: deque[tuple[Waiting, int]] = deque()
         """In order of arrival, each with its cost; those that are not answered from here are skipped."""
-        self.turns = 0
-        """How many of it are in the heap."""
+        self.alive = 0
+        """How many of them are to be answered."""
+        self.turns: dict[int, Turn] = {}
+        """Those of it that are in the heap, by number; the last one is the latest, unless one was restored."""
+        self.cost = 0
+        """What all its requests cost; 0 if that differs."""
         self.last_due = 0
         self.best = self.best_before = seen
         self.since = now
@@ -126,8 +144,8 @@ class TurnQueues:
         self._store_time = 0
         """How long the store takes, on average."""
         self._lines: dict[str, _Line] = {}
-        self._heap: list[tuple[int, int, _Line, int, str]] = []
-        """When each turn is due, its number, its line, how much it is for, and the counter."""
+        self._heap: list[Turn] = []
+        """The next one first. What was given back is in it too."""
         self._number = 0
         self._waiting: set[Waiting] = set()
         self._stopped = False
@@ -140,7 +158,7 @@ class TurnQueues:
     @property
     def due(self) -> int | None:
         """When the next turn comes."""
-        return self._heap[0][0] if self._heap else None
+        return self._heap[0].due if self._heap else None
 
     def begin(self, answer: Callable[[bool], None], size: int) -> Waiting | None:
         """Room for a request that may wait; None if there is none."""
@@ -162,9 +180,8 @@ class TurnQueues:
 
     def join(self, request: Waiting, hits: Iterable[Hit], now: int) -> None:
         """Answer the request when the last turn of these hits comes."""
-        turns = self._add(hits, now, request)
-        request.turns_left = turns
-        if turns:
+        self._add(hits, now, request)
+        if request.lines:
             self._waiting.add(request)
             self._set_timer()
         else:
@@ -175,38 +192,59 @@ class TurnQueues:
         self._add(hits, now, None)
 
     def end(self, request: Waiting) -> None:
-        """The request is over, without a turn or with its caller gone; its turns are for those behind it."""
+        """The request is over; the turns that it waited for are for those behind it."""
         if request.answer is not None:
             request.answer = None
             self.bytes -= request.size
             self._waiting.discard(request)
+            for line in request.lines:
+                line.alive -= 1
+
+    def leave(self, request: Waiting) -> Sequence[Turn]:
+        """Its caller has gone. Returns the last turn of each of its lines, to be given back, or to `restore`."""
+        self.abandoned += 1
+        self.end(request)
+        spare = []
+        for line in dict.fromkeys(request.lines):
+            # Of turns that are not equally long, those behind may need the last one.
+            if line.cost and len(line.turns) > line.alive:
+                _, turn = line.turns.popitem()
+                spare.append(turn)
+                self._forget_if_empty(turn)
+        return spare
+
+    def restore(self, turn: Turn) -> None:
+        """A turn could not be given back: let others have it."""
+        if turn.due > self.clock() and self._lines.setdefault(turn.hit.key, turn.line) is turn.line:
+            turn.line.turns[turn.number] = turn
 
     def catch_up(self, now: int) -> None:
         """Answer those whose turn has come, if the timer is late: a request that comes now must not overtake them."""
-        if self._heap and self._heap[0][0] <= now:
+        if self._heap and self._heap[0].due <= now:
             self.run()
 
     def run(self) -> None:
         """Answer the requests whose turns have come, and set the timer for the next."""
         heap, now = self._heap, self.clock()
         self._set_for = 0  # a timer that wakes too early is set again
-        while heap and heap[0][0] <= now:
-            _, _, line, cost, key = heappop(heap)
-            line.turns -= 1
-            if not line.turns:
-                del self._lines[key]
+        while heap and heap[0].due <= now:
+            turn = heappop(heap)
+            line = turn.line
+            if line.turns.pop(turn.number, None) is None:
+                continue  # given back
+            self._forget_if_empty(turn)
             waiting = line.waiting
             while waiting:
-                request, its_cost = waiting[0]
+                request, cost = waiting[0]
                 if request.answer is None:
                     waiting.popleft()
                     continue
-                if its_cost > cost:
-                    break
-                waiting.popleft()
-                request.turns_left -= 1
-                if not request.turns_left:
-                    self._answer(request)
+                if cost <= turn.hit.cost:
+                    waiting.popleft()
+                    line.alive -= 1
+                    request.lines.remove(line)
+                    if not request.lines:
+                        self._answer(request)
                 break
         self._set_timer()
 
@@ -249,29 +287,35 @@ class TurnQueues:
             ),
         )
 
-    def _add(self, hits: Iterable[Hit], now: int, request: Waiting | None) -> int:
-        """Put the turns of these hits into the heap; returns how many."""
-        added = 0
+    def _add(self, hits: Iterable[Hit], now: int, request: Waiting | None) -> None:
+        """Put the turns of these hits into the heap, and the request into their lines."""
         for hit in hits:
             decision, key = hit.decision, hit.key
             if not isinstance(decision, Queued):
                 continue
-            seen = now - decision.turn + decision.wait
+            asked = decision.turn - decision.wait
             line = self._lines.get(key)
             if line is None:
                 if request is None:
                     continue  # nothing waits for it
-                line = self._lines[key] = _Line(seen, now)
+                line = self._lines[key] = _Line(now - asked, now)
+                line.cost = hit.cost
             elif request is None and len(self._heap) >= MAX_TURNS:
                 continue
-            line.last_due = due = max(line.last_due, decision.turn + line.offset(seen, now))
-            line.turns += 1
+            if line.cost != hit.cost:
+                line.cost = 0
+            line.last_due = due = max(line.last_due, decision.turn + line.offset(now - asked, now))
             self._number += 1
-            heappush(self._heap, (due, self._number, line, hit.cost, key))
+            turn = line.turns[self._number] = Turn(due, self._number, line, hit, asked + decision.reset_after)
+            heappush(self._heap, turn)
             if request is not None:
                 line.waiting.append((request, hit.cost))
-                added += 1
-        return added
+                line.alive += 1
+                request.lines.append(line)
+
+    def _forget_if_empty(self, turn: Turn) -> None:
+        if not turn.line.turns:
+            del self._lines[turn.hit.key]
 
     def _answer(self, request: Waiting, *, in_turn: bool = True) -> None:
         answer = request.answer
@@ -287,7 +331,7 @@ class TurnQueues:
             return
         if self._timer is None:
             self._timer = self._open_timer(self.run)
-        due = self._heap[0][0]
+        due = self._heap[0].due
         if due != self._set_for:
             self._set_for = due
             self._timer.set(due)

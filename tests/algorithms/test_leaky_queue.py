@@ -1,5 +1,6 @@
 """The queue: step by step, and its turns against an outflow in rational numbers."""
 
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
@@ -96,6 +97,19 @@ def test_a_refund_moves_the_next_turn_forward_and_a_look_changes_nothing() -> No
     assert look == Decision(True, 1, 0, 200_000, 0)
     assert turn_of(0, queued) == 100_000
     assert leaky_queue.hit(state, TEN_A_SECOND, -3, 0)[0] is None
+
+
+def test_a_turn_is_given_back_only_while_it_is_the_last() -> None:
+    state, _ = leaky_queue.hit(None, TEN_A_SECOND, 1, 0)
+    two, second = leaky_queue.hit(state, TEN_A_SECOND, 1, 0)
+    three, third = leaky_queue.hit(two, TEN_A_SECOND, 1, 0)
+
+    kept, too_late = leaky_queue.hit(three, replace(TEN_A_SECOND, last_end=second.reset_after), -1, 0)
+    back, given = leaky_queue.hit(three, replace(TEN_A_SECOND, last_end=third.reset_after), -1, 50_000)
+
+    assert (kept, too_late) == (three, Decision(False, 0, 0, 300_000, 0))
+    assert (back, given) == (two, Decision(True, 2, 0, 150_000, 0))
+    assert not leaky_queue.hit(None, replace(TEN_A_SECOND, last_end=300_000), -1, SECOND)[1].allowed
 
 
 def test_a_counter_keeps_its_state_when_its_rule_gets_a_queue() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from redis import Redis as Client
 
 from ratelimit_service.algorithms import NAMES, Algorithm, leaky_queue, open_algorithm
-from ratelimit_service.model import Decision, Limit, Unit
+from ratelimit_service.model import Decision, Limit, Queued, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
@@ -198,6 +198,27 @@ def test_a_twin_answers_as_the_python_does_step_by_step(client: Client, seed: in
         now, each = hits[step]
         before = [(at, h.cost, h.together) for at, h in hits[:step] if h.key == each.key]
         assert got == expected, (now, each.rule.algorithm.name, each.rule.limit, each.cost, each.together, before)
+
+
+def test_a_turn_of_a_queue_is_given_back_as_in_the_python(client: Client) -> None:
+    limit = Limit(3, Unit.SECOND, SECOND, count_refused=False, max_delay=SECOND, max_wait=SECOND)
+    queue = Rule("shop", (), limit, leaky_queue)
+    now = 1_790_000_000_123_456
+
+    def given_back(end: int) -> Hit:
+        return hit(replace(queue, limit=replace(limit, last_end=now + end)), "a", -1)
+
+    history = [
+        *((now, [[hit(queue, "a", 1, -1)]]) for _ in range(3)),
+        *((now + 7, [[given_back(end)]]) for end in (666_667, 1_000_001, 1_000_000, 666_666, 666_667)),
+        (now + 9, [[hit(queue, "a", 1, -1)]]),
+    ]
+    decisions = in_redis(client, history)
+
+    assert decisions == in_memory(history)
+    assert [each.allowed for each in decisions] == [True] * 3 + [False, False, True, False, True] + [True]
+    assert isinstance(decisions[-1], Queued)
+    assert decisions[-1].wait == 333_334 - 9
 
 
 def run(client: Client, batch: Batch, clock: Clock | None = None) -> tuple[int, list[Decision]]:

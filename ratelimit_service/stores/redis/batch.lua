@@ -9,8 +9,8 @@
 --            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES), requests, window, burst, parts,
 --              first_request (2 for a calendar, 3 for an elastic limit), count_refused, exceed, whether windows are
 --              aligned, block_for, block_up_to; of a calendar then four edges, which fixed_window.lua explains; of an
---              elastic limit whether it is strict, and requests, burst and reserve of its pool; of a queue max_delay and
---              max_wait; a hit on places has a limit of its own, with its holder in it, as places.lua says
+--              elastic limit whether it is strict, and requests, burst and reserve of its pool; of a queue max_delay,
+--              max_wait and last_end; a hit on places has a limit of its own, with its holder in it, as places.lua says
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0

@@ -286,7 +286,9 @@ class BatchScript:
             limit.block_up_to,
         )
         if limit.max_delay:
-            numbers += (limit.max_delay, limit.max_wait)
+            numbers += (limit.max_delay, limit.max_wait, limit.last_end)
+            if limit.last_end:
+                return ",".join(map(str, numbers))  # that never comes again
         if calendar is not None:
             return ",".join(map(str, numbers + calendar.edges((self._clock or system_clock)())))
         if limit.places:
