@@ -68,6 +68,7 @@ ASKED: Final = {
         Asked(_GRPC, 200, path="/shop.v1.Search/Query"),
         Asked({"x-user": "eve"}, 200, path="/shop.v1.Search/Query"),
     ],
+    "Even pace": [Asked({}, 429)],
     "TCP": [Asked({}, _CLOSED)],
 }
 """For each recipe what is then sent through Envoy."""
