@@ -55,6 +55,7 @@ _OWN_LABELS: Final = frozenset(
         "le",
         "store",
         "cause",
+        "decided_by",
         "generation",
         "version",
         "python",
