@@ -37,7 +37,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?"
 _ALLOWED_NAME: Final = re.compile(r"\*|\.?[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?")
 _ORIGIN: Final = re.compile(r"\*|[a-z][a-z0-9+.-]{0,30}://(?:[a-z0-9_.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _PERCENT: Final = re.compile(r"([0-9]{1,4}) *%")
-_SHARE: Final = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%")
+_SHARE: Final = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,20})?)(%)?")
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 
 
@@ -138,9 +138,11 @@ def number(minimum: int, maximum: int, noun: str = "number") -> Callable[[str], 
 
 
 def read_share(text: str) -> float:
-    """A share such as `5%`."""
-    if (match := _SHARE.fullmatch(text)) and 0 < float(match[1]) <= 100:
-        return float(match[1]) / 100
+    """A share such as `5%`, or `0.05`."""
+    if match := _SHARE.fullmatch(text):
+        share = float(match[1]) / (100 if match[2] else 1)
+        if 0 < share <= 1:
+            return share
     raise ValueError("is not a share such as 5%, at most 100%")
 
 

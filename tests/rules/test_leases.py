@@ -110,7 +110,7 @@ def test_counters_in_memory_have_no_leases_and_no_warnings_of_them() -> None:
     assert lint(book("rate_limit: {unit: minute, requests_per_unit: 1000, lease: auto}", nothing)) == []
 
 
-@pytest.mark.parametrize("share", ["5", "0%", "101%", "-1%", "x%", ""])
-def test_a_share_is_written_with_its_sign(share: str) -> None:
+@pytest.mark.parametrize("share", ["5", "0", "0%", "101%", "-1%", "x%", ""])
+def test_a_share_is_more_than_nothing_and_no_more_than_all(share: str) -> None:
     with pytest.raises(Exception, match="LEASE_MAX_SHARE"):
         load_settings({"LEASE_MAX_SHARE": share})
