@@ -93,6 +93,27 @@ def test_a_lease_that_there_never_is_has_a_warning(limit: str, why: str) -> None
     assert lint(book(f"rate_limit: {{unit: minute, {limit}}}", AUTO)) == []
 
 
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        ("elastic: {pool: all, ceiling: 2000}", "elastic: what is allowed is charged to its pool too"),
+        ("algorithm: leaky_bucket, queue: {max_delay: 1s}", "queue: each request gets its turn from Redis"),
+    ],
+)
+def test_what_is_decided_with_more_than_its_counter_does_not_lease(limit: str, why: str) -> None:
+    top = "pools: [{name: all, unit: minute, requests_per_unit: 3000}]\n" if "pool" in limit else ""
+    found = lint(book(f"rate_limit: {{unit: minute, requests_per_unit: 1000, {limit}, lease: auto}}", top=top))
+
+    assert f"this limit does not lease: {why}" in [warning.message for warning in found]
+    assert held(f"requests_per_unit: 1000, {limit}", AUTO, top) == 0
+
+
+def test_places_do_not_lease() -> None:
+    limit = "rate_limit: {concurrency: 1000, hold: 60s, place: user}"
+
+    assert [rule.lease for rule in book(limit, AUTO).rules] == [0]
+
+
 def test_the_settings_say_how_much_and_for_whom() -> None:
     def options(**settings: str) -> LeaseOptions:
         return lease_options(load_settings({"REDIS_URL": "127.0.0.1:1", **settings})[0])
