@@ -13,7 +13,7 @@ several servers, a turn that was taken nevertheless is offered to those that wai
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from ratelimit_service.errors import RpcError, StoreError
 from ratelimit_service.limiter.plan import Plan
@@ -23,6 +23,7 @@ from ratelimit_service.model import Cancel, Decision, Queued
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Store
+from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.tally import Tally
 
@@ -30,6 +31,23 @@ _MAX_RULES: Final = 10_000
 
 _PRECISION: Final = 6
 """Binary digits of a caller's wait that count; the rest is rounded off. Each other wait makes a rule of its own."""
+
+
+_MAX_FULL: Final = 10_000
+"""Full queues that are remembered; 8 MB, if all names are as long as they can be."""
+
+
+_REMEMBERED: Final = SECOND
+"""Microseconds. Rules may be changed meanwhile, counters be reset, and turns be given back elsewhere."""
+
+
+class FullQueue(NamedTuple):
+    """When a queue has a place again, and when it is empty if no other hit comes, by the steady clock."""
+
+    place: int
+    empty: int
+    until: int
+    """When it is forgotten."""
 
 
 class QueuedRequests:
@@ -53,6 +71,8 @@ class QueuedRequests:
         self.shadow_mode = shadow_mode
         """Refuses nothing, so it delays nothing either."""
         self._in_less_time: dict[tuple[Rule, int], Rule] = {}
+        self._full: dict[str, FullQueue] = {}
+        """Queues that refused a request for which no other limit counts."""
 
     def decide(self, plan: Plan, on_verdict: OnVerdict, timeout: int | None) -> Cancel | None:
         """As Limiter.decide_later."""
@@ -70,6 +90,30 @@ class QueuedRequests:
             self._in_less_time[hit.rule, wait] = found
         hit.rule, hit.limit = found, found.limit or hit.limit
 
+    def remember(self, hit: Hit, asked: int) -> None:
+        """Remember that the queue is full, of which the store was asked at that moment."""
+        decision, limit = hit.decision, hit.limit
+        if decision.allowed or decision.retry_after <= 0 or hit.by_policy is not None:
+            return
+        if len(self._full) >= _MAX_FULL:
+            self._full.clear()
+        # For callers with all the time; the others are refused for as much longer.
+        place = asked + decision.retry_after - limit.max_delay + limit.max_wait
+        self._full[hit.key] = FullQueue(place, asked + decision.reset_after, min(place, asked + _REMEMBERED))
+
+    def refuses(self, hit: Hit, now: int) -> bool:
+        """Whether the queue is known to be full for this hit; then it is decided."""
+        full = self._full.get(hit.key)
+        if full is None or hit.cost <= 0:
+            return False
+        if full.until <= now:
+            del self._full[hit.key]
+            return False
+        wait = full.place - now + hit.limit.max_delay - hit.limit.max_wait
+        hit.decision = Decision(False, 0, hit.cost, full.empty - now, wait)
+        hit.tally.over_limit_with_local_cache += hit.cost
+        return True
+
     def give_back(self, spare: Sequence[Turn]) -> None:
         """Give turns back to the store, each unless a later one was given meanwhile."""
         for turn in spare:
@@ -79,6 +123,7 @@ class QueuedRequests:
             self.store.hit([back], partial(self._on_given_back, turn, back))
 
     def _on_given_back(self, turn: Turn, back: Hit, error: StoreError | None) -> None:
+        self._full.pop(turn.hit.key, None)
         # Without an answer of the store it is not known who has it.
         if error is None and back.by_policy is None and not back.decision.allowed:
             self.turns.restore(turn)
@@ -87,7 +132,10 @@ class QueuedRequests:
 class _LateRequest:
     """One of them, from its charge to its answer."""
 
-    __slots__ = ("_all", "_cancel_hits", "_decided", "_gone", "_joined", "_on_verdict", "_over", "_plan", "_waiting")
+    __slots__ = (
+        *("_all", "_cancel_hits", "_decided", "_decides_later", "_gone"),
+        *("_joined", "_on_verdict", "_over", "_plan", "_waiting"),
+    )
 
     def __init__(self, all_requests: QueuedRequests, plan: Plan, on_verdict: OnVerdict) -> None:
         self._all = all_requests
@@ -96,7 +144,7 @@ class _LateRequest:
         self._waiting = all_requests.turns.begin(self._answer, plan.bytes)
         self._cancel_hits: Cancel | None = None
         self._decided = 0
-        self._joined = self._gone = self._over = False
+        self._joined = self._gone = self._over = self._decides_later = False
 
     def start(self, timeout: int | None) -> Cancel | None:
         """Have the store charge its hits."""
@@ -109,12 +157,17 @@ class _LateRequest:
                 if hit.limit.max_delay > longest:
                     self._all.give_less_time(hit, longest)
         began = turns.clock()
+        charged = self._plan.charged
+        if len(charged) == 1 and self._all.refuses(charged[0], began):
+            self._end(self._all.judge(self._plan))
+            return None
         deadline = None if timeout is None else began + timeout - MARGIN
 
         def decided(error: StoreError | None) -> None:
             self._on_decided(error, began, deadline)
 
-        self._cancel_hits = self._all.store.hit(self._plan.charged, decided, timeout)
+        self._cancel_hits = self._all.store.hit(charged, decided, timeout)
+        self._decides_later = not self._over
         return None if self._over else self._cancel
 
     def _on_decided(self, error: StoreError | None, began: int, deadline: int | None) -> None:
@@ -126,6 +179,8 @@ class _LateRequest:
             return
         queued = [hit for hit in plan.charged if isinstance(hit.decision, Queued) and not hit.rule.shadow]
         if not _passes(plan):
+            if self._decides_later and len(plan.charged) == 1:
+                all_requests.remember(plan.charged[0], began)
             turns.offer(queued, now)
             turns.expired += self._waiting is not None and any(map(_has_expired, plan.charged))
             self._end(all_requests.judge(plan))
