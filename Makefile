@@ -98,6 +98,8 @@ pictures: $(VENV)/.project  ## Draw the pictures of docs/algorithms.md again.
 	log=$$(mktemp --suffix .csv); awk -f config-tests/tenants.awk >$$log; \
 	$(BIN)/ratelimit simulate docs/pictures/elastic.yaml --log $$log --descriptor 'tenant={tenant}' \
 		--svg docs/pictures/elastic.svg >/dev/null; rm $$log
+	@$(BIN)/ratelimit simulate docs/pictures/queue.yaml --pattern burst --rate 1.5 --for 2m --keys 1 \
+		--descriptor 'user={user}' --svg docs/pictures/queue.svg >/dev/null
 
 screenshots: .venv/.development  ## Draw the pictures of the page in the documents again, after MINUTES=5 of traffic.
 	@$(NOTED) $(BIN)/python docs/screenshots.py $(MINUTES)

@@ -439,6 +439,16 @@ def test_the_pictures_of_the_documents_are_those_that_it_draws(tmp_path: Path, p
     assert svg.read_text() == drawn, "make pictures"
 
 
+def test_the_picture_of_a_queue_is_that_which_it_draws(tmp_path: Path) -> None:
+    svg = tmp_path / "picture.svg"
+    rules = (ROOT / "docs/pictures/queue.yaml").read_text()
+    traffic = ("--pattern", "burst", "--rate", "1.5", "--for", "2m", "--keys", "1")
+
+    run(tmp_path, "", *traffic, "--svg", str(svg), rules=rules)
+
+    assert svg.read_text() == (ROOT / "docs/pictures/queue.svg").read_text(), "make pictures"
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_pattern_is_the_same_each_time_and_goes_forward(pattern: str) -> None:
     records = list(generate(pattern, 2.0, DAY, 7, ["user", "path"]))
