@@ -68,7 +68,7 @@ def test_a_place_that_nothing_gives_back_is_free_after_hold_and_counted() -> Non
     shop = Shop(EXPORTS)
     export(shop, "a")
     export(shop, "b", 2)
-    shop.clock.now += MINUTE + 10_000
+    shop.clock.now += MINUTE
 
     assert export(shop, "c") == (False, 1)
     assert shop.counts("path_/export", "request_id") == {
@@ -207,12 +207,12 @@ ABSENT = "no descriptor above this limit has that key and no value; write the li
         (
             "key: id, rate_limit: {concurrency: 2, hold: soon, place: id}",
             "soon",
-            'hold "soon" must be a time up to 100 years, such as 60s or "5 minutes"',
+            'hold "soon" must be a time from 100ms to 100 years, such as 60s or "5 minutes"',
         ),
         (
-            "key: id, rate_limit: {concurrency: 2, hold: 0s, place: id}",
-            "0s",
-            'hold "0s" must be a time up to 100 years, such as 60s or "5 minutes"',
+            "key: id, rate_limit: {concurrency: 2, hold: 99ms, place: id}",
+            "99ms",
+            'hold "99ms" must be a time from 100ms to 100 years, such as 60s or "5 minutes"',
         ),
         (
             "key: id, rate_limits: [{concurrency: 2, hold: 1s, place: id}, {concurrency: 3, hold: 2s, place: id}]",

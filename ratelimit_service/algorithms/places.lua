@@ -102,7 +102,7 @@ local function hit(state, limit, cost, now)
   end
   if cost > 0 then
     mine = max(mine, cost)
-    local score = ceil((now + limit.window) / STEP) * SHARE + mine
+    local score = floor((now + limit.window) / STEP) * SHARE + mine
     state = change(state, member, before, score, used - (before and before % SHARE or 0) + mine)
   elseif mine > 0 then
     state = change(state, member, before, false, used - mine)
@@ -120,12 +120,12 @@ local function save(key, state, limit, now)
 end
 
 local function ahead(limit)
-  return 2 * limit.window + STEP
+  return 2 * limit.window
 end
 
 -- The same holders and places, none held for longer than one taken now.
 local function settle(state, limit, now)
-  local key, latest = state[KEY], ceil((now + limit.window) / STEP)
+  local key, latest = state[KEY], floor((now + limit.window) / STEP)
   local late = call('ZRANGEBYSCORE', key, (latest + 1) * SHARE, '+inf', 'WITHSCORES')
   for i = 1, #late, 2 do
     call('ZADD', key, latest * SHARE + late[i + 1] % SHARE, late[i])

@@ -8,7 +8,7 @@ none it changes nothing: Envoy sends it for refused requests too.
 
 It is no algorithm that a rule chooses by name, and decides by one thing more than a state: `limit.holder`, a digest of
 the id. As in a sorted set of Redis, a holder has a score, its end and its places as one number: places are added up
-without a member for each. So ends are rounded up to 10 ms, and a limit has at most `MOST` places.
+without a member for each. So ends are rounded down to 10 ms, and a limit has at most `MOST` places.
 
 State: when it is forgotten; the places that are taken; the scores in order, then the holders in the same order, 8 bytes
 each. It is kept for a `window` longer than a place is held, so that the next charge finds, and counts, the places that
@@ -76,7 +76,7 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
             used -= mine
         if cost > 0:
             mine = max(mine, cost)
-            score = -(-(now + limit.window) // STEP) * _SHARE + mine
+            score = (now + limit.window) // STEP * _SHARE + mine
             at = _index(scores, holders, score, holder)
             scores.insert(at, score)
             holders = holders[: 8 * at] + holder + holders[8 * at :]

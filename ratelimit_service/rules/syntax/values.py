@@ -16,7 +16,7 @@ from ratelimit_service.rules.response import MAX_JITTER, Jitter
 from ratelimit_service.rules.syntax.document import Scalar, YamlList, YamlMap, YamlNode, kind_of, printed
 from ratelimit_service.rules.window import UNITS, Window, read_time, read_window
 from ratelimit_service.system import calendar
-from ratelimit_service.system.clock import MINUTE
+from ratelimit_service.system.clock import MINUTE, SECOND
 
 
 class ValueType(NamedTuple):
@@ -133,8 +133,8 @@ def _read_duration(node: YamlNode, key: str, report: Report) -> int | None:
     return None if window is None else window.microseconds
 
 
-def _time(most: int, words: str) -> ValueType:
-    """A time up to `most`, which is `words` with an example."""
+def _time(most: int, words: str, least: int = 1) -> ValueType:
+    """A time from `least` to `most`, as `words` say, with an example."""
 
     def read(node: YamlNode, key: str, report: Report) -> int | None:
         text = _read_text(node, key, report)
@@ -144,9 +144,9 @@ def _time(most: int, words: str) -> ValueType:
             found = read_time(text)
         except ValueError:
             found = 0
-        if 0 < found <= most:
+        if least <= found <= most:
             return found
-        report.add(node, f"{key} {quoted(text)} must be a time up to {words}")
+        report.add(node, f"{key} {quoted(text)} must be a time {words}")
         return None
 
     return ValueType(read, {"type": ["string", "null"]})
@@ -322,8 +322,8 @@ UNIT = ValueType(
 START = ValueType(_read_start, {"type": ["string", "integer", "null"]})
 ZONE = ValueType(_read_zone, {"type": ["string", "null"]})
 DURATION = ValueType(_read_duration, UNIT.schema)
-DELAY = _time(MAX_DELAY, 'a minute, such as 200ms or "2 seconds"')
-HOLD = _time(MAX_WINDOW, '100 years, such as 60s or "5 minutes"')
+DELAY = _time(MAX_DELAY, 'up to a minute, such as 200ms or "2 seconds"')
+HOLD = _time(MAX_WINDOW, 'from 100ms to 100 years, such as 60s or "5 minutes"', SECOND // 10)
 JSON = ValueType(_read_json, {"type": ["object", "null"]})
 JITTER = ValueType(
     _read_jitter,
