@@ -7,7 +7,8 @@ from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import R
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import RulesError
 from ratelimit_service.model import Descriptor, Request
-from ratelimit_service.rules.rule import rule_in_full
+from ratelimit_service.rules.hot_name import hot_name, read_hot_name
+from ratelimit_service.rules.rule import counter_key, rule_in_full
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND, duration_in_words
 from tests.books import book
 from tests.shop import Shop, entries_of, summary
@@ -139,6 +140,17 @@ def test_the_status_has_the_places_no_unit_and_what_is_free() -> None:
         "X-RateLimit-Remaining": "1",
         "X-RateLimit-Reset": "60",
     }
+
+
+def test_the_ids_are_in_no_key_and_in_no_name_of_a_hot_descriptor() -> None:
+    rules = book(EXPORTS)
+    entries = entries_of("path=/export request_id=a")
+    rule = rules.match("shop", entries)
+    assert rule is not None
+    key = counter_key(rule, entries)
+
+    assert key == "shop|path=/export|request_id~request_id|places"
+    assert read_hot_name(hot_name(rule, key)).entries == (("path", "/export"), ("request_id", "*"))
 
 
 def test_a_reload_with_another_hold_and_fewer_places_keeps_who_holds_one() -> None:

@@ -77,4 +77,6 @@ def _entry(part: str) -> tuple[str, str]:
     name, _, level = map(unquote, name.partition("~"))
     if equals:
         return name, unquote(value)
+    if level == name:
+        return name, "*"  # it names the holders of places
     return (name, level.removeprefix(f"{name}_")) if level else ("(too long to show)", part[1:17])
