@@ -109,9 +109,10 @@ class Shop:
         self.service, self.envoy, self.upstream = service, envoy, upstream
         self.pool = ThreadPoolExecutor(16)
 
-    def begin(self, path: str = "/export", request: str = "") -> Future[int]:
+    def begin(self, path: str = "/export", request: str = "", client: str = "") -> Future[int]:
         """Send a request; its status when it ends."""
         headers = {"x-request-id": request} if request else {}
+        headers |= {"x-forwarded-for": client} if client else {}
         return self.pool.submit(lambda: ask(self.envoy.port, path, headers).status)
 
     def under_way(self, count: int) -> None:
@@ -147,7 +148,9 @@ class Shop:
 
 
 @contextmanager
-def started(folder: Path, filter_options: Json | None = None, routes: list[Json] | None = None) -> Iterator[Shop]:
+def started(
+    folder: Path, filter_options: Json | None = None, routes: list[Json] | None = None, **manager: Any
+) -> Iterator[Shop]:
     in_filter = yaml.safe_load(noted(folder))
     plain = {"match": {"prefix": "/"}, "route": {"cluster": "work"}}
     with upstream() as behind, start_service(folder / "service", RULES) as service:
@@ -156,6 +159,8 @@ def started(folder: Path, filter_options: Json | None = None, routes: list[Json]
             routes or [plain],
             filter_options=in_filter if filter_options is None else filter_options,
         )
+        ingress = configuration["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+        ingress["typed_config"] |= manager
         clusters = configuration["static_resources"]["clusters"]
         clusters.append(cluster("work", [endpoint(address(behind.port))]))
         with start_envoy(folder / "envoy", configuration) as envoy:
@@ -251,3 +256,13 @@ def test_in_the_route_s_filter_configuration_it_works_as_in_the_filter(tmp_path:
         assert request.result(60) == 200
         shop.until_free(2)
         assert taken == 1
+
+
+def test_a_client_from_outside_does_not_choose_its_id_where_envoy_knows_its_address(tmp_path: Path) -> None:
+    with started(tmp_path, use_remote_address=True, xff_num_trusted_hops=1) as shop:
+        first, second = (shop.begin(request="always-the-same", client="203.0.113.7") for _ in range(2))
+        shop.under_way(2)
+        free = shop.free()
+        shop.upstream.finish(0, 1)
+
+        assert (first.result(60), second.result(60), free) == (200, 200, 0)
