@@ -579,3 +579,45 @@ def test_a_queue_counted_by_another_algorithm_delays_nothing(tmp_path: Path) -> 
     (side,) = result_of(tmp_path, "\n".join([line(0)] * 6), "--algorithm", "token_bucket", rules=rules)["sides"]
 
     assert (side["allowed"], side["refused"], side["delayed"]) == (1, 5, 0)
+
+
+AT_ONCE = """\
+domain: shop
+descriptors:
+  - key: path
+    descriptors:
+      - key: request_id
+        rate_limit: {concurrency: 2, hold: 60s, place: request_id}
+"""
+
+
+def asked(seconds: float, request: str, took: float) -> str:
+    return json.dumps({"time": BEGIN + seconds, "path": "/export", "id": request, "took": took})
+
+
+@pytest.mark.parametrize(("option", "unit"), [("took", 1), ("took:ms", 1000)])
+def test_a_replay_gives_places_back_when_requests_have_ended(tmp_path: Path, option: str, unit: int) -> None:
+    """The third is refused, while two are under way; the fourth comes as the first ends; the last after `hold`."""
+    steps = [(0, "a", 5), (1, "b", 500), (2, "c", 1), (5, "d", 500), (6, "e", 1), (62, "f", 1)]
+    log = "\n".join(asked(at, request, took * unit) for at, request, took in steps)
+    descriptor = "path={path} request_id={id}"
+
+    result = result_of(tmp_path, log, "--took", option, rules=AT_ONCE, descriptor=descriptor)
+
+    assert result["sides"][0]["refused"] == 2
+    assert [each["entries"] for each in result["sides"][0]["most_refused"]] == [
+        "path=/export request_id=c",
+        "path=/export request_id=e",
+    ]
+
+
+def test_without_the_time_that_requests_took_a_replay_says_that_places_cannot_be_full(tmp_path: Path) -> None:
+    log = "\n".join(asked(0, f"r{number}", 9) for number in range(9))
+    descriptor = "path={path} request_id={id}"
+
+    told = run(tmp_path, log, "--json", rules=AT_ONCE, descriptor=descriptor)
+    odd = run(tmp_path, log.replace(": 9}", ': "soon"}'), "--took", "took", rules=AT_ONCE, descriptor=descriptor)
+
+    assert "1 limit with concurrency cannot be full here: --took FIELD says how long each request took" in told.stderr
+    assert json.loads(told.stdout)["sides"][0]["refused"] == 0
+    assert (odd.exit_code, odd.stderr) == (0, "")

@@ -87,6 +87,11 @@ Of CSV: the columns. Of a pattern: user, remote_host, path, method.""",
     metavar="FIELD",
     help="Where JSON lines or CSV have the time.  [default: time, timestamp, ts, …]",
 )
+@click.option(
+    "--took",
+    metavar="FIELD[:ms]",
+    help="Where lines have how long requests took, in seconds or milliseconds: limits with concurrency need it.",
+)
 @click.option("--columns", metavar="NAME,...", help="Columns of a CSV without a header.")
 @click.option(
     "--rate",
@@ -116,6 +121,7 @@ def command(
     algorithms: Sequence[str],
     form: str | None,
     time_field: str | None,
+    took: str | None,
     columns: str | None,
     rate: float,
     duration: int | None,
@@ -139,7 +145,7 @@ def command(
     _check(logs, pattern, compare, algorithms)
     if as_json_ and as_csv_:
         raise click.UsageError("give either --json or --csv")
-    mapping = Mapping(templates)
+    mapping = Mapping(templates, took)
     settings, _ = read_settings(rules_flags(None, merge_domains=merge_domains), env_file, Section.RULES)
     paths = [path for path in (rules, compare) if path is not None]
     try:
@@ -147,6 +153,10 @@ def command(
     except RulesError as error:
         exit_broken(error, as_json=False)
     domain = _domain(books, domain)
+    places = sum(rule.limit is not None and rule.limit.places for book in books for rule in book.rules_in(domain))
+    if places and took is None:
+        what = f"{plural(places, 'limit')} with concurrency cannot be full here"
+        click.echo(f"ratelimit: {what}: --took FIELD says how long each request took", err=True)
     sides = _sides(books, paths, domain, mapping, algorithms)
     replay = Replay(sides)
     reader = Reader(mapping.fields, form=form, time_field=time_field, columns=columns.split(",") if columns else ())

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import click
 
 from ratelimit_service.commands.request import ENTRY, descriptors
+from ratelimit_service.model import MAX_WINDOW
 from ratelimit_service.rules.rule import Entries
+from ratelimit_service.system.clock import SECOND
 
 Values = tuple[str | None, ...]
 """The values of a line, of the fields that a mapping has; None where the line has none."""
@@ -25,8 +27,11 @@ class _Template(NamedTuple):
 class Mapping:
     """Makes descriptors of the values of `fields`."""
 
-    def __init__(self, templates: Sequence[str]) -> None:
-        """Of `user={user} path={path}`, several with + between them; a usage error says what is wrong with one."""
+    def __init__(self, templates: Sequence[str], took: str | None = None) -> None:
+        """Of `user={user} path={path}`, several with + between them; a usage error says what is wrong with one.
+
+        `took` is the field that says how long the request of a line took, in seconds, or with `:ms` in milliseconds.
+        """
         self.fields: list[str] = []
         """The names of all fields, each once."""
         self._descriptors: list[list[_Template]] = []
@@ -39,6 +44,23 @@ class Mapping:
                 raise click.UsageError("--descriptor is empty; write such as 'user={user} path={path}'")
             for entries in descriptors([ENTRY.convert(word, None, None) for word in words]):
                 self._descriptors.append([_Template(key, self._parts(template, value)) for key, value in entries])
+
+        name, colon, unit = (took or "").rpartition(":")
+        if not colon or unit not in {"s", "ms"}:
+            name, unit = took or "", "s"
+        self._unit = SECOND if unit == "s" else SECOND // 1000
+        if name and name not in self.fields:
+            self.fields.append(name)
+        self._took = self.fields.index(name) if name else None
+
+    def lasted(self, values: Values) -> int:
+        """How long the request of a line took, in microseconds; 0 if the line does not say it."""
+        text = None if self._took is None else values[self._took]
+        try:
+            lasted = float(text or "0") * self._unit
+        except ValueError:
+            return 0
+        return round(min(lasted, MAX_WINDOW)) if lasted > 0 else 0
 
     def _parts(self, template: str, value: str) -> list[_Part]:
         parts: list[_Part] = []

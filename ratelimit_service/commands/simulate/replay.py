@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from ratelimit_service.algorithms import open_algorithm
@@ -152,10 +153,12 @@ class Refused(NamedTuple):
 class _Asked:
     """What equal lines ask."""
 
-    __slots__ = ("elastic", "entries", "plan", "shadow", "shown", "unlimited")
+    __slots__ = ("elastic", "end", "entries", "plan", "shadow", "shown", "unlimited")
 
-    def __init__(self, plan: Plan, entries: Sequence[Entries]) -> None:
+    def __init__(self, plan: Plan, entries: Sequence[Entries], end: Plan | None) -> None:
         self.plan = plan
+        self.end = end
+        """Gives its places back, if it takes some."""
         self.entries = entries
         self.unlimited = all(hit is None for hit in plan.hits)
         # What may wait in a queue is decided on copies of these, and counted for no pool.
@@ -201,6 +204,8 @@ class Side:
         self._turns = TurnQueues(clock=self._clock)
         self._limiter = Limiter(self.store, turns=self._turns)
         self._limiter.book = book
+        self._ends: list[tuple[int, int, Plan]] = []
+        """A heap: when requests end, a number of their own, and what gives their places back."""
         self._plans: dict[Values, _Asked] = {}
         self._seen: set[int] = set()
         """Hashes of values that came once."""
@@ -213,6 +218,7 @@ class Side:
 
     def ask(self, now: int, values: Values) -> bool:
         """Whether the request of a line is allowed at this moment."""
+        self._end_requests(now)
         self._run_turns(now)
         self.requests += 1
         self._span = span = self.timeline.at(now)
@@ -235,7 +241,15 @@ class Side:
             if self._limiter.decide_later(asked.plan, self._on_verdict) is not None:
                 span.moved -= 1
             allowed = self.refused == refused
+        if asked.end is not None and allowed:
+            heappush(self._ends, (now + self._mapping.lasted(values), self.requests, asked.end))
         return allowed
+
+    def _end_requests(self, until: int) -> None:
+        """Give back the places of all requests that have ended."""
+        while self._ends and self._ends[0][0] <= until:
+            self._now, _, end = heappop(self._ends)
+            self._limiter.decide_now(end, lambda *_: True, b"")
 
     def finish(self) -> None:
         """Let the turns of all come that still wait."""
@@ -265,7 +279,9 @@ class Side:
         if self._algorithm:
             for hit in plan.charged:
                 self._count_otherwise(hit)
-        asked = _Asked(plan, entries)
+        held = [each for each, hit in zip(entries, plan.hits, strict=True) if hit is not None and hit.rule.holder >= 0]
+        end = self._limiter.plan(Request(self._domain, [Descriptor(each, -1) for each in held])) if held else None
+        asked = _Asked(plan, entries, end)
         seen = hash(values)
         if seen not in self._seen:  # keeping what never comes again takes as long as making it
             if len(self._seen) >= MAX_PLANS:
@@ -281,6 +297,8 @@ class Side:
     def _count_otherwise(self, hit: Hit) -> None:
         # Its key stays the same: two limits of one list must not have one counter.
         rule = hit.rule
+        if hit.limit.places:
+            return
         if rule not in self._counted_as:
             self._counted_as[rule] = counted_by(rule, self._algorithm)[0]
         hit.rule = self._counted_as[rule]
@@ -358,6 +376,8 @@ def counted_by(rule: Rule, name: str) -> tuple[Rule, str]:
         return rule, "windows of a calendar are fixed"
     if limit.elastic is not None:
         return rule, "an elastic limit is counted by sub_windows"
+    if limit.places:
+        return rule, "it counts what is under way, in no window"
     # What was not chosen is as it is by default with the other one.
     default = limit.count_refused == (rule.algorithm.name == "fixed_window")
     buckets = ("token_bucket", "leaky_bucket")
