@@ -17,6 +17,7 @@ from tests.shop import Shop
 
 SHOP = """
     domain: shop
+    pools: [{name: all, unit: minute, requests_per_unit: 15}]
     descriptors:
       - {key: window, rate_limit: {unit: minute, requests_per_unit: 10}}
       - {key: lenient, rate_limit: {unit: minute, requests_per_unit: 10, count_refused: false}}
@@ -29,6 +30,8 @@ SHOP = """
       - {key: watched, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 10}}
       - {key: blocking, rate_limit: {unit: minute, requests_per_unit: 10, block_for: 2 minutes}}
       - {key: places, rate_limit: {concurrency: 4, hold: 10s, place: places}}
+      - {key: right, rate_limit: {unit: minute, requests_per_unit: 8, elastic: {pool: all, ceiling: 12}}}
+      - {key: loan, rate_limit: {unit: minute, requests_per_unit: 7, elastic: {pool: all, ceiling: 14}}}
       - {key: none, rate_limit: {unit: minute, requests_per_unit: 0}}
       - {key: denied, rate_limit: {deny: true}}
       - {key: free, rate_limit: {unlimited: true}}
