@@ -151,7 +151,10 @@ class Rule:
 def counted_in(rule: Rule, domain: str) -> Rule:
     """A rule of domain `*` as it is for requests for this domain: with counters of their own, and the same tally."""
     beside = tuple(counted_in(each, domain) for each in rule.beside)
-    return replace(rule, counter_domain=domain, beside=beside)
+    limit = rule.limit
+    if limit is not None and limit.elastic is not None:
+        limit = replace(limit)  # the script takes hits of one limit for those of one pool, and each domain has its own
+    return replace(rule, counter_domain=domain, limit=limit, beside=beside)
 
 
 def counted_entries(rule: Rule, entries: Entries) -> Entries:

@@ -19,6 +19,7 @@ from ratelimit_service.stores.redis.keys import cluster_key, slot_of
 from ratelimit_service.stores.redis.policy import share_of
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Tally
+from tests.books import book
 from tests.redis import Redis
 from tests.stores.redis_groups import Nodes, start_cluster
 from tests.stores.redis_stores import charge, opened
@@ -87,6 +88,34 @@ def test_strict_members_on_two_instances_never_exceed_the_pool(redis: Redis) -> 
 
         assert sum(each.decision.allowed for each in hits) == 50
         assert sum(each.decision.over for each in hits if each.decision.allowed) <= 40
+
+    run(story())
+
+
+def test_the_same_rule_has_a_pool_in_each_domain_of_requests(redis: Redis) -> None:
+    """A rule of domain `*`: one script call has hits of both domains."""
+    rules = book(
+        """
+        domain: "*"
+        pools: [{name: checkout, unit: year, requests_per_unit: 100, burst: 10}]
+        descriptors:
+          - key: tenant
+            rate_limit: {unit: year, requests_per_unit: 1, elastic: {pool: checkout, ceiling: 10}}
+        """
+    )
+
+    async def story() -> None:
+        redis.cli("FLUSHALL")
+        web, api = (rules.match(domain, (("tenant", "ada"),)) for domain in ("web", "api"))
+        assert web is not None
+        assert api is not None
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            answer = await charge(store, hit_of(web, "ada", 10), hit_of(api, "eve", 10))
+
+        assert [each.decision.allowed for each in answer.hits] == [True, True]
+        assert {"rl2|web|checkout|pool/31536000000000", "rl2|api|checkout|pool/31536000000000"} <= {
+            *redis.cli("KEYS", "*").splitlines()
+        }
 
     run(story())
 

@@ -92,6 +92,8 @@ def _read_options(node: YamlMap, key: str, report: Report) -> ExpectedLimit:
         options["calendar"] = read_calendar(node, options["calendar"], report)
     if "queue" in options:
         options["queue"] = read_queue(node, options["queue"], report)
+    if "elastic" in options:
+        options["elastic"] = read_options(options["elastic"], MapType.ELASTIC, report)
     text = ", ".join(f"{name}: {getattr(field.value, 'text', '…')}" for name, field in node.fields.items())
     return ExpectedLimit(text, options=options)
 
@@ -125,6 +127,17 @@ def _agrees(rule: Rule, key: str, value: Any) -> bool:
     return limit is not None and _limit_agrees(rule, limit, key, value)
 
 
+def _elastic_agrees(limit: Limit, value: Mapping[str, Any]) -> bool:
+    elastic, ceiling = limit.elastic, value.get("ceiling")
+    return (
+        elastic is not None
+        and elastic.pool.name == value.get("pool")
+        and ceiling is not None
+        and limit.requests + limit.exceed == ceiling.of(limit.requests)
+        and elastic.strict == value.get("strict", False)
+    )
+
+
 def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
     found: object
     match key:
@@ -147,6 +160,8 @@ def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
             found = "first_request" if limit.first_request else "calendar"
         case "count_refused":
             found = limit.count_refused
+        case "elastic":
+            return _elastic_agrees(limit, value)
         case "exceed":
             excess: Excess = value
             found, value = limit.exceed, excess.of(limit.requests)
