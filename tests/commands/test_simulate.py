@@ -618,6 +618,6 @@ def test_without_the_time_that_requests_took_a_replay_says_that_places_cannot_be
     told = run(tmp_path, log, "--json", rules=AT_ONCE, descriptor=descriptor)
     odd = run(tmp_path, log.replace(": 9}", ': "soon"}'), "--took", "took", rules=AT_ONCE, descriptor=descriptor)
 
-    assert "1 limit with concurrency cannot be full here: --took FIELD says how long each request took" in told.stderr
+    assert "limits with concurrency cannot be full here: --took FIELD says how long each request took" in told.stderr
     assert json.loads(told.stdout)["sides"][0]["refused"] == 0
     assert (odd.exit_code, odd.stderr) == (0, "")

@@ -153,10 +153,6 @@ def command(
     except RulesError as error:
         exit_broken(error, as_json=False)
     domain = _domain(books, domain)
-    places = sum(rule.limit is not None and rule.limit.places for book in books for rule in book.rules_in(domain))
-    if places and took is None:
-        what = f"{plural(places, 'limit')} with concurrency cannot be full here"
-        click.echo(f"ratelimit: {what}: --took FIELD says how long each request took", err=True)
     sides = _sides(books, paths, domain, mapping, algorithms)
     replay = Replay(sides)
     reader = Reader(mapping.fields, form=form, time_field=time_field, columns=columns.split(",") if columns else ())
@@ -171,6 +167,9 @@ def command(
             click.echo(printable(f"ratelimit: {problem.path}:{problem.line}: {problem.reason}"), err=True)
         click.echo("ratelimit: there is no request to replay; --format says how lines look", err=True)
         sys.exit(NOTHING)
+    if took is None and any(side.took_places for side in sides):
+        message = "limits with concurrency cannot be full here: --took FIELD says how long each request took"
+        click.echo(f"ratelimit: {message}", err=True)
     if svg is not None:
         _write(svg, replay)
     if as_json_:

@@ -204,6 +204,8 @@ class Side:
         self._turns = TurnQueues(clock=self._clock)
         self._limiter = Limiter(self.store, turns=self._turns)
         self._limiter.book = book
+        self.took_places = False
+        """Some request held a place."""
         self._ends: list[tuple[int, int, Plan]] = []
         """A heap: when requests end, a number of their own, and what gives their places back."""
         self._plans: dict[Values, _Asked] = {}
@@ -242,6 +244,7 @@ class Side:
                 span.moved -= 1
             allowed = self.refused == refused
         if asked.end is not None and allowed:
+            self.took_places = True
             heappush(self._ends, (now + self._mapping.lasted(values), self.requests, asked.end))
         return allowed
 
