@@ -5,8 +5,9 @@ Replication is cut by hand before, so what the next primary lacks is known: all 
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import pytest
 import uvloop
 
 from ratelimit_service.algorithms import NAMES
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.store import RedisStore
 from tests.redis import Redis
@@ -22,6 +24,16 @@ from tests.stores.redis_stores import charge, hit_of, opened, rule, until
 
 LIMIT = 1000
 RULES = {name: rule(LIMIT, name) for name in NAMES}
+HELD = 50
+"""The most that a process holds of a limit that leases."""
+
+
+def leased(of: Rule) -> Rule:
+    """The same rule, with leases if its algorithm has them."""
+    assert of.limit is not None
+    lease = HELD if hasattr(of.algorithm, "give") else 0
+    return Rule("shop", (), replace(of.limit, count_refused=False), of.algorithm, lease=lease)
+
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
@@ -61,14 +73,15 @@ def start_group(folder: Path, kind: str) -> Iterator[Group]:
 class Load:
     """Hits on a counter of each algorithm, without a pause, and what became of them."""
 
-    def __init__(self, store: RedisStore) -> None:
+    def __init__(self, store: RedisStore, rules: Mapping[str, Rule] = RULES) -> None:
+        self._rules = rules
         self.admitted: Counter[str] = Counter()
         self.denied: Counter[str] = Counter()
         self._store = store
 
     async def one(self, name: str) -> None:
         """A request."""
-        answer = await charge(self._store, hit_of(RULES[name], name))
+        answer = await charge(self._store, hit_of(self._rules[name], name))
         if answer.error is None:
             (self.admitted if answer.allowed else self.denied)[name] += 1
 
@@ -90,11 +103,14 @@ class Load:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
-def test_a_failover_admits_the_limit_and_what_the_next_primary_lacks(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "held"), [("sentinel", 0), ("cluster", 0), ("sentinel", HELD)])
+def test_a_failover_admits_the_limit_and_what_the_next_primary_lacks(tmp_path: Path, kind: str, held: int) -> None:
+    """It lacks what was held of a lease too, which may be spent until its slot ends."""
+    rules = {name: leased(of) for name, of in RULES.items()} if held else RULES
+
     async def story(group: Group) -> None:
         async with opened(group.url, REDIS_TYPE=kind, CACHE_KEY_PREFIX="{all}") as store:
-            load = Load(store)
+            load = Load(store, rules)
             for name in NAMES * 20:
                 await load.one(name)
             await until(lambda: have_the_same(group.primary, group.replicas), "the replicas have all")
@@ -114,7 +130,8 @@ def test_a_failover_admits_the_limit_and_what_the_next_primary_lacks(tmp_path: P
             for name in NAMES:
                 lacked = before[name] - 20
                 assert lacked > 80
-                assert LIMIT <= load.admitted[name] <= LIMIT + lacked, name
+                assert LIMIT - held <= load.admitted[name] <= LIMIT + lacked + held, name
+            assert bool(held) == bool(store._leases.spent)
 
     with start_group(tmp_path, kind) as group:
         run(story(group))

@@ -188,7 +188,7 @@ class RedisStore:
     def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> Cancel | None:
         """Send the hits; `done` is called when the last one is decided, or when the deadline has passed."""
         now = monotonic()
-        held = False
+        charged = False
         for hit in hits:
             if hit.rule.lease:
                 if hit.together < 0:
@@ -202,7 +202,7 @@ class RedisStore:
                 if not left:
                     done(None)
                     return None
-                held, hits = len(left) < len(hits), left
+                charged, hits = len(left) < len(hits), left
                 break
         denied = self._denied
         if denied is not None and denied.known:
@@ -226,7 +226,7 @@ class RedisStore:
         else:
             self._put_by_kind(request, hits)
         # What was allowed by units that are held here has been charged.
-        return None if request.answered or held else request.cancel
+        return None if request.answered or charged else request.cancel
 
     def sweep(self) -> None:
         """Judge the servers, and evict what has expired; the first call connects to the servers."""
