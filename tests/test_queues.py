@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import RpcError, StoreError
 from ratelimit_service.limiter.limiter import Limiter
@@ -347,6 +348,23 @@ def test_a_policy_that_counts_locally_queues_and_the_open_one_lets_pass() -> Non
             shop.ask(str(number))
 
         assert [each.at for each in shop.run() if each.allowed] == times
+
+
+def test_the_time_in_a_queue_is_no_time_of_the_service() -> None:
+    """Alerts are on the time that a call takes. By the clock of the test it waits for half a minute, in no time."""
+    limit = "{algorithm: leaky_bucket, unit: minute, requests_per_unit: 2, queue: {max_delay: 1 minute}}"
+    shop = Instances(rules=f"domain: shop\ndescriptors: [{{key: queue, rate_limit: {limit}}}]\n")
+    method = ShouldRateLimit(shop.limiters[0], ResponseEncoder())
+    request = RateLimitRequest(domain="shop")
+    request.descriptors.add().entries.add(key="queue", value="x")
+    replies: list[bytes | RpcError] = []
+    for _ in range(2):
+        method.call(request.SerializeToString(), replies.append)
+    shop.run()
+
+    assert len(replies) == method.latency.calls == 2
+    assert shop.turns[0].waited.nanoseconds == 30 * SECOND * 1000
+    assert method.latency.nanoseconds < 0
 
 
 class EarlyTimer:

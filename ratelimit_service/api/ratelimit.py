@@ -128,6 +128,8 @@ class ShouldRateLimit:
                 response: bytes | RpcError = verdict
             else:
                 response = self._encode(verdict, body)
+                if verdict.delay:
+                    started += verdict.delay * 1000  # a queue delays on purpose, and has a histogram of its own
         except Exception:
             log.exception("a response could not be encoded")
             response = RpcError(Status.INTERNAL, "the response could not be encoded")

@@ -224,7 +224,7 @@ def _service_metrics(state: ServiceState) -> Iterator[Metric]:
     yield counter("ratelimit_service_total_requests", "Calls over gRPC and by POST /json.", state.method.calls, method)
     yield histogram(
         "ratelimit_service_response_time_seconds",
-        "Time from the bytes of a request to the bytes of its response.",
+        "Time from the bytes of a request to the bytes of its response, without that in a queue.",
         state.method.latency,
         method,
     )
