@@ -6,9 +6,11 @@ from google.protobuf.json_format import MessageToDict
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import RulesError
+from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.rules.hot_name import hot_name, read_hot_name
 from ratelimit_service.rules.rule import counter_key, rule_in_full
+from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND, duration_in_words
 from tests.books import book
 from tests.shop import Shop, entries_of, summary
@@ -111,6 +113,20 @@ def test_a_window_beside_places_counts_all_ids_and_is_not_refunded_when_one_ends
     ]
     assert shop.counts("path_/report", "request_id", "at_once")["spared"] == 2
     assert "total_negative_hits" not in shop.counts("path_/report", "request_id", "per_minute")
+
+
+def test_places_take_no_more_memory_than_the_store_may() -> None:
+    shop = Shop(EXPORTS)
+    shop.store = MemoryStore(1000, shop.clock, max_bytes=50_000)
+    shop.limiter = Limiter(shop.store)
+    shop.limiter.book = book(EXPORTS.replace("{concurrency: 1, ", "{concurrency: 10000, "))
+    sizes = []
+    for number in range(4000):
+        shop.ask(f"request_id=r{number} user=u{number % 2}")
+        sizes.append(shop.store.bytes)
+
+    assert 30_000 < max(sizes) <= 50_000
+    assert shop.store.evicted > 0
 
 
 def test_shadow_mode_lets_pass_without_a_place() -> None:

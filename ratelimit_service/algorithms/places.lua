@@ -28,19 +28,23 @@ local function load(key, _, now)
     end
     return {0, key, 0, 0}
   end
-  local edge = '(' .. format('%.0f', (floor(now / STEP) + 1) * SHARE)
   if end_of(first) <= now then
-    local gone, places = call('ZRANGEBYSCORE', key, 0, edge, 'WITHSCORES'), 0
-    for i = 2, #gone, 2 do
-      places = places + gone[i] % SHARE
+    local edge = '(' .. format('%.0f', (floor(now / STEP) + 1) * SHARE)
+    local places, single = 0, call('ZCARD', key) - 1 == used
+    if not single then
+      local gone = call('ZRANGEBYSCORE', key, 0, edge, 'WITHSCORES')
+      for i = 2, #gone, 2 do
+        places = places + gone[i] % SHARE
+      end
     end
+    local removed = call('ZREMRANGEBYSCORE', key, 0, edge)
+    places = single and removed or places  -- one each: they need not be read, which takes most of the time
     expired[#expired + 1], expired[#expired + 2] = key, places
     used = used - places
     if used == 0 then
       call('DEL', key)
       return {0, key, 0, 0}
     end
-    call('ZREMRANGEBYSCORE', key, 0, edge)
     call('ZADD', key, -used, '')
   end
   return {last_end(key), key, used, 0}

@@ -15,6 +15,7 @@ from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.stores.descriptor import limiting_rules, looks
 from ratelimit_service.stores.redis.store import RedisStore
+from ratelimit_service.stores.redis.target import is_per_second
 from tests.books import book
 from tests.loops import run
 from tests.ports import free_port
@@ -104,6 +105,12 @@ def test_a_place_that_one_instance_gives_back_another_takes_at_once(kind: dict[s
             assert await one.ask(quick="a") == (True, 1)
 
     run(story())
+
+
+def test_places_held_for_a_second_are_not_in_the_redis_of_windows_of_a_second() -> None:
+    found = {".".join(rule.path): is_per_second(rule) for rule in book(RULES).rules}
+
+    assert found["shop.quick"] is False
 
 
 def test_while_redis_is_away_places_are_taken_as_the_policy_says() -> None:
