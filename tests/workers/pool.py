@@ -126,9 +126,9 @@ class Caller:
             response_deserializer=rls_pb2.RateLimitResponse.FromString,
         )
 
-    def ask(self, seconds: float = SECONDS) -> rls_pb2.RateLimitResponse:
+    def ask(self, seconds: float = SECONDS, question: rls_pb2.RateLimitRequest = QUESTION) -> rls_pb2.RateLimitResponse:
         """One call."""
-        answer: rls_pb2.RateLimitResponse = self._ask(QUESTION, timeout=seconds)
+        answer: rls_pb2.RateLimitResponse = self._ask(question, timeout=seconds)
         return answer
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
+from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from tests import peers
 from tests.processes import ROOT, ask
 from tests.stories import test_redis_story
@@ -52,6 +52,37 @@ def test_several_workers_admit_exactly_the_limit(tmp_path: Path) -> None:
             allowed.update(json.loads(caller.communicate(timeout=300)[0]))
 
     assert allowed == {"few:1": 7, "many:3": 333, "bucket:7": 71, "log:1": 100}
+
+
+def test_workers_share_places_and_one_gives_back_what_another_took(tmp_path: Path) -> None:
+    rules = f"{RULES[:-2]}, {{key: id, rate_limit: {{concurrency: 2, hold: 1 hour, place: id}}}}]\n"
+
+    def question(request: str, *, back: bool = False) -> RateLimitRequest:
+        asked = RateLimitRequest(domain="shop")
+        descriptor = asked.descriptors.add(is_negative_hits=back)
+        descriptor.entries.add(key="id", value=request)
+        descriptor.hits_addend.value = 1
+        return asked
+
+    with start_pool(tmp_path, 2, rules=rules) as pool, callers(pool.service.grpc_port, 2) as (one, two):
+        pool.wait_for_loads(1, 1)
+        left = [
+            (answer.overall_code == RateLimitResponse.OK, answer.statuses[0].limit_remaining)
+            for caller, asked in [
+                (one, question("a")),
+                (two, question("b")),
+                (one, question("c")),
+                (two, question("a", back=True)),
+                (one, question("c")),
+            ]
+            for answer in [caller.ask(question=asked)]
+        ]
+
+        assert left == [(True, 1), (True, 0), (False, 0), (True, 1), (True, 0)]
+        labels = '{domain="shop",key1="id"}'
+        pool.wait_for_metric(f"ratelimit_service_rate_limit_total_hits{labels}", 4)
+        pool.wait_for_metric(f"ratelimit_service_rate_limit_total_negative_hits{labels}", 1)
+        assert pool.metric(f"ratelimit_service_rate_limit_places_expired_total{labels}") == 0
 
 
 def test_what_is_shown_are_sums_of_all_workers(tmp_path: Path) -> None:
