@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from ratelimit_service.stores.redis.policy import share_of
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Tally
 from tests.books import book
-from tests.redis import Redis
+from tests.ports import free_port
+from tests.redis import Redis, start_redis
 from tests.stores.redis_groups import Nodes, start_cluster
 from tests.stores.redis_stores import charge, opened
 
@@ -213,6 +215,40 @@ def test_the_shares_of_a_pool_in_an_outage_come_to_the_pool(instances: int) -> N
     assert share.elastic.strict
     assert share.elastic.counter.burst == pool.requests + pool.burst
     assert share.elastic.right == replace(share, exceed=0, elastic=None)
+
+
+def test_members_per_second_and_their_pool_may_have_a_redis_of_their_own(redis: Redis, tmp_path: Path) -> None:
+    limit = Limit(1, Unit.SECOND, SECOND, count_refused=False, exceed=1000)
+    pool = Pool("checkout", 100, 1000, 0)
+    second = Rule("shop", (), elastic.member(limit, pool, strict=False), open_algorithm("sub_windows"))
+    with start_redis(tmp_path) as fast:
+
+        async def story() -> None:
+            redis.cli("FLUSHALL")
+            url = f"127.0.0.1:{fast.port}"
+            async with opened(f"127.0.0.1:{redis.port}", REDIS_PERSECOND="true", REDIS_PERSECOND_URL=url) as store:
+                answer = await charge(store, hit_of(second, "a", 900), hit_of(member(1, 9), "b", 5))
+
+            assert answer.allowed
+            assert "rl2|shop|checkout|pool/1000000" in fast.cli("KEYS", "*").splitlines()
+            assert "rl2|shop|checkout|pool/31536000000000" in redis.cli("KEYS", "*").splitlines()
+
+        run(story())
+
+
+def test_without_redis_each_process_lends_its_share_of_the_pool() -> None:
+    async def story() -> None:
+        rule = member(2, 40, on_store_failure="local")
+        async with opened(f"127.0.0.1:{free_port()}", wait=False, INSTANCES="2") as store:
+            answers = [(await charge(store, hit_of(rule, key, cost))).hits[0] for key, cost in HALF]
+
+        assert [each.decision.allowed for each in answers] == [True, True, False, True, False]
+
+    run(story())
+
+
+HALF = [("a", 20), ("b", 5), ("c", 2), ("c", 1), ("c", 1)]
+"""Of half a pool of 50, loans of 20 and 5; then nothing but a right, of which half is 1."""
 
 
 def test_limits_differ_by_their_pool() -> None:

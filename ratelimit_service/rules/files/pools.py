@@ -49,6 +49,8 @@ class DomainPools:
         self._pools: dict[str, _Read] = {}
         self._members: dict[Place, Membership] = {}
         """By the place of the limit, which its rule keeps."""
+        self._strict: set[str] = set()
+        """Pools with a strict member."""
 
     def add(self, items: Sequence[YamlMap], report: Report) -> None:
         """Add the pools of a file."""
@@ -84,6 +86,8 @@ class DomainPools:
         """Add a limit that has `elastic`."""
         assert membership.rule.place is not None, "it is in a file"
         self._members[membership.rule.place] = membership
+        if membership.strict:
+            self._strict.add(membership.pool)
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong between limits and their pools."""
@@ -142,9 +146,9 @@ class DomainPools:
 
     def _pool(self, name: str) -> Pool:
         read = self._pools[name]
-        if read.reserve is not None or not any(each.strict for each in self._members.values() if each.pool == name):
-            return read.pool
-        return replace(read.pool, reserve=read.pool.burst // 2)
+        if read.reserve is None and name in self._strict:
+            return replace(read.pool, reserve=read.pool.burst // 2)
+        return read.pool
 
 
 def read_elastic(
