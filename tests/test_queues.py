@@ -297,6 +297,23 @@ def test_requests_that_wait_take_bounded_memory() -> None:
     assert shop.ask("next") is None
 
 
+def test_callers_that_go_away_again_and_again_leave_nothing_behind() -> None:
+    shop = Instances()
+    for name in ("first", "waits"):
+        shop.ask(name, "slow")
+    for _ in range(5_000):
+        for cancel in [shop.ask("gone", "slow") for _ in range(2)]:
+            assert cancel is not None
+            cancel()
+
+    turns = shop.turns[0]
+    assert turns.requests == 1
+    assert len(turns._heap) < 3000
+    assert sum(len(line.waiting) for line in turns._lines.values()) < 3000
+    shop.ask("next", "slow")
+    assert [(each.name, each.at) for each in shop.run()] == [("first", 0), ("waits", 500 * MS), ("next", 1000 * MS)]
+
+
 def test_who_waits_when_the_process_stops_is_refused_and_no_other_waits() -> None:
     shop = Instances()
     for name in "ab":

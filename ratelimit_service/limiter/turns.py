@@ -19,7 +19,7 @@ All requests together take at most `MAX_BYTES`; one for which there is no room i
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
 from ratelimit_service.model import Queued
@@ -40,6 +40,10 @@ MAX_TURNS: Final = 200_000
 MARGIN: Final = 2_000
 """Microseconds for the way back to the caller, beside the store's answers. Envoy lets a request pass when the answer
 comes after its timeout: a queue that answers late is no limit."""
+
+_SLACK: Final = 1000
+"""What has gone stays in a list until as much of it is left, and so much more. A client may ask and go away again and
+again: the turn is given back each time, so no limit stops it."""
 
 _OFFSET_SECONDS: Final = SECOND
 """How long the smallest offset counts. Clocks drift apart by 0.1 ms in this time, at most."""
@@ -89,7 +93,7 @@ class Turn(NamedTuple):
 class _Line:
     """The requests that wait for turns of one counter, and the offset between its store's clock and ours."""
 
-    __slots__ = ("alive", "best", "best_before", "cost", "last_due", "since", "turns", "waiting")
+    __slots__ = ("alive", "best", "best_before", "cost", "since", "turns", "waiting")
 
     def __init__(self, seen: int, now: int) -> None:
         self.waiting: deque[tuple[Waiting, int]] = deque()
@@ -100,7 +104,6 @@ class _Line:
         """Those of it that are in the heap, by number; the last one is the latest, unless one was restored."""
         self.cost = 0
         """What all its requests cost; 0 if that differs."""
-        self.last_due = 0
         self.best = self.best_before = seen
         self.since = now
 
@@ -147,6 +150,8 @@ class TurnQueues:
         self._heap: list[Turn] = []
         """The next one first. What was given back is in it too."""
         self._number = 0
+        self._given_back = 0
+        """Turns in the heap at most that are given back."""
         self._waiting: set[Waiting] = set()
         self._stopped = False
 
@@ -162,7 +167,9 @@ class TurnQueues:
 
     def begin(self, answer: Callable[[bool], None], size: int) -> Waiting | None:
         """Room for a request that may wait; None if there is none."""
-        if self._stopped or self.bytes + size > self._max_bytes:
+        if self._stopped:
+            return None
+        if self.bytes + size > self._max_bytes:
             self.full += 1
             return None
         self.bytes += size
@@ -190,6 +197,7 @@ class TurnQueues:
     def offer(self, hits: Iterable[Hit], now: int) -> None:
         """Let others have the turns of hits whose request is refused."""
         self._add(hits, now, None)
+        self._set_timer()
 
     def end(self, request: Waiting) -> None:
         """The request is over; the turns that it waited for are for those behind it."""
@@ -210,13 +218,21 @@ class TurnQueues:
             if line.cost and len(line.turns) > line.alive:
                 _, turn = line.turns.popitem()
                 spare.append(turn)
+                self._given_back += 1
                 self._forget_if_empty(turn)
+            if len(line.waiting) > 2 * line.alive + _SLACK:
+                line.waiting = deque(entry for entry in line.waiting if entry[0].answer is not None)
+        if self._given_back > len(self._heap) // 2 + _SLACK:
+            self._heap[:] = [turn for turn in self._heap if turn.number in turn.line.turns]
+            heapify(self._heap)
+            self._given_back = 0
         return spare
 
     def restore(self, turn: Turn) -> None:
         """A turn could not be given back: let others have it."""
         if turn.due > self.clock() and self._lines.setdefault(turn.hit.key, turn.line) is turn.line:
-            turn.line.turns[turn.number] = turn
+            self._push(turn.line, turn.due, turn.hit, turn.end)
+            self._set_timer()
 
     def catch_up(self, now: int) -> None:
         """Answer those whose turn has come, if the timer is late: a request that comes now must not overtake them."""
@@ -304,14 +320,19 @@ class TurnQueues:
                 continue
             if line.cost != hit.cost:
                 line.cost = 0
-            line.last_due = due = max(line.last_due, decision.turn + line.offset(now - asked, now))
-            self._number += 1
-            turn = line.turns[self._number] = Turn(due, self._number, line, hit, asked + decision.reset_after)
-            heappush(self._heap, turn)
+            due = decision.turn + line.offset(now - asked, now)
+            if line.turns:  # a reply that came sooner than the one before must not overtake it
+                due = max(due, next(reversed(line.turns.values())).due)
+            self._push(line, due, hit, asked + decision.reset_after)
             if request is not None:
                 line.waiting.append((request, hit.cost))
                 line.alive += 1
                 request.lines.append(line)
+
+    def _push(self, line: _Line, due: int, hit: Hit, end: int) -> None:
+        self._number += 1
+        turn = line.turns[self._number] = Turn(due, self._number, line, hit, end)
+        heappush(self._heap, turn)
 
     def _forget_if_empty(self, turn: Turn) -> None:
         if not turn.line.turns:
