@@ -3,7 +3,7 @@
 Several limiters on one store are several instances; a clock that stands still until the next turn is all they have.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -18,8 +18,10 @@ from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.turns import MARGIN, TurnQueues
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Cancel, Descriptor, Request
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.policy import Policy
+from ratelimit_service.stores.store import Done
 from ratelimit_service.system.clock import SECOND
 from tests.books import book
 from tests.clocks import Clock
@@ -295,6 +297,58 @@ def test_requests_that_wait_take_bounded_memory() -> None:
     assert len(shop.run()) == 50
     shop.run_until(shop.clock.now + 10 * SECOND)
     assert shop.ask("next") is None
+
+
+class SlowStore(MemoryStore):
+    """Answers when the test wants it to."""
+
+    answer: Callable[[], None]
+
+    def hit(  # type: ignore[override]  # it does not answer at once
+        self, hits: Sequence[Hit], done: Done, timeout: int | None = None
+    ) -> Cancel:
+        self.answer = lambda: MemoryStore.hit(self, hits, done)
+        return lambda: False
+
+
+def test_a_caller_that_goes_away_while_the_store_decides_does_not_wait() -> None:
+    """Its call counts as open until the store has answered, and no longer."""
+    shop = Instances()
+    shop.ask("a", "slow")
+    store = SlowStore(1000, shop.clock)
+    store._segments = shop.store._segments
+    shop.limiters = [Limiter(store, turns=shop.turns[0])]
+    shop.limiters[0].book = book(RULES)
+    cancel = shop.ask("gone", "slow")
+    assert cancel is not None
+    assert not cancel()
+    assert len(shop.answers) == 1
+    store.answer()
+
+    assert [(each.name, each.at, each.allowed) for each in shop.run()] == [("a", 0, True), ("gone", 0, False)]
+    assert not cancel()
+
+
+def test_an_answer_of_the_store_that_comes_too_late_for_the_caller_is_a_refusal() -> None:
+    shop = Instances()
+    shop.ask("a", "slow")
+    store = SlowStore(1000, shop.clock)
+    store._segments = shop.store._segments
+    shop.limiters = [Limiter(store, turns=shop.turns[0])]
+    shop.limiters[0].book = book(RULES)
+    shop.ask("late", "slow", timeout=600 * MS)
+    shop.clock.now = 99 * MS  # so long the store takes; its turn is at 500 ms
+    store.answer()
+    shop.ask("too late", "slow", timeout=800 * MS)
+    shop.clock.now += 200 * MS
+    store.answer()
+
+    assert [(each.name, each.at, each.allowed) for each in shop.run()] == [
+        ("a", 0, True),
+        ("too late", 299 * MS, False),
+        ("late", 500 * MS, True),
+    ]
+    assert shop.turns[0].expired == 1
 
 
 def test_callers_that_go_away_again_and_again_leave_nothing_behind() -> None:
