@@ -10,8 +10,8 @@ timer for all, no task and no connection. Laws:
    later ones were given meanwhile, to the request that joins next.
 
 A turn and a request are apart for that: a line has requests in order, the heap has turns. A turn that comes is used by
-the first request of its line that still waits. One that costs more than the turn is long waits for its own, which is
-always still to come.
+the first request of its line that still waits. A request that costs more than the turn is long waits for
+its own, which is always still to come.
 
 All requests together take at most `MAX_BYTES`; one for which there is no room is allowed only if its turn has come.
 """
@@ -35,7 +35,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 queue and opens many streams would fill the memory otherwise."""
 
 MAX_TURNS: Final = 200_000
-"""In the heap. TurnQueues that no request waits for are in it too."""
+"""In the heap. Turns that no request waits for are in it too."""
 
 MARGIN: Final = 2_000
 """Microseconds for the way back to the caller, beside the store's answers. Envoy lets a request pass when the answer

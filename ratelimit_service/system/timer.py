@@ -26,9 +26,7 @@ _ABSOLUTE = 1
 
 
 class TimerFile:
-    """A timerfd, which the event loop reads like a socket."""
-
-    # os.timerfd_create is there from Python 3.13 on.
+    """A timerfd, which the event loop reads like a socket; by ctypes, because `os` has it from Python 3.13 on only."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """Calls `wake` each time; OSError or AttributeError where the system has no such timers."""
