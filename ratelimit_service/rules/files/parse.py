@@ -532,7 +532,7 @@ class _Parser:
 
 
 def _sharing_holders(blocks: Sequence[YamlMap], levels: tuple[Level, ...]) -> tuple[Level, ...]:
-    """The levels for the limits of these blocks: all names that a `place` of theirs may have share a counter."""
+    """The levels for the limits of these blocks: one that a `place` of theirs names shares a counter for all values."""
     named = [block.fields["place"].value for block in blocks if given(block, "place")]
     keys = {node.text for node in named if isinstance(node, Scalar)}
     return tuple(
