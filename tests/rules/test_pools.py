@@ -6,6 +6,7 @@ import pytest
 
 from ratelimit_service.errors import RulesError
 from ratelimit_service.model import Limit, Pool, Unit
+from ratelimit_service.rules.checks.diff import diff
 from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.leasing import LeaseOptions
 from ratelimit_service.rules.rule import rule_in_full
@@ -302,3 +303,14 @@ def test_an_elastic_limit_does_not_lease() -> None:
     assert [each.message for each in lint(found)] == [
         "this limit does not lease: elastic: what is allowed is charged to its pool too"
     ]
+
+
+def test_a_changed_pool_is_a_changed_limit_that_keeps_its_counters() -> None:
+    changed = rules(pool=POOL.replace("1000", "2000"))
+
+    assert diff(book(rules()), book(rules())) == []
+    (found,) = diff(book(rules()), book(changed))
+    assert (found.kind, found.counters) == ("changed", "kept")
+    (difference,) = found.differences
+    assert difference.old.endswith("up to 1,000 on loan from pool checkout of 1,000 per second with burst 100)")
+    assert difference.new.endswith("up to 1,000 on loan from pool checkout of 2,000 per second with burst 200)")
