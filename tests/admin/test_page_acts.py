@@ -101,6 +101,32 @@ def test_a_request_is_explained_and_not_charged(tmp_path: Path) -> None:
     assert left == (200, 200, 429)
 
 
+def test_loans_and_debts_are_explained(tmp_path: Path) -> None:
+    elastic = "{unit: year, requests_per_unit: 1, elastic: {pool: all, ceiling: 9}}"
+    rules = f"""
+        domain: shop
+        pools: [{{name: all, unit: year, requests_per_unit: 100, burst: 2}}]
+        descriptors: [{{key: user, rate_limit: {elastic}}}]
+    """
+    with running(tmp_path, rules) as service, opened(address(service)) as page:
+        page.wait_until("document.getElementById('try-domain').value === 'shop'")
+        asked = [ask(service), ask(service), ask(service)]
+        try_request(page, "user=ada")
+        wait_for(page, "#try-result", "0 of 1 left")
+        lent = text(page, "#try-result")
+        asked.append(ask(service, "eve"))
+        try_request(page, "user=eve")
+        wait_for(page, "#try-result", "in debt")
+        debt = text(page, "#try-result")
+        problems = page.problems
+
+    assert asked == [200, 200, 429, 200]
+    assert "0 of 1 left, 1 on loan, untouched in" in lent
+    assert "all, shop|all|pool/31536000000000: 0 of 2 left, 0 to lend" in lent
+    assert "all, shop|all|pool/31536000000000: 1 in debt, until it is paid nothing is lent" in debt
+    assert problems == []
+
+
 def open_ada(page: Page) -> None:
     page.wait_until("document.getElementById('try-domain').value === 'shop'")
     try_request(page, "user=ada")
