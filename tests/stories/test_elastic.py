@@ -40,8 +40,9 @@ def service(
     """One that has lent: `loud` has 60, 40 of them on loan, `quiet` its right of 20 of a pool that has 20 left."""
     environ = {} if request.param == "memory" else {"REDIS_URL": str(redis.socket), "CACHE_KEY_PREFIX": "one:"}
     with start_service(tmp_path_factory.mktemp("service"), RULES, environ) as started:
-        for _ in range(60):
-            assert call(started, "loud").status == 200
+        allowed = [call(started, "loud") for _ in range(60)]
+        assert {reply.status for reply in allowed} == {200}
+        assert not any("X-RateLimit-Exceeded" in reply.body for reply in allowed)
         assert call(started, "loud").status == 429
         assert call(started, "quiet", 20).status == 200
         yield started
@@ -64,7 +65,6 @@ def test_a_tenants_status_counts_down_its_right_and_headers_have_its_ceiling(ser
     assert headers["RateLimit"].startswith('"tenant";r=0;t=')
     assert headers["X-RateLimit-Limit"] == '20, 20;w=31536000, 60;w=31536000;name="ceiling"'
     assert headers["X-RateLimit-Remaining"] == "0"
-    assert "X-RateLimit-Exceeded" not in headers
 
 
 def test_what_was_by_right_and_on_loan_is_counted(service: Service) -> None:
