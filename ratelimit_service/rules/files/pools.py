@@ -116,10 +116,7 @@ class DomainPools:
                 yield Problem(*read.reserve_at, message)
 
     def joined(self, children: Mapping[str, Node], default: Rule | None) -> Rule | None:
-        """Give each member below these nodes its pool; returns the default of the domain, with its pool if it has one.
-
-        There are no problems.
-        """
+        """Give each member below these nodes its pool, if there are no problems; returns the default with its pool."""
         if not self._members:
             return default
         for child in children.values():
