@@ -31,7 +31,7 @@ class Membership(NamedTuple):
     rule: Rule
 
 
-class _Read(NamedTuple):
+class _WrittenPool(NamedTuple):
     """A pool as it is written."""
 
     pool: Pool
@@ -46,7 +46,7 @@ class DomainPools:
     """What is read of the pools of a domain, and of their members."""
 
     def __init__(self) -> None:
-        self._pools: dict[str, _Read] = {}
+        self._pools: dict[str, _WrittenPool] = {}
         self._members: dict[Place, Membership] = {}
         """By the place of the limit, which its rule keeps."""
         self._strict: set[str] = set()
@@ -73,7 +73,7 @@ class DomainPools:
                 )
             if name in self._pools:
                 report.add(at, f"pool {quoted(name)} is given twice in this domain, first at {self._pools[name].at}")
-            read = _Read(
+            read = _WrittenPool(
                 pool,
                 limit,
                 reserve,
