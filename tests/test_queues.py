@@ -48,6 +48,10 @@ RULES = """
         rate_limit: {unit: minute, requests_per_unit: 2}
       - key: never
         rate_limit: {deny: true}
+      - key: place
+        descriptors:
+          - key: id
+            rate_limit: {concurrency: 1, hold: 60s, place: id}
     """
 MS = 1000
 
@@ -240,6 +244,26 @@ def test_a_request_that_the_queue_refuses_is_charged_to_no_other_limit() -> None
     shop.ask("f", "few")
 
     assert [each.allowed for each in shop.answers[-2:]] == [True, True]
+
+
+def test_a_request_that_the_queue_refuses_takes_no_place_and_one_that_waits_has_it() -> None:
+    shop = Instances(2)
+    for name in "ab":
+        shop.ask(name, "queue")
+    shop.ask("waits", "queue", "place id=1")
+    shop.ask("no place", "place id=3")
+    for number in range(2):
+        shop.ask("another", "queue", "place id=2", instance=number)
+    shop.run_until(300 * MS)
+    shop.ask("its own", "place id=1")
+
+    assert [(each.name, each.at, each.allowed) for each in shop.answers if each.name not in "ab"] == [
+        ("no place", 0, False),
+        ("another", 0, False),
+        ("another", 0, False),
+        ("waits", 200 * MS, True),
+        ("its own", 300 * MS, True),
+    ]
 
 
 def test_a_limit_of_a_list_queues_too() -> None:

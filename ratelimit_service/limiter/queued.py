@@ -32,10 +32,8 @@ _MAX_RULES: Final = 10_000
 _PRECISION: Final = 6
 """Binary digits of a caller's wait that count; the rest is rounded off. Each other wait makes a rule of its own."""
 
-
 _MAX_FULL: Final = 10_000
 """Full queues that are remembered; 8 MB, if all names are as long as they can be."""
-
 
 _REMEMBERED: Final = SECOND
 """Microseconds. Rules may be changed meanwhile, counters be reset, and turns be given back elsewhere."""
