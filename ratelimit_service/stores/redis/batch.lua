@@ -71,24 +71,29 @@ local function next_slot(limit, now)
   return now - now % limit.slot + limit.slot
 end
 
-local chunks, opened = {}, {}
+local twin, opened = nil, {}
+local NAMES = {--names--}
 
--- The twin with that name; only the twins that a batch needs are opened.
-local function twin(name)
+-- The functions of the twin with that name. All twins are in one function: each one more would take every call of this
+-- script longer.
+local function open(name)
+--twins--
+end
+
+-- The same, opened once; only the twins that a batch needs are.
+function twin(name)
   local found = opened[name]
   if not found then
-    found = chunks[name]()
+    found = open(name)
     opened[name] = found
   end
   return found
 end
 
---twins--
-
 local function read_limits(batch, now, leases)
   local limits, whole, from, blocks, pools = {}, true, 4, false, 0
   for i = 1, batch[3] do
-    local found = twin(chunks[batch[from]])
+    local found = twin(NAMES[batch[from]])
     limits[i] = {
       load = found.load,
       hit = found.hit,

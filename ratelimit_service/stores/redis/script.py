@@ -360,19 +360,22 @@ class _Batch(NamedTuple):
 
 
 def script_text() -> str:
-    """The source of the script, with the twins of the algorithms and of their blocks."""
+    """The source of the script, with the twins of the algorithms, of blocks, of leases and of pools."""
     twins = []
-    for index, name in enumerate((*NAMES, _QUEUE, PLACES, "blocking", "leasing", "elastic"), start=1):
+    for name in _TWINS:
         chunk = files("ratelimit_service.algorithms").joinpath(f"{name}.lua").read_text(encoding="utf-8")
-        twins.append(f"chunks[{index}] = '{name}'\nchunks.{name} = function()\n{chunk}\nend\n")
+        twins.append(f"if name == '{name}' then\n{chunk}\nend\n")
     batch = files("ratelimit_service.stores.redis").joinpath("batch.lua").read_text(encoding="utf-8")
+    assert _NAMES in batch
     assert _PLACE in batch
-    return batch.replace(_PLACE, "\n".join(twins))
+    return batch.replace(_NAMES, ", ".join(map(repr, _TWINS))).replace(_PLACE, "\n".join(twins))
 
 
 _PLACE: Final = "--twins--\n"
+_NAMES: Final = "--names--"
 _QUEUE: Final = "leaky_queue"
-_NUMBERS: Final = {name: number for number, name in enumerate((*NAMES, _QUEUE, PLACES), start=1)}
+_TWINS: Final = (*NAMES, _QUEUE, PLACES, "blocking", "leasing", "elastic")
+_NUMBERS: Final = {name: number for number, name in enumerate(_TWINS, start=1)}
 
 _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log"})
 """What these charge at one moment expires at one moment, however much it is."""
