@@ -20,7 +20,7 @@ from tests.stories.callers import call
 
 LIMIT = 2000
 CAP = 100
-"""What an instance may hold of it."""
+"""What a process may hold of it."""
 KINDS = ("fixed", "estimate", "parts", "bucket")
 RULES = """
 domain: shop
@@ -69,15 +69,21 @@ class Channels:
 
 
 @pytest.mark.slow
-def test_three_services_that_lease_and_four_callers_each_admit_exactly_the_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("instances", "workers"), [(3, 1), (2, 2)])
+def test_services_that_lease_and_four_callers_each_admit_exactly_the_limit(
+    tmp_path: Path, instances: int, workers: int
+) -> None:
     with ExitStack() as stack:
         redis = stack.enter_context(start_redis(tmp_path / "redis"))
         environ = {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "10s", "LEASES": "auto"}
-        services = [stack.enter_context(start_service(tmp_path / str(n), RULES, environ)) for n in range(3)]
+        environ |= {"WORKERS": str(workers)}
+        services = [stack.enter_context(start_service(tmp_path / str(n), RULES, environ)) for n in range(instances)]
         kinds = [f"{kind}:1" for kind in (*KINDS, "counting")]
         counted = stack.enter_context(call([service.grpc_port for service in services] * 4, 250, kinds)).allowed()
         assert max(counted.values()) <= LIMIT
-        assert counted["counting:1"] > 0.95 * LIMIT
+        assert (
+            counted["counting:1"] >= LIMIT - CAP * instances * workers
+        )  # what is counted takes from what is given back
         assert total(services, 'ratelimit_lease_hits_total{decided_by="lease"}') > LIMIT
 
         channels = Channels(services, stack)
