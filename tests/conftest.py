@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from redis import Redis as Client
 
 from tests.redis import Redis, start_redis
 
@@ -26,6 +27,13 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
     """A Redis for all tests of a file, each with names of its own."""
     with start_redis(tmp_path_factory.mktemp("redis")) as redis:
         yield redis
+
+
+@pytest.fixture(scope="module")
+def client(redis: Redis) -> Iterator[Client]:
+    """A client of the Redis of a file that flushes it, or looks into it."""
+    with Client(unix_socket_path=str(redis.socket)) as client:
+        yield client
 
 
 @pytest.hookimpl(tryfirst=True)

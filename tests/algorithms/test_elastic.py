@@ -3,7 +3,7 @@
 A promise is held to a model that keeps no counters, but all that was admitted, and the level of the pool as a fraction.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import floor
@@ -21,7 +21,6 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.system.clock import SECOND
 from tests.algorithms.test_twins import Batch, hit, in_memory, in_redis, rule
-from tests.redis import start_redis
 
 SUB_WINDOWS = open_algorithm("sub_windows")
 T0 = 1_790_000_000 * SECOND
@@ -210,12 +209,6 @@ def hold(case: Case, answers: Sequence[Decision], *, strict: bool) -> None:
 def in_lua(client: Client, case: Case) -> list[Decision]:
     rules = [rule("sub_windows", limit) for limit in case.limits]
     return in_redis(client, [(now, [[hit(rules[who], f"m{who}", cost)]]) for now, who, cost in case.calls])
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis, Client(unix_socket_path=str(redis.socket)) as client:
-        yield client
 
 
 @pytest.mark.parametrize("strict", [False, True])

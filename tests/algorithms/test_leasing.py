@@ -1,7 +1,6 @@
 """Leases in every algorithm that has them: what is taken in advance and given back, in Python and in Lua."""
 
 import json
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -20,17 +19,10 @@ from ratelimit_service.system.clock import DAY, MINUTE, SECOND
 from tests.algorithms.test_twins import LAST_LINE, MANY, hit
 from tests.clocks import Clock
 from tests.parts import parts_of
-from tests.redis import start_redis
 
 LEASING = [name for name in NAMES if name != "sliding_log"]
 START = 1_790_000_000_000_000
 """The start of a second, and of a part."""
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis, Client(unix_socket_path=str(redis.socket)) as client:
-        yield client
 
 
 def algorithm(name: str) -> Any:

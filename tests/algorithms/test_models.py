@@ -4,7 +4,7 @@
 and what is promised of all algorithms together is shown of either.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -20,7 +20,6 @@ from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from tests.algorithms.histories import raised
 from tests.algorithms.models import Model, open_model
 from tests.algorithms.test_twins import hit, in_redis
-from tests.redis import start_redis
 
 Step = tuple[int, int]
 """When, and what it costs."""
@@ -29,12 +28,6 @@ Decide = Callable[[str, Sequence[Limit], Sequence[Step]], list[Decision]]
 
 BUCKETS = ("token_bucket", "leaky_bucket")
 START = 1_790_000_000_000_000
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis, Client(unix_socket_path=str(redis.socket)) as client:
-        yield client
 
 
 @pytest.fixture(scope="module", params=["python", "lua"])

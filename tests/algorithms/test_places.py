@@ -1,6 +1,6 @@
 """Places in Python and, in a real Redis, in Lua: what a caller may rely on, whatever comes in what order."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import NamedTuple
@@ -18,7 +18,6 @@ from ratelimit_service.stores.hit import Hit
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.telemetry.tally import Tally
 from tests.algorithms.test_twins import Batch, in_memory, in_redis, run
-from tests.redis import start_redis
 
 START = 1_790_000_000_000_000
 HOLD = MINUTE
@@ -38,12 +37,6 @@ class Step(NamedTuple):
 Answer = tuple[bool, int, int, int, int]
 Decide = Callable[[Sequence[Sequence[Step]]], list[Decision]]
 """What requests on one counter are answered; the hits of one request come at one moment."""
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis, Client(unix_socket_path=str(redis.socket)) as client:
-        yield client
 
 
 @pytest.fixture(scope="module", params=["python", "lua"])

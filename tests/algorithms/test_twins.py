@@ -1,7 +1,7 @@
 """Each algorithm's Lua twin in a real Redis, held to the answers of the Python."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -22,7 +22,6 @@ from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 from ratelimit_service.telemetry.tally import Tally
 from tests.clocks import Clock
 from tests.parts import parts_of
-from tests.redis import start_redis
 
 LAST_LINE = "return charge(KEYS, cjson.decode(ARGV[1]), ARGV[2] and cjson.decode(ARGV[2]))"
 MANY = """
@@ -40,12 +39,6 @@ HITS = 5
 """In a batch, on average: one history is about 200 steps, so 50 of them in every run and 5,000 in the nightly one."""
 
 Batch = list[list[Hit]]
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis, Client(unix_socket_path=str(redis.socket)) as client:
-        yield client
 
 
 def hit(rule: Rule, key: str, cost: int, together: int = 0) -> Hit:
@@ -411,7 +404,7 @@ def at_clocks(client: Client, service: int, redis: int, cost: int = 1) -> Decisi
 
 
 @pytest.mark.parametrize(
-    ("redis", "end"),
+    ("moment", "end"),
     [
         # A month behind the service, and up to its edge.
         (MARCH - 31 * DAY, MARCH),
@@ -428,10 +421,10 @@ def at_clocks(client: Client, service: int, redis: int, cost: int = 1) -> Decisi
         (JUNE + 30 * DAY, JUNE + 60 * DAY),
     ],
 )
-def test_a_window_of_a_calendar_is_that_of_the_clock_of_redis(client: Client, redis: int, end: int) -> None:
+def test_a_window_of_a_calendar_is_that_of_the_clock_of_redis(client: Client, moment: int, end: int) -> None:
     client.flushdb()
 
-    assert at_clocks(client, APRIL - DAY, redis).reset_after == end - redis
+    assert at_clocks(client, APRIL - DAY, moment).reset_after == end - moment
 
 
 def test_services_whose_clocks_differ_by_a_window_count_in_the_same_one(client: Client) -> None:

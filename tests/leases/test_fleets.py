@@ -3,7 +3,7 @@
 Each mutant breaks one rule of the design; the schedules that find nothing wrong with leases find it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.leases import Ask, Lease, Leases
 from ratelimit_service.system.clock import SECOND
 from tests.leases.fleet import KEY, Allowed, Call, Fleet, InPython, InRedis, Instance, Store, excess, play
-from tests.redis import start_redis
 
 LEASING = [name for name in NAMES if name != "sliding_log"]
 DIFFERENT = [name for name in LEASING if name != "leaky_bucket"]
@@ -30,12 +29,6 @@ START = 1_790_000_000_000_000
 
 SCHEDULES = 40
 EVENTS = 400
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with start_redis(tmp_path_factory.mktemp("redis")) as redis, Client(unix_socket_path=str(redis.socket)) as client:
-        yield client
 
 
 @pytest.fixture(scope="module", params=["python", "lua"])
