@@ -4,7 +4,7 @@ import json
 
 import click
 
-from ratelimit_service.rules.syntax.options import json_schema
+from ratelimit_service.rules.syntax.schema import json_schema
 
 
 @click.command(

@@ -17,7 +17,7 @@ from ratelimit_service.rules.response import (
     response_in_words,
     response_options,
 )
-from ratelimit_service.rules.syntax.options import json_schema
+from ratelimit_service.rules.syntax.schema import json_schema
 from ratelimit_service.settings import Settings
 from tests.books import book
 

@@ -10,7 +10,8 @@ from itertools import product
 import pytest
 
 from ratelimit_service.errors import RulesError
-from ratelimit_service.rules.syntax.options import OPTIONS, MapType, json_schema
+from ratelimit_service.rules.syntax.options import OPTIONS, MapType
+from ratelimit_service.rules.syntax.schema import json_schema
 from tests import peers
 from tests.books import book
 

@@ -26,7 +26,7 @@ from ratelimit_service.rules.syntax.document import (
     kind_of,
     read_document,
 )
-from ratelimit_service.rules.syntax.options import given
+from ratelimit_service.rules.syntax.reading import given
 from ratelimit_service.rules.syntax.values import COUNT, FLAG, JSON, NAME, TEXT, choice, count
 from ratelimit_service.rules.window import read_time
 from ratelimit_service.system.clock import SECOND

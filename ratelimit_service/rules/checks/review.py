@@ -19,7 +19,8 @@ from ratelimit_service.rules.matching import Fit
 from ratelimit_service.rules.report import LintWarning, Report, nearest, quoted, warning_at
 from ratelimit_service.rules.rule import Rule, limit_in_words, plural
 from ratelimit_service.rules.syntax.document import YamlMap
-from ratelimit_service.rules.syntax.options import OPTIONS, MapType, given
+from ratelimit_service.rules.syntax.options import OPTIONS, MapType
+from ratelimit_service.rules.syntax.reading import given
 from ratelimit_service.rules.syntax.values import Excess
 from ratelimit_service.system.clock import DAY, SECOND, delay_in_words, duration_in_words
 

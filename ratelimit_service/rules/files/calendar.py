@@ -2,7 +2,8 @@
 
 from ratelimit_service.rules.report import Report, quoted
 from ratelimit_service.rules.syntax.document import Scalar, YamlMap
-from ratelimit_service.rules.syntax.options import MapType, given, read_options
+from ratelimit_service.rules.syntax.options import MapType
+from ratelimit_service.rules.syntax.reading import given, read_options
 from ratelimit_service.system.calendar import Calendar, calendar_of
 
 

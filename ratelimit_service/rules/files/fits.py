@@ -19,7 +19,8 @@ from ratelimit_service.rules.report import Positioned, Report, quoted
 from ratelimit_service.rules.rule import Place, plural
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.syntax.document import Scalar, YamlMap, YamlNode
-from ratelimit_service.rules.syntax.options import COMPARED, MapType, given, read_options
+from ratelimit_service.rules.syntax.options import COMPARED, MapType
+from ratelimit_service.rules.syntax.reading import given, read_options
 
 MAX_ALL_VALUES: Final = 2_000_000
 """Of all lists, one that several descriptors name as often as they do."""

@@ -8,17 +8,8 @@ from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
 from ratelimit_service.rules.files.calendar import read_calendar
 from ratelimit_service.rules.report import Positioned, Report, quoted
 from ratelimit_service.rules.syntax.document import YamlMap
-from ratelimit_service.rules.syntax.options import (
-    BY_MAP,
-    LIMITING,
-    OF_PLACES,
-    WITHOUT_LIMIT,
-    MapType,
-    given,
-    limit_fields,
-    missing,
-    read_options,
-)
+from ratelimit_service.rules.syntax.options import BY_MAP, LIMITING, OF_PLACES, WITHOUT_LIMIT, MapType
+from ratelimit_service.rules.syntax.reading import given, limit_fields, missing, read_options
 from ratelimit_service.rules.syntax.values import Excess
 from ratelimit_service.rules.window import Window
 from ratelimit_service.system.calendar import Calendar

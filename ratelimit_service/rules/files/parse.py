@@ -46,13 +46,8 @@ from ratelimit_service.rules.syntax.document import (
     kind_of,
     read_document,
 )
-from ratelimit_service.rules.syntax.options import (
-    WITHOUT_LIMIT,
-    MapType,
-    given,
-    read_options,
-    rule_fields,
-)
+from ratelimit_service.rules.syntax.options import WITHOUT_LIMIT, MapType
+from ratelimit_service.rules.syntax.reading import given, read_options, rule_fields
 from ratelimit_service.telemetry.tally import ByteBudget, Path, Tallies, Tally
 
 

@@ -14,7 +14,8 @@ from ratelimit_service.rules.book import Node, all_nodes
 from ratelimit_service.rules.report import Report, quoted
 from ratelimit_service.rules.rule import Place, Rule, pool_rule, window_in_words
 from ratelimit_service.rules.syntax.document import YamlMap
-from ratelimit_service.rules.syntax.options import MapType, given, read_options
+from ratelimit_service.rules.syntax.options import MapType
+from ratelimit_service.rules.syntax.reading import given, read_options
 from ratelimit_service.rules.syntax.values import Excess, did_you_mean
 
 _WITHOUT: Final = ("exceed", "block_for", "block_up_to")

@@ -1,4 +1,4 @@
-"""The keys of a rules file, each declared once, for the parser, its hints and the JSON Schema.
+"""The keys of a rules file, each declared once: `reading.py` reads them, `schema.py` makes the JSON Schema of them.
 
 A test checks that docs/rules.md and config/every-option.yaml have each of them.
 
@@ -6,15 +6,12 @@ To add an option: an entry in `OPTIONS`, which names the field that it sets, and
 `model.Limit` when it changes how a limit counts. What needs more than its own value is read in `files/`.
 """
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import NAMES, PLACES
 from ratelimit_service.algorithms.places import MOST
-from ratelimit_service.rules.report import Report, nearest, quoted
 from ratelimit_service.rules.response import HEADERS
-from ratelimit_service.rules.syntax.document import Scalar, YamlMap, kind_of
 from ratelimit_service.rules.syntax.values import (
     CEILING,
     COUNT,
@@ -668,8 +665,6 @@ OPTIONS = (
     ),
 )
 
-_RULE_FIELDS = tuple((option.key, option.rule_field) for option in OPTIONS if option.rule_field)
-_LIMIT_FIELDS = tuple((option.key, option.limit_field) for option in OPTIONS if option.limit_field)
 
 BY_MAP = {where: {option.key: option for option in OPTIONS if where in option.maps} for where in MapType}
 
@@ -688,115 +683,3 @@ LIMITING = tuple(
 
 OF_PLACES = ("concurrency", "hold", "place", "on_store_failure")
 """Of these, the keys that a limit of places may have."""
-
-_WINDOWED = tuple(key for key in LIMITING if key not in OF_PLACES)
-
-_REQUIRED = {where: [option for option in options.values() if option.missing] for where, options in BY_MAP.items()}
-
-_KEYS = frozenset(option.key for option in OPTIONS)
-
-
-def read_options(fields: YamlMap, where: MapType, report: Report) -> dict[str, Any]:
-    """The values of the options in a map. Unknown, misplaced and malformed keys are reported."""
-    known = BY_MAP[where]
-    values: dict[str, Any] = {}
-    for key, (at, node) in fields.fields.items():
-        option = known.get(key)
-        if not isinstance(at.value, str):
-            report.add(at, f"a key must be text, not {kind_of(at)}; write it in quotes")
-        elif option is None:
-            report.add(at, _stray(key, where))
-        elif not (isinstance(node, Scalar) and node.value is None):
-            value = option.type.read(node, key, report)
-            if value is not None:
-                values[key] = value
-    for option in _REQUIRED[where]:
-        if missing(fields, option.key, where):
-            report.add(fields, option.missing)
-    return values
-
-
-def rule_fields(*options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of Rule that these options set; of an option that is given twice the last value counts."""
-    return {field: found[key] for found in options for key, field in _RULE_FIELDS if key in found}
-
-
-def limit_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of Limit that these options set."""
-    return {field: options[key] for key, field in _LIMIT_FIELDS if key in options}
-
-
-def given(fields: YamlMap, key: str) -> bool:
-    """Whether the map has the key with any value, also a malformed one; null counts as absent."""
-    field = fields.fields.get(key)
-    return field is not None and not (isinstance(field.value, Scalar) and field.value.value is None)
-
-
-def missing(fields: YamlMap, key: str, where: MapType) -> bool:
-    """Whether the map has neither the key nor a misspelt form of it, which is reported already."""
-    return not given(fields, key) and all(other in _KEYS or _meant(other, where) != key for other in fields.fields)
-
-
-def _stray(key: str, where: MapType) -> str:
-    if homes := _homes(key):
-        return f"{key} does not belong {where}, but {homes}"
-    if near := _meant(key, where):
-        belongs = "" if near in BY_MAP[where] else f", which belongs {_homes(near)}"
-        return f"unknown key {quoted(key)}; did you mean {near}{belongs}?"
-    return f"unknown key {quoted(key)}; {where} there may be {', '.join(BY_MAP[where])}"
-
-
-def _meant(key: str, where: MapType) -> str:
-    """The known key that is most similar to an unknown one: of this map, else of any map; or empty."""
-    return nearest(key, BY_MAP[where]) or nearest(key, _KEYS)
-
-
-def _homes(key: str) -> str:
-    return " or ".join(where for where in MapType if key in BY_MAP[where])
-
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a rules file, made from the table of options and the conditions between options."""
-    definitions = {where.name.lower(): _object(where) for where in MapType if where is not MapType.FILE}
-    definitions["rate_limit"] |= {
-        "if": {"anyOf": [{"properties": {key: {"const": True}}, "required": [key]} for key in WITHOUT_LIMIT]},
-        "then": {"properties": {key: {"type": "null"} for key in LIMITING}},
-        "else": {
-            "if": {"properties": {"concurrency": {"type": "integer"}}, "required": ["concurrency"]},
-            "then": {"required": ["hold", "place"], "properties": {key: {"type": "null"} for key in _WINDOWED}},
-            "else": {
-                "required": ["requests_per_unit"],
-                "oneOf": [{"required": ["unit"]}, {"required": ["calendar"]}],
-                "properties": {key: {"type": "null"} for key in ("hold", "place")},
-            },
-        },
-    }
-    absent = {"enum": [None, ""]}
-    definitions["descriptor"]["allOf"] = [
-        {
-            "if": {"properties": {key: {"not": absent}}, "required": [key]},
-            "then": {"properties": dict.fromkeys(COMPARED[index:], absent)},
-        }
-        for index, key in enumerate(COMPARED[:-1], 1)
-    ]
-    return {"$schema": DIALECT, "title": "Rate-limit rules", **_object(MapType.FILE), "$defs": definitions}
-
-
-def _object(where: MapType) -> dict[str, Any]:
-    options = BY_MAP[where].values()
-    found: dict[str, Any] = {
-        "type": "object",
-        "properties": {option.key: _property(option) for option in options},
-        "additionalProperties": False,
-    }
-    if required := [option.key for option in options if option.missing]:
-        found["required"] = required
-    return found
-
-
-def _property(option: Option) -> dict[str, Any]:
-    found = {"description": option.help, **option.type.schema}
-    return found if option.default is None else {**found, "default": option.default}
