@@ -196,7 +196,7 @@ def test_a_twin_takes_and_gives_as_the_python_does(  # noqa: PLR0915 - one histo
             if has_ask:
                 end = ends.get(key, 0)
                 state = counting.give(state, rule.limit, back, end, clock.now) if back else state
-                lease = Lease(rule, rule.limit, key, counting.slot(rule.limit), 0)
+                lease = Lease(rule, rule.limit, key, counting.slot(rule.limit), rule.lease, 0)
                 asks.append(Ask(lease, back, end, least, extra))
             for each in charged:
                 state, decision = counting.hit(state, rule.limit, each.cost, clock.now)

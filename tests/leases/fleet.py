@@ -139,9 +139,14 @@ class Fleet:
         """Of instances that have stopped."""
         self._open_leases = open_leases
         self._round_trip = round_trip
-        self.instances = [Instance(open_leases(), 7_000_000 * number - 5_000_000) for number in range(instances)]
+        self.instances = [Instance(self._open(), 7_000_000 * number - 5_000_000) for number in range(instances)]
         for instance in self.instances:
             self._warm(instance)
+
+    def _open(self) -> Leases:
+        leases = self._open_leases()
+        leases.round_trip = self._round_trip
+        return leases
 
     def hit(self, instance: Instance, cost: int) -> Decision | None:
         """One comes in; what is not decided here is sent with the next call."""
@@ -160,7 +165,7 @@ class Fleet:
     def send(self, instance: Instance) -> Call | None:
         """What has queued leaves in one call."""
         local = self.now + instance.ahead
-        asks = instance.leases.asks(local, self._round_trip)
+        asks = instance.leases.asks(local)
         if not instance.queue and not asks:
             return None
         call = Call(instance.queue, asks, local)
@@ -206,7 +211,7 @@ class Fleet:
 
     def crash(self, number: int) -> None:
         """It is replaced by a new one; what it had sent may still be done."""
-        self.instances[number] = Instance(self._open_leases(), self.instances[number].ahead)
+        self.instances[number] = Instance(self._open(), self.instances[number].ahead)
         self._warm(self.instances[number])
 
     def drain(self, number: int) -> None:
@@ -214,7 +219,7 @@ class Fleet:
         instance = self.instances[number]
         instance.leases.give_all()
         call = self.send(instance)
-        self.instances[number] = Instance(self._open_leases(), instance.ahead)
+        self.instances[number] = Instance(self._open(), instance.ahead)
         self._warm(self.instances[number])
         if call is not None:
             self.last_calls.append(call)

@@ -32,6 +32,7 @@ never mixed. Units are conserved: granted = spent + returned + burnt + held.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
 from ratelimit_service.algorithms import leasing
@@ -64,21 +65,15 @@ _SMOOTHING: Final = 8
 """One in so many parts of the average round trip is the last one."""
 
 
+@dataclass(slots=True, eq=False)
 class Ask:
     """What a script call gives back and takes of one counter."""
 
-    __slots__ = ("back", "back_end", "extra", "key", "lease", "least", "limit", "rule", "slot")
-
-    def __init__(self, lease: "Lease", back: int, back_end: int, least: int, extra: int) -> None:
-        self.lease = lease
-        self.key = lease.key
-        self.rule = lease.rule
-        self.limit = lease.limit
-        self.slot = lease.slot
-        self.back = back
-        self.back_end = back_end
-        self.least = least
-        self.extra = extra
+    lease: "Lease"
+    back: int
+    back_end: int
+    least: int
+    extra: int
 
 
 class Granted(NamedTuple):
@@ -93,66 +88,42 @@ class Granted(NamedTuple):
     store_now: int
 
 
+@dataclass(slots=True, eq=False)
 class Lease:
     """One counter of this instance."""
 
-    __slots__ = (
-        "asked_for",
-        "cap",
-        "demand",
-        "deny_cost",
-        "deny_until",
-        "end",
-        "joined",
-        "key",
-        "left",
-        "limit",
-        "low",
-        "rate",
-        "reset_at",
-        "retry_at",
-        "room",
-        "rule",
-        "since",
-        "slot",
-        "slot_end",
-        "spare",
-        "spare_end",
-        "wanted",
-    )
-
-    def __init__(self, rule: Rule, limit: Limit, key: str, slot: int, now: int) -> None:
-        self.rule = rule
-        self.limit = limit
-        self.key = key
-        self.cap = rule.lease
-        """Units, the most to hold."""
-        self.slot = slot
-        self.left = 0
-        self.end = 0
-        """Of `left`, by the local clock; never later than `slot_end` is in truth."""
-        self.slot_end = 0
-        """The same by the store's clock."""
-        self.spare = 0
-        """Units of an earlier slot, to give back."""
-        self.spare_end = 0
-        self.asked_for = False
-        self.joined = False
-        self.wanted = False
-        """A hit has come that could not be allowed here, or the lease is low."""
-        self.low = 0
-        """In units."""
-        self.rate = 0.0
-        """Units per microsecond that were demanded, denied ones too."""
-        self.demand = 0
-        """Units since the rate was computed."""
-        self.since = now
-        self.deny_until = 0
-        self.deny_cost = 0
-        self.retry_at = 0
-        self.room = 0
-        """What the store could still charge, as it answered last."""
-        self.reset_at = 0
+    rule: Rule
+    limit: Limit
+    key: str
+    slot: int
+    cap: int
+    """Units, the most to hold."""
+    since: int
+    """When the rate was computed."""
+    left: int = 0
+    end: int = 0
+    """Of `left`, by the local clock; never later than `slot_end` is in truth."""
+    slot_end: int = 0
+    """The same by the store's clock."""
+    spare: int = 0
+    """Units of an earlier slot, to give back."""
+    spare_end: int = 0
+    asked_for: bool = False
+    joined: bool = False
+    wanted: bool = False
+    """A hit has come that could not be allowed here, or the lease is low."""
+    low: int = 0
+    """In units."""
+    rate: float = 0.0
+    """Units per microsecond that were demanded, denied ones too."""
+    demand: int = 0
+    """Units since then."""
+    deny_until: int = 0
+    deny_cost: int = 0
+    retry_at: int = 0
+    room: int = 0
+    """What the store could still charge, as it answered last."""
+    reset_at: int = 0
 
 
 class Leases:
@@ -249,7 +220,7 @@ class Leases:
         if lease is None:
             if self.is_cold(key):
                 return None
-            lease = self.by_key[key] = Lease(rule, limit, key, _slot(rule, limit), now)
+            lease = self.by_key[key] = Lease(rule, limit, key, _slot(rule, limit), rule.lease, now)
         elif lease.limit is not limit:
             if lease.limit != limit:
                 self._drop(lease)
@@ -272,14 +243,14 @@ class Leases:
             self._join(lease)
         return None
 
-    def asks(self, now: int, round_trip: int) -> list[Ask]:
+    def asks(self, now: int) -> list[Ask]:
         """The asks of all counters that have joined; each is to be sent with the hits on its counter, or alone."""
         joined, self.joined = self.joined, []
         found = []
         for lease in joined:
             lease.joined = False
             if not lease.asked_for and self.by_key.get(lease.key) is lease:
-                ask = self._ask(lease, now, round_trip)
+                ask = self._ask(lease, now)
                 if ask is not None:
                     lease.asked_for = True
                     self.asking += 1
@@ -414,16 +385,16 @@ class Leases:
             lease.joined = True
             self.joined.append(lease)
 
-    def _ask(self, lease: Lease, now: int, round_trip: int) -> Ask | None:
+    def _ask(self, lease: Lease, now: int) -> Ask | None:
         if now >= lease.end:
             self._retire(lease)
         _measure(lease, now)
         extra = min(int(lease.rate * lease.slot), lease.cap)
-        if extra < LEAST or lease.slot < _ROUND_TRIPS * round_trip or not lease.wanted:
+        if extra < LEAST or lease.slot < _ROUND_TRIPS * self.round_trip or not lease.wanted:
             extra = 0
         lease.wanted = False
         least = min(int(lease.rate * self._deny), extra)
-        lease.low = min(int(lease.rate * 2 * round_trip), extra // 2)
+        lease.low = min(int(lease.rate * 2 * self.round_trip), extra // 2)
         extra = max(0, extra - lease.left)
         back, lease.spare = lease.spare, 0
         if not extra and not back:

@@ -216,7 +216,7 @@ class BatchScript:
         # By the limit's identity: its hash takes a microsecond. A hit on places has a limit of its own.
         known: dict[int, int] = {}
         paired: list[Hit] = []
-        of_leases = [(ask, name := self.key(ask), counters.pop(name, [])) for ask in asks] if asks else ()
+        of_leases = [(ask, name := self.key(ask.lease), counters.pop(name, [])) for ask in asks] if asks else ()
         for size, hits_by_key in sections:
             if size:
                 numbers.append(-size)
@@ -254,7 +254,8 @@ class BatchScript:
         keys, runs, rows, numbers, known = batch
         leases: list[int] = []
         for ask, key, hits in of_leases:
-            entries = [(ask.rule, ask.limit, len(leases) + 1, 0)]
+            lease = ask.lease
+            entries = [(lease.rule, lease.limit, len(leases) + 1, 0)]
             for run in _runs(hits):
                 runs.append(run)
                 entries.append((run[0].rule, run[0].limit, run[0].cost, len(run)))
@@ -265,7 +266,7 @@ class BatchScript:
                     rows.append(self._rows.get(rule) or self._row(rule, limit))
                 keys.append(key)
                 numbers += (number, cost, count)
-            leases += (ask.slot, ask.back, ask.back_end, ask.least, ask.extra)
+            leases += (lease.slot, ask.back, ask.back_end, ask.least, ask.extra)
         return leases
 
     def _row(self, rule: Rule, limit: Limit) -> str:

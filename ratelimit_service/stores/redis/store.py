@@ -275,8 +275,8 @@ class RedisStore:
 
     def _ask(self, now: float) -> None:
         leases = self._leases
-        for ask in leases.asks(int(now * SECOND), leases.round_trip):
-            topology, script = self._kind(ask.rule)
+        for ask in leases.asks(int(now * SECOND)):
+            topology, script = self._kind(ask.lease.rule)
             topology.put_ask(ask, script)
 
     async def _give_back(self) -> None:
