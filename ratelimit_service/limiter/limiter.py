@@ -10,7 +10,7 @@ from ratelimit_service.limiter.hot import MAX_PENDING, HotLog
 from ratelimit_service.limiter.plan import Plan, Planner
 from ratelimit_service.limiter.queued import QueuedRequests
 from ratelimit_service.limiter.turns import TurnQueues
-from ratelimit_service.limiter.verdict import OnVerdict, Verdict, tightest_of
+from ratelimit_service.limiter.verdict import OnVerdict, Verdict, by_descriptor
 from ratelimit_service.model import ByPolicy, Cancel, Decision, Request
 from ratelimit_service.rules.bans import Bans, BanSummary
 from ratelimit_service.rules.book import RuleBook
@@ -161,9 +161,7 @@ class Limiter:
         verdict = plan.verdict
         if plan.joint:
             spare(plan.charged)
-            verdict.hits = [
-                tightest_of((hit, *hit.beside)) if hit is not None and hit.beside else hit for hit in plan.hits
-            ]
+            verdict.hits = by_descriptor(plan.hits)
         denied, by_policy = plan.denied, False
         hot = self.hot
         for hit in plan.charged:

@@ -106,6 +106,11 @@ def tightest_of(hits: Sequence[Hit]) -> Hit:
     return min(hits, key=_left)
 
 
+def by_descriptor(hits: Sequence[Hit | None]) -> Sequence[Hit | None]:
+    """The tightest limit of each descriptor, by its first hit."""
+    return [tightest_of((hit, *hit.beside)) if hit is not None and hit.beside else hit for hit in hits]
+
+
 def tightest_first(hits: Sequence[Hit]) -> list[Hit]:
     """The hits by how tight they are, as `tightest_of` has it."""
     return sorted(hits, key=_left)
