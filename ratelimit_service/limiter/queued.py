@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from ratelimit_service.errors import RpcError, StoreError
 from ratelimit_service.limiter.plan import Plan
 from ratelimit_service.limiter.turns import MARGIN, Turn, TurnQueues
-from ratelimit_service.limiter.verdict import LateVerdict, OnVerdict, Verdict, tightest_of
+from ratelimit_service.limiter.verdict import LateVerdict, OnVerdict, Verdict, by_descriptor
 from ratelimit_service.model import Cancel, Decision, Queued
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
@@ -116,8 +116,8 @@ class QueuedRequests:
         """Give turns back to the store, each unless a later one was given meanwhile."""
         for turn in spare:
             hit = turn.hit
-            rule = replace(hit.rule, limit=replace(hit.limit, last_end=turn.end))
-            back = Hit(rule, hit.key, -hit.cost, tally=Tally(), quota=False)
+            back = Hit(hit.rule, hit.key, -hit.cost, tally=Tally(), quota=False)
+            back.limit = replace(hit.limit, last_end=turn.end)
             self.store.hit([back], partial(self._on_given_back, turn, back))
 
     def _on_given_back(self, turn: Turn, back: Hit, error: StoreError | None) -> None:
@@ -228,7 +228,7 @@ class _LateRequest:
 def _passes(plan: Plan) -> bool:
     """Whether the decisions allow the request; nothing is counted."""
     verdict = plan.verdict
-    verdict.hits = [tightest_of((hit, *hit.beside)) if hit is not None and hit.beside else hit for hit in plan.hits]
+    verdict.hits = by_descriptor(plan.hits)
     return verdict.passes()
 
 

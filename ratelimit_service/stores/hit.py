@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ratelimit_service.model import MAX_REQUESTS, ByPolicy, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Entries, Rule
@@ -34,6 +34,14 @@ class OnCounter(Protocol):
     @property
     def key(self) -> str:
         """The name."""
+
+
+class PoolCounter(NamedTuple):
+    """The counter of a pool, without a hit on it."""
+
+    rule: Rule
+    limit: Limit
+    key: str
 
 
 class Hit:
@@ -114,6 +122,11 @@ class DeniedHit(Hit):
     """Of the request."""
     entries: Entries
     """As they would be counted; long ones are cut."""
+
+
+def pool_counter(rule: Rule) -> PoolCounter:
+    """The counter of the pool of a rule, in the slot of the rule's counters; or of the pool for which it stands."""
+    return PoolCounter(rule, rule.limit or NO_LIMIT, rule.pool_key)
 
 
 def pool_look(rule: Rule) -> Hit:

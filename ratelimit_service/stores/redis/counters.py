@@ -31,7 +31,7 @@ from ratelimit_service.rules.rule import Entries, Rule, counted_entries
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import KeyFormat, RedisType
 from ratelimit_service.stores.descriptor import looks
-from ratelimit_service.stores.hit import pool_look
+from ratelimit_service.stores.hit import pool_counter
 from ratelimit_service.stores.redis.counters_decode import (
     Content,
     Counter,
@@ -275,7 +275,7 @@ class Counters:
         """The counter of the pool for which the rule stands."""
         assert rule.pool is not None, "it stands for a pool"
         assert rule.limit is not None, "a pool has a counter"
-        key = self._key_of(pool_look(rule)).encode()
+        key = self._key_of(pool_counter(rule)).encode()
         redis = self._redis_of(rule)
         words = pool_in_words(rule.pool.name)
         counter = Counter(key, rule.counter_domain, words, rule, rule.algorithm.name, rule.limit)

@@ -80,8 +80,8 @@ class Policy:
             for hit in hits
         ]
         for hit, share in zip(hits, shares, strict=True):
-            if hit.limit.places:
-                share.limit = replace(share.limit, holder=hit.limit.holder)
+            if hit.limit is not hit.rule.limit:  # one of its own
+                share.limit = replace(share.limit, holder=hit.limit.holder, last_end=hit.limit.last_end)
         self._local.hit(shares, _decided)
         for hit, share in zip(hits, shares, strict=True):
             hit.decision = share.decision
@@ -94,7 +94,7 @@ class Policy:
         if share is None:
             if len(self._shares) >= _MAX_SHARES:
                 self._shares.clear()
-            share = self._shares[hit.rule] = replace(hit.rule, limit=share_of(hit.limit, self._instances))
+            share = self._shares[hit.rule] = replace(hit.rule, limit=share_of(hit.rule.limit or hit.limit, self._instances))
         return share
 
 

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from ratelimit_service.algorithms import NAMES, PLACES
 from ratelimit_service.model import Blocked, Decision, Limit, Queued
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.hit import Hit, OnCounter, pool_look
+from ratelimit_service.stores.hit import Hit, OnCounter, pool_counter
 from ratelimit_service.stores.redis.keys import VERSION, cluster_block, cluster_key, plain_block, plain_key
 from ratelimit_service.stores.redis.leases import Ask, Granted
 from ratelimit_service.stores.redis.requests import PendingRequest
@@ -234,7 +234,8 @@ class BatchScript:
                     number = known.get(id(limit))
                     if number is None:
                         known[id(limit)] = number = len(known) + 1
-                        rows.append(self._rows.get(first.rule) or self._row(first.rule, limit))
+                        row = self._rows.get(first.rule) if limit is first.rule.limit else None
+                        rows.append(row or self._row(first.rule, limit))
                         paired += (first,) if limit.paired else ()
                     keys.append(key)
                     runs.append(run)
@@ -288,15 +289,13 @@ class BatchScript:
         )
         if limit.max_delay:
             numbers += (limit.max_delay, limit.max_wait, limit.last_end)
-            if limit.last_end:
-                return ",".join(map(str, numbers))  # that never comes again
         if calendar is not None:
             return ",".join(map(str, numbers + calendar.edges((self._clock or system_clock)())))
-        if limit.places:
-            return ",".join(map(str, numbers))
         if (elastic := limit.elastic) is not None:
             pool = elastic.pool
             numbers += (int(elastic.strict), pool.requests, pool.burst, pool.reserve)
+        if limit is not rule.limit:
+            return ",".join(map(str, numbers))  # of one hit alone
         if len(self._rows) >= _MAX_ROWS:  # each limit sent with a request is a rule of its own
             self._rows.clear()
         row = self._rows[rule] = ",".join(map(str, numbers))
@@ -305,7 +304,7 @@ class BatchScript:
     def _seconds(self, keys: Sequence[str], runs: Sequence[Run], paired: Sequence[Hit]) -> list[str]:
         """The blocks of counters, then the pools of elastic limits; `paired` has a hit of each limit with either."""
         blocks = [self._block_key(key) for key, run in zip(keys, runs, strict=True) if run[0].limit.block_for]
-        return blocks + [self.key(pool_look(hit.rule)) for hit in paired if hit.limit.elastic is not None]
+        return blocks + [self.key(pool_counter(hit.rule)) for hit in paired if hit.limit.elastic is not None]
 
     def decode(self, reply: Any, runs: Sequence[Run]) -> list[Hit]:
         """Write the decisions on the hits; returns the denied and the refunded ones."""

@@ -42,12 +42,8 @@ class UpstreamScript:
         """As Script says: what has a block is counted elsewhere."""
         return (self.key(hit),)
 
-    def encode(
-        self,
-        parts: Sequence[Part],
-        asks: Sequence[Ask] = (),
-    ) -> Encoded:
-        """A run for each hit."""
+    def encode(self, parts: Sequence[Part], asks: Sequence[Ask] = ()) -> Encoded:
+        """A run for each hit; none of their limits leases."""
         now = self._clock()
         hits = [hit for part in parts for hit in part.hits]
         keys = [
