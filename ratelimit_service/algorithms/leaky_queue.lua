@@ -26,10 +26,7 @@ local function hit(state, limit, cost, now)
   local wait, missing, part = 0, 0, 0
   if state then
     wait = state[1] - now
-    missing = wait
-    if state[2] > 0 and state[2] < rate then
-      missing, part = missing - 1, state[2]
-    end
+    missing, part = bucket.missing_until(state, rate, now)
   end
   if cost < 0 and limit.last_end > 0 and limit.last_end ~= now + wait then
     return state, 0, 0, left_of(limit, missing, part), wait, 0

@@ -13,7 +13,7 @@ State: as for token_bucket. The Lua twin is `leaky_queue.lua`. Hot path.
 
 from typing import Final
 
-from ratelimit_service.algorithms.token_bucket import STATE, room_after
+from ratelimit_service.algorithms.token_bucket import STATE, missing_until, room_after
 from ratelimit_service.model import NEVER, Decision, Limit, Queued
 
 __all__ = ["hit", "name", "room_after"]
@@ -29,9 +29,7 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
         moment, part = STATE.unpack(state)
         if moment > now:
             wait = moment - now
-            missing = wait * rate
-            if 0 < part < rate:
-                missing += part - rate
+            missing = missing_until(moment, part, rate, now)
         else:
             state = None
     if not rate:

@@ -138,6 +138,14 @@ local function lent_from(state, slot_end)
   return state and state[1] > slot_end and state or {slot_end, 0}
 end
 
+-- The time until the moment of a state, which is to come, in microseconds and L-ths of one.
+local function missing_until(state, rate, now)
+  if state[2] > 0 and state[2] < rate then
+    return state[1] - now - 1, state[2]
+  end
+  return state[1] - now, 0
+end
+
 local function give(state, limit, units, slot_end, now)
   if not state or state[1] <= now then
     return state
@@ -148,10 +156,7 @@ local function give(state, limit, units, slot_end, now)
   if back < 0 or (back == 0 and back_part == 0) then
     return state
   end
-  local missing, part = state[1] - now, 0
-  if state[2] > 0 and state[2] < rate then
-    missing, part = missing - 1, state[2]
-  end
+  local missing, part = missing_until(state, rate, now)
   missing, part = minus(missing, part, back, back_part, rate)
   if missing < 0 or (missing == 0 and part == 0) then
     return nil
@@ -161,5 +166,5 @@ end
 
 return {
   hit = hit, ahead = ahead, settle = settle, slot_end = slot_end, lent_from = lent_from, give = give,
-  time_of = time_of, tokens_of = tokens_of, plus = plus, minus = minus,
+  time_of = time_of, tokens_of = tokens_of, plus = plus, minus = minus, missing_until = missing_until,
 }

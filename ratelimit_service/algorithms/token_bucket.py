@@ -96,6 +96,11 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
     return state, Decision(allowed, left if left > 0 else 0, over, reset, retry)
 
 
+def missing_until(moment: int, part: int, rate: int, now: int) -> int:
+    """L-ths of a microsecond until the moment of a state, which is to come. `hit` has it in its own lines: 60 ns."""
+    return (moment - now) * rate + (part - rate if 0 < part < rate else 0)
+
+
 def slot(limit: Limit) -> int:
     """As Leasing says; a bucket takes the place of its window as long as it takes to fill."""
     fill = (limit.burst or limit.requests) * limit.window // limit.requests
@@ -125,5 +130,5 @@ def give(state: bytes | None, limit: Limit, units: int, slot_end: int, now: int)
     back = units * window - max(0, next_slot(slot(limit), now) - slot_end) * rate
     if moment <= now or back <= 0:
         return state
-    missing = (moment - now) * rate + (part - rate if 0 < part < rate else 0) - back
+    missing = missing_until(moment, part, rate, now) - back
     return STATE.pack(now - -missing // rate, missing % rate) if missing > 0 else None

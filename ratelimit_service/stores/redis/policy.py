@@ -94,7 +94,9 @@ class Policy:
         if share is None:
             if len(self._shares) >= _MAX_SHARES:
                 self._shares.clear()
-            share = self._shares[hit.rule] = replace(hit.rule, limit=share_of(hit.rule.limit or hit.limit, self._instances))
+            share = self._shares[hit.rule] = replace(
+                hit.rule, limit=share_of(hit.rule.limit or hit.limit, self._instances)
+            )
         return share
 
 
