@@ -68,6 +68,10 @@ class Node:
         """Whether its descriptor, which has this name, matches by the `*` in it."""
         return "*" in name and self.fit is None
 
+    def has_one_value(self, name: str) -> bool:
+        """Whether its descriptor, which has this name, matches a single value."""
+        return self.fit is None and not self.key_only and "*" not in name
+
     def child(self, key: str, value: str, secrets: Secrets) -> "Node | None":
         """The child that an entry matches, as in `RuleBook.match`. A secret value's own child has its digest's name."""
         if self.matchers is not None:

@@ -37,8 +37,7 @@ _WHERE: Final = (
 def _below(node: Node, above: tuple[tuple[str, str], ...]) -> Iterator[tuple[Rule, Sequence[tuple[str, str]]]]:
     """The limits of places below a node, each with its entries; the value is empty where it is not one text."""
     for name, child in node.children.items():
-        exact = child.fit is None and not child.key_only and "*" not in name
-        entries = (*above, (child.key, name[len(child.key) + 1 :] if exact else ""))
+        entries = (*above, (child.key, name[len(child.key) + 1 :] if child.has_one_value(name) else ""))
         for rule in () if child.rule is None else (child.rule, *child.rule.beside):
             if rule.limit is not None and rule.limit.places:
                 yield rule, entries

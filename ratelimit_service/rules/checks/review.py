@@ -67,8 +67,7 @@ def shared_keys(book: RuleBook, is_named: Callable[[Rule], bool]) -> Iterator[Li
 def queue_notes(book: RuleBook) -> Iterator[LintWarning]:
     """What each domain with queues asks of Envoy, which is not known here: at the limit with the longest queue."""
     for name in book.domains:
-        rules = [rule for rule in book.rules if rule.domain == name and rule.limit is not None]
-        longest = max(rules, key=lambda rule: rule.limit.max_delay if rule.limit else 0, default=None)
+        longest = max(book.rules_in(name), key=lambda rule: rule.limit.max_delay if rule.limit else 0, default=None)
         if longest is None or longest.limit is None or not longest.limit.max_delay:
             continue
         delay = longest.limit.max_delay
@@ -259,7 +258,7 @@ def _pools(root: Domain) -> Iterator[LintWarning]:
 def _members(node: Node, above: tuple[bool, ...]) -> Iterator[_Member]:
     """All members below the node; `above` says of each level whether it has one value."""
     for name, child in node.children.items():
-        levels = (*above, child.fit is None and not child.key_only and not child.is_wildcard(name))
+        levels = (*above, child.has_one_value(name))
         yield from _as_members(child.rule, levels)
         yield from _members(child, levels)
     if isinstance(node, Domain):
