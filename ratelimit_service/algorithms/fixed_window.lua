@@ -73,8 +73,8 @@ local function settle(state, limit, now)
   return {latest(limit, now), state[2]}
 end
 
-local function slot_end(state, limit, now)
-  return min(state and state[1] > now and state[1] or end_of(limit, now), next_slot(limit, now))
+local function term_end(state, limit, now)
+  return min(state and state[1] > now and state[1] or end_of(limit, now), next_term(limit, now))
 end
 
 -- The start of the window with this end; of a calendar's that the edges do not have, its end, so that nothing is given.
@@ -90,15 +90,15 @@ local function start_of(limit, ends)
   return ends
 end
 
-local function give(state, limit, units, slot_end, now)
+local function give(state, limit, units, term_end, now)
   if not state or state[1] <= now then
     return state
   end
   local ends, count = state[1], state[2]
-  if slot_end <= start_of(limit, ends) or slot_end > ends then
+  if term_end <= start_of(limit, ends) or term_end > ends then
     return state
   end
   return count > units and {ends, count - units} or nil
 end
 
-return {hit = hit, ahead = ahead, settle = settle, slot_end = slot_end, give = give}
+return {hit = hit, ahead = ahead, settle = settle, term_end = term_end, give = give}

@@ -11,7 +11,7 @@ State: the end of the window, and the count. Hot path.
 from functools import lru_cache
 from typing import Final
 
-from ratelimit_service.algorithms.leasing import length_of_slot, next_slot
+from ratelimit_service.algorithms.leasing import length_of_term, next_term
 from ratelimit_service.model import NEVER, Decision, Limit
 
 name: Final = "fixed_window"
@@ -61,24 +61,24 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
     return state, Decision(left >= 0, left if left > 0 else 0, 0, reset, 0 if left >= 0 else reset)
 
 
-def slot(limit: Limit) -> int:
+def term(limit: Limit) -> int:
     """As Leasing says."""
-    return length_of_slot(limit.window, limit.window)
+    return length_of_term(limit.window, limit.window)
 
 
-def slot_end(state: State | None, limit: Limit, now: int) -> int:
+def term_end(state: State | None, limit: Limit, now: int) -> int:
     """As Leasing says; the window's end at the latest."""
     _, look = hit(state, limit, 0, now)
-    return min(now + (look.reset_after or limit.window), next_slot(slot(limit), now))
+    return min(now + (look.reset_after or limit.window), next_term(term(limit), now))
 
 
-def give(state: State | None, limit: Limit, units: int, slot_end: int, now: int) -> State | None:
+def give(state: State | None, limit: Limit, units: int, term_end: int, now: int) -> State | None:
     """As Leasing says; units of an earlier window count no more."""
     if state is None or state[0] <= now:
         return state
     end, count = state
     start = end - limit.window if limit.calendar is None else limit.calendar.edges(end - 1)[0]
-    if not start < slot_end <= end:
+    if not start < term_end <= end:
         return state
     return (end, count - units) if count > units else None
 

@@ -1,15 +1,15 @@
--- Twin of leasing.py. A limit has the length of its slots as `slot`, and its algorithm's twin as `twin`.
+-- Twin of leasing.py. A limit has the length of its terms as `term`, and its algorithm's twin as `twin`.
 
 local SHARE = 4
 
--- -> state, units, room, slot_end, reset_after, retry_after
+-- -> state, units, room, term_end, reset_after, retry_after
 local function take(state, limit, least, extra, now)
   local hit = limit.hit
   local found = limit.twin
-  local ends = found.slot_end(state, limit, now)
+  local ends = found.term_end(state, limit, now)
   local before = found.lent_from and found.lent_from(state, ends) or state
   local _, _, _, left = hit(before, limit, 0, now)
-  local wanted = max(least, floor(extra * (ends - now) / limit.slot))
+  local wanted = max(least, floor(extra * (ends - now) / limit.term))
   local units = min(left, wanted, max(least, floor(left / SHARE)))
   local reset
   local retry = 0

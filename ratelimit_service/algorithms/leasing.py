@@ -1,8 +1,8 @@
 """Leases: units of a counter that are charged in advance, and that one instance then spends without a call.
 
-The store's clock is cut into slots, at multiples of their length and at every end of a window, or of a part of one. A
-lease ends with the slot in which it was taken, so a unit counts in the window, or the part, in which it is spent. A
-bucket is charged as if at the slot's end: charged now, it would regain tokens while the lease is held.
+The store's clock is cut into terms, at multiples of their length and at every end of a window, or of a part of one. A
+lease ends with the term in which it was taken, so a unit counts in the window, or the part, in which it is spent. A
+bucket is charged as if at the term's end: charged now, it would regain tokens while the lease is held.
 
 `take` comes after the hits of the same call, and is charged by `hit` as they are; without it a call is its hits. What
 is left of a lease is given back into what it was charged to, by the `give` of the algorithm. The Lua twin is
@@ -15,8 +15,8 @@ from ratelimit_service.algorithms.algorithm import Algorithm, State
 from ratelimit_service.model import Limit
 from ratelimit_service.system.clock import SECOND
 
-_SLOTS: Final = 10
-"""In a window: in longer slots quiet instances hold what others need, 30 % of it with slots as long as the window."""
+_TERMS: Final = 10
+"""In a window: in longer terms quiet instances hold what others need, 30 % of it with terms as long as the window."""
 
 _SHARE: Final = 4
 """One in so many of the units that are left is lent at once, so that the last ones go to all who ask."""
@@ -25,17 +25,17 @@ _SHARE: Final = 4
 class Leasing(Algorithm, Protocol):
     """An algorithm that leases.
 
-    If room returns while a lease is held, it also has `lent_from(state, slot_end)`: the state that such a lease is
+    If room returns while a lease is held, it also has `lent_from(state, term_end)`: the state that such a lease is
     charged to.
     """
 
-    def slot(self, limit: Limit) -> int:
-        """The length of a slot."""
+    def term(self, limit: Limit) -> int:
+        """The length of a term."""
 
-    def slot_end(self, state: State | None, limit: Limit, now: int) -> int:
-        """The end of the slot that `now` is in."""
+    def term_end(self, state: State | None, limit: Limit, now: int) -> int:
+        """The end of the term that `now` is in."""
 
-    def give(self, state: State | None, limit: Limit, units: int, slot_end: int, now: int) -> State | None:
+    def give(self, state: State | None, limit: Limit, units: int, term_end: int, now: int) -> State | None:
         """Give back units of a lease that ended then, or will: the new state."""
 
 
@@ -46,19 +46,19 @@ class Taken(NamedTuple):
     units: int
     room: int
     """What could still be charged."""
-    slot_end: int
+    term_end: int
     reset_after: int
     retry_after: int
     """The time until one unit could be charged, when neither a unit was taken nor any is left."""
 
 
 def take(algorithm: Leasing, state: State | None, limit: Limit, least: int, extra: int, now: int) -> Taken:
-    """Charge up to `extra` units, which last for a whole slot; `least`: if they are scarce, but there are so many."""
-    end = algorithm.slot_end(state, limit, now)
+    """Charge up to `extra` units, which last for a whole term; `least`: if they are scarce, but there are so many."""
+    end = algorithm.term_end(state, limit, now)
     lent_from = getattr(algorithm, "lent_from", None)
     before = state if lent_from is None else lent_from(state, end)
     _, look = algorithm.hit(before, limit, 0, now)
-    wanted = max(least, extra * (end - now) // algorithm.slot(limit))
+    wanted = max(least, extra * (end - now) // algorithm.term(limit))
     units = min(look.remaining, wanted, max(least, look.remaining // _SHARE))
     if units > 0:
         state, look = algorithm.hit(before, limit, units, now)
@@ -68,12 +68,12 @@ def take(algorithm: Leasing, state: State | None, limit: Limit, least: int, extr
     return Taken(state, units, look.remaining, end, look.reset_after, retry)
 
 
-def length_of_slot(span: int, window: int) -> int:
+def length_of_term(span: int, window: int) -> int:
     """The largest whole fraction of the span that is at most a tenth of the window, and at most a second."""
-    longest = max(1, min(SECOND, window // _SLOTS))
+    longest = max(1, min(SECOND, window // _TERMS))
     return max(1, -(-span // max(1, -(-span // longest))))
 
 
-def next_slot(length: int, now: int) -> int:
-    """The next multiple of a slot's length."""
+def next_term(length: int, now: int) -> int:
+    """The next multiple of a term's length."""
     return now - now % length + length

@@ -81,18 +81,18 @@ local function settle(state, limit, now)
   return {gone(now - now % window + 2 * window, state[3], window), state[2], state[3]}
 end
 
-local function slot_end(state, limit, now)
-  return min(now - now % limit.window + limit.window, next_slot(limit, now))
+local function term_end(state, limit, now)
+  return min(now - now % limit.window + limit.window, next_term(limit, now))
 end
 
-local function give(state, limit, units, slot_end, now)
+local function give(state, limit, units, term_end, now)
   if not state or state[1] <= now then
     return state
   end
   local window = limit.window
   local ends = state[1] - 1
   ends = ends - ends % window
-  local windows = floor((ends - slot_end) / window)
+  local windows = floor((ends - term_end) / window)
   local previous, current = state[2], state[3]
   if windows == 0 then
     current = max(0, current - units)
@@ -105,4 +105,4 @@ local function give(state, limit, units, slot_end, now)
   return state and state[1] > now and state or nil
 end
 
-return {hit = hit, ahead = ahead, settle = settle, slot_end = slot_end, give = give}
+return {hit = hit, ahead = ahead, settle = settle, term_end = term_end, give = give}

@@ -13,7 +13,7 @@ last is never 0; the moment determines its window. Hot path.
 from struct import Struct
 from typing import Final
 
-from ratelimit_service.algorithms.leasing import length_of_slot, next_slot
+from ratelimit_service.algorithms.leasing import length_of_term, next_term
 from ratelimit_service.model import NEVER, Decision, Limit
 
 name: Final = "sliding_window"
@@ -68,28 +68,28 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
     return state, Decision(allowed, left if left > 0 else 0, over, gone - now, retry)
 
 
-def slot(limit: Limit) -> int:
+def term(limit: Limit) -> int:
     """As Leasing says."""
-    return length_of_slot(limit.window, limit.window)
+    return length_of_term(limit.window, limit.window)
 
 
-def slot_end(_state: bytes | None, limit: Limit, now: int) -> int:
+def term_end(_state: bytes | None, limit: Limit, now: int) -> int:
     """As Leasing says; the window's end at the latest.
 
     The weight of a unit depends on its window alone: from the moment when it is spent, it is the same as if it had been
     charged then.
     """
-    return min(now - now % limit.window + limit.window, next_slot(slot(limit), now))
+    return min(now - now % limit.window + limit.window, next_term(term(limit), now))
 
 
-def give(state: bytes | None, limit: Limit, units: int, slot_end: int, now: int) -> bytes | None:
+def give(state: bytes | None, limit: Limit, units: int, term_end: int, now: int) -> bytes | None:
     """As Leasing says; into the window that the units were charged to, if its count is still in view."""
     if state is None:
         return state
     gone, previous, current = STATE.unpack(state)
     window = limit.window
     end = (gone - 1) // window * window
-    windows = (end - slot_end) // window
+    windows = (end - term_end) // window
     if gone <= now or windows not in {0, 1}:
         return state
     if windows == 0:

@@ -84,17 +84,17 @@ local function settle(state, limit, now)
   return {(floor(now / part) + 2 * limit.parts + 1) * part, unpack(state, 2)}
 end
 
-local function slot_end(state, limit, now)
+local function term_end(state, limit, now)
   local part = ceil(limit.window / limit.parts)
-  return min(now - now % part + part, next_slot(limit, now))
+  return min(now - now % part + part, next_term(limit, now))
 end
 
-local function give(state, limit, units, slot_end, now)
+local function give(state, limit, units, term_end, now)
   if not state or state[1] <= now then
     return state
   end
   local part = ceil(limit.window / limit.parts)
-  local at = 2 + state[1] / part - limit.parts - ceil(slot_end / part)
+  local at = 2 + state[1] / part - limit.parts - ceil(term_end / part)
   if at < 2 or at > #state then
     return state
   end
@@ -108,4 +108,4 @@ local function give(state, limit, units, slot_end, now)
   return first <= #given and last > now and {last, unpack(given, first)} or nil
 end
 
-return {hit = hit, ahead = ahead, settle = settle, slot_end = slot_end, give = give}
+return {hit = hit, ahead = ahead, settle = settle, term_end = term_end, give = give}

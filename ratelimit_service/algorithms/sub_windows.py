@@ -12,7 +12,7 @@ requests. The newest is never 0; the moment determines its part. Hot path.
 from functools import lru_cache
 from typing import Final
 
-from ratelimit_service.algorithms.leasing import length_of_slot, next_slot
+from ratelimit_service.algorithms.leasing import length_of_term, next_term
 from ratelimit_service.model import NEVER, Decision, Limit
 
 name: Final = "sub_windows"
@@ -75,24 +75,24 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
     return state, Decision(allowed, left if left > 0 else 0, over, 0 if state is None else state[0] - now, retry)
 
 
-def slot(limit: Limit) -> int:
+def term(limit: Limit) -> int:
     """As Leasing says."""
-    return length_of_slot(-(-limit.window // limit.parts), limit.window)
+    return length_of_term(-(-limit.window // limit.parts), limit.window)
 
 
-def slot_end(_state: State | None, limit: Limit, now: int) -> int:
+def term_end(_state: State | None, limit: Limit, now: int) -> int:
     """As Leasing says; the part's end at the latest, since a unit spent later would be in view for longer."""
     part = -(-limit.window // limit.parts)
-    return min(now - now % part + part, next_slot(slot(limit), now))
+    return min(now - now % part + part, next_term(term(limit), now))
 
 
-def give(state: State | None, limit: Limit, units: int, slot_end: int, now: int) -> State | None:
+def give(state: State | None, limit: Limit, units: int, term_end: int, now: int) -> State | None:
     """As Leasing says; into the part that the units were charged to, as long as it is in view."""
     if state is None or state[0] <= now:
         return state
     part = -(-limit.window // limit.parts)
     last, *counts = state
-    index = last // part - limit.parts - -(-slot_end // part)
+    index = last // part - limit.parts - -(-term_end // part)
     if not 0 <= index < len(counts):
         return state
     counts[index] = max(0, counts[index] - units)

@@ -130,12 +130,12 @@ local function settle(state, limit, now)
   return {now + missing + (part > 0 and 1 or 0), part}
 end
 
-local function slot_end(state, limit, now)
-  return next_slot(limit, now)
+local function term_end(state, limit, now)
+  return next_term(limit, now)
 end
 
-local function lent_from(state, slot_end)
-  return state and state[1] > slot_end and state or {slot_end, 0}
+local function lent_from(state, term_end)
+  return state and state[1] > term_end and state or {term_end, 0}
 end
 
 -- The time until the moment of a state, which is to come, in microseconds and L-ths of one.
@@ -146,13 +146,13 @@ local function missing_until(state, rate, now)
   return state[1] - now, 0
 end
 
-local function give(state, limit, units, slot_end, now)
+local function give(state, limit, units, term_end, now)
   if not state or state[1] <= now then
     return state
   end
   local rate = limit.requests
   local back, back_part = time_of(units, limit)
-  back = back - max(0, next_slot(limit, now) - slot_end)
+  back = back - max(0, next_term(limit, now) - term_end)
   if back < 0 or (back == 0 and back_part == 0) then
     return state
   end
@@ -165,6 +165,6 @@ local function give(state, limit, units, slot_end, now)
 end
 
 return {
-  hit = hit, ahead = ahead, settle = settle, slot_end = slot_end, lent_from = lent_from, give = give,
+  hit = hit, ahead = ahead, settle = settle, term_end = term_end, lent_from = lent_from, give = give,
   time_of = time_of, tokens_of = tokens_of, plus = plus, minus = minus, missing_until = missing_until,
 }

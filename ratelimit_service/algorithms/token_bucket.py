@@ -14,7 +14,7 @@ them. Hot path.
 from struct import Struct
 from typing import Final
 
-from ratelimit_service.algorithms.leasing import length_of_slot, next_slot
+from ratelimit_service.algorithms.leasing import length_of_term, next_term
 from ratelimit_service.model import MAX_WINDOW, NEVER, Decision, Limit
 
 name: Final = "token_bucket"
@@ -101,33 +101,33 @@ def missing_until(moment: int, part: int, rate: int, now: int) -> int:
     return (moment - now) * rate + (part - rate if 0 < part < rate else 0)
 
 
-def slot(limit: Limit) -> int:
+def term(limit: Limit) -> int:
     """As Leasing says; a bucket takes the place of its window as long as it takes to fill."""
     fill = (limit.burst or limit.requests) * limit.window // limit.requests
-    return length_of_slot(fill, fill)
+    return length_of_term(fill, fill)
 
 
-def slot_end(_state: bytes | None, limit: Limit, now: int) -> int:
+def term_end(_state: bytes | None, limit: Limit, now: int) -> int:
     """As Leasing says."""
-    return next_slot(slot(limit), now)
+    return next_term(term(limit), now)
 
 
-def lent_from(state: bytes | None, slot_end: int) -> bytes | None:
-    """As Leasing says: as if at the slot's end, or the bucket would regain tokens while the lease is held."""
-    return state if state is not None and STATE.unpack(state)[0] > slot_end else STATE.pack(slot_end, 0)
+def lent_from(state: bytes | None, term_end: int) -> bytes | None:
+    """As Leasing says: as if at the term's end, or the bucket would regain tokens while the lease is held."""
+    return state if state is not None and STATE.unpack(state)[0] > term_end else STATE.pack(term_end, 0)
 
 
-def give(state: bytes | None, limit: Limit, units: int, slot_end: int, now: int) -> bytes | None:
+def give(state: bytes | None, limit: Limit, units: int, term_end: int, now: int) -> bytes | None:
     """As Leasing says, without the tokens that time has given back already.
 
-    Until the slot ends the state is at its end or later, and all of them are missing. Later it may have been full, as
-    far as the end of the present slot, from which others may have taken a lease.
+    Until the term ends the state is at its end or later, and all of them are missing. Later it may have been full, as
+    far as the end of the present term, from which others may have taken a lease.
     """
     if state is None:
         return state
     moment, part = STATE.unpack(state)
     rate, window = limit.requests, limit.window
-    back = units * window - max(0, next_slot(slot(limit), now) - slot_end) * rate
+    back = units * window - max(0, next_term(term(limit), now) - term_end) * rate
     if moment <= now or back <= 0:
         return state
     missing = missing_until(moment, part, rate, now) - back

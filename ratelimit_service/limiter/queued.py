@@ -219,7 +219,7 @@ class _LateRequest:
             return False
         self._over = True
         if self._waiting is not None and self._joined:
-            self._all.give_back(self._all.turns.leave(self._waiting))
+            self._all.give_back(self._all.turns.abandon(self._waiting))
         elif self._waiting is not None:
             self._all.turns.end(self._waiting)
         return True

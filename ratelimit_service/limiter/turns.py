@@ -208,7 +208,7 @@ class TurnQueues:
             for line in request.lines:
                 line.alive -= 1
 
-    def leave(self, request: Waiting) -> Sequence[Turn]:
+    def abandon(self, request: Waiting) -> Sequence[Turn]:
         """Its caller has gone. Returns the last turn of each of its lines, to be given back, or to `restore`."""
         self.abandoned += 1
         self.end(request)

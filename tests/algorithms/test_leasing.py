@@ -39,7 +39,7 @@ def room(name: str, state: State | None, limit: Limit, now: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "limit", "slot"),
+    ("name", "limit", "term"),
     [
         ("fixed_window", per_second(), 100_000),
         ("fixed_window", Limit(1, Unit.MINUTE, MINUTE), SECOND),
@@ -53,15 +53,15 @@ def room(name: str, state: State | None, limit: Limit, now: int) -> int:
         ("leaky_bucket", per_second(burst=100_000), SECOND),
     ],
 )
-def test_a_slot_is_a_whole_fraction_and_at_most_a_second(name: str, limit: Limit, slot: int) -> None:
-    assert algorithm(name).slot(limit) == slot
+def test_a_term_is_a_whole_fraction_and_at_most_a_second(name: str, limit: Limit, term: int) -> None:
+    assert algorithm(name).term(limit) == term
 
 
 @pytest.mark.parametrize("name", LEASING)
-def test_units_are_taken_in_the_measure_of_what_is_left_of_the_slot(name: str) -> None:
+def test_units_are_taken_in_the_measure_of_what_is_left_of_the_term(name: str) -> None:
     taken = leasing.take(algorithm(name), None, per_second(), 0, 80, START + 25_000)
 
-    assert (taken.units, taken.slot_end, taken.retry_after) == (60, START + 100_000, 0)
+    assert (taken.units, taken.term_end, taken.retry_after) == (60, START + 100_000, 0)
 
 
 @pytest.mark.parametrize("name", LEASING)
@@ -84,11 +84,11 @@ def test_without_room_nothing_is_taken_and_nothing_changes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LEASING)
-def test_what_is_given_back_in_its_slot_is_there_again(name: str) -> None:
+def test_what_is_given_back_in_its_term_is_there_again(name: str) -> None:
     limit = per_second()
     state, _ = algorithm(name).hit(None, limit, 500, START + 1)
     taken = leasing.take(algorithm(name), state, limit, 0, 100, START + 1)
-    state = algorithm(name).give(taken.state, limit, 60, taken.slot_end, START + 50_000)
+    state = algorithm(name).give(taken.state, limit, 60, taken.term_end, START + 50_000)
 
     assert room(name, taken.state, limit, START + 99_999) == 500 - taken.units + (99 if name.endswith("bucket") else 0)
     assert room(name, state, limit, START + 99_999) == 560 - taken.units + (99 if name.endswith("bucket") else 0)
@@ -99,7 +99,7 @@ def test_a_window_takes_back_what_was_lent_in_it_as_long_as_it_is_in_view(name: 
     limit = per_second()
     taken = leasing.take(algorithm(name), None, limit, 0, 100, START)
     state, _ = algorithm(name).hit(taken.state, limit, 10, START + 950_000)
-    state = algorithm(name).give(state, limit, 100, taken.slot_end, START + 960_000)
+    state = algorithm(name).give(state, limit, 100, taken.term_end, START + 960_000)
 
     assert room(name, state, limit, START + 960_000) == 990
 
@@ -110,7 +110,7 @@ def test_what_was_lent_in_an_earlier_window_is_not_taken_from_this_one(name: str
     taken = leasing.take(algorithm(name), None, limit, 0, 100, START)
     state, _ = algorithm(name).hit(taken.state, limit, 100, START + 2_050_000)
 
-    assert algorithm(name).give(state, limit, 100, taken.slot_end, START + 2_060_000) == state
+    assert algorithm(name).give(state, limit, 100, taken.term_end, START + 2_060_000) == state
 
 
 def test_a_calendars_window_takes_back_what_was_lent_in_it() -> None:
@@ -123,18 +123,18 @@ def test_a_calendars_window_takes_back_what_was_lent_in_it() -> None:
     assert algorithm("fixed_window").give(state, limit, 100, start, START) == state
 
 
-def test_a_bucket_is_charged_as_if_at_the_slots_end() -> None:
+def test_a_bucket_is_charged_as_if_at_the_terms_end() -> None:
     taken = leasing.take(algorithm("token_bucket"), None, per_second(), 0, 50, START)
 
     assert taken.reset_after == 100_000 + 50_000
 
 
 def test_a_bucket_takes_back_no_token_that_time_may_have_given_back_already() -> None:
-    """Of 50 ms of tokens, 48 are left by age alone. But the second lease has begun at the present slot's end."""
-    limit, bucket = per_second(100, burst=100), algorithm("token_bucket")  # a token each 10 ms, slots of 100 ms
+    """Of 50 ms of tokens, 48 are left by age alone. But the second lease has begun at the present term's end."""
+    limit, bucket = per_second(100, burst=100), algorithm("token_bucket")  # a token each 10 ms, terms of 100 ms
     first = leasing.take(bucket, None, limit, 5, 5, START + 50_000)
     second = leasing.take(bucket, first.state, limit, 5, 5, START + 101_000)
-    state = bucket.give(second.state, limit, 5, first.slot_end, START + 102_000)
+    state = bucket.give(second.state, limit, 5, first.term_end, START + 102_000)
 
     assert (first.units, second.units) == (5, 5)
     # With the five of the second lease not more than 100 at once.
@@ -142,7 +142,7 @@ def test_a_bucket_takes_back_no_token_that_time_may_have_given_back_already() ->
 
 
 def a_limit(random: Random, name: str) -> Limit:
-    """Windows and slots of all lengths, which parts and limits divide, or do not."""
+    """Windows and terms of all lengths, which parts and limits divide, or do not."""
     unit = random.choice([Unit.SECOND, Unit.MINUTE])
     limit = Limit(
         random.choice([1, 7, 80, 1000, 10**6, 2**32 - 101]),
@@ -196,7 +196,7 @@ def test_a_twin_takes_and_gives_as_the_python_does(  # noqa: PLR0915 - one histo
             if has_ask:
                 end = ends.get(key, 0)
                 state = counting.give(state, rule.limit, back, end, clock.now) if back else state
-                lease = Lease(rule, rule.limit, key, counting.slot(rule.limit), rule.lease, 0)
+                lease = Lease(rule, rule.limit, key, counting.term(rule.limit), rule.lease, 0)
                 asks.append(Ask(lease, back, end, least, extra))
             for each in charged:
                 state, decision = counting.hit(state, rule.limit, each.cost, clock.now)
@@ -205,7 +205,7 @@ def test_a_twin_takes_and_gives_as_the_python_does(  # noqa: PLR0915 - one histo
                 taken = leasing.take(counting, state, rule.limit, least, extra, clock.now)
                 state = taken.state
                 leased.append(taken[1:])
-                ends[key] = random.choice([taken.slot_end, ends.get(key, 0)])
+                ends[key] = random.choice([taken.term_end, ends.get(key, 0)])
             states[key] = state
             hits += charged
         if not hits and not asks:

@@ -57,8 +57,8 @@ class InPython:
         grants = []
         for ask in asks:
             self.state, *numbers = leasing.take(algorithm, self.state, limit, ask.least, ask.extra, now)
-            units, room, slot_end, reset, retry = numbers
-            grants.append(Granted(units, room, slot_end, reset, retry, now))
+            units, room, term_end, reset, retry = numbers
+            grants.append(Granted(units, room, term_end, reset, retry, now))
         return decisions, grants
 
 
@@ -245,7 +245,7 @@ def play(  # noqa: PLR0912 - a list of what may happen
     algorithm: Any = fleet.rule.algorithm
     limit = fleet.limit
     cap = max(1, limit.requests // 20)
-    slot = algorithm.slot(limit)
+    term = algorithm.term(limit)
     window = limit.window
     for _ in range(events):
         number = random.randrange(len(fleet.instances))
@@ -282,22 +282,22 @@ def play(  # noqa: PLR0912 - a list of what may happen
             else:
                 fleet.crash(number)
         else:
-            fleet.now += _step(random, fleet.now, slot, window)
+            fleet.now += _step(random, fleet.now, term, window)
 
 
-def _step(random: Random, now: int, slot: int, window: int) -> int:
-    """A little, or to the last moment of a slot or a window, or just behind."""
+def _step(random: Random, now: int, term: int, window: int) -> int:
+    """A little, or to the last moment of a term or a window, or just behind."""
     match random.randrange(8):
         case 0 | 1 | 2:
-            return random.randint(0, slot // 8)
+            return random.randint(0, term // 8)
         case 3 | 4:
-            return slot - 1 - now % slot
+            return term - 1 - now % term
         case 5:
-            return random.choice([1, 2, slot // 2, slot])
+            return random.choice([1, 2, term // 2, term])
         case 6:
-            return window - 1 - now % window if random.random() < 0.4 else slot // 3
+            return window - 1 - now % window if random.random() < 0.4 else term // 3
         case _:
-            return random.choice([0, 1, slot - now % slot])
+            return random.choice([0, 1, term - now % term])
 
 
 def excess(rule: Rule, allowed: Sequence[Allowed]) -> float:

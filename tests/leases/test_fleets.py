@@ -97,7 +97,7 @@ def test_the_schedules_lease(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LEASING)
-def test_after_the_last_hit_all_is_given_back_within_a_slot(open_store: Callable[[], Store], name: str) -> None:
+def test_after_the_last_hit_all_is_given_back_within_a_term(open_store: Callable[[], Store], name: str) -> None:
     """L3, L5: and without crashes a counter of windows has just what was allowed."""
     for seed in range(10):
         fleet = played(open_algorithm(name), seed, open_store(), faults=False)
@@ -109,7 +109,7 @@ def test_after_the_last_hit_all_is_given_back_within_a_slot(open_store: Callable
             fleet.call(instance)
         while fleet.last_calls:
             fleet.execute(fleet.last_calls.pop())
-        fleet.now += open_algorithm(name).slot(fleet.limit)  # type: ignore[attr-defined]
+        fleet.now += open_algorithm(name).term(fleet.limit)  # type: ignore[attr-defined]
         for instance in fleet.instances:
             instance.leases.sweep(fleet.now + instance.ahead)
             fleet.call(instance)
@@ -126,7 +126,7 @@ def test_after_the_last_hit_all_is_given_back_within_a_slot(open_store: Callable
 
 @pytest.mark.parametrize(("name", "most"), [*((name, 50) for name in LEASING[:3]), ("token_bucket", 50 + 100)])
 def test_an_instance_that_crashes_takes_no_more_than_its_share_with_it(name: str, most: int) -> None:
-    """L5: and a bucket is charged as if at the slot's end, up to 100 ms ahead."""
+    """L5: and a bucket is charged as if at the term's end, up to 100 ms ahead."""
     rule = Rule("shop", (), Limit(1000, Unit.SECOND, SECOND, count_refused=False), open_algorithm(name), lease=50)
     fleet = Fleet(rule, InPython(), instances=2, start=START)
     one, other = fleet.instances
@@ -163,15 +163,15 @@ class FromArrival(Fleet):
 
 
 class Mixing(Leases):
-    """Gives back the rest of two slots as if all of it were of the later one."""
+    """Gives back the rest of two terms as if all of it were of the later one."""
 
     def _retire(self, lease: Lease) -> None:
-        lease.spare, lease.spare_end = lease.spare + lease.left, lease.slot_end
+        lease.spare, lease.spare_end = lease.spare + lease.left, lease.term_end
         lease.left = 0
 
 
 class Prolonging(Leases):
-    """Spends what is left of a slot in the next one."""
+    """Spends what is left of a term in the next one."""
 
     def _retire(self, lease: Lease) -> None:
         pass
@@ -190,15 +190,15 @@ class Overdrawing(Leases):
 def refund(name: str) -> Any:
     """Gives back as a hit of negative cost does."""
 
-    def give(state: State | None, limit: Limit, units: int, _slot_end: int, now: int) -> State | None:
+    def give(state: State | None, limit: Limit, units: int, _term_end: int, now: int) -> State | None:
         return open_algorithm(name).hit(state, limit, -units, now)[0]
 
     return give
 
 
-def by_age(state: State | None, limit: Limit, units: int, slot_end: int, now: int) -> State | None:
-    """Takes off what time has given back since the slot's end, and not what the next lease may have skipped."""
-    lost = max(0, now - slot_end) * limit.requests
+def by_age(state: State | None, limit: Limit, units: int, term_end: int, now: int) -> State | None:
+    """Takes off what time has given back since the term's end, and not what the next lease may have skipped."""
+    lost = max(0, now - term_end) * limit.requests
     back = units * limit.window - lost
     bucket: Any = open_algorithm("token_bucket")
     whole = limit.requests * limit.window
@@ -210,14 +210,14 @@ def by_age(state: State | None, limit: Limit, units: int, slot_end: int, now: in
     return bucket.STATE.pack(now - -missing // limit.requests, missing % limit.requests) if missing > 0 else None
 
 
-def slot_of(name: str, limit: Limit) -> int:
+def term_of(name: str, limit: Limit) -> int:
     algorithm: Any = open_algorithm(name)
-    length: int = algorithm.slot(limit)
+    length: int = algorithm.term(limit)
     return length
 
 
 def unaligned(name: str) -> Any:
-    return changed(name, slot_end=lambda _, limit, now: now + slot_of(name, limit))
+    return changed(name, term_end=lambda _, limit, now: now + term_of(name, limit))
 
 
 def one_and_a_half(_: State | None, limit: Limit, now: int) -> int:
@@ -227,16 +227,16 @@ def one_and_a_half(_: State | None, limit: Limit, now: int) -> int:
 
 MUTANTS = {
     **{f"{name}: counted from the arrival": Mutant(open_algorithm(name), fleet=FromArrival) for name in DIFFERENT},
-    **{f"{name}: spent in the next slot": Mutant(open_algorithm(name), leases=Prolonging) for name in DIFFERENT},
+    **{f"{name}: spent in the next term": Mutant(open_algorithm(name), leases=Prolonging) for name in DIFFERENT},
     **{f"{name}: allowed by what is not left": Mutant(open_algorithm(name), leases=Overdrawing) for name in DIFFERENT},
     **{f"{name}: given back as a refund": Mutant(changed(name, give=refund(name))) for name in DIFFERENT},
     "fixed_window: beyond the window's end": Mutant(
         changed(
             "fixed_window",
-            slot_end=lambda _, limit, now: leasing.next_slot(slot_of("fixed_window", limit), now) + SECOND // 3,
+            term_end=lambda _, limit, now: leasing.next_term(term_of("fixed_window", limit), now) + SECOND // 3,
         )
     ),
-    "sub_windows: for a part and a half": Mutant(changed("sub_windows", slot_end=one_and_a_half)),
+    "sub_windows: for a part and a half": Mutant(changed("sub_windows", term_end=one_and_a_half)),
     "token_bucket: charged at once": Mutant(changed("token_bucket", lent_from=lambda state, _: state)),
 }
 
@@ -267,8 +267,8 @@ def mixed_up(algorithm: Any) -> float:
         times = [START + milliseconds * 1000 for milliseconds in (first_at, second_at, given_at)]
         first = leasing.take(algorithm, None, limit, 5, 5, times[0])
         second = leasing.take(algorithm, first.state, limit, 5, 5, times[1])
-        state = algorithm.give(second.state, limit, first.units, first.slot_end, times[2])
-        spent_at = second.slot_end - 1
+        state = algorithm.give(second.state, limit, first.units, first.term_end, times[2])
+        spent_at = second.term_end - 1
         left = algorithm.hit(state, limit, 0, spent_at)[1].remaining
         allowed = [Allowed(spent_at, second.units), Allowed(spent_at, left)]
         worst = max(worst, excess(rule, allowed))
@@ -279,7 +279,7 @@ def test_a_lease_of_a_bucket_that_is_given_back_makes_no_room_that_was_used() ->
     assert mixed_up(open_algorithm("token_bucket")) <= 0
 
 
-def test_slots_of_a_bucket_that_are_not_aligned_would_make_room_twice() -> None:
+def test_terms_of_a_bucket_that_are_not_aligned_would_make_room_twice() -> None:
     assert mixed_up(unaligned("token_bucket")) > 3
 
 
@@ -287,8 +287,8 @@ def test_a_bucket_that_takes_off_the_age_alone_would_make_room_twice() -> None:
     assert mixed_up(changed("token_bucket", give=by_age)) > 3
 
 
-def rests_of_two_slots(leases: type[Leases], name: str) -> float:
-    """An instance leases in two slots, and stops while it holds a rest of both; another one leases too: the excess.
+def rests_of_two_terms(leases: type[Leases], name: str) -> float:
+    """An instance leases in two terms, and stops while it holds a rest of both; another one leases too: the excess.
 
     The second lease is asked for in advance, and answered late, while the first one is not used up.
     """
@@ -313,13 +313,13 @@ def rests_of_two_slots(leases: type[Leases], name: str) -> float:
     _, (others,) = fleet.store.run(rule, [], [Ask(held, 0, 0, 20, 20)], fleet.now)
     fleet.drain(0)
     fleet.execute(fleet.last_calls.pop())
-    fleet.now = others.slot_end - 1
+    fleet.now = others.term_end - 1
     fleet.allowed.append(Allowed(fleet.now, others.units))
     fleet.exhaust(other)
     return excess(rule, fleet.allowed)
 
 
 @pytest.mark.parametrize("name", ["fixed_window", "token_bucket"])
-def test_the_rests_of_two_slots_are_not_given_back_as_of_one(name: str) -> None:
-    assert rests_of_two_slots(Leases, name) <= 0
-    assert rests_of_two_slots(Mixing, name) > 0
+def test_the_rests_of_two_terms_are_not_given_back_as_of_one(name: str) -> None:
+    assert rests_of_two_terms(Leases, name) <= 0
+    assert rests_of_two_terms(Mixing, name) > 0

@@ -53,18 +53,18 @@ def test_the_first_hits_on_a_counter_are_sent_and_make_no_lease() -> None:
     assert leases.asks(0) == []
 
 
-def test_demand_for_fewer_than_four_units_in_a_slot_asks_for_nothing() -> None:
+def test_demand_for_fewer_than_four_units_in_a_term_asks_for_nothing() -> None:
     leases = open_leases()
     for step in range(200):
         assert hit(leases, 1, step * 50_000) is None
         assert leases.asks(step * 50_000) == []
 
 
-def test_demand_is_asked_for_until_the_slots_end_and_for_the_time_of_a_shortage() -> None:
+def test_demand_is_asked_for_until_the_terms_end_and_for_the_time_of_a_shortage() -> None:
     ask = asked(open_leases())
 
     # 16 hits in the 16 ms since the fifth, of which the rate takes in 16 parts of 66.
-    assert (ask.lease.slot, ask.extra, ask.least, ask.back) == (100_000, 24, 1, 0)
+    assert (ask.lease.term, ask.extra, ask.least, ask.back) == (100_000, 24, 1, 0)
 
 
 def test_an_instance_asks_for_no_more_than_its_share() -> None:
@@ -76,7 +76,7 @@ def test_an_instance_asks_for_no_more_than_its_share() -> None:
     assert (ask.extra, ask.least) == (50, 50)
 
 
-def test_a_slot_shorter_than_ten_round_trips_is_not_leased_for() -> None:
+def test_a_term_shorter_than_ten_round_trips_is_not_leased_for() -> None:
     leases = open_leases()
     for step in range(20):
         hit(leases, 100, step * 1000)
@@ -93,7 +93,7 @@ def test_while_an_ask_is_under_way_hits_are_sent_and_nothing_more_is_asked() -> 
     assert leases.asks(20_100) == []
 
 
-def test_what_is_held_allows_hits_until_the_slots_end_counted_from_when_the_ask_was_sent() -> None:
+def test_what_is_held_allows_hits_until_the_terms_end_counted_from_when_the_ask_was_sent() -> None:
     leases = holding()
 
     assert hit(leases, 30, 20_000) == Decision(True, 910, 0, 1_000_000, 0)
@@ -133,7 +133,7 @@ def test_a_lease_that_is_low_is_asked_for_in_advance_while_it_allows() -> None:
     assert hit(leases, 5, 21_000) is not None
 
 
-def test_what_is_left_at_the_slots_end_is_given_back_with_the_next_ask() -> None:
+def test_what_is_left_at_the_terms_end_is_given_back_with_the_next_ask() -> None:
     leases = holding()
     assert hit(leases, 1, 130_000) is None
     (ask,) = leases.asks(130_000)
@@ -194,10 +194,10 @@ def test_a_failed_ask_burns_what_it_was_to_give_back_and_to_take() -> None:
     [
         (1, 25_000),  # the least
         (30_000, 50_000),  # the store's own
-        (980_000, 101_000),  # the slot's end, at which others give back, and a millisecond
+        (980_000, 101_000),  # the term's end, at which others give back, and a millisecond
     ],
 )
-def test_a_denial_is_remembered_for_its_retry_but_not_beyond_the_slot(retry: int, until: int) -> None:
+def test_a_denial_is_remembered_for_its_retry_but_not_beyond_the_term(retry: int, until: int) -> None:
     """L6."""
     leases = open_leases()
     asked(leases)
@@ -261,7 +261,7 @@ def test_a_book_with_the_same_limit_keeps_them() -> None:
 
 def test_after_the_loss_of_a_server_nothing_is_held_and_nothing_given_back() -> None:
     leases = holding()
-    leases.lost()
+    leases.drop_all()
 
     assert (leases.held, leases.burnt) == (0, 40)
     leases.sweep(130_000)

@@ -73,7 +73,7 @@ def test_what_is_held_is_spent_without_a_call_and_the_rest_is_given_back_at_the_
     run(story())
 
 
-def test_what_is_not_spent_is_given_back_when_the_slot_ends(redis: Redis) -> None:
+def test_what_is_not_spent_is_given_back_when_the_term_ends(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:
             spent = await warm(store, leased(), "idle")
@@ -108,7 +108,7 @@ def test_a_request_of_which_a_part_is_charged_already_cannot_be_cancelled(redis:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}") as store:
             rule, other = leased(), leased(unit=Unit.MONTH)
-            for _ in range(1000):  # a slot may end between the two
+            for _ in range(1000):  # a term may end between the two
                 await warm(store, rule, "cancel")
                 done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
                 cancel = store.hit([hit_of(rule, "cancel"), hit_of(other, "cancel")], done.set_result)
@@ -122,7 +122,7 @@ def test_a_request_of_which_a_part_is_charged_already_cannot_be_cancelled(redis:
 
 @pytest.mark.parametrize("algorithm", [*KINDS, "counting"])
 def test_two_stores_allow_the_limit_however_they_share_it(redis: Redis, algorithm: str) -> None:
-    """What one still holds when the other is denied is given back when a slot ends, and is spent then.
+    """What one still holds when the other is denied is given back when a term ends, and is spent then.
 
     Where denied hits count, those that were counted meanwhile are taken off it, as in a window without leases.
     """
@@ -218,7 +218,7 @@ def test_a_new_connection_drops_what_is_held(tmp_path: Path) -> None:
     run(story())
 
 
-def test_while_redis_hangs_what_is_held_is_spent_until_its_slot_ends(redis: Redis) -> None:
+def test_while_redis_hangs_what_is_held_is_spent_until_its_term_ends(redis: Redis) -> None:
     async def story() -> None:
         async with opened(f"127.0.0.1:{redis.port}", STORE_DEADLINE="100ms") as store:
             rule = leased()

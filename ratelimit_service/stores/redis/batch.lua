@@ -14,15 +14,15 @@
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0
--- ARGV[2]  the leases, if there are any, a JSON list; of each: the length of a slot; how many units are given back before
---            the runs on the counter, and the end of the slot for which they were leased; and what is taken after them,
---            the least, and how much for a whole slot
+-- ARGV[2]  the leases, if there are any, a JSON list; of each: the length of a term; how many units are given back before
+--            the runs on the counter, and the end of the term for which they were leased; and what is taken after them,
+--            the least, and how much for a whole term
 -- Returns  now; then of each run: got, how many of its hits were allowed, the first ones, or -1 if it was only looked
 --          at and there is no room for nothing; room, what was left before them; left, what is left now, or, of a
 --          blocked counter, how long it is blocked, negative; reset_after; and retry_after of those that were refused (of
 --          a hit with a place in a queue `got` is 2, and how long it waits stands in place of retry_after);
 --          then keys of places that were never given back, each with how many; then of each lease what leasing.lua
---          returns: units, room, slot_end, reset_after, retry_after
+--          returns: units, room, term_end, reset_after, retry_after
 
 local call = redis.call
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
@@ -66,9 +66,9 @@ local function save_integers(key, state, limit, now)
   end
 end
 
--- The next multiple of the length of a limit's slots.
-local function next_slot(limit, now)
-  return now - now % limit.slot + limit.slot
+-- The next multiple of the length of a limit's terms.
+local function next_term(limit, now)
+  return now - now % limit.term + limit.term
 end
 
 local twin, opened = nil, {}
@@ -211,7 +211,7 @@ local function charge(keys, batch, leases)
       local cost, count = batch[at + 1], batch[at + 2]
       if count == 0 then
         lease, leased = cost, limit
-        limit.slot = leases[lease]
+        limit.term = leases[lease]
         if leases[lease + 1] > 0 then
           state = limit.twin.give(state, limit, leases[lease + 1], leases[lease + 2], now)
         end

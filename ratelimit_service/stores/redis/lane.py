@@ -522,7 +522,7 @@ class Lane:
 
     def _forget(self) -> None:
         """The server may count anew: what was denied may be allowed now, and what is held was charged before."""
-        self._leases.lost()
+        self._leases.drop_all()
         if self._denied is not None:
             self._denied.clear()
 

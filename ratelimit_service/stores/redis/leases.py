@@ -1,6 +1,6 @@
 """Leases of one instance: units of hot counters, charged in advance, which allow hits without a call. Pure. Hot path.
 
-A counter is leased while the demand for it is worth it: at least `LEAST` units in a slot. Before that, and whenever a
+A counter is leased while the demand for it is worth it: at least `LEAST` units in a term. Before that, and whenever a
 lease is used up, a hit is sent as ever, and the same script call may ask for a lease: an *ask* says what to give back
 before the hits of the call, and what to take after them (`algorithms/leasing.py`).
 
@@ -17,9 +17,9 @@ dead         `now` >= `end`                       as cold; what is left becomes 
 =============================  =======================================================================================
 event                          what becomes of the lease
 =============================  =======================================================================================
-an ask was answered            `left` grows, until `end`: the slot's end, counted from when the ask was *sent*. Units
-                               of another slot become `spare`. Without any room: denied
-a hit was denied by the store  denied for its retry; but no longer than the slot, at whose end others give back
+an ask was answered            `left` grows, until `end`: the term's end, counted from when the ask was *sent*. Units
+                               of another term become `spare`. Without any room: denied
+a hit was denied by the store  denied for its retry; but no longer than the term, at whose end others give back
 an ask has failed              what it was to take or to give back is burnt: what the store did is not known
 an ask could not be sent       what it was to give back is `spare` again
 a sweep                        dead: joins the next asks, to give `spare` back; without hits for a while: forgotten
@@ -27,7 +27,7 @@ the rule was changed           what is held is burnt, since it was charged to an
 a server was lost              all that is held is burnt: another server may have counted without it
 =============================  =======================================================================================
 
-Laws: a unit is spent before the end of the slot in which it was charged, by the store's clock. Units of two slots are
+Laws: a unit is spent before the end of the term in which it was charged, by the store's clock. Units of two terms are
 never mixed. Units are conserved: granted = spent + returned + burnt + held.
 """
 
@@ -50,10 +50,10 @@ _SWEEP: Final = 2000
 """Leases that one sweep looks at: less than a millisecond."""
 
 _MEMORY: Final = SECOND // 20
-"""Of the rate: half of the shortest usual slot."""
+"""Of the rate: half of the shortest usual term."""
 
 _ROUND_TRIPS: Final = 10
-"""In a slot, at least: in shorter ones half of the hits would wait for the next lease."""
+"""In a term, at least: in shorter ones half of the hits would wait for the next lease."""
 
 _FORGET: Final = 2 * SECOND
 """Without a hit."""
@@ -81,7 +81,7 @@ class Granted(NamedTuple):
 
     units: int
     room: int
-    slot_end: int
+    term_end: int
     """By the store's clock, as `store_now`."""
     reset_after: int
     retry_after: int
@@ -95,18 +95,18 @@ class Lease:
     rule: Rule
     limit: Limit
     key: str
-    slot: int
+    term: int
     cap: int
     """Units, the most to hold."""
     since: int
     """When the rate was computed."""
     left: int = 0
     end: int = 0
-    """Of `left`, by the local clock; never later than `slot_end` is in truth."""
-    slot_end: int = 0
+    """Of `left`, by the local clock; never later than `term_end` is in truth."""
+    term_end: int = 0
     """The same by the store's clock."""
     spare: int = 0
-    """Units of an earlier slot, to give back."""
+    """Units of an earlier term, to give back."""
     spare_end: int = 0
     asked_for: bool = False
     joined: bool = False
@@ -220,7 +220,7 @@ class Leases:
         if lease is None:
             if self.is_cold(key):
                 return None
-            lease = self.by_key[key] = Lease(rule, limit, key, _slot(rule, limit), rule.lease, now)
+            lease = self.by_key[key] = Lease(rule, limit, key, _term(rule, limit), rule.lease, now)
         elif lease.limit is not limit:
             if lease.limit != limit:
                 self._drop(lease)
@@ -268,14 +268,14 @@ class Leases:
         lease.room = granted.room
         lease.reset_at = sent + granted.reset_after
         if granted.units:
-            if lease.slot_end != granted.slot_end:
+            if lease.term_end != granted.term_end:
                 self._retire(lease)
             lease.left += granted.units
-            lease.slot_end = granted.slot_end
-            # The script ran after `sent`: so counted, the lease ends no later than the slot does.
-            lease.end = sent + granted.slot_end - granted.store_now
+            lease.term_end = granted.term_end
+            # The script ran after `sent`: so counted, the lease ends no later than the term does.
+            lease.end = sent + granted.term_end - granted.store_now
         elif not granted.room:
-            self._remember(lease, 1, granted.retry_after, granted.slot_end - granted.store_now, sent)
+            self._remember(lease, 1, granted.retry_after, granted.term_end - granted.store_now, sent)
 
     def denied_by_store(self, key: str, cost: int, decision: Decision, store_now: int, sent: int) -> None:
         """The store has denied a hit of this cost."""
@@ -283,7 +283,7 @@ class Leases:
         if lease is not None:
             lease.room = decision.remaining
             lease.reset_at = sent + decision.reset_after
-            rest = leasing.next_slot(lease.slot, store_now) - store_now
+            rest = leasing.next_term(lease.term, store_now) - store_now
             self._remember(lease, cost, decision.retry_after, rest, sent)
 
     def failed(self, ask: Ask) -> None:
@@ -300,7 +300,7 @@ class Leases:
         else:
             self.burnt += ask.back
 
-    def lost(self) -> None:
+    def drop_all(self) -> None:
         """A server was lost: hold nothing any more."""
         for lease in tuple(self.by_key.values()):
             self._drop(lease)
@@ -389,8 +389,8 @@ class Leases:
         if now >= lease.end:
             self._retire(lease)
         _measure(lease, now)
-        extra = min(int(lease.rate * lease.slot), lease.cap)
-        if extra < LEAST or lease.slot < _ROUND_TRIPS * self.round_trip or not lease.wanted:
+        extra = min(int(lease.rate * lease.term), lease.cap)
+        if extra < LEAST or lease.term < _ROUND_TRIPS * self.round_trip or not lease.wanted:
             extra = 0
         lease.wanted = False
         least = min(int(lease.rate * self._deny), extra)
@@ -402,14 +402,14 @@ class Leases:
         return Ask(lease, back, lease.spare_end, min(least, extra), extra)
 
     def _retire(self, lease: Lease) -> None:
-        """What is left is to be given back; what is left of a still earlier slot is burnt, since an ask has one end."""
+        """What is left is to be given back; what is left of a still earlier term is burnt, since an ask has one end."""
         if lease.left:
             self.burnt += lease.spare
-            lease.spare, lease.spare_end = lease.left, lease.slot_end
+            lease.spare, lease.spare_end = lease.left, lease.term_end
             lease.left = 0
 
     def _remember(self, lease: Lease, cost: int, retry: int, rest: int, sent: int) -> None:
-        """Deny such hits for a while. Shortages end when others give back, which they do when slots end."""
+        """Deny such hits for a while. Shortages end when others give back, which they do when terms end."""
         if retry == NEVER or (sent < lease.deny_until and cost > lease.deny_cost):
             return
         lease.deny_cost = cost
@@ -431,5 +431,5 @@ def _measure(lease: Lease, now: int) -> None:
         lease.since = now
 
 
-def _slot(rule: Rule, limit: Limit) -> int:
-    return cast("leasing.Leasing", rule.algorithm).slot(limit)
+def _term(rule: Rule, limit: Limit) -> int:
+    return cast("leasing.Leasing", rule.algorithm).term(limit)

@@ -267,7 +267,7 @@ class BatchScript:
                     rows.append(self._rows.get(rule) or self._row(rule, limit))
                 keys.append(key)
                 numbers += (number, cost, count)
-            leases += (lease.slot, ask.back, ask.back_end, ask.least, ask.extra)
+            leases += (lease.term, ask.back, ask.back_end, ask.least, ask.extra)
         return leases
 
     def _row(self, rule: Rule, limit: Limit) -> str:

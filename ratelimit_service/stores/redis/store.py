@@ -163,7 +163,7 @@ class RedisStore:
     async def reset(self, hits: Sequence[Hit]) -> int:
         """As Store says. Other processes forget what they hold and what was denied within seconds, by the reset key."""
         reset = await within(_RESET_SECONDS, self._reset(hits))
-        self._leases.lost()
+        self._leases.drop_all()
         if self._denied is not None:
             self._denied.clear()
         return reset
