@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from ratelimit_service.system.calendar import Calendar
@@ -85,6 +85,8 @@ class Limit:
     """Of a limit of places, the 64-bit digest of the id whose hit this is; 0 for none."""
     elastic: "Elastic | None" = None
     """It may be exceeded by `exceed` on loan, as far as its pool has room."""
+    regions: "Regions | None" = None
+    """The regions of the deployment share it; None: each region counts by itself, as if there were no others."""
     paired: bool = field(init=False, repr=False, compare=False)
     """A second counter is charged with it: its block, or its pool."""
     apart: bool = field(init=False, repr=False, compare=False)
@@ -120,6 +122,34 @@ class Elastic:
     """The limit without loans."""
     counter: Limit
     """The counter of the pool: a bucket that holds the burst, and a window's requests of debt."""
+
+
+class RegionMode(StrEnum):
+    """How regions share a limit: a value of `regions` in `rate_limit`."""
+
+    LEASED = "leased"
+    """Each region spends what it borrows from the home Redis."""
+    CENTRAL = "central"
+    """All regions count in the home Redis."""
+    SPLIT = "split"
+    """Each region has a fixed part."""
+    SYNCED = "synced"
+    """Each region counts by itself, and learns now and then what the others have counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """How the regions of a deployment share a limit."""
+
+    mode: RegionMode
+    number: int
+    """How many regions there are."""
+    whole: int
+    """The requests of all regions together; with `split` the limit's `requests` are the part of this region."""
+    home: Limit | None = None
+    """With `leased`, what the home Redis may lend: the limit less all floors."""
+    floor: Limit | None = None
+    """With `leased`, what each region has by itself, counted by the same algorithm; None without a floor."""
 
 
 @dataclass(slots=True)

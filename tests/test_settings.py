@@ -26,6 +26,7 @@ from ratelimit_service.settings.go_syntax import (
 )
 from ratelimit_service.settings.load import ALWAYS_ON, HARMLESS_VALUES, TRACING_PREFIX, UNUSED
 from ratelimit_service.system.address import Tcp
+from ratelimit_service.system.clock import SECOND
 
 ROOT = Path(__file__).parent.parent
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound
@@ -520,6 +521,79 @@ def test_redis_that_is_not_asked_is_warned_of() -> None:
         "REDIS_PERSECOND_URL: not used, because REDIS_PERSECOND is false",
     ]
     assert load_settings({"REDIS_AUTH": "secret"})[1] == ["REDIS_AUTH: not used, because BACKEND_TYPE is memory"]
+
+
+def test_regions_are_read_in_order_and_the_home_redis_as_the_first_one() -> None:
+    settings, warnings = load_settings(
+        {
+            "REGION": "us",
+            "REGIONS": "eu, us,ap-1",
+            "REDIS_URL": "redis:6379",
+            "HOME_REDIS_URL": "rediss://ada:secret@home:6379/1",
+            "HOME_REDIS_AUTH": "secret",
+            "REGION_SYNC_SECONDS": "0.5",
+        }
+    )
+
+    assert warnings == []
+    assert (settings.region, settings.regions) == ("us", ("eu", "us", "ap-1"))
+    assert settings.region_sync_seconds == 0.5
+    assert settings.home_redis is not None
+    assert settings.home_redis.url.get_secret_value() == "rediss://ada:secret@home:6379/1"
+    assert settings.home_redis.auth.get_secret_value() == "secret"
+    assert settings.home_redis.timeout == 10 * SECOND
+
+
+@pytest.mark.parametrize("regions", ["", "eu"])
+def test_one_region_has_no_home(regions: str) -> None:
+    told = {"REGION": "eu", "REGIONS": regions, "REDIS_URL": "redis:6379", "HOME_REDIS_URL": "home:6379"}
+
+    settings, warnings = load_settings(told)
+
+    assert settings.home_redis is None
+    assert warnings == ["HOME_REDIS_URL: not used, because REGIONS does not name several regions"]
+
+
+def test_a_home_redis_without_redis_is_warned_of() -> None:
+    told = {"REGION": "eu", "REGIONS": "eu,us", "HOME_REDIS_URL": "home:6379", "REGION_SYNC_SECONDS": "2"}
+
+    _, warnings = load_settings(told)
+
+    assert warnings == ["REGION_SYNC_SECONDS, HOME_REDIS_URL: not used, because BACKEND_TYPE is memory"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "problem"),
+    [
+        ({"REGIONS": "eu,us"}, 'REGIONS: "eu,us" needs REGION, the one of them that this instance is in'),
+        (
+            {"REGIONS": "eu,us", "REGION": "ap"},
+            'REGIONS: "eu,us" does not have the region of this instance, which is REGION: "ap"',
+        ),
+        ({"REGIONS": "eu,us,eu", "REGION": "eu"}, 'REGIONS: "eu,us,eu" has a region twice'),
+        ({"REGIONS": "eu,,us", "REGION": "eu"}, 'REGIONS: "eu,,us" is not a list of names such as eu,us,ap'),
+        ({"REGIONS": "eu,u|s", "REGION": "eu"}, 'REGIONS: "eu,u|s" is not a list of names such as eu,us,ap'),
+        ({"REGION_SYNC_SECONDS": "0"}, 'REGION_SYNC_SECONDS: "0" is not a number of seconds from 0.1 to 60'),
+        (
+            {"HOME_REDIS_URL": "home:6379", "HOME_REDIS_TYPE": "sentinel"},
+            'HOME_REDIS_URL: "home:6379" is not a master\'s name and its sentinels',
+        ),
+    ],
+)
+def test_what_is_wrong_with_regions_is_told(environ: dict[str, str], problem: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        load_settings(environ)
+
+    assert problem in str(error.value)
+
+
+def test_a_hundred_regions_are_enough() -> None:
+    names = [f"r{number}" for number in range(101)]
+    settings, _ = load_settings({"REGION": "r0", "REGIONS": ",".join(names[:100])})
+
+    assert len(settings.regions) == 100
+    with pytest.raises(SettingsError, match="has more than 100 regions"):
+        load_settings({"REGION": "r0", "REGIONS": ",".join(names)})
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,7 @@ class Section(StrEnum):
     RULES = "Rules"
     COUNTING = "Counting"
     REDIS = "Redis"
+    REGIONS = "Regions"
     RESPONSES = "Responses"
     METRICS = "Metrics"
     LOGGING = "Logging"

@@ -38,6 +38,8 @@ _ALLOWED_NAME: Final = re.compile(r"\*|\.?[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_
 _ORIGIN: Final = re.compile(r"\*|[a-z][a-z0-9+.-]{0,30}://(?:[a-z0-9_.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _PERCENT: Final = re.compile(r"([0-9]{1,4}) *%")
 _SHARE: Final = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,20})?)(%)?")
+_REGION: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_MAX_REGIONS: Final = 100
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 
 
@@ -126,7 +128,7 @@ def integer(minimum: int, maximum: int = 2**31 - 1) -> Callable[[str], int]:
     return read
 
 
-def number(minimum: int, maximum: int, noun: str = "number") -> Callable[[str], float]:
+def number(minimum: float, maximum: float, noun: str = "number") -> Callable[[str], float]:
     """A reader of decimals from `minimum` to `maximum`."""
 
     def read(text: str) -> float:
@@ -179,6 +181,18 @@ def _listed(text: str, allowed: re.Pattern[str], wrong: str) -> tuple[str, ...]:
     if not all(allowed.fullmatch(part) for part in parts):
         raise ValueError(wrong)
     return parts
+
+
+def read_regions(text: str) -> tuple[str, ...]:
+    """Names of regions, separated by commas, each once; an empty text is an empty list."""
+    names = tuple(name.strip() for name in read_list(text))
+    if not all(map(_REGION.fullmatch, names)):
+        raise ValueError("is not a list of names such as eu,us,ap")
+    if len(set(names)) < len(names):
+        raise ValueError("has a region twice")
+    if len(names) > _MAX_REGIONS:
+        raise ValueError(f"has more than {_MAX_REGIONS} regions")
+    return names
 
 
 def read_address(text: str) -> Tcp:

@@ -96,6 +96,11 @@ _NEED_TLS: Final = ("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_
 _REDIS_NAMES: Final = tuple(setting.variable for setting in SETTINGS if setting.variable.startswith("REDIS_"))
 _NEED_REDIS: Final = tuple(name for name in _REDIS_NAMES if not name.startswith("REDIS_PERSECOND_"))
 _NEED_PERSECOND: Final = tuple(name for name in _REDIS_NAMES if name.startswith("REDIS_PERSECOND_"))
+_NEED_REGIONS: Final = tuple(
+    setting.variable
+    for setting in SETTINGS
+    if setting.section is Section.REGIONS and setting.variable not in {"REGION", "REGIONS"}
+)
 _OF_DEBUG_PORT: Final = ("ADMIN_TLS_CERT", "ADMIN_TLS_KEY", "ADMIN_CLIENT_TLS_CACERT")
 _BY_VARIABLE: Final = {setting.variable: setting for setting in SETTINGS}
 _KNOWN: Final = frozenset(_BY_VARIABLE) | frozenset(ALWAYS_ON) | frozenset(UNUSED)
@@ -233,6 +238,11 @@ def _unused(settings: Settings, given: Mapping[str, Given]) -> Iterator[str]:
         ((_OF_DEBUG_PORT if settings.debug_uds else ()), "DEBUG_UDS replaces the debug port"),
         ((() if settings.backend_type is Backend.REDIS else _NEED_REDIS), f"BACKEND_TYPE is {settings.backend_type}"),
         ((() if settings.redis_persecond else _NEED_PERSECOND), "REDIS_PERSECOND is false"),
+        ((_NEED_REGIONS if len(settings.regions) < 2 else ()), "REGIONS does not name several regions"),
+        (
+            (_NEED_REGIONS if len(settings.regions) > 1 and settings.backend_type is Backend.MEMORY else ()),
+            "BACKEND_TYPE is memory",
+        ),
     ):
         if unused := [name for name in idle if name in given and given[name].text]:
             yield f"{', '.join(unused)}: not used, because {why}"

@@ -7,6 +7,7 @@ Nothing is read at import. `load_settings` alone knows where values come from.
 The order matters: a validator sees the fields before its own, and each section of docs/settings.md has this order.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -56,7 +57,7 @@ from ratelimit_service.system.address import Tcp
 
 
 class RedisSettings(NamedTuple):
-    """The settings of one Redis: the first one, or the second one for windows of one second."""
+    """The settings of one Redis: the first one, the second one for windows of one second, or that of all regions."""
 
     type: RedisType
     socket_type: SocketType
@@ -99,14 +100,20 @@ def _read_token(given: SecretStr) -> SecretStr:
 _Model = TypeVar("_Model", bound=BaseSettings)
 
 
-def _with_second_redis(model: type[_Model]) -> type[_Model]:
-    """Add the settings of the second Redis, `redis_persecond_url` and so on, each made from the first one's."""
+def _with_more_redis(model: type[_Model]) -> type[_Model]:
+    """Add the settings of the second Redis, `redis_persecond_url` and so on, and of the home Redis, `home_redis_url`.
+
+    Each is made from the first one's.
+    """
     fields: dict[str, Any] = {}
     for name in RedisSettings._fields:
         first = model.model_fields[f"redis_{name}"]
-        help_text = f"As `REDIS_{name.upper()}`, for the second Redis."
-        field = setting(Section.REDIS, first.default, help_text, _SECOND_ORIGINS.get(name, "upstream"))
-        fields[f"redis_persecond_{name}"] = (first.rebuild_annotation(), field)
+        help_text = f"As `REDIS_{name.upper()}`, for the"
+        origin = _SECOND_ORIGINS.get(name, "upstream")
+        second = setting(Section.REDIS, first.default, f"{help_text} second Redis.", origin)
+        home = setting(Section.REGIONS, first.default, _HOME_HELP.get(name, f"{help_text} home Redis."), NEW)
+        fields[f"redis_persecond_{name}"] = (first.rebuild_annotation(), second)
+        fields[f"home_redis_{name}"] = (first.rebuild_annotation(), home)
     return create_model(model.__name__, __base__=model, __module__=__name__, __doc__=model.__doc__, **fields)
 
 
@@ -114,12 +121,17 @@ _SECOND_ORIGINS: Final = {
     "socket_type": "upstream; `unix` there",
     "url": "upstream; `/var/run/nutcracker/ratelimitpersecond.sock` there",
 }
+_HOME_HELP: Final = {
+    "url": "Address of the home Redis, which all regions share: as `REDIS_URL`; if empty, there is none.",
+    "tls": "As `REDIS_TLS`, for the home Redis, with the same certificates.",
+}
 
 
 _listening = partial(setting, Section.LISTENING)
 _operator = partial(setting, Section.OPERATOR)
 _rules = partial(setting, Section.RULES)
 _redis = partial(setting, Section.REDIS)
+_regions = partial(setting, Section.REGIONS)
 _counting = partial(setting, Section.COUNTING)
 _responses = partial(setting, Section.RESPONSES)
 _metrics = partial(setting, Section.METRICS)
@@ -128,7 +140,7 @@ _tracing = partial(setting, Section.TRACING)
 _process = partial(setting, Section.PROCESS)
 
 
-@_with_second_redis
+@_with_more_redis
 class Settings(BaseSettings):
     """The values of all settings. `Settings()` has the defaults; it does not read the environment."""
 
@@ -320,6 +332,14 @@ class Settings(BaseSettings):
     instances: Positive = _redis("1", "Number of instances that share the limits; `local` grants each its share.", NEW)
     redis_persecond: Boolean = _redis("false", "Keep the counters with a window of one second in a second Redis.")
 
+    region: str = _regions("", "Region of this instance, such as `eu`: one of `REGIONS`.", NEW)
+    regions: Annotated[tuple[str, ...], reads(go_syntax.read_regions)] = _regions(
+        "", "All regions that share the limits, `eu,us,ap`: in every region the same ones in the same order.", NEW
+    )
+    region_sync_seconds: Annotated[float, reads(number(0.1, 60, "number of seconds"))] = _regions(
+        "1", "Seconds after which regions exchange the counts of limits with `regions: synced`.", NEW
+    )
+
     backend_type: Annotated[Backend, reads(one_of(Backend))] = _counting(
         "",
         "Store of the counters: `memory` or `redis`; if empty, `redis` if `REDIS_URL` is set, else `memory`.",
@@ -425,6 +445,12 @@ class Settings(BaseSettings):
         """The second Redis, for counters with a window of one second; None when there is none."""
         return self._redis_settings("redis_persecond") if self.redis_persecond else None
 
+    @property
+    def home_redis(self) -> RedisSettings | None:
+        """The Redis that all regions share; None when there is none, or only one region."""
+        named = len(self.regions) > 1 and self.home_redis_url.get_secret_value()  # type: ignore[attr-defined] # added
+        return self._redis_settings("home_redis") if named else None
+
     def _redis_settings(self, prefix: str) -> RedisSettings:
         return RedisSettings(*(getattr(self, f"{prefix}_{name}") for name in RedisSettings._fields))
 
@@ -458,6 +484,16 @@ class Settings(BaseSettings):
         if needed and token is not None and not token.get_secret_value():
             raise ValueError("needs ADMIN_TOKEN or ADMIN_TOKEN_FILE")
         return needed
+
+    @field_validator("regions")
+    @classmethod
+    def _check_region(cls, regions: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        region = info.data.get("region")
+        if regions and not region:
+            raise ValueError("needs REGION, the one of them that this instance is in")
+        if regions and region not in regions:
+            raise ValueError(f"does not have the region of this instance, which is REGION: {json.dumps(region)}")
+        return regions
 
     @field_validator("response_headers")
     @classmethod
