@@ -23,7 +23,7 @@ START_SECONDS: Final = 60
 STOP_SECONDS: Final = 60
 _LOOK_SECONDS: Final = 0.02
 
-_UNTIL_WE_END: Final = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+UNTIL_WE_END: Final = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 """Begins a command that must not outlive tests that are killed themselves; it becomes what it starts."""
 
 _LISTENING: Final = re.compile(r"listening for ([\w ]+) on [^\n\"]*:(\d+)\b")
@@ -72,7 +72,7 @@ class Process:
         self._log = folder / log
         with self._log.open("wb") as log_file:
             self._popen = subprocess.Popen(
-                (*_UNTIL_WE_END, *command),
+                (*UNTIL_WE_END, *command),
                 cwd=folder,
                 env={"PATH": os.environ["PATH"], **environ},  # nothing of what the tests themselves were started with
                 stdin=subprocess.DEVNULL,
