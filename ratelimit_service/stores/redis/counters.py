@@ -53,7 +53,14 @@ from ratelimit_service.stores.redis.keys import (
     slot_of,
 )
 from ratelimit_service.stores.redis.link import MAX_SECONDS, NAME, Command, read_time
-from ratelimit_service.stores.redis.target import Target, is_clustered, is_per_second, main_target, per_second_target
+from ratelimit_service.stores.redis.target import (
+    Target,
+    home_target,
+    is_clustered,
+    main_target,
+    per_second_target,
+    redis_of,
+)
 from ratelimit_service.stores.redis.topology import Sentinels, SlotMap, node_address, read_slot_map
 from ratelimit_service.stores.redis.upstream import is_upstreams, upstream_key
 from ratelimit_service.system.address import Address, Unix
@@ -230,17 +237,21 @@ class Counters:
     """The counters of services with these settings and these rules."""
 
     def __init__(self, settings: Settings, book: RuleBook) -> None:
-        main, per_second = main_target(settings), per_second_target(settings)
-        self._clustered = is_clustered(main, per_second)
+        main, per_second, home = main_target(settings), per_second_target(settings), home_target(settings)
+        self._clustered = is_clustered(main, per_second, home)
         self._prefix = settings.cache_key_prefix
         self._key_of = (cluster_key if self._clustered else plain_key)(self._prefix)
         self._block_of = cluster_block if self._clustered else plain_block
         self._upstream = settings.key_format is KeyFormat.ENVOYPROXY
         self._book = book
         self._main = Primaries(settings, main)
-        self._per_second: Primaries | None = None
-        if per_second is not None and per_second.servers != main.servers:
-            self._per_second = Primaries(settings, per_second)
+        # One server in two parts is asked once.
+        known = {main.servers: self._main}
+        self._per_second, self._home = (
+            None if target is None else known.setdefault(target.servers, Primaries(settings, target))
+            for target in (per_second, home)
+        )
+        self._all = tuple(known.values())
         self._with_resets: set[Primaries] = set()
         self.slots_moved = False
         """Slots have moved during `find`: it may have missed counters."""
@@ -283,8 +294,8 @@ class Counters:
 
     async def find(self, domain: str, rules: Sequence[Rule] = ()) -> AsyncIterator[CounterBatch]:
         """All counters of these rules; without rules all of the domain, also those that no present rule charges."""
-        for redis in (self._main, self._per_second):
-            if redis is None or (rules and all(self._redis_of(rule) is not redis for rule in rules)):
+        for redis in self._all:
+            if rules and all(self._redis_of(rule) is not redis for rule in rules):
                 continue
             seen: set[int] = set()
             addresses = await redis.discover()
@@ -340,12 +351,11 @@ class Counters:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._main.aclose()
-        if self._per_second is not None:
-            await self._per_second.aclose()
+        for redis in self._all:
+            await redis.aclose()
 
     def _redis_of(self, rule: Rule) -> Primaries:
-        return self._per_second if self._per_second is not None and is_per_second(rule) else self._main
+        return redis_of(rule, self._main, self._per_second, self._home)
 
     def _parsers(
         self, redis: Primaries, domain: str, rules: Sequence[Rule]

@@ -1,4 +1,4 @@
-"""The way to one server: a queue of parts, at most two pipelines in flight, and the connection itself. Hot path.
+"""The way to one server: a queue of parts, a few pipelines in flight, and the connection itself. Hot path.
 
 `breaker.py` decides whether a part is sent, waits or is answered by policy, and what becomes of the connection; the
 lane acts on it. The breaker's state says what a lane has:
@@ -8,7 +8,7 @@ state        connection    connector     queue              pipelines in flight
 ===========  ============  ============  =================  ===============================
 CONNECTING   none          runs          parts wait         none
 ANSWERING    open          idle          sent when one of   at most two, a heartbeat among
-                                         two has ended      them
+                                         two has ended      them; of a far server 32
 SILENT       open, kept    after 1 s     parts wait         at least one, unanswered
 LOST         none          runs          empty              none
 ===========  ============  ============  =================  ===============================
@@ -77,6 +77,12 @@ MAX_TRIES: Final = 4
 HEARTBEAT: Final = 0.1
 """Seconds for the reply to a heartbeat."""
 
+_FAR_HEARTBEAT: Final = 0.5
+"""The same where the server is in another region: twice round the earth."""
+
+_FAR_IN_FLIGHT: Final = 32
+"""Pipelines to such a server: a way of 140 ms has room for one every 4 ms, which is what the largest takes Redis."""
+
 Redirect = Callable[[ScriptCall, str], bool]
 """Called with a script call that belongs to another node, and the error that names the node, `MOVED …` or `ASK …`;
 returns whether the other node took it."""
@@ -90,6 +96,20 @@ class LaneContext(NamedTuple):
     checks: Checks
     policy: Policy
     leases: Leases
+    label: str = ""
+    """Behind the names of the servers."""
+    in_flight: int = MAX_IN_FLIGHT
+    """Pipelines, at most."""
+    heartbeat: float = HEARTBEAT
+    """Seconds for the reply to one."""
+
+
+def home_context(context: LaneContext) -> LaneContext:
+    """The context of the lanes to the home Redis of all regions, which may be far away.
+
+    Nothing is leased from it by an instance: so its loss costs none of the leases of this region.
+    """
+    return context._replace(leases=Leases(deny=0), label=" (home)", in_flight=_FAR_IN_FLIGHT, heartbeat=_FAR_HEARTBEAT)
 
 
 class Lane:
@@ -105,7 +125,7 @@ class Lane:
         redirect: Redirect | None = None,
         on_lost: Callable[[], None] = noop,
     ) -> None:
-        self.name = name
+        self.name = name + context.label
         self._pending = context.pending
         self._denied = context.denied
         self._leases = context.leases
@@ -115,7 +135,9 @@ class Lane:
         self._redirect = redirect
         self._on_lost = on_lost
         self._breaker = Breaker(monotonic())
-        self._outage = Outage(name, context.policy.name)
+        self._in_flight = context.in_flight
+        self._heartbeat = context.heartbeat
+        self._outage = Outage(self.name, context.policy.name)
         self._connector = Connector(open_link, self._breaker.backoff, self._on_link, self._on_attempt_failed)
         self._fault = Fault("unreachable")
         """Why hits are answered by policy while there is no connection."""
@@ -174,7 +196,7 @@ class Lane:
             self._fail(part, _OVERLOAD)
             return
         self._queue.append(part)
-        if not self._scheduled and self._link is not None and len(self._pipelines) < MAX_IN_FLIGHT:
+        if not self._scheduled and self._link is not None and len(self._pipelines) < self._in_flight:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send)
 
@@ -184,7 +206,7 @@ class Lane:
             self._leases.unsent(ask)
             return
         self._asks.append((group, ask))
-        if not self._scheduled and len(self._pipelines) < MAX_IN_FLIGHT:
+        if not self._scheduled and len(self._pipelines) < self._in_flight:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send)
 
@@ -302,7 +324,7 @@ class Lane:
         if (
             link is None
             or not (queue or self._asks)
-            or len(self._pipelines) >= MAX_IN_FLIGHT
+            or len(self._pipelines) >= self._in_flight
             or self._breaker.state is not ServerState.ANSWERING
         ):
             return
@@ -482,7 +504,7 @@ class Lane:
         if took >= SILENCE:
             return SILENCE
         if oldest.is_heartbeat:
-            return HEARTBEAT if took >= HEARTBEAT else None
+            return self._heartbeat if took >= self._heartbeat else None
         requests = (part.request for call in self._script_calls for part in call.parts)
         return next((request.queue.granted for request in requests if request.answered), None)
 

@@ -1,8 +1,8 @@
 """The answer to a hit that the store cannot decide: by the rule's policy, or else by the service's.
 
 `error` ends the request with an error, `open` allows what an untouched counter allows, `closed` denies, and `local`
-counts in this process, with this instance's share of the limit: all instances together allow at most the limit, and
-less than one hit more for each instance.
+counts in this process, with this instance's share of the limit: all instances together, of all regions that share it,
+allow at most the limit, and less than one hit more for each instance.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Final
 
 from ratelimit_service.algorithms.elastic import member
 from ratelimit_service.errors import StoreError
-from ratelimit_service.model import ByPolicy, Decision, Limit
+from ratelimit_service.model import ByPolicy, Decision, Limit, RegionMode
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MAX_BYTES, MemoryStore
@@ -94,9 +94,10 @@ class Policy:
         if share is None:
             if len(self._shares) >= _MAX_SHARES:
                 self._shares.clear()
-            share = self._shares[hit.rule] = replace(
-                hit.rule, limit=share_of(hit.rule.limit or hit.limit, self._instances)
-            )
+            limit = hit.rule.limit or hit.limit
+            regions = limit.regions
+            in_regions = 1 if regions is None or regions.mode is RegionMode.SPLIT else regions.number
+            share = self._shares[hit.rule] = replace(hit.rule, limit=share_of(limit, self._instances * in_regions))
         return share
 
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from ratelimit_service.errors import TooHeavyError
 from ratelimit_service.model import Cancel
@@ -22,13 +22,19 @@ from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import resets_key
-from ratelimit_service.stores.redis.lane import Lane, LaneContext
+from ratelimit_service.stores.redis.lane import Lane, LaneContext, home_context
 from ratelimit_service.stores.redis.leases import Leases
 from ratelimit_service.stores.redis.link import read_time, within
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
 from ratelimit_service.stores.redis.script import MAX_IN_PIPELINE, BatchScript, Script, largest_bundle
-from ratelimit_service.stores.redis.target import is_clustered, is_per_second, main_target, per_second_target
+from ratelimit_service.stores.redis.target import (
+    home_target,
+    is_clustered,
+    main_target,
+    per_second_target,
+    redis_of,
+)
 from ratelimit_service.stores.redis.topology import Topology, open_topology
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.stores.store import Done, LostServer
@@ -71,21 +77,34 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
     denied = DeniedCache(cache_bytes, windows=settings.local_cache_size_in_bytes > 0) if cache_bytes else None
     context = LaneContext(pending, denied, Checks(), policy, Leases(deny=settings.lease_deny_ms * 1000))
     prefix, jitter = settings.cache_key_prefix, settings.expiration_jitter_max_seconds
-    main, per_second = main_target(settings), per_second_target(settings)
-    script = BatchScript(prefix, clock, clustered=is_clustered(main, per_second), jitter_seconds=jitter)
+    main, per_second, home = main_target(settings), per_second_target(settings), home_target(settings)
+    script = BatchScript(prefix, clock, clustered=is_clustered(main, per_second, home), jitter_seconds=jitter)
     with_upstream = settings.key_format is KeyFormat.ENVOYPROXY
+    topologies = Topologies(
+        open_topology(main, script, context, resets_key(prefix)),
+        open_topology(per_second, script, context, resets_key(prefix)) if per_second else None,
+        open_topology(home, script, home_context(context), resets_key(prefix)) if home else None,
+    )
     return RedisStore(
         context,
         script,
-        open_topology(main, script, context, resets_key(prefix)),
-        per_second=open_topology(per_second, script, context, resets_key(prefix)) if per_second else None,
+        topologies,
         upstream=UpstreamScript(prefix, jitter, clock or system_clock) if with_upstream else None,
         prefix=prefix,
     )
 
 
+class Topologies(NamedTuple):
+    """Where counters are; `redis_of` says which of these has those of a rule."""
+
+    main: Topology
+    per_second: Topology | None
+    home: Topology | None
+    """What all regions share. It may be far away, and lost while this region goes on."""
+
+
 class RedisStore:
-    """Counters in the servers of `main`; those of `is_per_second` rules in `per_second`, if there is such a Redis.
+    """Counters in the servers of these topologies.
 
     `upstream` is the script for the rules that count under upstream's names, if there are any.
     """
@@ -98,9 +117,8 @@ class RedisStore:
         self,
         context: LaneContext,
         script: Script,
-        main: Topology,
+        topologies: Topologies,
         *,
-        per_second: Topology | None = None,
         upstream: Script | None = None,
         prefix: str = "",
     ) -> None:
@@ -112,12 +130,12 @@ class RedisStore:
         self._checks = context.checks
         self._policy = context.policy
         self._script = script
-        self._main = main
-        self._per_second = per_second
+        self._main = topologies.main
+        self._by_rule = topologies
         self._upstream = upstream
-        self._all_alike = per_second is None and upstream is None
+        self._topologies = [topology for topology in topologies if topology is not None]
+        self._all_alike = len(self._topologies) == 1 and upstream is None
         """All hits go to the same servers by the same script."""
-        self._topologies = [main] if per_second is None else [main, per_second]
         self._prefix = prefix
         self._bans: BanFollower | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -128,8 +146,8 @@ class RedisStore:
 
     @property
     def healthy(self) -> bool:
-        """Every server can decide hits."""
-        return all(topology.healthy for topology in self._topologies)
+        """Every server of this region can decide hits. Were the home needed too, its loss would stop all regions."""
+        return all(topology.healthy for topology in self._topologies if topology is not self._by_rule.home)
 
     @property
     def counters(self) -> int:
@@ -298,7 +316,7 @@ class RedisStore:
         request.settle()
 
     def _kind(self, rule: Rule) -> tuple[Topology, Script]:
-        topology = self._per_second if self._per_second is not None and is_per_second(rule) else self._main
+        topology = redis_of(rule, *self._by_rule)
         script = self._upstream if self._upstream is not None and is_upstreams(rule) else self._script
         return topology, script
 

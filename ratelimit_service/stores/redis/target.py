@@ -3,8 +3,10 @@
 import logging
 import ssl
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from ratelimit_service.errors import StartError
+from ratelimit_service.model import RegionMode
 from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.settings import RedisSettings, Settings
 from ratelimit_service.settings.fields import RedisType
@@ -130,6 +132,22 @@ def is_per_second(rule: Rule) -> bool:
     return limit is not None and limit.window == SECOND and rule.together == ALONE and not limit.places
 
 
+def is_central(rule: Rule) -> bool:
+    """Whether its counters are in the home Redis, which all regions share."""
+    limit = rule.limit
+    return limit is not None and limit.regions is not None and limit.regions.mode is RegionMode.CENTRAL
+
+
+_Redis = TypeVar("_Redis")
+
+
+def redis_of(rule: Rule, main: _Redis, per_second: _Redis | None, home: _Redis | None) -> _Redis:
+    """The one of these that has the counters of the rule."""
+    if home is not None and is_central(rule):
+        return home
+    return per_second if per_second is not None and is_per_second(rule) else main
+
+
 def main_target(settings: Settings) -> Target:
     """The Redis of all counters."""
     return _target(settings.redis, settings)
@@ -138,6 +156,12 @@ def main_target(settings: Settings) -> Target:
 def per_second_target(settings: Settings) -> Target | None:
     """The Redis of the counters whose window is a second, if it is another one."""
     redis = settings.second_redis
+    return None if redis is None else _target(redis, settings)
+
+
+def home_target(settings: Settings) -> Target | None:
+    """The Redis that all regions share, if there are several."""
+    redis = settings.home_redis
     return None if redis is None else _target(redis, settings)
 
 

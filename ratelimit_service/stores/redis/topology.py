@@ -241,7 +241,7 @@ class Cluster:
         self._early: list[Part] | None = []
         """Parts that came before the first map, or the first error in place of it."""
         self._fault = Fault("unreachable")
-        self._outage = Outage(f"{target.servers.addresses[0]} and its cluster", context.policy.name)
+        self._outage = Outage(f"{target.servers.addresses[0]} and its cluster{context.label}", context.policy.name)
         self._backoff = Backoff()
         self._map_wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
