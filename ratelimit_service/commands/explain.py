@@ -313,13 +313,20 @@ def _state_in_words(state: Json) -> str:
     if state.get("blocked_for"):
         return f"blocked for {_span(state['blocked_for'])}"
     text = f"{state['remaining']:,} of {state['capacity']:,} left"
-    if state.get("held"):
-        text += f" and {state['held']:,} leased to the process that answered"
+    if holders := state.get("holders"):
+        text += f" and {state['held']:,} leased to {' and '.join(_holder_in_words(each) for each in holders)}"
     if state.get("on_loan"):
         text += f", {state['on_loan']:,} on loan"
     if state["retry_after"]:
         return f"{text}, room for one in {_span(state['retry_after'])}"
     return f"{text}, untouched in {_span(state['reset_after'])}" if state["remaining"] < state["capacity"] else text
+
+
+def _holder_in_words(holder: Json) -> str:
+    """`worker 1 (pid 4711: 30)`."""
+    worker = f"worker {holder['worker']}" if holder["worker"] else "the service"
+    units = "not known" if holder["units"] is None else f"{holder['units']:,}"
+    return f"{worker} (pid {holder['pid']}: {units})"
 
 
 def _pool_in_words(pool: Json, state: Json) -> str:

@@ -230,7 +230,7 @@ class MemoryStore:
         """As Store says."""
         return sum([self._remove(hit.key) | self._remove(hit.key + BLOCK) for hit in hits])
 
-    def held(self, hit: Hit) -> int:
+    def held(self, key: str) -> int:
         """As Store says: nothing."""
         return 0
 

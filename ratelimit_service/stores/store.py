@@ -98,8 +98,8 @@ class Store(StoreStatus, Protocol):
         Returns how many there were. StoreError when they cannot be reached: then some may be left.
         """
 
-    def held(self, hit: Hit) -> int:
-        """Units of its counter that this process has charged in advance, and not spent."""
+    def held(self, key: str) -> int:
+        """Units of the counter of this name that this process has charged in advance, and not spent."""
 
     def metrics(self) -> Sequence[Metric]:
         """Metrics that only this kind of store has."""

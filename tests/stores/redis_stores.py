@@ -271,9 +271,9 @@ class Asked:
 
         done(self._loop.run_until_complete(ask()))
 
-    def held(self, hit: Hit) -> int:
+    def held(self, key: str) -> int:
         """As the store."""
-        return self._store.held(hit)
+        return self._store.held(key)
 
     def keep_bans(self, bans: Bans) -> BanStore:
         """As the store."""

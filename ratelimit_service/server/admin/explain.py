@@ -6,7 +6,8 @@ may have a million descriptors, so the match is explained in a thread, one reque
 
 import asyncio
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -40,6 +41,9 @@ _MAX_ENTRIES: Final = 200
 _MAX_WAITING: Final = 8
 """Requests in the queue of the thread."""
 
+HOLDERS: Final = "holders"
+"""In the `state` of a rule that leases: which processes hold units of its counter."""
+
 
 class Explainer:
     """Explains requests with the rules and the counters of a limiter."""
@@ -47,11 +51,7 @@ class Explainer:
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
         self._thread = ThreadPoolExecutor(1, "explain")
-        self._answers = Answers(
-            _MAX_WAITING,
-            busy="too many explanations are asked for at once",
-            failed="the request could not be explained",
-        )
+        self._answers = explanations_in_line()
 
     def call(self, body: bytes, reply: Reply) -> None:
         """Reply with the explanation of the RateLimitRequest in `body`, as JSON."""
@@ -77,7 +77,7 @@ class Explainer:
         explained, found = await loop.run_in_executor(self._thread, _explained, book, request)
         add_bans(found, self._limiter.bans, book, request)
         found["store"] = await self._look(explained, found)
-        return await loop.run_in_executor(self._thread, _text, found)
+        return await loop.run_in_executor(self._thread, explanation_text, found)
 
     async def _look(self, explained: RequestExplanation, found: dict[str, Any]) -> dict[str, str]:
         """Add to each rule the state of its counter; returns which store that is, and why it could not decide."""
@@ -90,7 +90,7 @@ class Explainer:
             problem = await _asked(store, [*hits, *(look for look in pools if look is not None)])
             if not problem:
                 for (index, number, _), hit, look in zip(matched_rules, hits, pools, strict=True):
-                    found["descriptors"][index]["rules"][number]["state"] = _state(hit, store.held(hit), look)
+                    found["descriptors"][index]["rules"][number]["state"] = _state(hit, store.held(hit.key), look)
         return {"name": store.name, "problem": problem}
 
 
@@ -99,7 +99,17 @@ def _explained(book: RuleBook, request: Request) -> tuple[RequestExplanation, di
     return explained, explanation_as_json(explained, system_clock())
 
 
-def _text(found: dict[str, Any]) -> bytes:
+def explanations_in_line() -> Answers:
+    """The explanations that are under way."""
+    return Answers(
+        _MAX_WAITING,
+        busy="too many explanations are asked for at once",
+        failed="the request could not be explained",
+    )
+
+
+def explanation_text(found: dict[str, Any]) -> bytes:
+    """An explanation as JSON."""
     return json.dumps(found, ensure_ascii=False).encode()
 
 
@@ -129,7 +139,20 @@ def _state(hit: Hit, held: int, pool: Hit | None) -> dict[str, Any]:
     blocked_for = decision.blocked_for if isinstance(decision, Blocked) else 0
     state = counter_state(hit.rule, hit.remaining, decision.reset_after, blocked_for=blocked_for)
     lent = {} if pool is None else loans(hit.rule, decision.remaining, _left_in_pool(pool))
-    return {**state, "held": held, **lent}
+    state |= {"held": held, **lent}
+    if hit.rule.lease:
+        show_holders(state, [(None, os.getpid(), held)])
+    return state
+
+
+def show_holders(state: dict[str, Any], holders: Iterable[tuple[int | None, int, int | None]]) -> None:
+    """Write into the state of a rule what processes hold of its counter, in all, and those that hold some.
+
+    A holder is the number of the worker, if it is one, the id of its process, and units; None if they are not known.
+    """
+    shown = [{"worker": worker, "pid": pid, "units": units} for worker, pid, units in holders if units != 0]
+    state["held"] = sum(holder["units"] or 0 for holder in shown)
+    state[HOLDERS] = shown
 
 
 def _left_in_pool(look: Hit) -> int:

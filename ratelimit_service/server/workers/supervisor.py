@@ -21,6 +21,7 @@ from ratelimit_service.server.past import Past
 from ratelimit_service.server.state import Death, ServiceState
 from ratelimit_service.server.workers.channel import Message, settings_as_json, text_of
 from ratelimit_service.server.workers.dispatch import Dispatcher
+from ratelimit_service.server.workers.explainer import WorkersExplainer
 from ratelimit_service.server.workers.report import MergedCounts
 from ratelimit_service.server.workers.slot import WorkerSlot
 from ratelimit_service.server.workers.watchdog import Watchdog
@@ -59,7 +60,7 @@ class Supervisor:
         self._dispatcher = Dispatcher(self._slots)
         self._sums = MergedCounts(settings, self._slots)
         self._method = _Method(self._sums, self._dispatcher)
-        self.explainer = _ForwardedMethod(self._dispatcher, "explain")
+        self.explainer = WorkersExplainer(self._slots, self._dispatcher)
         self.ban_method = _ForwardedMethod(self._dispatcher, "bans")
         self.reset_method = _ForwardedMethod(self._dispatcher, "reset")
         self.deaths = 0
@@ -165,6 +166,7 @@ class Supervisor:
         """Release what is left when no worker runs."""
         if self._watchdog is not None:
             self._watchdog.cancel()
+        self.explainer.close()
         self._dispatcher.close()
 
     async def abort(self) -> None:
@@ -297,7 +299,7 @@ class _Method:
 
 
 class _ForwardedMethod:
-    """Explanations, bans, or resets, as the workers have them: they can ask the store, and have the same rules."""
+    """Bans, or resets, as the workers have them: they can ask the store, and have the same rules."""
 
     def __init__(self, dispatcher: Dispatcher, kind: str) -> None:
         self._dispatcher = dispatcher

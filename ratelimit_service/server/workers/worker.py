@@ -1,16 +1,18 @@
 """One worker: an engine that answers on the connections its parent hands over, and obeys the messages of the parent."""
 
 import asyncio
+import json
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 import uvloop
 
+from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, StartError
 from ratelimit_service.rules.book import RuleBook, free_books
 from ratelimit_service.rules.syntax.document import Source
@@ -85,6 +87,12 @@ class Worker:
         self._parse = rules_parser(settings)
         assert isinstance(self._engine.transport, Http2Transport), "settings with another transport are refused"
         self._transport = self._engine.transport
+        self._methods: Mapping[str, Callable[[bytes, Reply], None]] = {
+            "explain": self._engine.explainer.call,
+            "held": self._reply_held,
+            "bans": self._engine.ban_method.call,
+            "reset": self._engine.reset_method.call,
+        }
         self._reporter = Reporter(self._engine)
         self._rules: asyncio.Queue[_Rules] = asyncio.Queue()
         """Rules that are not loaded yet."""
@@ -140,12 +148,8 @@ class Worker:
                     data = {}
                 case ["call", number, body, timeout]:
                     self._engine.method.call(bytes_of(body), partial(self._reply, number), timeout)
-                case ["explain", number, body, _]:
-                    self._engine.explainer.call(bytes_of(body), partial(self._reply, number))
-                case ["bans", number, body, _]:
-                    self._engine.ban_method.call(bytes_of(body), partial(self._reply, number))
-                case ["reset", number, body, _]:
-                    self._engine.reset_method.call(bytes_of(body), partial(self._reply, number))
+                case ["explain" | "held" | "bans" | "reset" as kind, number, body, _]:
+                    self._methods[kind](bytes_of(body), partial(self._reply, number))
                 case ["report", number]:
                     self._report_number = number
                     self._report_due.set()
@@ -195,6 +199,10 @@ class Worker:
             self._report_due.clear()
             if not self._channel.behind:
                 await self._reporter.report(self._channel.send, self._report_number)
+
+    def _reply_held(self, body: bytes, reply: Reply) -> None:
+        """Reply with the units that are held of each counter in a list, as JSON."""
+        reply(json.dumps([self._engine.store.held(key) for key in json.loads(body)]).encode())
 
     def _reply(self, number: int, response: bytes | RpcError) -> None:
         if isinstance(response, RpcError):

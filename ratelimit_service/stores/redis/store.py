@@ -168,9 +168,9 @@ class RedisStore:
         """As Store says."""
         return (*self._pending.metrics(), *self._leases.metrics())
 
-    def held(self, hit: Hit) -> int:
+    def held(self, key: str) -> int:
         """As Store says."""
-        lease = self._leases.by_key.get(hit.key)
+        lease = self._leases.by_key.get(key)
         return 0 if lease is None else lease.left + lease.spare
 
     def keep_bans(self, bans: Bans) -> BanFollower:

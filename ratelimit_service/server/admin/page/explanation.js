@@ -16,10 +16,16 @@ function span(seconds) {
   return `${whole(Math.floor(all / length))} ${name}${rest && shorterName ? ` ${rest} ${shorterName}` : ""}`;
 }
 
+// A process that holds units of a counter.
+function holderInWords({worker, pid, units}) {
+  return `${worker ? `worker ${worker}` : "the service"} (pid ${pid}: ${units === null ? "not known" : whole(units)})`;
+}
+
 export function stateInWords(state) {
   if (state.remaining === null) return "not known: what is in the counter cannot be read";
   if (state.blocked_for) return `blocked for ${span(state.blocked_for)}`;
-  const leased = state.held ? ` and ${whole(state.held)} leased to the process that answered` : "";
+  const holders = (state.holders || []).map(holderInWords).join(" and ");
+  const leased = holders ? ` and ${whole(state.held)} leased to ${holders}` : "";
   const loan = state.on_loan ? `, ${whole(state.on_loan)} on loan` : "";
   const left = `${whole(state.remaining)} of ${whole(state.capacity)} left${leased}${loan}`;
   if (state.retry_after) return `${left}, room for one in ${span(state.retry_after)}`;
