@@ -13,9 +13,11 @@ from ratelimit_service.errors import Problem, RulesError, SettingsError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.envoy import places_notes
 from ratelimit_service.rules.checks.lint import KINDS, lint
+from ratelimit_service.rules.checks.regions import region_notes, without_home
 from ratelimit_service.rules.checks.review import queue_notes, shared_keys
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import ensure_exists, read_sources
+from ratelimit_service.rules.regions import ONE_REGION, RegionOptions, regions_of
 from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.response import SILENT, ResponseOptions, response_options
 from ratelimit_service.rules.rule import plural
@@ -61,7 +63,8 @@ def command(
     Without a PATH, the files that serve would load with the same settings. Prints every error as path:line:column, and
     a warning about what is allowed but probably not intended, such as a descriptor that no request reaches or a value
     that looks like a network. Also the timeout that Envoy's filter needs where limits have a queue, and what gives
-    places back where they have concurrency. Exits with 1 when there is an error, else with 0.
+    places back where they have concurrency, and what limits need that regions share. Exits with 1 when there is an
+    error, else with 0.
     """
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file, Section.RULES)
     if not paths:
@@ -71,15 +74,22 @@ def command(
     hash_value = HashValue(settings.hash_key.get_secret_value())
     responses = _settings_of(Section.RESPONSES, env_file)
     response = SILENT if responses is None else response_options(responses)
+    regions = _settings_of(Section.REGIONS, env_file)
     book, errors = _load(
-        paths or [settings.rules_path], settings.merge_domain_config, hash_value=hash_value, response=response
+        paths or [settings.rules_path],
+        settings.merge_domain_config,
+        regions=ONE_REGION if regions is None else regions_of(regions),
+        hash_value=hash_value,
+        response=response,
     )
     found = [] if book is None else lint(book)
+    if book is not None and regions is not None and regions.home_redis is None:
+        found = sorted([*found, *without_home(book)], key=lambda warning: warning[:3])
     redis = _settings_of(Section.REDIS, env_file)
     if book is not None and redis is not None and redis.key_format is KeyFormat.ENVOYPROXY:
         found = sorted([*found, *shared_keys(book, is_upstreams)], key=lambda warning: warning[:3])
     warnings = [warning for warning in found if warning.kind not in ignored]
-    notes = [] if book is None else [*queue_notes(book), *places_notes(book)]
+    notes = [] if book is None else [*queue_notes(book), *places_notes(book), *region_notes(book)]
     if as_json:
         click.echo(json.dumps(_findings(book, errors, warnings, notes), indent=2, ensure_ascii=False))
     else:
@@ -107,7 +117,12 @@ def _settings_of(section: Section, env_file: Path | None) -> Settings | None:
 
 
 def _load(
-    paths: Sequence[Path], merge_domains: bool, *, hash_value: HashValue, response: ResponseOptions
+    paths: Sequence[Path],
+    merge_domains: bool,
+    *,
+    regions: RegionOptions,
+    hash_value: HashValue,
+    response: ResponseOptions,
 ) -> tuple[RuleBook | None, list[Problem]]:
     sources: dict[str, Source] = {}
     errors: list[Problem] = []
@@ -118,7 +133,13 @@ def _load(
         except RulesError as error:
             errors += error.problems
     try:
-        book = parse(list(sources.values()), merge_domains=merge_domains, hash_value=hash_value, response=response)
+        book = parse(
+            list(sources.values()),
+            merge_domains=merge_domains,
+            regions=regions,
+            hash_value=hash_value,
+            response=response,
+        )
     except RulesError as error:
         return None, errors + list(error.problems)
     return (None if errors else book), errors

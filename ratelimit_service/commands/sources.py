@@ -14,6 +14,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import ensure_exists, read_sources
 from ratelimit_service.rules.leasing import lease_options
+from ratelimit_service.rules.regions import ONE_REGION, RegionOptions, region_options, regions_of
 from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import HashValue, hash_value_of
 from ratelimit_service.settings import Section, Settings, default_env_file, load_settings
@@ -63,12 +64,18 @@ def read_book(settings: Settings) -> RuleBook:
         sources,
         merge_domains=settings.merge_domain_config,
         leases=lease_options(settings),
+        regions=region_options(settings),
         hash_value=hash_value_of(settings, keep_digests=True),
         response=response_options(settings),
     )
 
 
-def read_books(paths: Sequence[Path], settings: Settings) -> list[RuleBook]:
+def read_regions(env_file: Path | None) -> RegionOptions:
+    """What the settings say of regions, for a command that has no counters, as if there were a home Redis."""
+    return regions_of(read_settings({}, env_file, Section.REGIONS)[0])
+
+
+def read_books(paths: Sequence[Path], settings: Settings, regions: RegionOptions = ONE_REGION) -> list[RuleBook]:
     """The rules of each path, a book for each; one RulesError with the problems of all.
 
     A digest in place of a secret value stands for that value.
@@ -78,7 +85,8 @@ def read_books(paths: Sequence[Path], settings: Settings) -> list[RuleBook]:
     problems: list[Problem] = []
     for path in paths:
         try:
-            books.append(parse(read_sources(path), merge_domains=settings.merge_domain_config, hash_value=hash_value))
+            sources, merge_domains = read_sources(path), settings.merge_domain_config
+            books.append(parse(sources, merge_domains=merge_domains, regions=regions, hash_value=hash_value))
         except RulesError as error:
             problems += error.problems
     if problems:

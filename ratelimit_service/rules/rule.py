@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm, open_algorithm
-from ratelimit_service.model import NEVER, Limit, Pool
+from ratelimit_service.model import NEVER, Limit, Pool, RegionMode, Regions
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.system.clock import delay_in_words, duration_in_words
 from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
@@ -84,6 +84,8 @@ class Rule:
     """The store policy of the rule; empty: the policy of the settings."""
     lease: int = 0
     """The most units of a counter that an instance may hold, charged in Redis in advance; 0 for none."""
+    regions: str = ""
+    """What is written of regions, such as `leased, floor 10%`; `limit.regions` is what becomes of it here."""
     path_suffix: Path = ()
     """The last element of the path, such as `per_minute`, of a limit in a list; else empty."""
     tally: Tally = field(default_factory=Tally)
@@ -322,6 +324,14 @@ def _excess_in_words(limit: Limit) -> str:
     return f"{strict}up to {limit.requests + limit.exceed:,} on loan from {has}{reserve}"
 
 
+def _regions_in_words(regions: Regions) -> str:
+    """`split, of 100 for 3 regions`, or `leased, for 3 regions, with a floor of 10 each`."""
+    if regions.mode is RegionMode.SPLIT:
+        return f"split, of {regions.whole:,} for {regions.number} regions"
+    floor = "" if regions.floor is None else f", with a floor of {regions.floor.requests:,} each"
+    return f"{regions.mode}, for {regions.number} regions{floor}"
+
+
 def near_threshold(requests: int, ratio: float) -> int:
     """The use of a limit above which a hit counts as near it. Computed in 32-bit floats, as upstream does."""
     return int(_float32(_float32(requests) * _float32(ratio)))
@@ -429,7 +439,13 @@ def _counting(rule: Rule) -> Iterator[str]:
         yield "charged together"
     if rule.quota_unit != "requests" and not limit.places:
         yield f"of {rule.quota_unit}"
+    yield from _storing(rule, limit)
+
+
+def _storing(rule: Rule, limit: Limit) -> Iterator[str]:
     if rule.on_store_failure:
         yield f"{rule.on_store_failure} without Redis"
+    if limit.regions is not None:
+        yield _regions_in_words(limit.regions)
     if rule.lease:
         yield f"leases of up to {rule.lease:,}"

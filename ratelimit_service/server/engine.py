@@ -17,6 +17,7 @@ from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import Parse, Watcher
 from ratelimit_service.rules.leasing import lease_options
+from ratelimit_service.rules.regions import region_options
 from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import hash_value_of
 from ratelimit_service.rules.syntax.document import Source
@@ -163,6 +164,7 @@ def rules_parser(settings: Settings) -> Parse:
             near_ratio=settings.near_limit_ratio,
             max_values=settings.metrics_max_values,
             leases=lease_options(settings),
+            regions=region_options(settings),
             hash_value=hash_value,
             previous=previous,
             read_data=read_data,

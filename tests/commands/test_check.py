@@ -100,7 +100,7 @@ def test_warnings_come_as_json_with_their_kinds(tmp_path: Path) -> None:
 
 def test_the_findings_come_as_json(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
-    file.write_text("domain: a\nfoo: 1\n")
+    file.write_text("domain: a\nzzz: 1\n")
 
     result = check("--json", file)
 
@@ -114,7 +114,7 @@ def test_the_findings_come_as_json(tmp_path: Path) -> None:
                 "line": 2,
                 "column": 1,
                 "message": (
-                    'unknown key "foo"; at the top of the file there may be domain, charge, headers, retry_after, '
+                    'unknown key "zzz"; at the top of the file there may be domain, charge, headers, retry_after, '
                     "retry_after_jitter, problem_body, rule_metadata, defaults, default, lookup, pools, descriptors"
                 ),
             }

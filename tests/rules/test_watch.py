@@ -97,6 +97,23 @@ def test_how_many_warnings_there_are_is_told_in_the_line_of_a_load(
     assert [record.getMessage().endswith(end) for record in caplog.records] == [True]
 
 
+def test_limits_that_regions_do_not_share_as_they_say_are_told_of_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    split = rules(1).replace("1}", "2, regions: split}")
+    (folder / "shop.yaml").write_text(split)
+    (folder / "mail.yaml").write_text(split.replace("shop", "mail"))
+
+    async def story(watched: Watched) -> None:
+        await watched.limits()
+
+    with caplog.at_level(logging.WARNING):
+        play(folder, story)
+
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{folder}/mail.yaml:2:27: regions has no effect on this limit and 1 other: ")
+
+
 def test_a_file_written_in_place_is_loaded(folder: Path) -> None:
     async def story(watched: Watched) -> None:
         await watched.limits()

@@ -199,11 +199,12 @@ _FIELDS: Final[Mapping[str, str]] = {
         if option.rule_field and option.key not in {"detailed_metric", "retry_after"}
     },
     "replaces": "replaces",
+    "regions": "regions",
     "charge": "together",
 }
 """The options that make a difference to requests, besides the limit in words; the field of Rule by the option."""
 
-_IN_WORDS: Final = frozenset({"deny", "charge", "on_store_failure", "quota_unit"})
+_IN_WORDS: Final = frozenset({"deny", "charge", "on_store_failure", "quota_unit", "regions"})
 """Those that the limit in words contains."""
 
 _CHARGED: Final = {ALONE: "each", LIST: "together in the list", REQUEST: "together"}

@@ -13,6 +13,7 @@ from ratelimit_service.model import Descriptor, Elastic, Limit, Request
 from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import ANY_DOMAIN, Domain, Node, RuleBook
 from ratelimit_service.rules.checks.candidates import MAX_LISTED, Step, candidates_step
+from ratelimit_service.rules.checks.regions import worst_case
 from ratelimit_service.rules.report import nearest, quoted, shortened
 from ratelimit_service.rules.response import response_in_words
 from ratelimit_service.rules.rule import (
@@ -236,6 +237,7 @@ def _described_rule(matched: MatchedRule, now: int) -> dict[str, Any]:
         "window": _described_window(limit.calendar, now) if limit and limit.calendar else None,
         "counter": matched.counter or None,
         "elastic": _described_elastic(rule, limit.elastic) if limit and limit.elastic else None,
+        "regions": _described_regions(rule) if rule.regions else None,
         "metric": ".".join(matched.metric),
         "name": rule.name or None,
         "replaces": sorted(rule.replaces),
@@ -244,6 +246,20 @@ def _described_rule(matched: MatchedRule, now: int) -> dict[str, Any]:
         "shadow_mode": rule.shadow,
         "quota_mode": rule.quota,
         "override": rule.override,
+    }
+
+
+def _described_regions(rule: Rule) -> dict[str, Any]:
+    """How the regions share the limit, and what may go wrong; without numbers if they do not here."""
+    regions = rule.limit.regions if rule.limit else None
+    floor = regions.floor if regions else None
+    return {
+        "written": rule.regions,
+        "mode": regions.mode if regions else None,
+        "number": regions.number if regions else None,
+        "requests_per_unit": regions.whole if regions else None,
+        "floor": floor.requests if floor else None,
+        "worst_case": worst_case(rule),
     }
 
 

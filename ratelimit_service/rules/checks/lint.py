@@ -41,6 +41,7 @@ KINDS: Final = (
     "overlap",
     "pool",
     "regex",
+    "regions",
     "replaces",
     "same-name",
     "short-block",

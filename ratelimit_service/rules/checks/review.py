@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from ratelimit_service.model import Elastic, Limit
 from ratelimit_service.rules.address import Network, address_text
 from ratelimit_service.rules.book import Domain, Node, RuleBook, all_nodes
+from ratelimit_service.rules.checks.regions import review_regions
 from ratelimit_service.rules.matching import Fit
 from ratelimit_service.rules.report import LintWarning, Report, nearest, quoted, warning_at
 from ratelimit_service.rules.rule import Rule, limit_in_words, plural
@@ -39,6 +40,7 @@ def review(book: RuleBook) -> Iterator[LintWarning]:
         yield from _log(rule)
         yield from _bucket(rule)
         yield from _block(rule)
+        yield from review_regions(rule)
     for root in book.domains.values():
         yield from _weaker(root, ())
         yield from _pools(root)

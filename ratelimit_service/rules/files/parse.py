@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm
 from ratelimit_service.errors import Problem, RulesError
-from ratelimit_service.model import Limit
+from ratelimit_service.model import Limit, RegionMode
 from ratelimit_service.rules.book import ANY_DOMAIN, DEFAULT, Domain, Node, RuleBook
 from ratelimit_service.rules.checks.lint import Calendars, lint_key, lint_value, without_hash_key
 from ratelimit_service.rules.checks.review import review_descriptor, review_limit
@@ -21,8 +21,10 @@ from ratelimit_service.rules.files.data_reads import read_data_file
 from ratelimit_service.rules.files.fits import Siblings, read_fit
 from ratelimit_service.rules.files.limit import read_limit
 from ratelimit_service.rules.files.pools import DomainPools, Membership, read_elastic
+from ratelimit_service.rules.files.regions import read_regions
 from ratelimit_service.rules.leasing import LEAST, NO_LEASES, LeaseOptions, most_leased, why_not_leased
 from ratelimit_service.rules.lookup import Lookup
+from ratelimit_service.rules.regions import ONE_REGION, RegionOptions
 from ratelimit_service.rules.report import LintWarning, Position, Positioned, Report, quoted
 from ratelimit_service.rules.response import SILENT, ResponseOptions
 from ratelimit_service.rules.rule import (
@@ -51,13 +53,14 @@ from ratelimit_service.rules.syntax.reading import given, read_options, rule_fie
 from ratelimit_service.telemetry.tally import ByteBudget, Path, Tallies, Tally
 
 
-def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload and a worker have besides
+def parse(  # noqa: PLR0913 - five options of the operator's, and what a reload and a worker have besides
     sources: Sequence[Source],
     *,
     merge_domains: bool = False,
     near_ratio: float = 0.8,
     max_values: int = 1000,
     leases: LeaseOptions = NO_LEASES,
+    regions: RegionOptions = ONE_REGION,
     hash_value: HashValue | None = None,
     previous: RuleBook | None = None,
     read_data: ReadData = read_data_file,
@@ -77,7 +80,7 @@ def parse(  # noqa: PLR0913 - four options of the operator's, and what a reload 
     warnings: list[LintWarning] = []
     data = DataFiles(read_data, {} if previous is None else previous.data)
     siblings = Siblings(data)
-    load = _Load(near_ratio, max_values, leases, hash_value, old, ByteBudget(), data, siblings)
+    load = _Load(near_ratio, max_values, leases, regions, hash_value, old, ByteBudget(), data, siblings)
     with _without_garbage_collector():
         for source in sources:
             report = Report(source.path)
@@ -197,6 +200,7 @@ class _Load(NamedTuple):
     near_ratio: float
     max_values: int
     leases: LeaseOptions
+    regions: RegionOptions
     hash_value: HashValue | None
     old: Mapping[Path, Rule]
     budget: ByteBudget
@@ -414,6 +418,11 @@ class _Parser:
         elastic: Mapping[str, Any] = {}
         if limit is not None and "elastic" in options:
             limit, elastic = read_elastic(block, options, limit, self._report)
+        together = _TOGETHER[values.get("charge") or self._charge, before is not None]
+        regions = ""
+        if limit is not None:
+            deployment = self._load.regions
+            limit, regions = read_regions(block, options, (algorithm, limit, together), deployment, self._report)
         if limit is not None and algorithm.name == "fixed_window" and not (limit.first_request or limit.calendar):
             self._calendars.add(limit, options["unit"].unit, block.fields["unit"].value)
         replaces = self._read_replaces(options.get("replaces", []), options.get("name", ""))
@@ -439,7 +448,6 @@ class _Parser:
                 self._report.add(block.fields["place"].value, f"{message} into a descriptor - key: {options['place']}")
         if values.get("detailed_metric"):
             levels = tuple(level if level.shared is not None else level._replace(by_value=True) for level in levels)
-        together = _TOGETHER[values.get("charge") or self._charge, before is not None]
         path = (self._domain.name, *(level.name for level in levels), *path_suffix)
         old = self._load.old.get(path)
         rule = Rule(
@@ -452,6 +460,7 @@ class _Parser:
             near=0 if limit is None else near_threshold(limit.burst or limit.requests, self._load.near_ratio),
             together=together,
             lease=0 if limit is None else self._lease(block, options, algorithm, limit, together),
+            regions=regions,
             path_suffix=path_suffix,
             tally=Tally() if old is None else old.tally,
             tallies=self._tallies(levels, path_suffix, old) if any(level.by_value for level in levels) else None,
@@ -486,6 +495,8 @@ class _Parser:
         why_not = why_not_leased(algorithm, limit, together)
         if "elastic" in options:
             why_not = "elastic: what is allowed is charged to its pool too"
+        if limit.regions is not None and limit.regions.mode is not RegionMode.SPLIT:
+            why_not = f"regions: {limit.regions.mode}: processes do not lease from what regions share"
         if options.get("lease") == "auto":
             if share and not (why_not or most):
                 why_not = f"{share * 100:g} % of it, which a process may hold, is less than {LEAST}"

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.book import RuleBook, free_books
 from ratelimit_service.rules.checks.lint import lint
+from ratelimit_service.rules.checks.regions import without_effect
 from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.files.data_reads import DataRead, DataReads, reread
 from ratelimit_service.rules.rule import plural
@@ -226,6 +227,8 @@ class Watcher:
                 warnings=warnings,
             ),
         )
+        if (idle := without_effect(book)) is not None:
+            log.warning("%s:%d:%d: %s", *idle[:3], idle.message)
 
     def _reject(self, problems: tuple[Problem, ...]) -> None:
         self.problems = problems

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import NAMES, PLACES
 from ratelimit_service.algorithms.places import MOST
+from ratelimit_service.model import RegionMode
 from ratelimit_service.rules.response import HEADERS
 from ratelimit_service.rules.syntax.values import (
     CEILING,
@@ -19,6 +20,7 @@ from ratelimit_service.rules.syntax.values import (
     DURATION,
     EXCESS,
     FLAG,
+    FLOOR,
     HOLD,
     JITTER,
     JSON,
@@ -80,6 +82,9 @@ MAX_PARTS = 1000
 limit to a thousandth of the window; more parts would cost time and gain nothing."""
 
 MAX_PRIORITY = 1_000_000
+
+REGION_MODES = (RegionMode.SPLIT,)
+"""The values that `regions` may have."""
 
 OPTIONS = (
     Option(
@@ -548,6 +553,21 @@ OPTIONS = (
         "the setting LEASES applies.",
     ),
     Option(
+        "regions",
+        (MapType.RATE_LIMIT,),
+        choice(REGION_MODES),
+        "How the regions that the setting REGIONS names share the limit. leased: each region borrows from a home Redis "
+        "what it spends; central: all count in the home Redis; split: each has an equal part; synced: each counts by "
+        "itself, and learns of the others every REGION_SYNC_SECONDS. Without it each region has the whole limit.",
+    ),
+    Option(
+        "floor",
+        (MapType.RATE_LIMIT,),
+        FLOOR,
+        "The share of the limit, such as 10%, that each region keeps for itself even when it is cut off from the home "
+        "Redis. Only with regions: leased.",
+    ),
+    Option(
         "quota_unit",
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
         choice(("requests", "content-bytes")),
@@ -681,5 +701,5 @@ LIMITING = tuple(
 )
 """The keys that say how much is allowed; a rule without a limit has none of them."""
 
-OF_PLACES = ("concurrency", "hold", "place", "on_store_failure")
+OF_PLACES = ("concurrency", "hold", "place", "on_store_failure", "regions")
 """Of these, the keys that a limit of places may have."""

@@ -109,6 +109,16 @@ def _read_jitter(node: YamlNode, key: str, report: Report) -> Jitter | None:
     return None
 
 
+def _read_floor(node: YamlNode, key: str, report: Report) -> int | None:
+    text = _read_text(node, key, report)
+    if text is None:
+        return None
+    if (match := _PERCENT.fullmatch(text)) is not None and 0 < int(match[1]) < 50:
+        return int(match[1])
+    report.add(node, f"{key} must be a share from 1% to 49%, such as 10%, not {quoted(text)}")
+    return None
+
+
 def _read_start(node: YamlNode, key: str, report: Report) -> str | None:
     # As it is written: without quotes YAML takes 06:00 and 08 for numbers.
     return node.text if isinstance(node, Scalar) else _read_text(node, key, report)
@@ -319,6 +329,7 @@ UNIT = ValueType(
         ]
     },
 )
+FLOOR = ValueType(_read_floor, {"type": ["string", "null"], "pattern": "^0*([1-9]|[1-4][0-9]) *%$"})
 START = ValueType(_read_start, {"type": ["string", "integer", "null"]})
 ZONE = ValueType(_read_zone, {"type": ["string", "null"]})
 DURATION = ValueType(_read_duration, UNIT.schema)

@@ -73,6 +73,7 @@ function ruleList(rule, problem) {
     ["Window", window ? `${window.begins} to ${window.ends}, ${window.zone}` : ""],
     ["Counter", rule.counter || "none"],
     ["Pool", pool(rule)],
+    ["Regions", rule.regions ? `${rule.regions.written}. ${rule.regions.worst_case.join(" ")}` : ""],
     ["Where", rule.place || "in the request"],
     ["Metrics", rule.metric],
     ["Name", rule.name],

@@ -1,0 +1,99 @@
+"""How regions share limits, in words: what `explain` says of the worst case, and what `check` says of each file."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ratelimit_service.model import RegionMode
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.report import LintWarning, quoted, warning_at
+from ratelimit_service.rules.rule import Rule, amount_in_words, plural
+from ratelimit_service.system.clock import MINUTE, duration_in_words
+
+_FEW: Final = 50
+"""Requests: a loan of so small a limit is a few of them, and most have to wait for the next one."""
+
+
+def worst_case(rule: Rule) -> tuple[str, ...]:
+    """What the regions allow together at most, which hits wait, and what a region does that is cut off."""
+    limit = rule.limit
+    if limit is None or not rule.regions:
+        return ()
+    if (regions := limit.regions) is None:
+        return ("It has no effect here: each region counts by itself, as if there were no others.",)
+    exact = f"All {regions.number} regions together never allow more than {regions.whole:,}."
+    none_wait = "No hit waits for another region."
+    policy = f"on_store_failure answers{f': {rule.on_store_failure}' if rule.on_store_failure else ''}"
+    match regions.mode:
+        case RegionMode.SPLIT:
+            alone = "What one region leaves idle is not used by the others. When it is cut off, nothing changes."
+            return (exact, none_wait, alone)
+        case RegionMode.CENTRAL:
+            waits = "Every hit waits for the home Redis: the way there and back."
+            return (exact, waits, f"When this region is cut off from home, {policy}.")
+        case RegionMode.LEASED:
+            waits = "A hit waits for the home Redis, the way there and back, when nothing is left of this region's loan"
+            keeps = policy
+            if regions.floor is not None:
+                waits += " and of its floor"
+                keeps = f"its floor, {amount_in_words(regions.floor)}, and denies the rest"
+            return (exact, f"{waits}.", f"When this region is cut off from home, it spends its loan, then {keeps}.")
+        case RegionMode.SYNCED:
+            above = (regions.number - 1) * regions.whole
+            flooded = (
+                f"All {regions.number} regions together may allow {above:,} above {regions.whole:,} if flooded at once"
+            )
+            excess = "of a steady excess, what comes in REGION_SYNC_SECONDS and on the way to home"
+            alone = "When this region is cut off from home, it goes on with what it knows of the others."
+            return (f"{flooded}; {excess}.", none_wait, alone)
+
+
+def without_effect(book: RuleBook) -> LintWarning | None:
+    """That limits say how regions share them, and are not shared: at the first one."""
+    found = [rule for rule in book.rules if rule.regions and rule.limit is not None and rule.limit.regions is None]
+    if not found:
+        return None
+    what = "this limit" if len(found) == 1 else f"this limit and {plural(len(found) - 1, 'other')}"
+    needs = "it needs REGIONS with several names, and counters in Redis unless it is split"
+    return warning_at(found[0].place, "regions", f"regions has no effect on {what}: {needs}")
+
+
+def review_regions(rule: Rule) -> Iterator[LintWarning]:
+    """Warnings about a limit that another mode would serve better."""
+    limit, mode = rule.limit, rule.regions.partition(",")[0]
+    if limit is None or not limit.requests:
+        return
+    if mode == RegionMode.LEASED and limit.requests < _FEW:
+        message = f"a limit below {_FEW} has too little to lend: write regions: central"
+        yield warning_at(rule.place, "regions", message)
+    if mode == RegionMode.SYNCED and limit.window < MINUTE:
+        message = (
+            f"in windows of {duration_in_words(limit.window)} regions learn of each other too late, and together allow "
+            "up to three times the limit: write regions: leased, or windows of a minute or more"
+        )
+        yield warning_at(rule.place, "regions", message)
+
+
+def without_home(book: RuleBook) -> Iterator[LintWarning]:
+    """That the first limit which needs the home Redis has none: serve refuses it."""
+    for rule in book.rules:
+        if rule.limit is not None and (regions := rule.limit.regions) and regions.mode is not RegionMode.SPLIT:
+            message = f"regions: {regions.mode} needs the Redis that all regions share: set HOME_REDIS_URL"
+            yield warning_at(rule.place, "regions", message)
+            return
+
+
+def region_notes(book: RuleBook) -> Iterator[LintWarning]:
+    """What limits with `regions` ask of the settings and of Envoy, which are not known here."""
+    if (idle := without_effect(book)) is not None:
+        yield idle
+    for name in book.domains:
+        waiting = (rule for rule in book.rules_in(name) if rule.regions.startswith(_WAITING))
+        if (rule := next(waiting, None)) is not None:
+            message = (
+                f"requests of domain {quoted(name)} may wait for the home Redis: Envoy's filter needs a timeout longer "
+                "than the way there and back, such as timeout: 0.5s, and has 20 ms by default"
+            )
+            yield warning_at(rule.place, "regions", message)
+
+
+_WAITING: Final = (RegionMode.CENTRAL, RegionMode.LEASED)

@@ -1,0 +1,89 @@
+"""How regions share a limit: what each of them gets, and what cannot be shared."""
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from ratelimit_service.algorithms import Algorithm
+from ratelimit_service.model import Limit, RegionMode, Regions
+from ratelimit_service.rules.leasing import why_not_leased
+from ratelimit_service.rules.rule import ALONE
+from ratelimit_service.settings import Settings
+from ratelimit_service.settings.fields import Backend
+
+
+class RegionOptions(NamedTuple):
+    """What the operator says of regions."""
+
+    number: int = 1
+    place: int = 0
+    """Of this region among them, from 0."""
+    may_share: bool = True
+    """Counters are where regions can share them; False in memory."""
+    has_home: bool = True
+    """There is a home Redis."""
+
+
+ONE_REGION: Final = RegionOptions()
+"""No limit is shared, whatever the rules say."""
+
+
+def region_options(settings: Settings) -> RegionOptions:
+    """What the settings say."""
+    may_share = settings.backend_type is Backend.REDIS
+    return regions_of(settings)._replace(may_share=may_share, has_home=settings.home_redis is not None)
+
+
+def regions_of(settings: Settings) -> RegionOptions:
+    """What they say of the regions alone: as if there were a home Redis, wherever counters are."""
+    regions = settings.regions
+    return RegionOptions(len(regions), regions.index(settings.region)) if regions else ONE_REGION
+
+
+def why_not_shared(mode: RegionMode, algorithm: Algorithm, limit: Limit, together: int) -> str:
+    """Why regions cannot share such a limit in this way, whatever its numbers are; empty if they can."""
+    if mode is RegionMode.SPLIT:
+        return ""
+    if mode is RegionMode.CENTRAL and not (limit.max_delay or limit.places):
+        return "" if together == ALONE else "limits that are charged together are decided in one step of one Redis"
+    if mode is RegionMode.SYNCED and algorithm.name != "fixed_window":
+        return f"{algorithm.name} has no windows that all regions begin together, as fixed_window has"
+    return why_not_leased(algorithm, limit, together)
+
+
+def too_small(limit: Limit, mode: RegionMode, number: int) -> str:
+    """The option whose number is too small for so many regions; empty if none is."""
+    if mode in (RegionMode.SPLIT, RegionMode.LEASED):
+        if 0 < limit.requests < number:
+            return "concurrency" if limit.places else "requests_per_unit"
+        if 0 < limit.burst < number and not limit.max_delay:
+            return "burst"
+    return ""
+
+
+def wrong_floor(limit: Limit, floor: int, number: int) -> str:
+    """What is wrong with a floor of so many percent for each region; empty if nothing is."""
+    if floor * number >= 100:
+        most = f"write {99 // number}% or less" if number < 100 else "take floor away"
+        return f"floor: {number} regions keep {floor * number}% of the limit, and nothing is left to lend; {most}"
+    least = min(limit.requests, limit.burst or limit.requests)
+    if least * floor < 100:
+        return (
+            f"floor: {floor}% of {least:,} is less than 1; write {-(-100 // max(1, least))}% or more, or take it away"
+        )
+    return ""
+
+
+def part_of(whole: int, options: RegionOptions) -> int:
+    """The part of this region; the parts of all regions sum to the whole."""
+    return whole // options.number + (options.place < whole % options.number)
+
+
+def shared(limit: Limit, mode: RegionMode, options: RegionOptions) -> Limit:
+    """The limit as the regions share it."""
+    regions = Regions(mode, options.number, limit.requests)
+    if mode is not RegionMode.SPLIT:
+        return replace(limit, regions=regions)
+    requests, burst, exceed = (part_of(whole, options) for whole in (limit.requests, limit.burst, limit.exceed))
+    if limit.max_delay:  # what a queue holds follows from its rate
+        burst = limit.max_delay * requests // limit.window + 1
+    return replace(limit, requests=requests, burst=burst, exceed=exceed, regions=regions)

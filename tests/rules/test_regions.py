@@ -1,0 +1,285 @@
+"""How regions share a limit: what each gets, what cannot be shared, and what `check` and `explain` say of it."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_service.errors import RulesError
+from ratelimit_service.model import Limit, RegionMode, Regions, Unit
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.checks.lint import lint
+from ratelimit_service.rules.checks.regions import region_notes, without_effect, worst_case
+from ratelimit_service.rules.leasing import LeaseOptions
+from ratelimit_service.rules.regions import ONE_REGION, RegionOptions, region_options, regions_of
+from ratelimit_service.rules.rule import Rule, rule_in_full
+from ratelimit_service.rules.syntax.options import REGION_MODES
+from ratelimit_service.settings import load_settings
+from ratelimit_service.system.clock import MINUTE
+from tests.books import book, whole
+
+THREE = RegionOptions(3)
+MINUTELY = "unit: minute, requests_per_unit"
+
+
+def needs(mode: RegionMode) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(mode not in REGION_MODES, reason=f"regions: {mode} cannot be written yet")
+
+
+leased, central, synced = needs(RegionMode.LEASED), needs(RegionMode.CENTRAL), needs(RegionMode.SYNCED)
+
+
+def a_book(limit: str, regions: RegionOptions = THREE, top: str = "", **options: object) -> RuleBook:
+    return book(f"{top}{whole(f'rate_limit: {{{limit}}}')}", regions=regions, **options)
+
+
+def a_rule(limit: str, regions: RegionOptions = THREE) -> Rule:
+    return a_book(limit, regions).rules[0]
+
+
+def a_limit(limit: str, regions: RegionOptions = THREE) -> Limit:
+    found = a_rule(limit, regions).limit
+    assert found is not None
+    return found
+
+
+def problems(limit: str, regions: RegionOptions = THREE, descriptor: str = "") -> list[tuple[str, str]]:
+    """Each as the word that stands at its place, and its message."""
+    text = f"domain: shop\ndescriptors:\n- key: user\n  {descriptor or f'rate_limit: {{{limit}}}'}\n"
+    with pytest.raises(RulesError) as error:
+        book(text, regions=regions)
+    lines = text.splitlines()
+    words = (re.split("[,}: ]", lines[each.line - 1][each.column - 1 :])[0] for each in error.value.problems)
+    return list(zip(words, (each.message for each in error.value.problems), strict=True))
+
+
+def test_the_first_regions_get_what_is_left_of_a_split() -> None:
+    parts = [a_limit(f"{MINUTELY}: 100, regions: split", RegionOptions(3, place)) for place in range(3)]
+
+    assert [limit.requests for limit in parts] == [34, 33, 33]
+    assert parts[0].regions == Regions(RegionMode.SPLIT, 3, 100)
+
+
+@given(data=st.data(), number=st.integers(2, 100))
+def test_all_parts_of_a_split_sum_to_the_whole(data: st.DataObject, number: int) -> None:
+    requests, burst = (data.draw(st.integers(number, 2**31)) for _ in range(2))
+    exceed = data.draw(st.one_of(st.integers(0, 2**30), st.integers(0, 40).map(lambda percent: f"{percent}%")))
+    limit = f"{MINUTELY}: {requests}, algorithm: token_bucket, burst: {burst}, exceed: {exceed}, regions: split"
+    parts = [a_limit(limit, RegionOptions(number, place)) for place in range(number)]
+    one = a_limit(limit, ONE_REGION)
+
+    assert sum(part.requests for part in parts) == one.requests == requests
+    assert sum(part.burst for part in parts) == one.burst == burst
+    assert sum(part.exceed for part in parts) == one.exceed
+    for each in zip(*((part.requests, part.burst, part.exceed) for part in parts), strict=True):
+        assert max(each) - min(each) <= 1
+
+
+def test_a_queue_is_split_by_its_rate_and_places_by_their_number() -> None:
+    queue = a_limit(
+        "algorithm: leaky_bucket, unit: second, requests_per_unit: 50, queue: {max_delay: 1s}, regions: split"
+    )
+    (holders,) = book(
+        whole("- {key: id, rate_limit: {concurrency: 50, hold: 60s, place: id, regions: split}}"), regions=THREE
+    ).rules
+
+    assert (queue.requests, queue.burst) == (17, 18)
+    assert holders.limit is not None
+    assert holders.limit.requests == 17
+
+
+def test_limits_of_a_list_that_are_charged_together_are_split() -> None:
+    limits = "rate_limits: [{unit: second, requests_per_unit: 9, regions: split}, {unit: day, requests_per_unit: 90}]"
+    first = book(whole(f"- {{key: user, {limits}}}"), regions=THREE).rules[0]
+
+    assert [each.limit and each.limit.requests for each in (first, *first.beside)] == [3, 90]
+
+
+def test_what_denies_everything_does_so_in_every_region() -> None:
+    assert a_limit(f"{MINUTELY}: 0, regions: split").regions is None
+
+
+@pytest.mark.parametrize("mode", [pytest.param("central", marks=central), pytest.param("synced", marks=synced)])
+def test_the_whole_limit_is_counted_by_central_and_synced(mode: str) -> None:
+    limit = a_limit(f"{MINUTELY}: 1000, regions: {mode}")
+
+    assert limit.requests == 1000
+    assert limit.regions == Regions(RegionMode(mode), 3, 1000)
+
+
+TOO_FEW = "is less than 1 for each of the 3 regions: write 3 or more"
+NO_FLOOR = "floor has no meaning without regions: leased"
+A_SHARE = "floor must be a share from 1% to 49%, such as 10%, not"
+
+
+@pytest.mark.parametrize(
+    ("limit", "problem"),
+    [
+        (f"{MINUTELY}: 2, regions: split", ("2", f"requests_per_unit {TOO_FEW}")),
+        (f"{MINUTELY}: 9, algorithm: token_bucket, burst: 2, regions: split", ("2", f"burst {TOO_FEW}")),
+        (f"{MINUTELY}: 9, floor: 10%", ("floor", NO_FLOOR)),
+        (f"{MINUTELY}: 9, regions: split, floor: 10%", ("floor", NO_FLOOR)),
+        (f"{MINUTELY}: 9, floor: 50%", ("50%", f'{A_SHARE} "50%"')),
+        (f"{MINUTELY}: 9, floor: 10", ("10", f'{A_SHARE} "10"')),
+        (f"{MINUTELY}: 9, regions: {{}}", ("{", "regions must be text, not a map")),
+        ("deny: true, regions: split", ("regions", "regions contradicts deny: take one of them away")),
+    ],
+)
+def test_what_is_wrong_is_told_where_it_stands(limit: str, problem: tuple[str, str]) -> None:
+    assert problem in problems(limit)
+
+
+def test_an_unknown_mode_is_told_with_the_known_ones() -> None:
+    known = ", ".join(REGION_MODES)
+
+    assert problems(f"{MINUTELY}: 9, regions: shared") == [("shared", f'regions "shared" is not one of {known}')]
+
+
+def test_an_elastic_limit_has_a_pool_in_each_region() -> None:
+    limit = "unit: second, requests_per_unit: 10, elastic: {pool: p, ceiling: 200%}, regions: split"
+    contradiction = "regions contradicts elastic, whose pool each region has for itself: take one of them away"
+
+    assert ("split", contradiction) in problems(limit)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param("leased", marks=leased),
+        pytest.param("central", marks=central),
+        pytest.param("synced", marks=synced),
+    ],
+)
+def test_what_is_charged_together_is_in_one_redis(mode: str) -> None:
+    limits = f"rate_limits: [{{{MINUTELY}: 90, regions: {mode}}}, {{unit: day, requests_per_unit: 900}}]"
+
+    ((_, problem),) = problems("", descriptor=limits)
+
+    assert f"regions: {mode} is impossible: limits that are charged together are decided in one step of" in problem
+    assert problem.endswith("; write charge: each in the descriptor or regions: split")
+    assert book(f"domain: shop\ndescriptors:\n- key: user\n  charge: each\n  {limits}\n", regions=THREE).rules
+
+
+@central
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "algorithm: sliding_log",
+        "algorithm: token_bucket, burst: 7",
+        "anchor: first_request, exceed: 10%",
+        "block_for: 1 hour",
+        "algorithm: sub_windows, count_refused: true",
+    ],
+)
+def test_every_way_of_counting_may_be_central(limit: str) -> None:
+    regions = a_limit(f"{MINUTELY}: 90, {limit}, regions: central").regions
+
+    assert regions is not None
+
+
+@central
+def test_what_needs_the_home_redis_needs_its_setting() -> None:
+    told = {"REGION": "eu", "REGIONS": "eu,us", "REDIS_URL": "redis:6379"}
+    limit = f"{MINUTELY}: 90, regions: central"
+
+    assert problems(limit, region_options(load_settings(told)[0])) == [
+        ("central", "regions: central needs the Redis that all regions share: set HOME_REDIS_URL")
+    ]
+    assert a_limit(limit, region_options(load_settings({**told, "HOME_REDIS_URL": "home:6379"})[0])).regions is not None
+
+
+def test_in_memory_only_split_has_an_effect() -> None:
+    in_memory = region_options(load_settings({"REGION": "us", "REGIONS": "eu,us"})[0])
+
+    assert in_memory.place == 1
+    assert a_limit(f"{MINUTELY}: 91, regions: split", in_memory).requests == 45
+    for mode in set(REGION_MODES) - {RegionMode.SPLIT}:
+        alone = a_book(f"{MINUTELY}: 90, regions: {mode}", in_memory)
+        assert alone.rules[0].limit == Limit(90, Unit.MINUTE, MINUTE)
+        assert without_effect(alone) is not None
+
+
+@pytest.mark.parametrize("told", [{}, {"REGION": "eu", "REGIONS": "eu"}])
+def test_one_region_has_the_whole_limit_and_is_told_so(told: dict[str, str]) -> None:
+    found = a_book(f"{MINUTELY}: 91, regions: split", regions_of(load_settings(told)[0]))
+
+    (rule,) = found.rules
+    assert rule.limit == Limit(91, Unit.MINUTE, MINUTE)
+    assert lint(found) == []
+    (note,) = region_notes(found)
+    assert note.message.startswith("regions has no effect on this limit: it needs REGIONS with several names, and")
+    assert worst_case(rule) == ("It has no effect here: each region counts by itself, as if there were no others.",)
+
+
+def test_a_part_may_be_leased_by_processes() -> None:
+    found = a_book(f"{MINUTELY}: 3000, lease: auto, regions: split", leases=LeaseOptions(auto=True))
+
+    assert found.rules[0].lease == 50
+    assert lint(found) == []
+
+
+WAITS = "A hit waits for the home Redis, the way there and back, when nothing is left of this region's loan"
+CUT_OFF = "When this region is cut off from home,"
+EXCESS = "of a steady excess, what comes in REGION_SYNC_SECONDS and on the way to home"
+
+
+@pytest.mark.parametrize(
+    ("limit", "words", "worst"),
+    [
+        (
+            f"{MINUTELY}: 100, regions: split",
+            "34 requests per minute (split, of 100 for 3 regions)",
+            [
+                "All 3 regions together never allow more than 100.",
+                "No hit waits for another region.",
+                "What one region leaves idle is not used by the others. When it is cut off, nothing changes.",
+            ],
+        ),
+        pytest.param(
+            f"{MINUTELY}: 100, regions: central, on_store_failure: open",
+            "100 requests per minute (open without Redis, central, for 3 regions)",
+            [
+                "All 3 regions together never allow more than 100.",
+                "Every hit waits for the home Redis: the way there and back.",
+                f"{CUT_OFF} on_store_failure answers: open.",
+            ],
+            marks=central,
+        ),
+        pytest.param(
+            f"{MINUTELY}: 100, regions: leased",
+            "100 requests per minute (leased, for 3 regions)",
+            [
+                "All 3 regions together never allow more than 100.",
+                f"{WAITS}.",
+                f"{CUT_OFF} it spends its loan, then on_store_failure answers.",
+            ],
+            marks=leased,
+        ),
+        pytest.param(
+            f"{MINUTELY}: 100, regions: leased, floor: 10%",
+            "100 requests per minute (leased, for 3 regions, with a floor of 10 each)",
+            [
+                "All 3 regions together never allow more than 100.",
+                f"{WAITS} and of its floor.",
+                f"{CUT_OFF} it spends its loan, then its floor, 10 per minute, and denies the rest.",
+            ],
+            marks=leased,
+        ),
+        pytest.param(
+            f"{MINUTELY}: 100, regions: synced",
+            "100 requests per minute (synced, for 3 regions)",
+            [
+                f"All 3 regions together may allow 200 above 100 if flooded at once; {EXCESS}.",
+                "No hit waits for another region.",
+                f"{CUT_OFF} it goes on with what it knows of the others.",
+            ],
+            marks=synced,
+        ),
+    ],
+)
+def test_the_worst_case_is_told_in_words(limit: str, words: str, worst: list[str]) -> None:
+    rule = a_rule(limit)
+
+    assert rule_in_full(rule) == words
+    assert list(worst_case(rule)) == worst
