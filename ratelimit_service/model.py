@@ -85,6 +85,8 @@ class Limit:
     """Of a limit of places, the 64-bit digest of the id whose hit this is; 0 for none."""
     elastic: "Elastic | None" = None
     """It may be exceeded by `exceed` on loan, as far as its pool has room."""
+    longest_term: int = 0
+    """Microseconds that a lease of it lasts at most; 0: as long as one of an instance."""
     regions: "Regions | None" = None
     """The regions of the deployment share it; None: each region counts by itself, as if there were no others."""
     paired: bool = field(init=False, repr=False, compare=False)

@@ -63,7 +63,7 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
 
 def term(limit: Limit) -> int:
     """As Leasing says."""
-    return length_of_term(limit.window, limit.window)
+    return length_of_term(limit.window, limit.window, limit.longest_term)
 
 
 def term_end(state: State | None, limit: Limit, now: int) -> int:

@@ -68,9 +68,9 @@ def take(algorithm: Leasing, state: State | None, limit: Limit, least: int, extr
     return Taken(state, units, look.remaining, end, look.reset_after, retry)
 
 
-def length_of_term(span: int, window: int) -> int:
-    """The largest whole fraction of the span that is at most a tenth of the window, and at most a second."""
-    longest = max(1, min(SECOND, window // _TERMS))
+def length_of_term(span: int, window: int, longest: int = 0) -> int:
+    """The largest whole fraction of the span that is at most `longest`; or a tenth of the window, and a second."""
+    longest = longest or max(1, min(SECOND, window // _TERMS))
     return max(1, -(-span // max(1, -(-span // longest))))
 
 

@@ -70,7 +70,7 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
 
 def term(limit: Limit) -> int:
     """As Leasing says."""
-    return length_of_term(limit.window, limit.window)
+    return length_of_term(limit.window, limit.window, limit.longest_term)
 
 
 def term_end(_state: bytes | None, limit: Limit, now: int) -> int:

@@ -77,7 +77,7 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
 
 def term(limit: Limit) -> int:
     """As Leasing says."""
-    return length_of_term(-(-limit.window // limit.parts), limit.window)
+    return length_of_term(-(-limit.window // limit.parts), limit.window, limit.longest_term)
 
 
 def term_end(_state: State | None, limit: Limit, now: int) -> int:

@@ -102,9 +102,12 @@ def missing_until(moment: int, part: int, rate: int, now: int) -> int:
 
 
 def term(limit: Limit) -> int:
-    """As Leasing says; a bucket takes the place of its window as long as it takes to fill."""
+    """As Leasing says; a bucket takes the place of its window as long as it takes to fill.
+
+    Of that a quarter at most: what it regains until the term's end is not lent, and it shall lend most of itself.
+    """
     fill = (limit.burst or limit.requests) * limit.window // limit.requests
-    return length_of_term(fill, fill)
+    return length_of_term(fill, fill, min(limit.longest_term, fill // 4))
 
 
 def term_end(_state: bytes | None, limit: Limit, now: int) -> int:

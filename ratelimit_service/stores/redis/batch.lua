@@ -10,7 +10,8 @@
 --              first_request (2 for a calendar, 3 for an elastic limit), count_refused, exceed, whether windows are
 --              aligned, block_for, block_up_to; of a calendar then four edges, which fixed_window.lua explains; of an
 --              elastic limit whether it is strict, and requests, burst and reserve of its pool; of a queue max_delay,
---              max_wait and last_end; a hit on places has a limit of its own, with its holder in it, as places.lua says
+--              max_wait and last_end; a hit on places has a limit of its own, with its holder in it, as places.lua says; of
+--              one that regions share what regional.lua reads
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0
@@ -20,15 +21,17 @@
 -- Returns  now; then of each run: got, how many of its hits were allowed, the first ones, or -1 if it was only looked
 --          at and there is no room for nothing; room, what was left before them; left, what is left now, or, of a
 --          blocked counter, how long it is blocked, negative; reset_after; and retry_after of those that were refused (of
---          a hit with a place in a queue `got` is 2, and how long it waits stands in place of retry_after);
---          then keys of places that were never given back, each with how many; then of each lease what leasing.lua
---          returns: units, room, term_end, reset_after, retry_after
+--          a hit with a place in a queue `got` is 2, and how long it waits stands in place of retry_after; of those that
+--          wait for the home of regions that is WAITS);
+--          then keys of places that were never given back, each with how many; keys of counters of which home is to be
+--          asked something, each with a list of numbers; then of each lease what leasing.lua returns: units, room,
+--          term_end, reset_after, retry_after
 
 local call = redis.call
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local format, pcall, select, type, unpack = string.format, pcall, select, type, unpack
 local pack_integers, unpack_integers = cmsgpack.pack, cmsgpack.unpack
-local NEVER = -1
+local NEVER, WAITS = -1, -2
 local PER_LIMIT = 11
 local MAX_KEYS = 2000  -- read at once: Lua passes no more than 8,000 values to a function
 
@@ -64,6 +67,14 @@ local function save_integers(key, state, limit, now)
   else
     call('DEL', key)
   end
+end
+
+-- What is to be asked of the home of regions: keys of counters, each with a list of numbers.
+local asked
+
+local function ask_home(key, numbers)
+  asked = asked or {}
+  asked[#asked + 1], asked[#asked + 2] = key, numbers
 end
 
 -- The next multiple of the length of a limit's terms.
@@ -340,6 +351,10 @@ local function charge(keys, batch, leases)
     end
   end
   for _, found in ipairs(opened.places and opened.places.take_expired() or {}) do
+    filled = filled + 1
+    reply[filled] = found
+  end
+  for _, found in ipairs(asked or {}) do
     filled = filled + 1
     reply[filled] = found
   end

@@ -10,7 +10,8 @@ Where denied hits count, each of them moves the counter and has to be sent; exce
 `LOCAL_CACHE_SIZE_IN_BYTES` is set. Such a window stays over its limit until it ends; further hits are not counted, as
 in upstream. And except to a blocked counter, which is charged nothing and denies every hit until the block ends.
 
-A place may be given back at any moment, by any process, so its denial is not remembered.
+A place may be given back at any moment, by any process, so its denial is not remembered. Nor is that of a counter that
+borrows from the home of regions, which may have room again before the wait is over.
 """
 
 from collections import OrderedDict
@@ -110,6 +111,8 @@ class DeniedCache:
                     continue
                 cost = 0
             if hit.together or wait <= 0 or limit.places or hit.rule.lease:
+                continue
+            if limit.regions is not None and limit.regions.home is not None:
                 continue
             known = self.known
             if hit.key not in known:

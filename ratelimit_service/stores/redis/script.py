@@ -29,11 +29,13 @@ from random import random
 from typing import Any, Final, NamedTuple, Protocol
 
 from ratelimit_service.algorithms import NAMES, PLACES
-from ratelimit_service.model import Blocked, Decision, Limit, Queued
+from ratelimit_service.algorithms.regional import most_of
+from ratelimit_service.model import Blocked, Decision, Limit, Queued, Regions
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit, OnCounter, pool_counter
 from ratelimit_service.stores.redis.keys import VERSION, cluster_block, cluster_key, plain_block, plain_key
 from ratelimit_service.stores.redis.leases import Ask, Granted
+from ratelimit_service.stores.redis.region import RegionAsk, home_limit, term
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
@@ -175,6 +177,10 @@ class BatchScript:
         """The name of a counter's block, in the same slot."""
         self._rows: dict[Rule, str] = {}
         """The limits of rules as the script reads them, but for those of a calendar, whose edges move."""
+        self.asked: list[RegionAsk] = []
+        """What `decode` has found that is to be asked of home."""
+        self.waiting: list[Hit] = []
+        """Hits that `decode` has not decided, because they wait for home."""
 
     def kept(self, hit: Hit) -> Sequence[str]:
         """As Script says."""
@@ -264,7 +270,8 @@ class BatchScript:
                 number = known.get(id(limit))
                 if number is None:
                     known[id(limit)] = number = len(known) + 1
-                    rows.append(self._rows.get(rule) or self._row(rule, limit))
+                    row = self._rows.get(rule) if limit is rule.limit else None
+                    rows.append(row or self._row(rule, limit))
                 keys.append(key)
                 numbers += (number, cost, count)
             leases += (lease.term, ask.back, ask.back_end, ask.least, ask.extra)
@@ -273,6 +280,8 @@ class BatchScript:
     def _row(self, rule: Rule, limit: Limit) -> str:
         """A limit as the script reads it: PER_LIMIT integers, then the edges of a calendar, or what a queue has."""
         algorithm, calendar = rule.algorithm.name, limit.calendar
+        if (regions := limit.regions) is not None and regions.home is not None:
+            return self._leased_row(rule, limit, regions)
         burst, parts = divmod(limit.holder, 2**32) if limit.places else (limit.burst, limit.parts)
         numbers: tuple[int, ...] = (
             _NUMBERS[_QUEUE if limit.max_delay else algorithm],
@@ -294,6 +303,20 @@ class BatchScript:
         if (elastic := limit.elastic) is not None:
             pool = elastic.pool
             numbers += (int(elastic.strict), pool.requests, pool.burst, pool.reserve)
+        return self._remember(rule, limit, numbers)
+
+    def _leased_row(self, rule: Rule, limit: Limit, regions: Regions) -> str:
+        """A limit that is leased to regions: the numbers of the floor or of home, then what regional.lua reads."""
+        name, own = rule.algorithm.name, regions.floor or home_limit(limit)
+        windows = (0 if own.calendar is None else _BY_CALENDAR, 1, 0, int(name == "fixed_window"), 0, 0)
+        numbers = (_NUMBERS[_LEASED], own.requests, own.window, own.burst, own.parts, *windows)
+        leased = (_NUMBERS[name] if regions.floor else 0, most_of(limit), term(rule, limit))
+        if own.calendar is not None:
+            return ",".join(map(str, (*numbers, *own.calendar.edges((self._clock or system_clock)()), *leased)))
+        return self._remember(rule, limit, (*numbers, *leased))
+
+    def _remember(self, rule: Rule, limit: Limit, numbers: Sequence[int]) -> str:
+        """These numbers as a row."""
         if limit is not rule.limit:
             return ",".join(map(str, numbers))  # of one hit alone
         if len(self._rows) >= _MAX_ROWS:  # each limit sent with a request is a rule of its own
@@ -309,6 +332,7 @@ class BatchScript:
     def decode(self, reply: Any, runs: Sequence[Run]) -> list[Hit]:
         """Write the decisions on the hits; returns the denied and the refunded ones."""
         changed: list[Hit] = []
+        asked: list[tuple[str, Sequence[int]]] = []
         numbers = iter(reply)
         now = next(numbers)
         for hits, got, room, left, reset, retry in zip(runs, *[numbers] * 5):  # noqa: B905 - more may follow
@@ -324,12 +348,28 @@ class BatchScript:
                     changed.append(hit)
             elif got == 2 and len(hits) == 1:
                 hits[0].decision = Queued(True, left, 0, reset, 0, retry, now + retry)
+            elif retry == _WAITS:
+                if got:
+                    _share(hits[:got], got, room, left, reset, 0)
+                self.waiting += hits[got:]
             else:
                 _share(hits, got, room, left, reset, retry)
                 changed += hits[max(0, got) :]
-        for name, expired in zip(numbers, numbers, strict=True):
-            self._count_expired(name.decode(), expired, runs)
+        for name, found in zip(numbers, numbers, strict=True):
+            if isinstance(found, int):
+                self._count_expired(name.decode(), found, runs)
+            else:
+                asked.append((name.decode(), found))
+        if asked:
+            self._ask_home(asked, runs, now)
         return changed
+
+    def _ask_home(self, asked: Sequence[tuple[str, Sequence[int]]], runs: Sequence[Run], now: int) -> None:
+        """Keep what is to be asked of home about the counters with these names."""
+        hits = {self.key(run[0]): run[0] for run in runs if run[0].limit.regions is not None}
+        for name, numbers in asked:
+            hit = hits[name]
+            self.asked.append(RegionAsk(hit.rule, hit.limit, hit.key, name, numbers, now))
 
     def _count_expired(self, name: str, expired: int, runs: Sequence[Run]) -> None:
         """Count places that were never given back, of the counter with this name."""
@@ -374,7 +414,8 @@ def script_text() -> str:
 _PLACE: Final = "--twins--\n"
 _NAMES: Final = "--names--"
 _QUEUE: Final = "leaky_queue"
-_TWINS: Final = (*NAMES, _QUEUE, PLACES, "blocking", "leasing", "elastic")
+_LEASED: Final = "regional"
+_TWINS: Final = (*NAMES, _QUEUE, PLACES, "blocking", "leasing", "elastic", _LEASED)
 _NUMBERS: Final = {name: number for number, name in enumerate(_TWINS, start=1)}
 
 _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log"})
@@ -384,6 +425,8 @@ _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log
 _MAX_ROWS: Final = 10_000
 _BY_CALENDAR: Final = 2
 """In place of `first_request`; the edges of the windows follow the limit."""
+_WAITS: Final = -2
+"""In place of `retry_after`."""
 _ELASTIC: Final = 3
 """In place of `first_request`; the numbers of the pool follow the limit."""
 

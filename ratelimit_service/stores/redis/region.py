@@ -1,0 +1,118 @@
+"""What a region asks of home, and what it gets: between the replies of one script and the calls of the next. Pure.
+
+A reply of the region's Redis names asks (`script.py` makes `RegionAsk` of them). One goes to the home Redis as an ask
+of a lease (`at_home`), by the script that counts there too. What home has lent is deposited in the region's counter,
+and what is left of an ended loan is collected there, by a small script of its own, `region.lua`.
+"""
+
+from collections.abc import Sequence
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any, Final, NamedTuple, cast
+
+from ratelimit_service.algorithms import leasing
+from ratelimit_service.algorithms.regional import ASK_LIFE, LEAST_DENY, Deposit
+from ratelimit_service.model import Limit
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.redis.leases import Ask, Granted, Lease
+from ratelimit_service.system.clock import Clock
+
+HOME: Final = "|home"
+"""The end of the key of a counter at home; no key of a region's counter ends so."""
+
+
+Command = tuple[Sequence[str], Sequence[str]]
+"""Keys and arguments of a script."""
+
+
+class RegionAsk(NamedTuple):
+    """What a region asks of home about one counter."""
+
+    rule: Rule
+    limit: Limit
+    """That of the hits: how regions share it is in its `regions`."""
+    key: str
+    """Of the region's counter."""
+    name: str
+    """The same as it is named in the region's Redis."""
+    numbers: Sequence[int]
+    """As the twin of the limit has written them; of a leased one: back, back_end, least, extra."""
+    now: int
+    """When the region's script ran, by the clock of its Redis."""
+
+
+def home_limit(limit: Limit) -> Limit:
+    """By which home lends."""
+    assert limit.regions is not None
+    assert limit.regions.home is not None, "the limit is leased"
+    return limit.regions.home
+
+
+def term(rule: Rule, limit: Limit) -> int:
+    """How long a term of home is."""
+    return cast("leasing.Leasing", rule.algorithm).term(home_limit(limit))
+
+
+def at_home(ask: RegionAsk) -> Ask:
+    """What is asked, as the script that counts at home takes it."""
+    back, back_end, least, extra = ask.numbers
+    lease = Lease(ask.rule, home_limit(ask.limit), ask.key + HOME, term(ask.rule, ask.limit), 0, 0)
+    return Ask(lease, back, back_end, least, extra)
+
+
+class RegionScript:
+    """Deposits and collects, at the time of the region's Redis; in tests at the time of `clock`."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.text = _script_text()
+        self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+        self._clock = clock
+
+    def deposit(self, ask: RegionAsk, granted: Granted | None) -> Command:
+        """Bring the region what home has answered; None: home cannot be reached, and the floor is all there is."""
+        return self._command(ask, deposit_of(ask, granted))
+
+    def collect(self, ask: RegionAsk) -> Command:
+        """Take out what is left of the loan, if it has ended."""
+        return self._command(ask, ())
+
+    def collected(self, ask: RegionAsk, reply: Any) -> RegionAsk | None:
+        """What is to be given back to home, as an ask for nothing; None if nothing was left."""
+        units, term_end = reply
+        return ask._replace(numbers=(units, term_end, 0, 0)) if units else None
+
+    def _command(self, ask: RegionAsk, numbers: Sequence[int]) -> Command:
+        now = 0 if self._clock is None else self._clock()
+        return [ask.name], [str([now, term(ask.rule, ask.limit), *numbers])]
+
+
+def deposit_of(ask: RegionAsk, granted: Granted | None) -> Deposit:
+    """What home has answered, by the clock of the region's Redis."""
+    if granted is None:
+        later = ask.now + ASK_LIFE
+        return Deposit(ask.now, 0, 0, 0, later, later, later)
+    # Home has done it later than the region asked: counted from then, the loan ends no later than the term does.
+    end = ask.now + granted.term_end - granted.store_now
+    retry = ask.now + granted.retry_after
+    reset = ask.now + granted.reset_after
+    denied = granted.units < ask.numbers[_LEAST]
+    deny_until = min(retry, end + LEAST_DENY) if denied else 0  # others give back when the term ends
+    return Deposit(ask.now, granted.units, end, granted.term_end, deny_until, retry, reset)
+
+
+_LEAST: Final = 2
+"""In the numbers of an ask."""
+
+
+def _script_text() -> str:
+    """The source of the script, with the functions that it shares with batch.lua."""
+    batch = files(__package__).joinpath("batch.lua").read_text("utf-8")
+    regional = files("ratelimit_service.algorithms").joinpath("regional.lua").read_text("utf-8")
+    region = files(__package__).joinpath("region.lua").read_text("utf-8")
+    head, edge, _ = batch.partition(_EDGE)
+    assert edge
+    return f"{head}local regional = (function()\n{regional}\nend)()\n{region}"
+
+
+_EDGE: Final = "local twin, opened"
+"""Where the functions of batch.lua end that this script has too."""

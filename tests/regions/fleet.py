@@ -1,0 +1,392 @@
+"""Regions that share a limit, told what happens to them: hits, messages that are late or lost, deaths, cuts.
+
+Each region has a store and several processes; the home store is elsewhere, and all clocks differ by hours. No time
+passes by itself and nothing is sent unless the schedule says so. The stores are the Python of the algorithms, a real
+Redis, or both, which then have to agree at each step. What was allowed is held to the bound of the whole limit.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, NamedTuple, Protocol, cast
+
+from redis import Redis as Client
+
+from ratelimit_service.algorithms import State, leasing, regional
+from ratelimit_service.algorithms.regional import RegionCounter
+from ratelimit_service.model import Decision, Limit
+from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.redis.leases import Granted
+from ratelimit_service.stores.redis.region import RegionAsk, RegionScript, at_home, deposit_of, home_limit, term
+from ratelimit_service.stores.redis.script import BatchScript, grants_of
+from ratelimit_service.system.clock import HOUR
+from ratelimit_service.telemetry.tally import Tally
+from tests.clocks import Clock
+from tests.leases.fleet import SAVE, Allowed
+from tests.parts import parts_of
+
+KEY = "shop|user=ada"
+
+Reply = tuple[list[Decision | None], list[RegionAsk]]
+
+
+class RegionStore(Protocol):
+    """Has one counter of a region."""
+
+    def run(self, costs: Sequence[int], now: int) -> Reply:
+        """One script call; the hits without a decision wait."""
+
+    def deposit(self, ask: RegionAsk, granted: Granted | None, now: int) -> None:
+        """Bring what home has answered."""
+
+    def collect(self, ask: RegionAsk, now: int) -> RegionAsk | None:
+        """Take out what is left of an ended loan."""
+
+
+class HomeStore(Protocol):
+    """Has the counter of home."""
+
+    def run(self, ask: RegionAsk, now: int) -> Granted:
+        """One script call."""
+
+
+class RegionInPython:
+    """The functions of `regional`, or of what stands in for it."""
+
+    def __init__(self, rule: Rule, functions: Any = regional) -> None:
+        self.rule = rule
+        self.functions = functions
+        self.state: RegionCounter | None = None
+
+    @property
+    def held(self) -> int:
+        """Units of loans."""
+        return self.state.left + self.state.spare if self.state else 0
+
+    def run(self, costs: Sequence[int], now: int) -> Reply:
+        rule, limit = self.rule, cast("Limit", self.rule.limit)
+        before, waiting, asks = self.state, 0, []
+        decisions: list[Decision | None] = []
+        for cost in costs:
+            self.state, decision = self.functions.hit(rule.algorithm, self.state, limit, cost, now)
+            waiting += cost if decision is None else 0
+            decisions.append(decision)
+        if self.state is not before:
+            self.state, wanted = self.functions.ask(rule.algorithm, self.state, limit, waiting, now)
+            if wanted is not None:
+                asks.append(RegionAsk(rule, limit, KEY, f"rl2|{KEY}", [*wanted], now))
+        return decisions, asks
+
+    def deposit(self, ask: RegionAsk, granted: Granted | None, now: int) -> None:
+        length = term(ask.rule, ask.limit)
+        self.state = self.functions.deposit(self.state, length, deposit_of(ask, granted), now)
+
+    def collect(self, ask: RegionAsk, now: int) -> RegionAsk | None:
+        self.state, *back = self.functions.collect(self.state, term(ask.rule, ask.limit), now)
+        return ask._replace(numbers=(*back, 0, 0)) if back[0] else None
+
+
+class HomeInPython:
+    """The functions of an algorithm."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.algorithm: Any = rule.algorithm
+        self.limit = home_limit(cast("Limit", rule.limit))
+        self.state: State | None = None
+
+    def run(self, ask: RegionAsk, now: int) -> Granted:
+        back, back_end, least, extra = ask.numbers
+        if back:
+            self.state = self.algorithm.give(self.state, self.limit, back, back_end, now)
+        self.state, *numbers = leasing.take(self.algorithm, self.state, self.limit, least, extra, now)
+        units, room, term_end, reset, retry = numbers
+        return Granted(units, room, term_end, reset, retry, now)
+
+    def room(self, now: int) -> int:
+        """What it could lend."""
+        left: int = self.algorithm.hit(self.state, self.limit, 0, now)[1].remaining
+        return left
+
+
+def outliving(client: Client, text: str) -> str:
+    """The script without expiries: keys would expire by the clock of Redis."""
+    assert SAVE in text
+    return client.script_load(text.replace(SAVE, "call('SET', key, pack_integers(unpack(state)))"))
+
+
+class RegionInRedis:
+    """The scripts, at the times of the schedule."""
+
+    def __init__(self, rule: Rule, client: Client) -> None:
+        self.rule = rule
+        self.client = client
+        self.clock = Clock()
+        self.script = BatchScript("", self.clock)
+        self.loans = RegionScript(self.clock)
+        self.sha, self.loans_sha = outliving(client, self.script.text), outliving(client, self.loans.text)
+
+    def run(self, costs: Sequence[int], now: int) -> Reply:
+        self.clock.now = now
+        hits = [Hit(self.rule, KEY, cost, tally=Tally(), quota=False) for cost in costs]
+        keys, arguments, runs = self.script.encode(parts_of(hits))
+        reply: Any = self.client.evalsha(self.sha, len(keys), *keys, *arguments)
+        self.script.decode(reply, runs)
+        waiting, asks = [*self.script.waiting], [*self.script.asked]
+        self.script.waiting.clear()
+        self.script.asked.clear()
+        return [None if hit in waiting else hit.decision for hit in hits], asks
+
+    def deposit(self, ask: RegionAsk, granted: Granted | None, now: int) -> None:
+        self.clock.now = now
+        keys, arguments = self.loans.deposit(ask, granted)
+        self.client.evalsha(self.loans_sha, len(keys), *keys, *arguments)
+
+    def collect(self, ask: RegionAsk, now: int) -> RegionAsk | None:
+        self.clock.now = now
+        keys, arguments = self.loans.collect(ask)
+        return self.loans.collected(ask, self.client.evalsha(self.loans_sha, len(keys), *keys, *arguments))
+
+
+class HomeInRedis:
+    """The script that lends to instances, too."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.clock = Clock()
+        self.script = BatchScript("", self.clock)
+        self.sha = outliving(client, self.script.text)
+
+    def run(self, ask: RegionAsk, now: int) -> Granted:
+        self.clock.now = now
+        asks = [at_home(ask)]
+        keys, arguments, _ = self.script.encode((), asks)
+        reply: Any = self.client.evalsha(self.sha, len(keys), *keys, *arguments)
+        (granted,) = grants_of(reply, asks)[1]
+        return granted
+
+
+class RegionInBoth:
+    """Both, which have to agree."""
+
+    def __init__(self, python: RegionInPython, redis: RegionInRedis) -> None:
+        self.python = python
+        self.redis = redis
+
+    def run(self, costs: Sequence[int], now: int) -> Reply:
+        expected, asked = self.python.run(costs, now)
+        decisions, asks = self.redis.run(costs, now)
+        assert decisions == expected
+        assert [(ask.key, *ask.numbers, ask.now) for ask in asks] == [(KEY, *ask.numbers, ask.now) for ask in asked]
+        return decisions, asks
+
+    def deposit(self, ask: RegionAsk, granted: Granted | None, now: int) -> None:
+        self.python.deposit(ask, granted, now)
+        self.redis.deposit(ask, granted, now)
+
+    def collect(self, ask: RegionAsk, now: int) -> RegionAsk | None:
+        expected, found = self.python.collect(ask, now), self.redis.collect(ask, now)
+        assert (expected and [*expected.numbers]) == (found and [*found.numbers])
+        return found
+
+
+class HomeInBoth:
+    """Both, which have to agree."""
+
+    def __init__(self, python: HomeInPython, redis: HomeInRedis) -> None:
+        self.python = python
+        self.redis = redis
+
+    def run(self, ask: RegionAsk, now: int) -> Granted:
+        expected, granted = self.python.run(ask, now), self.redis.run(ask, now)
+        assert granted == expected
+        return granted
+
+
+class Call:
+    """To home, on its way there or back."""
+
+    def __init__(self, ask: RegionAsk) -> None:
+        self.ask = ask
+        self.granted: Granted | None = None
+
+
+class Process:
+    """One of a region."""
+
+    def __init__(self) -> None:
+        self.queue: list[int] = []
+        """Costs of hits to send."""
+        self.waiting: list[int] = []
+        """Costs of hits that wait for home."""
+        self.calls: list[Call] = []
+        self.deposits: list[Call] = []
+        """Answers of home on their way into the region's store."""
+        self.lent: list[RegionAsk] = []
+        """What may be to collect."""
+
+
+class Region:
+    """One region."""
+
+    def __init__(self, store: RegionStore, ahead: int, processes: int) -> None:
+        self.store = store
+        self.ahead = ahead
+        """Of the clock of home, microseconds."""
+        self.processes = [Process() for _ in range(processes)]
+        self.cut = False
+
+
+class Counts(NamedTuple):
+    """Units, of a region."""
+
+    deposited: int = 0
+    given_back: int = 0
+
+
+class Fleet:
+    """Regions, home, and what was allowed, by the clock of home."""
+
+    def __init__(
+        self,
+        rule: Rule,
+        open_region: Callable[[int], RegionStore],
+        home: HomeStore,
+        *,
+        regions: int = 3,
+        processes: int = 2,
+        start: int = 0,
+        shift: int = 0,
+    ) -> None:
+        assert rule.limit is not None
+        self.rule = rule
+        self.limit = rule.limit
+        self.home = home
+        self.now = start
+        self.regions = [
+            Region(open_region(number), (number - 1) * 7 * HOUR + number * shift, processes)
+            for number in range(regions)
+        ]
+        self.allowed: list[Allowed] = []
+        self.decided = self.denied = 0
+        """Hits."""
+        self.counts = [Counts()] * regions
+        self.in_flight = 0
+        """Asks, the most of a region at once by the time within which one is to be answered."""
+
+    def run(self, region: Region, process: Process) -> None:
+        """All that has queued, and is answered at once."""
+        costs, process.queue = process.queue, []
+        decisions, asks = region.store.run(costs, self.now + region.ahead)
+        for cost, decision in zip(costs, decisions, strict=True):
+            if decision is None:
+                process.waiting.append(cost)
+            elif decision.allowed and cost:
+                self.allowed.append(Allowed(self.now, cost))
+                self.decided += 1
+            else:
+                self.denied += cost > 0
+        process.calls += map(Call, asks)
+
+    def at_home(self, call: Call) -> None:
+        """Home does it now."""
+        call.granted = self.home.run(call.ask, self.now)
+
+    def answer(self, process: Process, call: Call) -> None:
+        """The answer of home arrives at the process."""
+        process.calls.remove(call)
+        if call.ask.numbers[2]:
+            process.deposits.append(call)
+
+    def deposit(self, region: Region, process: Process, call: Call) -> None:
+        """The answer arrives in the region's store; what waits is to be sent again."""
+        process.deposits.remove(call)
+        assert call.granted is not None
+        region.store.deposit(call.ask, call.granted, self.now + region.ahead)
+        process.lent.append(call.ask)
+        self.resend(process)
+
+    def resend(self, process: Process) -> None:
+        """What waits is to be sent again."""
+        process.queue += process.waiting
+        process.waiting = []
+
+    def collect(self, region: Region, process: Process, ask: RegionAsk) -> None:
+        """What is left of a loan is to be given back."""
+        back = region.store.collect(ask, self.now + region.ahead)
+        if back is not None:
+            process.calls.append(Call(back))
+
+    def exhaust(self) -> None:
+        """All that home could still lend, and all that any region can allow by itself, is spent at this moment."""
+        for region in self.regions:
+            process = region.processes[0]
+            decisions, _ = region.store.run([0], self.now + region.ahead)
+            assert decisions[0] is not None
+            if decisions[0].remaining:
+                process.queue.append(decisions[0].remaining)
+                self.run(region, process)
+
+
+def play(fleet: Fleet, random: Random, events: int, *, faults: bool = True) -> None:  # noqa: PLR0912 - a list
+    """Anything may happen, in any order."""
+    limit = fleet.limit
+    length = term(fleet.rule, limit)
+    most = max(1, limit.requests // 20)
+    for _ in range(events):
+        region = random.choice(fleet.regions)
+        number = random.randrange(len(region.processes))
+        process = region.processes[number]
+        chance = random.random()
+        if chance < 0.25:
+            process.queue.append(random.choice([1, 1, 2, most // 3 + 1, most, 3 * most, -1, -most]))
+            if random.random() < 0.1:
+                process.queue += random.choice([[1] * 5, [most] * 3, [0], [limit.requests], [limit.requests * 2]])
+        elif chance < 0.45:
+            if process.queue:
+                fleet.run(region, process)
+        elif chance < 0.50:
+            fleet.resend(process)
+        elif chance < 0.60:
+            waiting = [call for call in process.calls if call.granted is None]
+            if waiting and not region.cut:
+                fleet.at_home(random.choice(waiting))
+        elif chance < 0.68:
+            done = [call for call in process.calls if call.granted is not None]
+            if done and not region.cut:
+                fleet.answer(process, random.choice(done))
+        elif chance < 0.76:
+            if process.deposits:
+                fleet.deposit(region, process, random.choice(process.deposits))
+        elif chance < 0.81:
+            if process.lent:
+                fleet.collect(region, process, random.choice(process.lent[-5:]))
+        elif chance < 0.815:
+            fleet.exhaust()
+        elif chance < 0.83:
+            if faults:
+                region.cut = not region.cut
+        elif chance < 0.84:
+            if faults and process.calls:
+                process.calls.remove(random.choice(process.calls))
+            if faults and process.deposits and random.random() < 0.5:
+                process.deposits.remove(random.choice(process.deposits))
+        elif chance < 0.845:
+            if faults:
+                region.processes[number] = Process()
+        else:
+            fleet.now += _step(random, fleet.now, length, limit.window)
+
+
+def _step(random: Random, now: int, length: int, window: int) -> int:
+    """A little, or to the last moment of a term or a window, or just behind."""
+    match random.randrange(8):
+        case 0 | 1 | 2:
+            return random.randint(0, length // 8)
+        case 3 | 4:
+            return length - 1 - now % length
+        case 5:
+            return random.choice([1, 2, length // 2, length, 1_000_000])
+        case 6:
+            return window - 1 - now % window if random.random() < 0.3 else length // 3
+        case _:
+            return random.choice([0, 1, length - now % length])
