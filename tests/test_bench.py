@@ -51,3 +51,25 @@ def test_the_outflow_of_a_queue_is_that_of_its_limit_by_either_timer() -> None:
     rows = [line.split("|")[1:-1] for line in told.splitlines() if line.startswith("| 100/s")]
     assert [row[2].strip() for row in rows] == ["event loop", "timerfd"]
     assert all(float(row[3].strip().removesuffix("/s")) > 0 for row in rows)
+
+
+def test_many_instances_that_lease_are_exact_and_touch_redis_as_often_as_the_model_says() -> None:
+    algorithms = ("--algorithms", "fixed_window", "sub_windows", "token_bucket")
+    told = bench(
+        "leases.py", "--requests=10000", "--seconds=1", "--loads", "0.8", "--instances", "4", "64", *algorithms
+    )
+
+    rows = [[float(cell) for cell in line.split("|")[2:-1]] for line in told.splitlines()[2:]]
+    assert [row[1] for row in rows] == [4, 64] * 3
+    for _, _, admitted, calls, model, *_, burnt, worst in rows:
+        assert 0.99 <= admitted <= 1
+        assert model / 1.5 <= calls <= model * 1.5
+        assert (burnt, worst) == (0, 0)
+
+
+def test_a_flood_on_many_instances_never_passes_the_limit() -> None:
+    told = bench("leases.py", "--requests=2000", "--seconds=2", "--loads", "3", "--instances", "16", "200")
+
+    rows = [[float(cell) for cell in line.split("|")[2:-1]] for line in told.splitlines()[2:]]
+    assert len(rows) == 8
+    assert all(row[-1] == 0 for row in rows)

@@ -1,0 +1,1 @@
+"""What a load takes, past one machine."""
