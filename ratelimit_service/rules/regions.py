@@ -1,9 +1,10 @@
 """How regions share a limit: what each of them gets, and what cannot be shared."""
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
-from ratelimit_service.algorithms import Algorithm
+from ratelimit_service.algorithms import Algorithm, regional
+from ratelimit_service.algorithms.leasing import Leasing
 from ratelimit_service.model import Limit, RegionMode, Regions
 from ratelimit_service.rules.leasing import why_not_leased
 from ratelimit_service.rules.rule import ALONE
@@ -50,6 +51,11 @@ def why_not_shared(mode: RegionMode, algorithm: Algorithm, limit: Limit, togethe
     return why_not_leased(algorithm, limit, together)
 
 
+def why_not_lent(algorithm: Algorithm, limit: Limit) -> str:
+    """Why such a limit of some requests cannot be lent, if `why_not_shared` says nothing; empty if it can."""
+    return regional.problem(cast("Leasing", algorithm), regional.member(limit, 2, 0)) or ""
+
+
 def too_small(limit: Limit, mode: RegionMode, number: int) -> str:
     """The option whose number is too small for so many regions; empty if none is."""
     if mode in (RegionMode.SPLIT, RegionMode.LEASED):
@@ -78,8 +84,10 @@ def part_of(whole: int, options: RegionOptions) -> int:
     return whole // options.number + (options.place < whole % options.number)
 
 
-def shared(limit: Limit, mode: RegionMode, options: RegionOptions) -> Limit:
-    """The limit as the regions share it."""
+def shared(limit: Limit, mode: RegionMode, options: RegionOptions, floor: int = 0) -> Limit:
+    """The limit as the regions share it; `floor` is a percentage."""
+    if mode is RegionMode.LEASED:
+        return regional.member(limit, options.number, floor)
     regions = Regions(mode, options.number, limit.requests)
     if mode is not RegionMode.SPLIT:
         return replace(limit, regions=regions)

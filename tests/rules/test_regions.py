@@ -219,6 +219,146 @@ def test_a_part_may_be_leased_by_processes() -> None:
     assert lint(found) == []
 
 
+@leased
+def test_home_lends_what_the_floors_leave() -> None:
+    limit = a_limit(f"{MINUTELY}: 1000, algorithm: token_bucket, burst: 105, regions: leased, floor: 10%")
+
+    assert (limit.requests, limit.burst) == (1000, 105)
+    assert limit.regions is not None
+    assert (limit.regions.mode, limit.regions.number, limit.regions.whole) == (RegionMode.LEASED, 3, 1000)
+    home, floor = limit.regions.home, limit.regions.floor
+    assert home is not None
+    assert (home.requests, home.burst) == (700, 75)
+    assert floor == Limit(100, Unit.MINUTE, MINUTE, burst=10, count_refused=False)
+
+
+@leased
+def test_home_lends_all_of_a_limit_without_floors() -> None:
+    regions = a_limit(f"{MINUTELY}: 1000, regions: leased").regions
+
+    assert regions is not None
+    assert regions.home is not None
+    assert (regions.home.requests, regions.floor) == (1000, None)
+
+
+@leased
+@given(requests=st.integers(100, 2**31), burst=st.integers(100, 2**31), percent=st.integers(1, 33))
+def test_floors_and_what_home_lends_sum_to_the_limit(requests: int, burst: int, percent: int) -> None:
+    burst = max(burst, requests)
+    bucket = f"unit: second, requests_per_unit: {requests}, algorithm: token_bucket, burst: {burst}"
+    regions = a_limit(f"{bucket}, regions: leased, floor: {percent}%").regions
+
+    assert regions is not None
+    assert regions.home is not None
+    assert regions.floor is not None
+    assert regions.home.requests + 3 * regions.floor.requests == requests
+    assert regions.home.burst + 3 * regions.floor.burst == burst
+    assert min(regions.home.requests, regions.home.burst, regions.floor.requests, regions.floor.burst) > 0
+
+
+@leased
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        ("algorithm: sliding_log", "sliding_log keeps the moment of each request"),
+        ("anchor: first_request", "its windows begin with a request"),
+        ("exceed: 1", "exceed: which requests are above the limit is known to Redis alone"),
+        ("block_for: 1 hour", "block_for: each refused request has to reach Redis"),
+        ("algorithm: sub_windows, count_refused: true", "count_refused: each refused request has to reach Redis"),
+        (
+            "algorithm: sub_windows, parts: 1000",
+            "it would be lent for 60 ms at a time, which is too short to ask another region",
+        ),
+        (
+            "algorithm: token_bucket, burst: 6",
+            "it would be lent for 15 ms at a time, which is too short to ask another region",
+        ),
+    ],
+)
+def test_what_cannot_be_leased_is_told_with_the_fix(limit: str, why: str) -> None:
+    assert problems(f"{MINUTELY}: 6000, {limit}, regions: leased") == [
+        ("leased", f"regions: leased is impossible: {why}; write regions: central or regions: split")
+    ]
+
+
+@leased
+def test_a_queue_can_only_be_split() -> None:
+    queue = "algorithm: leaky_bucket, unit: minute, requests_per_unit: 90, queue: {max_delay: 1s}"
+
+    assert problems(f"{queue}, regions: leased") == [
+        (
+            "leased",
+            "regions: leased is impossible: queue: each request gets its turn from Redis; write regions: split",
+        )
+    ]
+
+
+@leased
+@pytest.mark.parametrize(
+    ("limit", "problem"),
+    [
+        (
+            "90, regions: leased, floor: 34%",
+            ("34%", "floor: 3 regions keep 102% of the limit, and nothing is left to lend; write 33% or less"),
+        ),
+        (
+            "9, regions: leased, floor: 10%",
+            ("10%", "floor: 10% of 9 is less than 1; write 12% or more, or take it away"),
+        ),
+        ("2, regions: leased", ("2", f"requests_per_unit {TOO_FEW}")),
+    ],
+)
+def test_floors_leave_something_to_lend(limit: str, problem: tuple[str, str]) -> None:
+    assert problems(f"{MINUTELY}: {limit}") == [problem]
+
+
+@synced
+@pytest.mark.parametrize("limit", ["algorithm: token_bucket", "algorithm: sub_windows", "anchor: first_request"])
+def test_only_windows_that_all_regions_begin_together_are_synced(limit: str) -> None:
+    ((_, problem),) = problems(f"{MINUTELY}: 90, {limit}, regions: synced")
+
+    assert "regions: synced is impossible: " in problem
+    assert problem.endswith("; write regions: central or regions: split")
+
+
+@leased
+def test_processes_do_not_lease_what_regions_lease() -> None:
+    found = a_book(f"{MINUTELY}: 3000, lease: auto, regions: leased", leases=LeaseOptions(auto=True))
+
+    assert found.rules[0].lease == 0
+    assert [(warning.kind, warning.message) for warning in lint(found)] == [
+        ("lease", "this limit does not lease: regions: leased: processes do not lease from what regions share")
+    ]
+
+
+@leased
+def test_a_small_limit_is_better_central() -> None:
+    assert [(warning.kind, warning.message) for warning in lint(a_book(f"{MINUTELY}: 49, regions: leased"))] == [
+        ("regions", "a limit below 50 has too little to lend: write regions: central")
+    ]
+    assert lint(a_book(f"{MINUTELY}: 50, regions: leased")) == []
+
+
+@synced
+def test_short_windows_are_better_leased() -> None:
+    (warning,) = lint(a_book("unit: 5 seconds, requests_per_unit: 100, regions: synced"))
+
+    assert warning.kind == "regions"
+    assert warning.message.startswith("in windows of 5 s regions learn of each other too late")
+
+
+@leased
+@central
+def test_the_first_limit_of_a_domain_that_waits_for_home_tells_envoys_timeout() -> None:
+    limits = f"[{{{MINUTELY}: 90, regions: central}}, {{unit: day, requests_per_unit: 900, regions: leased}}]"
+    found = book(f"domain: shop\ncharge: each\ndescriptors: [{{key: user, rate_limits: {limits}}}]\n", regions=THREE)
+
+    (note,) = region_notes(found)
+
+    assert (note.line, note.column) == (3, 41)
+    assert "Envoy's filter needs a timeout longer than the way there and back, such as timeout: 0.5s" in note.message
+
+
 WAITS = "A hit waits for the home Redis, the way there and back, when nothing is left of this region's loan"
 CUT_OFF = "When this region is cut off from home,"
 EXCESS = "of a steady excess, what comes in REGION_SYNC_SECONDS and on the way to home"

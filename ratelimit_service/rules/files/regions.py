@@ -9,6 +9,7 @@ from ratelimit_service.rules.regions import (
     RegionOptions,
     shared,
     too_small,
+    why_not_lent,
     why_not_shared,
     wrong_floor,
 )
@@ -66,12 +67,14 @@ def read_regions(
         field = block.fields.get(small)
         message = f"{small} is less than 1 for each of the {number} regions: write {number} or more"
         report.add(at if field is None else field.value, message)
-    elif number > 1 and floor and (wrong := wrong_floor(limit, floor, number)):
+    elif floor and (wrong := wrong_floor(limit, floor, max(2, number))):
         report.add(block.fields["floor"].value, wrong)
+    elif mode is RegionMode.LEASED and limit.requests and (why := why_not_lent(algorithm, limit)):
+        report.add(at, f"regions: {mode} is impossible: {why}{fix}")
     elif mode is not RegionMode.SPLIT and number > 1 and deployment.may_share and not deployment.has_home:
         report.add(at, f"regions: {mode} needs the Redis that all regions share: set HOME_REDIS_URL")
     elif number > 1 and limit.requests and (mode is RegionMode.SPLIT or deployment.may_share):
-        limit = shared(limit, mode, deployment)
+        limit = shared(limit, mode, deployment, floor)
     return ReadRegions(limit, words)
 
 
