@@ -34,7 +34,7 @@ SECRETS: Final = {
         ("REDIS_AUTH", "REDIS_SENTINEL_AUTH", "REDIS_PERSECOND_AUTH", "REDIS_PERSECOND_SENTINEL_AUTH"), "p"
     ),
     "cluster-tls": {"REDIS_AUTH": "p"},
-    "everything": {"REDIS_AUTH": "p", "REDIS_PERSECOND_AUTH": "p", **SECRETS_OF_OPERATORS},
+    "everything": {"REDIS_AUTH": "p", "REDIS_PERSECOND_AUTH": "p", "HOME_REDIS_AUTH": "p", **SECRETS_OF_OPERATORS},
 }
 
 
@@ -240,6 +240,16 @@ def test_limits_per_second_have_a_redis_of_their_own_where_the_values_name_one()
     assert settings(case("redis"), secrets=SECRETS["redis"]).second_redis is None
 
 
+def test_regions_and_the_redis_that_they_share_are_named_by_the_values() -> None:
+    found = settings(case("everything"), secrets=SECRETS["everything"])
+
+    assert (found.region, found.regions) == ("us", ("eu", "us"))
+    assert found.home_redis is not None
+    assert found.home_redis.url.get_secret_value() == "home:6379"
+    assert (found.home_redis.type, found.home_redis.tls) == (RedisType.SINGLE, True)
+    assert found.home_redis.auth.get_secret_value() == "p"
+
+
 def test_each_pod_grants_its_share_when_redis_is_lost() -> None:
     """Under the autoscaler, that of the most pods: less than the limit, and never more."""
     assert settings(case("redis"), secrets=SECRETS["redis"]).instances == 3
@@ -351,6 +361,8 @@ def test_the_example_s_rules_load() -> None:
         ("store=redis", "store=redis needs redis.url"),
         ("podMonitor.enabled=true,serviceMonitor.enabled=true", "would scrape every pod twice"),
         ("redis.tls.cert=tls.crt", "redis.tls.cert needs redis.tls.key"),
+        ("regions.names={eu,us}", "regions.names needs regions.name"),
+        ("redis.home.url=home:6379", "redis.home is shared by several regions"),
         ("admin.readNeedsToken=true", "admin.readNeedsToken needs the token"),
         ("env.ADMIN_READ_NEEDS_TOKEN=true", "ADMIN_READ_NEEDS_TOKEN"),
         ("redis.onStoreFailure=maybe", "onStoreFailure"),

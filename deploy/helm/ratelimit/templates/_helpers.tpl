@@ -49,6 +49,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- else if not $v.redis.url -}}
   {{- fail "store=redis needs redis.url, such as redis-master:6379" -}}
 {{- end -}}
+{{- if and $v.regions.names (not (has $v.regions.name $v.regions.names)) -}}
+  {{- fail "regions.names needs regions.name, the one of them that this release is in" -}}
+{{- end -}}
+{{- if and $v.redis.home.url (lt (len $v.regions.names) 2) -}}
+  {{- fail "redis.home is shared by several regions: set regions.names and regions.name" -}}
+{{- end -}}
 {{- if and $v.redis.tls.cert (not $v.redis.tls.key) -}}
   {{- fail "redis.tls.cert needs redis.tls.key, the private key of that certificate" -}}
 {{- end -}}
@@ -88,9 +94,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   {{- $_ := set $env "GRPC_SERVER_TLS_KEY" "/etc/ratelimit/tls/tls.key" -}}
   {{- with $v.tls.clientCa }}{{ $_ := set $env "GRPC_CLIENT_TLS_CACERT" (printf "/etc/ratelimit/tls/%s" .) }}{{ end -}}
 {{- end -}}
+{{- if $v.regions.names -}}
+  {{- $_ := set $env "REGION" $v.regions.name -}}
+  {{- $_ := set $env "REGIONS" (join "," $v.regions.names) -}}
+{{- end -}}
 {{- if eq $v.store "redis" -}}
   {{- $redis := $v.redis -}}
-  {{- range $prefix, $one := dict "REDIS_" $redis "REDIS_PERSECOND_" $redis.perSecond -}}
+  {{- range $prefix, $one := dict "REDIS_" $redis "REDIS_PERSECOND_" $redis.perSecond "HOME_REDIS_" $redis.home -}}
     {{- if $one.url -}}
       {{- $_ := set $env (print $prefix "TYPE") $one.type -}}
       {{- $_ := set $env (print $prefix "URL") $one.url -}}
