@@ -127,7 +127,7 @@ def hit(
     algorithm: Algorithm, state: RegionCounter | None, limit: Limit, cost: int, now: int
 ) -> tuple[RegionCounter | None, Decision | None]:
     """Charge `cost` to the loan and the floor: the new state, and the decision, or None if the hit waits for home."""
-    length = _term(algorithm, limit)
+    length = term(algorithm, limit)
     counter = _present(state, length, now)
     floor = _regions(limit).floor
     room, reset = counter.left, max(0, counter.reset_at - now)
@@ -175,7 +175,7 @@ def ask(
     """What is to be asked of home, after hits of which so many units wait; the new state."""
     if state is None or now < max(state.asked_until, state.deny_until):
         return state, None
-    length = _term(algorithm, limit)
+    length = term(algorithm, limit)
     memory = length // 2
     measured = max(0, now - state.since) + memory
     rate = state.demand * length // measured + state.rate * memory // measured
@@ -234,7 +234,7 @@ def _regions(limit: Limit) -> Regions:
     return limit.regions
 
 
-def _term(algorithm: Algorithm, limit: Limit) -> int:
+def term(algorithm: Algorithm, limit: Limit) -> int:
     home = _regions(limit).home
     assert home is not None, "the limit is leased to regions"
     return cast("leasing.Leasing", algorithm).term(home)

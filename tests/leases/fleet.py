@@ -5,6 +5,7 @@ real Redis. What was allowed is held to the algorithm's own bound, by an oracle 
 """
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
@@ -305,7 +306,7 @@ def excess(rule: Rule, allowed: Sequence[Allowed]) -> float:
     limit = rule.limit
     assert limit is not None
     window, most = limit.window, limit.requests
-    events = sorted(allowed)
+    events = sorted(allowed, key=attrgetter("now"))
     worst = 0.0
     match rule.algorithm.name:
         case "fixed_window" | "sliding_window":

@@ -1,7 +1,9 @@
 """What regions that share a limit promise, whatever happens to processes, messages and links, in Python and in Lua."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,14 +14,18 @@ from redis import Redis as Client
 from ratelimit_service.algorithms import NAMES, open_algorithm, regional
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.redis.region import RegionAsk
 from ratelimit_service.system.clock import SECOND
 from tests.leases.fleet import excess
 from tests.redis import Redis
 from tests.regions.fleet import (
+    Call,
     Fleet,
     HomeInBoth,
     HomeInPython,
     HomeInRedis,
+    Process,
+    Region,
     RegionInBoth,
     RegionInPython,
     RegionInRedis,
@@ -33,7 +39,7 @@ START = 1_790_000_000_000_000
 EVENTS = 500
 
 
-def a_rule(algorithm: Any, random: Random, regions: int) -> Rule:
+def a_rule(algorithm: Any, random: Random, regions: int, percents: Sequence[int], member: Any) -> Rule:
     limit = Limit(
         random.choice([100, 240, 1000]),
         Unit.SECOND,
@@ -42,7 +48,7 @@ def a_rule(algorithm: Any, random: Random, regions: int) -> Rule:
         parts=random.choice([3, 5]),
         count_refused=random.random() < 0.5,
     )
-    return Rule("shop", (), regional.member(limit, regions, random.choice([0, 0, 5, 10, 33])), algorithm)
+    return Rule("shop", (), member(limit, regions, random.choice(percents)), algorithm)
 
 
 def opened(kind: str, rule: Rule, redis: Redis | None, functions: Any = regional) -> tuple[Callable[[int], Any], Any]:
@@ -67,25 +73,33 @@ def played(
     seed: int,
     *,
     redis: Redis | None = None,
-    faults: bool = True,
+    percents: Sequence[int] = (0, 0, 5, 10, 33),
+    member: Any = regional.member,
     functions: Any = regional,
     kind: type[Fleet] = Fleet,
 ) -> Fleet:
     """A fleet after a schedule."""
     random = Random(seed)  # noqa: S311 - the seed tells the schedule
     regions = random.choice([2, 3])
-    rule = a_rule(algorithm, random, regions)
+    rule = a_rule(algorithm, random, regions, percents, member)
     limit = rule.limit
     assert limit is not None
     assert limit.regions is not None
     # The windows of floors are those of the region's clock.
     aligned = limit.regions.floor is not None and algorithm.name in {"fixed_window", "sliding_window"}
     shift = 0 if aligned else random.randrange(limit.window)
-    shift += -7 * 3600 * SECOND % limit.window if aligned else 0
     open_region, home = opened("python" if redis is None else "both", rule, redis, functions)
     fleet = kind(rule, open_region, home, regions=regions, start=START + random.randrange(SECOND), shift=shift)
-    play(fleet, random, EVENTS, faults=faults)
+    play(fleet, random, EVENTS)
     return fleet
+
+
+def over(fleet: Fleet) -> float:
+    """By how many units the limit was passed; 0 or less if it was not."""
+    regions = fleet.limit.regions
+    assert regions is not None
+    estimates = regions.number if regions.floor and fleet.rule.algorithm.name == "sliding_window" else 0
+    return excess(fleet.rule, fleet.allowed) - estimates  # each of which is rounded by itself
 
 
 @pytest.mark.parametrize("name", LEASING)
@@ -93,7 +107,7 @@ def played(
 def test_all_regions_together_never_allow_more_than_the_limit(name: str, seed: int) -> None:
     fleet = played(open_algorithm(name), seed)
 
-    assert excess(fleet.rule, fleet.allowed) <= 0
+    assert over(fleet) <= 0
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
@@ -102,4 +116,139 @@ def test_a_twin_answers_asks_and_lends_as_the_python_does(redis: Redis, name: st
     for seed in range(12):
         fleet = played(open_algorithm(name), seed, redis=redis)
 
-        assert excess(fleet.rule, fleet.allowed) <= 0
+        assert over(fleet) <= 0
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_the_schedules_borrow_give_back_wait_and_deny(name: str) -> None:
+    fleets = [played(open_algorithm(name), seed) for seed in range(20)]
+    regions = [region for fleet in fleets for region in fleet.regions]
+
+    assert sum(region.deposited for region in regions) > 20 * 100
+    assert sum(region.taken for region in regions) > 20 * 50
+    assert sum(fleet.waited for fleet in fleets) > 20 * 20
+    assert sum(fleet.denied for fleet in fleets) > 20 * 2
+
+
+def burnt(region: Region) -> int:
+    """Units, as long as there is no floor."""
+    store = region.store
+    assert isinstance(store, RegionInPython)
+    return region.deposited - region.spent - region.taken - store.held
+
+
+class Conserving(Fleet):
+    """Nothing that happens in a region makes units: what it has lost stays lost."""
+
+    def run(self, region: Region, process: Process) -> None:
+        before = burnt(region)
+        super().run(region, process)
+        assert burnt(region) >= before
+
+    def deposit(self, region: Region, process: Process, call: Call) -> None:
+        before = burnt(region)
+        super().deposit(region, process, call)
+        assert burnt(region) >= before
+
+    def collect(self, region: Region, process: Process, ask: RegionAsk) -> None:
+        before = burnt(region)
+        super().collect(region, process, ask)
+        assert burnt(region) >= before
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+@given(st.integers(0, 2**64))
+def test_units_are_conserved(name: str, seed: int) -> None:
+    """Without floors: what was deposited is spent, taken out to be given back, held or burnt."""
+    fleet = played(open_algorithm(name), seed, percents=(0,), kind=Conserving)
+
+    assert all(burnt(region) >= 0 for region in fleet.regions)
+
+
+class FromDeposit(Fleet):
+    """Counts the time of a loan from when it arrives in the region."""
+
+    def deposit(self, region: Region, process: Process, call: Call) -> None:
+        call.ask = call.ask._replace(now=self.now + region.ahead)
+        super().deposit(region, process, call)
+
+
+class Twice(Fleet):
+    """Brings what home has lent twice, since no reply came."""
+
+    def deposit(self, region: Region, process: Process, call: Call) -> None:
+        super().deposit(region, process, call)
+        process.deposits.append(call)
+        super().deposit(region, process, call)
+
+
+class IntoALaterTerm(Fleet):
+    """Gives back into another term than the one in which it was lent."""
+
+    def at_home(self, call: Call) -> None:
+        back, back_end, least, extra = call.ask.numbers
+        given_back = call.ask._replace(numbers=(back, back_end + self.limit.window // 2, least, extra))
+        call.granted = self.home.run(given_back, self.now)
+
+
+def collected_and_kept(state: Any, length: int, now: int) -> Any:
+    return (state, *regional.collect(state, length, now)[1:])
+
+
+def collected_at_once(state: Any, length: int, now: int) -> Any:
+    """What is left of a loan that goes on, and stays there."""
+    _, units, term_end = regional.collect(state, length, now)
+    return (state, units, term_end) if units or not state else (state, state.left, state.term_end)
+
+
+def asked_and_kept(*arguments: Any) -> Any:
+    """Asks home to take back what it keeps."""
+    state, wanted = regional.ask(*arguments)
+    return (state._replace(spare=wanted.back) if wanted else state), wanted
+
+
+def spent_after_its_end(algorithm: Any, state: Any, limit: Limit, cost: int, now: int) -> Any:
+    length = regional.term(algorithm, limit)
+    if state is not None and state.left:
+        state = state._replace(end=max(state.end, now + 1), expiry=max(state.expiry, now + length))
+    return regional.hit(algorithm, state, limit, cost, now)
+
+
+def overdrawn(algorithm: Any, state: Any, limit: Limit, cost: int, now: int) -> Any:
+    if state is not None and 0 < state.left < cost:
+        state = state._replace(left=cost)
+    return regional.hit(algorithm, state, limit, cost, now)
+
+
+def with_whole_home(limit: Limit, number: int, percent: int) -> Limit:
+    """Home lends the floors too."""
+    limit = regional.member(limit, number, percent)
+    assert limit.regions is not None
+    assert limit.regions.home is not None
+    home = replace(limit.regions.home, requests=limit.requests, burst=limit.burst)
+    return replace(limit, regions=replace(limit.regions, home=home))
+
+
+def changed(**functions: Any) -> Any:
+    return SimpleNamespace(**{**vars(regional), **functions})
+
+
+MUTANTS: dict[str, dict[str, Any]] = {
+    "a loan is counted from its deposit": {"kind": FromDeposit},
+    "a loan is deposited twice": {"kind": Twice},
+    "a rest is given back into a later term": {"kind": IntoALaterTerm},
+    "what is collected is kept": {"functions": changed(collect=collected_and_kept)},
+    "what is left of a live loan is given back and kept": {"functions": changed(collect=collected_at_once)},
+    "what is given back with an ask is kept": {"functions": changed(ask=asked_and_kept)},
+    "a loan is spent after its end": {"functions": changed(hit=spent_after_its_end)},
+    "a hit takes more than is left": {"functions": changed(hit=overdrawn)},
+    "home lends the floors": {"member": with_whole_home, "percents": (10, 33)},
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_broken_rule_is_found(mutant: str, name: str) -> None:
+    found = (over(fleet) for seed in range(1000) for fleet in [played(open_algorithm(name), seed, **MUTANTS[mutant])])
+
+    assert any(units > 0 for units in found)
