@@ -144,6 +144,7 @@ def opened(url: str) -> Iterator[Page]:
                 loaded = f"location.href === {json.dumps(url)} && document.readyState === 'complete'"
                 eventually(lambda: page.evaluate(loaded) is True, f"{url} has loaded")
                 yield page
+                runner.run(socket.close())
             finally:
                 runner.run(client.close())
         finally:

@@ -466,6 +466,55 @@ def test_no_block_of_a_scrape_is_long_however_many_rules_there_are() -> None:
     assert max(block.count("\n") for block in blocks) <= 100
 
 
+WAITING = """
+    domain: shop
+    descriptors:
+      - key: mail
+        rate_limit: {algorithm: leaky_bucket, unit: second, requests_per_unit: 2, queue: {max_delay: "2 seconds"}}
+      - {key: "mail:", rate_limit: {algorithm: leaky_bucket, unit: day, requests_per_unit: 2, queue: {max_delay: 1s}}}
+      - key: path
+        value: /export
+        descriptors:
+          - {key: id, rate_limit: {concurrency: 2, hold: 60s, place: id}}
+"""
+
+
+def test_rules_with_queues_and_places_have_gauges_from_the_start_and_others_none() -> None:
+    parts = Parts(WAITING)
+    names = ("queue_requests", "queue_longest_wait_seconds", "places_taken", "leases_held", "lease_units_held")
+
+    def gauges() -> dict[str, list[tuple[str, float]]]:
+        series = parts.series()
+        return {
+            short: [
+                (dict(labels)["key1"], value)
+                for (name, labels), value in series.items()
+                if name.endswith(f"rule_{short}")
+            ]
+            for short in names
+        }
+
+    before = gauges()
+    parts.ask(("path", "/export"), ("id", "1"))
+    parts.ask(("path", "/export"), ("id", "1"), cost=-1)
+    for _ in range(3):
+        plan = parts.limiter.plan(Request("shop", [Descriptor((("mail", "x"),))]))
+        parts.limiter.decide_later(plan, lambda _: None)
+
+    assert before == {
+        "queue_requests": [("mail", 0), ("mail_", 0)],
+        "queue_longest_wait_seconds": [("mail", 0), ("mail_", 0)],
+        "places_taken": [("path_/export", 0)],
+        "leases_held": [],
+        "lease_units_held": [],
+    }
+    assert gauges() == before | {
+        "queue_requests": [("mail", 2), ("mail_", 0)],
+        "queue_longest_wait_seconds": [("mail", 1), ("mail_", 0)],
+        "places_taken": [("path_/export", 1)],
+    }
+
+
 def test_connections_are_told_where_the_transport_knows_them() -> None:
     series = Parts().series()
 

@@ -12,6 +12,7 @@ from ratelimit_service.rules.hot_name import hot_name, read_hot_name
 from ratelimit_service.rules.rule import counter_key, rule_in_full
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND, duration_in_words
+from ratelimit_service.telemetry.gauges import Gauges
 from tests.books import book
 from tests.shop import Shop, entries_of, summary
 
@@ -54,6 +55,29 @@ def test_requests_under_way_are_limited_and_a_refund_with_the_same_id_gives_a_pl
     assert export(shop, "c") == (True, 0)
     assert export(shop, "a", -1) == (False, 1)
     assert export(shop, "c") == (False, 0)
+
+
+def test_a_gauge_has_the_most_places_of_one_counter_that_were_taken_lately() -> None:
+    shop = Shop(EXPORTS)
+    book = shop.limiter.book
+    assert book is not None
+    before = shop.limiter.gauges
+    for request in ("a", "b", "c"):
+        export(shop, request)
+    shop.ask("request_id=a user=ada")
+    shop.ask("path=/report request_id=a")
+    export(shop, "a", -1)
+
+    found = {rule.path[1:]: shop.limiter.gauges.get(rule.tally) for rule in book.rules}
+
+    assert before == {}
+    assert found == {
+        ("path_/export", "request_id"): Gauges(places_taken=2),
+        ("path_/report", "request_id", "per_minute"): None,
+        ("path_/report", "request_id", "at_once"): Gauges(places_taken=1),
+        ("request_id", "user"): Gauges(places_taken=1),
+        ("job",): None,
+    }
 
 
 def test_a_retry_with_the_same_id_takes_no_second_place() -> None:

@@ -23,6 +23,7 @@ from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.store import Done
 from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 from tests.books import book
 from tests.clocks import Clock
 from tests.shop import entries_of
@@ -113,7 +114,16 @@ class Instances:
         """Let all turns come, and return all answers."""
         self.run_until(self.clock.now + 60 * SECOND)
         assert [turns.requests + turns.bytes for turns in self.turns] == [0] * len(self.turns)
+        books = [limiter.book for limiter in self.limiters if limiter.book is not None]
+        assert not any(rule.measured.waiting for book in books for rule in book.measured if rule.measured is not None)
         return self.answers
+
+    def gauges(self, key: str, instance: int = 0) -> Gauges:
+        """Those of the rule for this key."""
+        limiter = self.limiters[instance]
+        assert limiter.book is not None
+        (rule,) = [rule for rule in limiter.book.rules if rule.path[1:] == (key,)]
+        return limiter.gauges.get(rule.tally, NO_GAUGES)
 
 
 def test_what_has_no_turn_yet_is_answered_later_and_what_would_wait_too_long_at_once() -> None:
@@ -128,6 +138,25 @@ def test_what_has_no_turn_yet_is_answered_later_and_what_would_wait_too_long_at_
         ("b", 100 * MS, True, 100 * MS),
         ("c", 200 * MS, True, 200 * MS),
     ]
+
+
+def test_gauges_say_how_many_wait_for_turns_of_each_rule_and_how_long_the_last_were_to_wait() -> None:
+    shop = Instances()
+    cancels = [shop.ask(str(number), "slow") for number in range(4)]
+    shop.ask("other", "queue")
+    shop.ask("after other", "queue")
+    waiting, other = shop.gauges("slow"), shop.gauges("queue")
+    shop.run_until(600 * MS)
+    later = shop.gauges("slow")
+    assert cancels[3] is not None
+    assert cancels[3]()
+
+    assert waiting == Gauges(waiting=3, longest_wait_seconds=1.5)
+    assert other == Gauges(waiting=1, longest_wait_seconds=0.1)
+    assert later == Gauges(waiting=2, longest_wait_seconds=1.5)
+    assert shop.gauges("slow") == Gauges(waiting=1, longest_wait_seconds=1.5)
+    shop.limiters[0].turns.refuse_all()
+    assert shop.gauges("slow") == Gauges(longest_wait_seconds=1.5)
 
 
 def test_instances_share_one_outflow() -> None:

@@ -1,6 +1,6 @@
 """The limiter: plans what a request charges, has the store decide the hits, sums the decisions up. Hot path."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from time import perf_counter_ns
 from typing import Final, TypeVar
@@ -17,8 +17,9 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.stores.hit import Hit, spare
 from ratelimit_service.stores.store import Store
+from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 from ratelimit_service.telemetry.latency import Latency
-from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Tallies, Totals
+from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Tallies, Tally, Totals
 
 T = TypeVar("T")
 
@@ -93,6 +94,15 @@ class Limiter:
         """For the page."""
         return self.bans.summary()
 
+    @property
+    def gauges(self) -> Mapping[Tally, Gauges]:
+        """What is true of rules now, by their tallies, where that is anything."""
+        found = dict(self.store.leased())
+        for rule in () if self._book is None else self._book.measured:
+            if rule.measured is not None and (gauges := rule.measured.gauges()) != NO_GAUGES:
+                found[rule.tally] = gauges
+        return found
+
     def plan(self, request: Request) -> Plan:
         """The plan for a request by the book in force; RpcError if there is no book."""
         if self._book is None:
@@ -154,7 +164,7 @@ class Limiter:
         self._count_failed(plan)
         return RpcError(Status.UNAVAILABLE, str(error))
 
-    def _judge(self, plan: Plan) -> Verdict:
+    def _judge(self, plan: Plan) -> Verdict:  # noqa: PLR0912 - several functions would cost each call
         """Count every decision in the tallies, and make the verdict of them."""
         for tally, number, cost in plan.increments:
             tally.add(number, cost)
@@ -162,6 +172,8 @@ class Limiter:
         if plan.joint:
             spare(plan.charged)
             verdict.hits = by_descriptor(plan.hits)
+        if plan.places:
+            _measure_places(plan.charged)
         denied, by_policy = plan.denied, False
         hot = self.hot
         for hit in plan.charged:
@@ -219,6 +231,14 @@ _UNDECIDED: Final = Decision(True, 0, 0, 0, 0)
 
 def _refuses_without_counter(hit: Hit | None) -> bool:
     return hit is not None and not hit.key and hit.over and not hit.quota
+
+
+def _measure_places(hits: Sequence[Hit]) -> None:
+    """Note how many places are taken of each counter."""
+    for hit in hits:
+        measured = hit.rule.measured
+        if measured is not None and hit.limit.places and hit.by_policy is None:
+            measured.places_taken.note(hit.limit.requests - hit.decision.remaining)
 
 
 def _count_by_policy(hit: Hit, answered: ByPolicy) -> None:

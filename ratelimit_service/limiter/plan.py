@@ -57,7 +57,10 @@ _FIRST_BUNDLE_OF_LIST: Final = 2
 class Plan:
     """The hits of a request, and the verdict that they add up to when the store has decided them."""
 
-    __slots__ = ("bytes", "charged", "denied", "domain", "edition", "hits", "increments", "joint", "refused", "verdict")
+    __slots__ = (
+        *("bytes", "charged", "denied", "domain", "edition", "hits"),
+        *("increments", "joint", "places", "refused", "verdict"),
+    )
 
     def __init__(  # noqa: PLR0913 - one for each of its parts
         self,
@@ -83,6 +86,8 @@ class Plan:
         """Some hits are charged together, or some descriptor has several limits."""
         self.denied = False
         """Some hit without a counter is denied."""
+        self.places = False
+        """Some hit is on places."""
         refused: list[Hit] = []
         for hit in hits:
             if hit is None:
@@ -96,6 +101,8 @@ class Plan:
             charged.append(hit)
             if hit.together or hit.beside:
                 self.joint = True
+            if hit.rule.holder >= 0:
+                self.places = True
         self.charged = tuple(in_bundles(charged) if self.joint else charged)
         """What the store decides: all hits that have a counter, with those beside them."""
         self.refused = tuple(refused)
@@ -127,6 +134,7 @@ class Plan:
         plan.domain = self.domain
         plan.increments = self.increments
         plan.joint = plan.denied = False
+        plan.places = self.places
         plan.bytes = 0
         plan.refused = ()
         plan.charged = charged = tuple(map(Hit.again, self.charged))

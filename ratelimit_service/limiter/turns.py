@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, Protocol
 from ratelimit_service.model import Queued
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.system.clock import SECOND, Clock, steady_clock
+from ratelimit_service.telemetry.gauges import Measured
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import Metric, counter, gauge, histogram
 
@@ -93,9 +94,11 @@ class Turn(NamedTuple):
 class _Line:
     """The requests that wait for turns of one counter, and the offset between its store's clock and ours."""
 
-    __slots__ = ("alive", "best", "best_before", "cost", "since", "turns", "waiting")
+    __slots__ = ("alive", "best", "best_before", "cost", "measured", "since", "turns", "waiting")
 
-    def __init__(self, seen: int, now: int) -> None:
+    def __init__(self, measured: Measured, seen: int, now: int) -> None:
+        self.measured = measured
+        """Of the rule."""
         self.waiting: deque[tuple[Waiting, int]] = deque()
         """In order of arrival, each with its cost; those that are not answered from here are skipped."""
         self.alive = 0
@@ -106,6 +109,11 @@ class _Line:
         """What all its requests cost; 0 if that differs."""
         self.best = self.best_before = seen
         self.since = now
+
+    def add_alive(self, number: int) -> None:
+        """So many more are to be answered."""
+        self.alive += number
+        self.measured.waiting += number
 
     def offset(self, seen: int, now: int) -> int:
         """What to add to a moment of the store: the smallest offset of late, since that reply had the least delay."""
@@ -206,7 +214,7 @@ class TurnQueues:
             self.bytes -= request.size
             self._waiting.discard(request)
             for line in request.lines:
-                line.alive -= 1
+                line.add_alive(-1)
 
     def abandon(self, request: Waiting) -> Sequence[Turn]:
         """Its caller has gone. Returns the last turn of each of its lines, to be given back, or to `restore`."""
@@ -257,7 +265,7 @@ class TurnQueues:
                     continue
                 if cost <= turn.hit.cost:
                     waiting.popleft()
-                    line.alive -= 1
+                    line.add_alive(-1)
                     request.lines.remove(line)
                     if not request.lines:
                         self._answer(request)
@@ -314,7 +322,8 @@ class TurnQueues:
             if line is None:
                 if request is None:
                     continue  # nothing waits for it
-                line = self._lines[key] = _Line(now - asked, now)
+                assert hit.rule.measured is not None, "it has a queue"
+                line = self._lines[key] = _Line(hit.rule.measured, now - asked, now)
                 line.cost = hit.cost
             elif request is None and len(self._heap) >= MAX_TURNS:
                 continue
@@ -326,7 +335,8 @@ class TurnQueues:
             self._push(line, due, hit, asked + decision.reset_after)
             if request is not None:
                 line.waiting.append((request, hit.cost))
-                line.alive += 1
+                line.add_alive(1)
+                line.measured.longest_wait.note(decision.wait)
                 request.lines.append(line)
 
     def _push(self, line: _Line, due: int, hit: Hit, end: int) -> None:

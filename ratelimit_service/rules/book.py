@@ -7,6 +7,7 @@ which the last entry reaches. A level with options that upstream does not have i
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
@@ -17,7 +18,17 @@ from ratelimit_service.rules.lookup import Lookup, looked_up
 from ratelimit_service.rules.matching import Fit, Matchers, Wildcards
 from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.response import ResponseOptions
-from ratelimit_service.rules.rule import ALONE, MAX_KEY_LENGTH, REQUEST, Entries, Level, Place, Rule, counted_in
+from ratelimit_service.rules.rule import (
+    ALONE,
+    MAX_KEY_LENGTH,
+    REQUEST,
+    Entries,
+    Level,
+    Place,
+    Rule,
+    counted_in,
+    gauge_names,
+)
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.telemetry.tally import Tally
 
@@ -138,6 +149,11 @@ class RuleBook:
         self._all_secrets = Secrets(found[0].hash_value, keys) if found else NO_SECRETS
         first = [found for root in domains.values() for found in _first_rules(root)]
         self.rules = tuple(rule for found in first for rule in (found, *found.beside))
+        names = {rule: gauge_names(rule) for rule in self.rules}
+        self.gauges = tuple(dict.fromkeys(chain.from_iterable(dict.fromkeys(names.values()))))
+        """The names of those that some rules have."""
+        self.measured = tuple(rule for rule in self.rules if names[rule] and not rule.lease)
+        """The rules that have some, other than by leases."""
         # Each plan keeps its rules: those for one domain share them.
         self._counted_in = lru_cache(_MAX_COUNTED_IN)(counted_in)
 

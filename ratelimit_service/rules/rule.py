@@ -1,7 +1,7 @@
 """A rule: one limit of the rules file, with everything about it that is known when the file is read. Hot path."""
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -10,6 +10,7 @@ from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.model import NEVER, Limit, Pool, RegionMode, Regions
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.system.clock import delay_in_words, duration_in_words
+from ratelimit_service.telemetry.gauges import LEASED, PLACED, QUEUED, Measured
 from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
 
 Entries = tuple[tuple[str, str], ...]
@@ -91,6 +92,8 @@ class Rule:
     tally: Tally = field(default_factory=Tally)
     tallies: Tallies | None = None
     """The tallies by value, for a rule whose metrics have values of requests in their names."""
+    measured: Measured | None = None
+    """What is measured of it beside what its tally counts, if it has a queue or is of places."""
     override: bool = False
     """The limit came with the request."""
     counter_domain: str = ""
@@ -130,6 +133,8 @@ class Rule:
         changes_values = any(level.counted_as is not None for level in self.levels)
         set_once(self, "changes_values", changes_values)
         own = limit is not None and limit.max_delay > 0
+        if self.measured is None and limit is not None and (own or limit.places):
+            set_once(self, "measured", Measured())
         set_once(self, "queues", own or any(each.queues for each in self.beside))
         set_once(self, "names_levels", changes_values or any(level.shared is not None for level in self.levels))
         if not self.counter_domain:
@@ -148,6 +153,14 @@ class Rule:
 
     def __repr__(self) -> str:
         return f"<Rule {'.'.join(self.path)} at {self.place}>"
+
+
+def gauge_names(rule: Rule) -> Sequence[str]:
+    """The names of the gauges that say more of the rule than what it has counted."""
+    limit = rule.limit
+    if limit is None:
+        return ()
+    return LEASED if rule.lease else QUEUED if limit.max_delay else PLACED if limit.places else ()
 
 
 def counted_in(rule: Rule, domain: str) -> Rule:

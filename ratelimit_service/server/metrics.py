@@ -20,9 +20,11 @@ from ratelimit_service.server.series import (
     NUMBERS,
     STATS,
     DomainSums,
+    GaugesByText,
     RuleTexts,
     TallySums,
     describe_rules,
+    merge_gauges,
     plain,
     sum_domains,
     sum_tallies,
@@ -101,6 +103,7 @@ class Metrics:
         # Sums are freed before the next are made: ten thousand rules may have 150,000 tallies.
         yield from text(_tally_metrics((yield from sum_tallies(counted, self._path_text))))
         yield from text(_rule_metrics((yield from describe_rules(counted, self._path_text))))
+        yield from text(_gauge_metrics((yield from merge_gauges(counted, self._path_text))))
         yield from text(_domain_metrics((yield from sum_domains(counted.domains, self._domain_text))))
         yield from text(self._other_metrics())
 
@@ -178,6 +181,30 @@ def _rule_metrics(rules: RuleTexts) -> Iterator[Metric]:
     )
     info = gauge("ratelimit_rule_info", "Always 1. The labels describe the rule; join it with the rule's counters.", 1)
     yield from in_blocks(info, ((f"{labels},{more}", 1) for labels, (_, more) in rules.items()))
+
+
+_GAUGES: Final = (
+    ("leases_held", "Counters of the rule of which processes hold units, charged in Redis in advance.", "leased"),
+    ("lease_units_held", "Units of these counters that are not spent yet.", "held"),
+    ("queue_requests", "Requests that wait for their turns in the rule's queues.", "waiting"),
+    (
+        "queue_longest_wait_seconds",
+        "Of the turns given in the last one to two minutes, how far away the farthest was.",
+        "longest_wait_seconds",
+    ),
+    (
+        "places_taken",
+        "The most places of one counter that were taken in the last one to two minutes, when this service was asked.",
+        "places_taken",
+    ),
+)
+"""The rest of the metric's name, its help, and the number."""
+
+
+def _gauge_metrics(gauges: GaugesByText) -> Iterator[Metric]:
+    for name, text, number in _GAUGES:
+        samples = ((labels, getattr(found, number)) for labels, (found, shown) in gauges.items() if number in shown)
+        yield from in_blocks(Metric(f"ratelimit_rule_{name}", MetricType.GAUGE, text, []), samples)
 
 
 def _domain_metrics(domains: DomainSums) -> Iterator[Metric]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from operator import add, attrgetter
 from typing import Final, NamedTuple
 
-from ratelimit_service.rules.rule import Rule, window_in_words
+from ratelimit_service.rules.rule import Rule, gauge_names, window_in_words
 from ratelimit_service.server.state import Counted
+from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 from ratelimit_service.telemetry.metric import BLOCK, label_text
 from ratelimit_service.telemetry.tally import (
     OUTCOMES,
@@ -120,6 +121,9 @@ TallySums = dict[str, tuple[tuple[int, ...], frozenset[str]]]
 RuleTexts = dict[str, tuple[Rule, str]]
 """For the text of each path: its first rule, and the labels that describe that rule."""
 
+GaugesByText = dict[str, tuple[Gauges, frozenset[str]]]
+"""For the text of each path: the gauges of its rules, and the names of those that are shown."""
+
 DomainSums = dict[str, tuple[int, ...]]
 """For the text of each domain: the sum of its tallies."""
 
@@ -157,6 +161,21 @@ def describe_rules(counted: Counted, write: Callable[[Path], str]) -> Generator[
             found.setdefault(write(path), (rule, text))
         if len(found) % BLOCK == 0:
             yield ""
+    return found
+
+
+def merge_gauges(counted: Counted, write: Callable[[Path], str]) -> Generator[str, None, GaugesByText]:
+    """Merge the gauges of rules by their paths. Queues and places have them always, leases while something is held."""
+    found: GaugesByText = {}
+    gauges, book = counted.gauges, counted.book
+    for count, rule in enumerate(() if book is None else book.rules if gauges else book.measured):
+        if count % BLOCK == 0:
+            yield ""
+        names, of_rule = gauge_names(rule), gauges.get(rule.tally, NO_GAUGES)
+        if names and (of_rule is not NO_GAUGES or not rule.lease):
+            key = write(rule.path)
+            others, shown = found.get(key, (NO_GAUGES, frozenset()))
+            found[key] = of_rule.merge(others), shown.union(names)
     return found
 
 

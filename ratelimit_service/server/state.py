@@ -1,6 +1,6 @@
 """The running service as metrics and pages read it: the same for one process and for a parent with its workers."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ratelimit_service.api.method import Method
@@ -8,10 +8,11 @@ from ratelimit_service.rules.bans import BanSummary
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.stores.store import StoreStatus
+from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.hot import HotSource
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import Metric
-from ratelimit_service.telemetry.tally import DomainTallies, Tallies, Totals
+from ratelimit_service.telemetry.tally import DomainTallies, Tallies, Tally, Totals
 
 
 class Counted(Protocol):
@@ -52,6 +53,10 @@ class Counted(Protocol):
     @property
     def hot(self) -> HotSource:
         """Which descriptors are asked about, and refused, most."""
+
+    @property
+    def gauges(self) -> Mapping[Tally, Gauges]:
+        """What is true of rules now, by their tallies, where that is anything."""
 
     @property
     def store(self) -> StoreStatus:

@@ -25,7 +25,9 @@ from ratelimit_service.rules.bans import MAX_BANS, Ban, Bans, too_many
 from ratelimit_service.stores.hit import BLOCK, Hit
 from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import Clock, system_clock
+from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.metric import Metric
+from ratelimit_service.telemetry.tally import Tally
 
 SEGMENT = 1024
 """Counters in a full segment: about 0.2 ms to sweep."""
@@ -233,6 +235,10 @@ class MemoryStore:
     def held(self, key: str) -> int:
         """As Store says: nothing."""
         return 0
+
+    def leased(self) -> Mapping[Tally, Gauges]:
+        """As Store says: nothing."""
+        return {}
 
     def keep_bans(self, bans: Bans) -> "MemoryBans":
         """As Store says."""

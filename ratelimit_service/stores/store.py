@@ -7,7 +7,9 @@ from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Cancel
 from ratelimit_service.rules.bans import Ban, Bans
 from ratelimit_service.stores.hit import Hit
+from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.metric import Metric
+from ratelimit_service.telemetry.tally import Tally
 
 Done = Callable[[StoreError | None], None]
 """The callback when all hits are decided, or with the error because of which some hit has no decision."""
@@ -100,6 +102,9 @@ class Store(StoreStatus, Protocol):
 
     def held(self, key: str) -> int:
         """Units of the counter of this name that this process has charged in advance, and not spent."""
+
+    def leased(self) -> Mapping[Tally, Gauges]:
+        """What this process has so charged, by the tallies of rules."""
 
     def metrics(self) -> Sequence[Metric]:
         """Metrics that only this kind of store has."""

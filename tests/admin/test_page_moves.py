@@ -1,10 +1,12 @@
 """The page in a real browser while calls go on: what it draws is what the metrics say, and its console stays empty."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ratelimit_service.system.clock import MINUTE, steady_clock
 from tests.admin.service import Service, running
+from tests.admin.test_page_fits import TOO_WIDE, resize
 from tests.browser import Page, opened
 from tests.clocks import Clock
 
@@ -96,6 +98,57 @@ def test_charts_go_on_over_minutes_also_those_that_the_page_did_not_see(tmp_path
         [[1, 0], none, none, none, [1, 0], [3, 2], none],
         [[1, 0], [1, 0], none, none, none, [1, 0], [3, 2]],
     ]
+    assert problems == []
+
+
+HEADS = "[...document.querySelectorAll('#heads th')].map(head => head.textContent)"
+MEASURED = """\
+  - key: mail
+    rate_limit: {algorithm: leaky_bucket, unit: minute, requests_per_unit: 3, queue: {max_delay: 50s}}
+  - key: path
+    value: /export
+    descriptors:
+      - {key: id, rate_limit: {concurrency: 50, hold: 60s, place: id}}
+"""
+
+
+def test_columns_of_queues_and_places_appear_with_rules_that_have_them_and_go_with_them(tmp_path: Path) -> None:
+    def asked(*entries: tuple[str, str]) -> None:
+        described = {"entries": [{"key": key, "value": value} for key, value in entries]}
+        service.post({"domain": "shop", "descriptors": [described]})
+
+    with running(tmp_path, RULES) as service, opened(address(service)) as page, ThreadPoolExecutor() as clients:
+        page.wait_until("document.querySelectorAll('#rows tr').length === 1")
+        before = page.evaluate(HEADS)
+        service.load(RULES + MEASURED)
+        for _ in range(3):
+            clients.submit(asked, ("mail", "x"))
+        for number in range(7):
+            asked(("path", "/export"), ("id", str(number)))
+        page.wait_until("document.querySelectorAll('#rows tr').length === 3")
+        page.wait_until("document.querySelector('#sums td[data-head=Waiting]').textContent === '2'")
+        page.wait_until("document.querySelector('#sums [data-head=\"Places taken\"]').textContent === '7'")
+        heads, longest = (
+            page.evaluate(HEADS),
+            page.evaluate("document.querySelector('#sums [data-head=\"Longest wait\"]').innerText"),
+        )
+        resize(page, 360, "light")
+        too_wide = page.evaluate(TOO_WIDE)
+        resize(page, 1440, "light")
+        page.evaluate(f"document.querySelectorAll('#heads button')[{heads.index('Waiting')}].click()")
+        by_waiting = page.evaluate(SORTED), page.evaluate(CELLS.format(1))
+        service.load(RULES)
+        page.wait_until("document.querySelectorAll('#rows tr').length === 1")
+        after, by_default, problems = page.evaluate(HEADS), page.evaluate(SORTED), page.problems
+        service.loop.call_soon_threadsafe(service.limiter.turns.refuse_all)
+
+    assert "Waiting" not in before
+    assert heads == [*before[:-1], "Waiting", "Longest wait", "Places taken", "Where"]
+    assert after == before
+    assert longest == "40,000 ms"
+    assert not too_wide
+    assert by_waiting == (["Waiting descending"], ["mail", "path_/export›id", "user"])
+    assert by_default == ["Hits/s descending"]
     assert problems == []
 
 

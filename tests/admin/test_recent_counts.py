@@ -24,11 +24,11 @@ class Looks:
         self.clock = Clock()
         self.rules: tuple[Rule, ...] = book(RULES).rules
         self.counts = [(0, 0)] * 3
-        self.recent = RecentCounts(2, self.clock)
+        self.recent = RecentCounts(self.clock)
 
     def look(self) -> list[int]:
         """The indices of those that changed lately; the next look is two seconds later."""
-        self.recent.begin(self.rules)
+        self.recent.begin(self.rules, 2)
         found = [index for index, counts in enumerate(self.counts) if self.recent.changed(index, counts)]
         self.clock.advance(2 * SECOND)
         return found

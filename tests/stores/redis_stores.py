@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from time import monotonic
 from typing import Final, NamedTuple, Self
@@ -20,6 +20,7 @@ from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.store import RedisStore, open_redis
 from ratelimit_service.stores.store import BanStore, Done, LostServer, Store
 from ratelimit_service.system.clock import MINUTE, Clock
+from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.telemetry.tally import Tally
 from tests.redis import Redis
@@ -274,6 +275,10 @@ class Asked:
     def held(self, key: str) -> int:
         """As the store."""
         return self._store.held(key)
+
+    def leased(self) -> Mapping[Tally, Gauges]:
+        """As the store."""
+        return self._store.leased()
 
     def keep_bans(self, bans: Bans) -> BanStore:
         """As the store."""

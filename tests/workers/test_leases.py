@@ -10,6 +10,8 @@ from typing import Any
 from click.testing import CliRunner
 
 from ratelimit_service.cli import main
+from tests.admin.test_page_acts import try_request
+from tests.browser import opened
 from tests.processes import ask
 from tests.workers.pool import ASK, Load, WorkerPool, callers, start_pool
 
@@ -18,6 +20,11 @@ domain: shop
 descriptors:
   - {key: user, rate_limit: {unit: year, requests_per_unit: 4000000000, algorithm: sub_windows, lease: auto}}
 """
+
+
+COLUMNS = "[...document.querySelectorAll('#heads th')].map(head => head.textContent)"
+CELL = "document.querySelector('#rows td[data-head=\"{}\"]').textContent"
+RESULT = "document.getElementById('try-result').textContent"
 
 
 def explained(pool: WorkerPool) -> dict[str, Any]:
@@ -52,6 +59,16 @@ def test_an_explanation_says_what_each_worker_holds_and_which_does_not_answer(tm
 
         both = rf"[\d,]+ leased to worker 1 \(pid {pids[1]}: [\d,]+\) and worker 2 \(pid {pids[2]}: [\d,]+\)"
         pool.service.wait_until(lambda: re.search(both, shown()) is not None, "the command says so")
+        with opened(f"http://127.0.0.1:{pool.service.debug_port}/") as page:
+            page.wait_until(f"{COLUMNS}.includes('Leased')")
+            page.wait_until(f"{CELL.format('Leased')} === '2' && {CELL.format('Held')} !== '0'")
+            columns = page.evaluate(COLUMNS)
+            try_request(page, "user=ada")
+            page.wait_until(f"/leased to worker 1 .pid {pids[1]}: [0-9,]+/.test({RESULT})")
+            problems = page.problems
+        scraped = re.findall(
+            r'^ratelimit_rule_leases_held{domain="shop",key1="user"} (\d+)$', pool.service.metrics(), re.MULTILINE
+        )
         pool.stop(pids[2])
         pool.service.metrics()  # now the other one has spoken last, so it explains
         pool.service.wait_until(lambda: units(pool).get(pids[2], 0) is None, "it is not known what one holds")
@@ -59,3 +76,6 @@ def test_an_explanation_says_what_each_worker_holds_and_which_does_not_answer(tm
         os.kill(pids[2], signal.SIGCONT)  # or its caller waits
 
     assert one is not None
+    assert columns[-4:] == ["By policy", "Leased", "Held", "Where"]
+    assert scraped in (["1"], ["2"])
+    assert problems == []

@@ -17,7 +17,18 @@ from ratelimit_service.server.workers.watchdog import why_kill
 from ratelimit_service.settings import Settings, load_settings
 from ratelimit_service.stores.store import LostServer
 from ratelimit_service.system.cpus import usable_cpus
+from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.tally import Tally
+from tests.books import book
+
+TWO_RULES = """
+    domain: shop
+    descriptors:
+      - {key: a, rate_limit: {unit: day, requests_per_unit: 1}}
+      - {key: b, rate_limit: {unit: day, requests_per_unit: 1}}
+"""
+SUMMARY = {"serving": True, "healthy": True, "counters": 0, "lost": [], "bans": [0, []], "metrics": []}
+"""What a slot reads of a report."""
 
 
 @pytest.mark.parametrize(
@@ -139,6 +150,32 @@ def test_settings_are_handed_over_whole() -> None:
     assert Settings.model_validate(settings_as_json(given)) == given
     assert Settings.model_validate(settings_as_json(plain)) == plain
     assert settings_as_json(given)["redis_auth"] == "user:secret"
+
+
+def test_gauges_are_those_of_all_workers_as_each_reported_them_last() -> None:
+    slots = [WorkerSlot(1), WorkerSlot(2)]
+    sums = MergedCounts(load_settings({})[0], slots)
+    sums.publish(rules := book(TWO_RULES))
+    first, second = (rule.tally for rule in rules.rules)
+
+    def report(slot: WorkerSlot, *pieces: object) -> None:
+        for piece in pieces:
+            slot._receive(["gauges", piece])
+        slot._receive(["report", 1, SUMMARY])
+
+    before = sums.gauges
+    report(slots[0], [[["shop", "a"], [1, 20, 0, 0, 0]]], [[["shop", "b"], [0, 0, 2, 0.5, 0]]])
+    slots[1]._receive(["gauges", [[["shop", "a"], [9, 9, 9, 9, 9]]]])  # its report has not come yet
+    one = sums.gauges
+    slots[1].reset()
+    report(slots[1], [[["shop", "a"], [2, 30, 0, 0, 0]], [["shop", "gone"], [1, 1, 0, 0, 0]]])
+    both = sums.gauges
+    report(slots[0])
+
+    assert before == {}
+    assert one == {first: Gauges(1, 20), second: Gauges(waiting=2, longest_wait_seconds=0.5)}
+    assert both == {**one, first: Gauges(3, 50)}
+    assert sums.gauges == {first: Gauges(2, 30)}
 
 
 def test_every_number_of_a_tally_is_taken_and_added() -> None:

@@ -463,6 +463,7 @@ class _Parser:
             regions=regions,
             path_suffix=path_suffix,
             tally=Tally() if old is None else old.tally,
+            measured=None if old is None else old.measured,
             tallies=self._tallies(levels, path_suffix, old) if any(level.by_value for level in levels) else None,
             secrets=self._domain.secrets,
             holder=holder,

@@ -18,13 +18,12 @@ WINDOW: Final = 15 * SECOND
 class RecentCounts:
     """When each rule last counted. A look goes through all rules, one look at a time; 16 bytes are kept of each."""
 
-    def __init__(self, columns: int, clock: Clock = steady_clock) -> None:
+    def __init__(self, clock: Clock = steady_clock) -> None:
         self.look = 0
         """The number of the last look."""
         self.since = 0
         """The one that a page must have seen."""
         self._clock = clock
-        self._nothing = hash((0,) * columns)
         self._rules: Sequence[Rule] = ()
         self._counts = array("q")
         """A hash of the counts of each rule."""
@@ -34,8 +33,8 @@ class RecentCounts:
         """When the last look began, and the marked one, which is the next `since`."""
         self._mark = 0
 
-    def begin(self, rules: Sequence[Rule]) -> None:
-        """Begin a look at these rules."""
+    def begin(self, rules: Sequence[Rule], columns: int) -> None:
+        """Begin a look at these rules, each of which has so many counts."""
         self.look += 1
         last, self._last = self._last, self._clock()
         if rules is not self._rules or self._last - last >= WINDOW:
@@ -45,10 +44,10 @@ class RecentCounts:
             self.since, self._mark, self._marked = self._mark, self.look, self._last
         if rules is not self._rules:
             self._rules = rules
-            self._counts = array("q", [self._nothing]) * len(rules)
+            self._counts = array("q", [hash((0,) * columns)]) * len(rules)
             self._changed = array("q", [0]) * len(rules)
 
-    def changed(self, index: int, counts: Sequence[int]) -> bool:
+    def changed(self, index: int, counts: Sequence[float]) -> bool:
         """Note what the rule of that index has counted; whether that changed after `since`."""
         digest = hash(counts)
         if digest != self._counts[index]:

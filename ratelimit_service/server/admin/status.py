@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -20,8 +20,9 @@ from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState, Workers
 from ratelimit_service.system.clock import MINUTE, SECOND, system_clock
 from ratelimit_service.system.cpus import cpu_seconds
+from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 from ratelimit_service.telemetry.metric import value_of
-from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_ANSWERS, DomainTallies, Tallies
+from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_ANSWERS, DomainTallies, Tallies, Tally
 
 _MAX_PROBLEMS: Final = 100
 _MAX_TALLIES: Final = 20
@@ -115,32 +116,32 @@ class StatusPage:
         self._state = state
         self._history = history
         self._hot = hot
-        self._recent = RecentCounts(len(COUNTS))
+        self._recent = RecentCounts()
         self._started = system_clock()
 
     def text(self) -> Iterator[str]:
         """One JSON object, in blocks."""
-        _, rules = self._edition()
+        now = self._rules_now()
         yield json.dumps(self._service())[:-1]
         yield ', "rules": ['
-        yield from _listed(rules, lambda rule: json.dumps(described_rule(rule)))
+        yield from _listed(now.rules, lambda rule: json.dumps(now.described(rule)))
         yield '], "history": '
         yield from self.history()
         yield "}\n"
 
     def rules(self) -> Iterator[str]:
         """What `text` says of the rules, without their counts: it changes with `edition` only."""
-        edition, rules = self._edition()
-        yield f'{{"edition": {json.dumps(edition)}, "rules": ['
-        yield from _listed(rules, lambda rule: json.dumps(_description(rule)))
+        now = self._rules_now()
+        yield f'{{"edition": {json.dumps(now.edition)}, "rules": ['
+        yield from _listed(now.rules, lambda rule: json.dumps(_description(rule)))
         yield "]}\n"
 
     def now(self) -> Iterator[str]:
-        """What `text` says, with only the counts of the rules: a list in the order of COUNTS, or 0 if all are."""
-        edition, rules = self._edition()
+        """What `text` says, with only the counts of the rules: a list in the order of `columns`, or 0 if all are."""
+        now = self._rules_now()
         yield json.dumps(self._service())[:-1]
-        yield f', {_counted_head(edition)}, "counts": ['
-        yield from _listed(rules, _packed)
+        yield f', {now.head()}, "counts": ['
+        yield from _listed(now.rules, lambda rule: _packed(now.counts(rule)))
         yield '], "history": '
         yield from self.history()
         yield "}\n"
@@ -150,14 +151,14 @@ class StatusPage:
 
         Of the history it has the last minute that is over, and the running one: no other changes.
         """
-        edition, rules = self._edition()
-        recent = self._recent
-        recent.begin(rules)
+        now, recent = self._rules_now(), self._recent
+        rules = now.rules
+        recent.begin(rules, len(now.columns))
         yield json.dumps(self._service())[:-1]
-        yield f', {_counted_head(edition)}, "look": {recent.look}, "since": {recent.since}, "counts": {{'
+        yield f', {now.head()}, "look": {recent.look}, "since": {recent.since}, "counts": {{'
         separator = ""
         for start in range(0, len(rules), _BLOCK):
-            counted = ((index, _counts(rules[index])) for index in range(start, min(start + _BLOCK, len(rules))))
+            counted = ((index, now.counts(rules[index])) for index in range(start, min(start + _BLOCK, len(rules))))
             found = [f'"{index}":{_json_of(counts)}' for index, counts in counted if recent.changed(index, counts)]
             yield separator + ",".join(found) if found else ""  # that took its time too
             separator = "," if found else separator
@@ -165,9 +166,12 @@ class StatusPage:
         yield from self.history(2)
         yield "}\n"
 
-    def _edition(self) -> tuple[str, Sequence[Rule]]:
-        book = self._state.counted.book
-        return f"{self._started}.{self._state.watcher.successes}", () if book is None else book.rules
+    def _rules_now(self) -> "_RulesNow":
+        counted = self._state.counted
+        book, edition = counted.book, f"{self._started}.{self._state.watcher.successes}"
+        if book is None:
+            return _RulesNow(edition, (), (), {})
+        return _RulesNow(edition, book.rules, book.gauges, counted.gauges if book.gauges else {})
 
     def history(self, minutes: int = MINUTES) -> Iterator[str]:
         """The requests of each of the last minutes as a JSON object, in blocks: the last minute is running."""
@@ -278,7 +282,38 @@ COUNTS: Final = ("total", "over", "near", "within", "exceeded", "spared", "shado
 
 def described_rule(rule: Rule) -> dict[str, Any]:
     """A rule and what it has answered, the sum of its values if it counts them apart."""
-    return _description(rule) | dict(zip(COUNTS, _counts(rule), strict=True))
+    return _RulesNow("", (rule,), (), {}).described(rule)
+
+
+class _RulesNow(NamedTuple):
+    """The rules in force, and what is true of them now."""
+
+    edition: str
+    rules: Sequence[Rule]
+    gauge_names: Sequence[str]
+    """Of those that some rules have."""
+    gauges: Mapping[Tally, Gauges]
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """What the numbers of `counts` are."""
+        return (*COUNTS, *self.gauge_names)
+
+    def counts(self, rule: Rule) -> Sequence[float]:
+        """What a rule has counted, and its gauges."""
+        counts = _counts(rule)
+        if not self.gauge_names:
+            return counts
+        gauges = self.gauges.get(rule.tally, NO_GAUGES)
+        return (*counts, *[getattr(gauges, name) for name in self.gauge_names])
+
+    def described(self, rule: Rule) -> dict[str, Any]:
+        """The rule with its numbers."""
+        return _description(rule) | dict(zip(self.columns, self.counts(rule), strict=True))
+
+    def head(self) -> str:
+        """What stands before the counts."""
+        return f'"edition": {json.dumps(self.edition)}, "columns": {json.dumps(self.columns)}'
 
 
 def _description(rule: Rule) -> dict[str, Any]:
@@ -305,16 +340,11 @@ def _counts(rule: Rule) -> Sequence[int]:
     )
 
 
-def _counted_head(edition: str) -> str:
-    return f'"edition": {json.dumps(edition)}, "columns": {json.dumps(COUNTS)}'
-
-
-def _packed(rule: Rule) -> str:
-    counts = _counts(rule)
+def _packed(counts: Sequence[float]) -> str:
     return _json_of(counts) if any(counts) else "0"
 
 
-def _json_of(counts: Sequence[int]) -> str:
+def _json_of(counts: Sequence[float]) -> str:
     return json.dumps(counts, separators=(",", ":"))
 
 

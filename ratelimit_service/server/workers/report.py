@@ -3,6 +3,7 @@
 A worker sends, at each scrape and once a second:
 
 - `tallies`, in pieces: what rules have counted since the last report. The worker counts from 0 again;
+- `gauges`, in pieces: what is true of rules now, of those of which anything is;
 - `report`: what else was counted since then, of the hottest descriptors at most 1,024 names of 600 characters; what
   holds now (health, the store); and the metrics of its store and its transport, whose counters go on from the worker's
   start.
@@ -25,11 +26,12 @@ from ratelimit_service.server.series import add_domain, add_tally, take_domain, 
 from ratelimit_service.server.workers.slot import WorkerSlot
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores.store import LostServer
+from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 from ratelimit_service.telemetry.heavy_hitters import Sketch
 from ratelimit_service.telemetry.hot import HotCounts, HotSums
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import BLOCK, Metric, merge_metrics, pack_metrics, without_gauges
-from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Path, Tallies, Totals
+from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Path, Tallies, Tally, Totals
 
 RuleCounts = tuple[Path, Path, Sequence[int]]
 """A rule's path; the path of one of its values, if it counts them apart; and its counts, in the order of NUMBERS."""
@@ -52,6 +54,10 @@ class Reporter:
             if piece:
                 send("tallies", piece)
             await asyncio.sleep(0)
+        if gauges := limiter.gauges:
+            for found in _gauge_pieces(() if limiter.book is None else limiter.book.rules, gauges):
+                send("gauges", found)
+                await asyncio.sleep(0)
         calls, engine.method.calls = engine.method.calls, 0
         totals = {name: getattr(limiter.totals, name) for name in Totals.__slots__}
         for name in totals:
@@ -99,6 +105,12 @@ def _pieces(rules: Sequence[Rule]) -> Iterator[list[RuleCounts]]:
     yield piece
 
 
+def _gauge_pieces(rules: Sequence[Rule], gauges: Mapping[Tally, Gauges]) -> Iterator[list[tuple[Path, Gauges]]]:
+    """The gauges of the rules that have some, by path, a block of rules at a time."""
+    for start in range(0, len(rules), BLOCK):
+        yield [(rule.path, gauges[rule.tally]) for rule in rules[start : start + BLOCK] if rule.tally in gauges]
+
+
 def _take_all(tallies: Tallies) -> list[tuple[Path, tuple[int, ...]]]:
     return [(path, numbers) for path, tally in tallies.items() if (numbers := take_tally(tally))]
 
@@ -134,6 +146,16 @@ class MergedCounts:
         """As the worker has them that reports the fewest: the others know more, and it will in a moment."""
         ready = [slot.bans for slot in self._slots if slot.ready]
         return min(ready, key=attrgetter("total"), default=BanSummary(0, ()))
+
+    @property
+    def gauges(self) -> Mapping[Tally, Gauges]:
+        """What is true of rules in all workers, as each has reported it last."""
+        found: dict[Tally, Gauges] = {}
+        for path, gauges in (each for slot in self._slots for each in slot.gauges):
+            rule = self._rules.get(path)
+            if rule is not None:
+                found[rule.tally] = gauges.merge(found.get(rule.tally, NO_GAUGES))
+        return found
 
     def metrics(self) -> Sequence[Metric]:
         """The metrics of the stores and transports of all workers, those that have exited included."""

@@ -43,7 +43,9 @@ from ratelimit_service.rules.bans import BanSummary, read_ban
 from ratelimit_service.server.workers.channel import Channel, Handoff, Message, bytes_of, text_of
 from ratelimit_service.settings import SETTINGS
 from ratelimit_service.stores.store import LostServer
+from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.metric import Metric, unpack_metrics
+from ratelimit_service.telemetry.tally import Path
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +103,9 @@ class WorkerSlot:
         """Servers that it says cannot decide hits now."""
         self.bans = BanSummary(0, ())
         """The bans that it enforces."""
+        self.gauges: Sequence[tuple[Path, Gauges]] = ()
+        """What is true of rules in it, by their paths, as in its last report."""
+        self._next_gauges: list[tuple[Path, Gauges]] = []
         self.metrics: Sequence[Metric] = ()
         """The last metrics of its transport and its store."""
         self.reported = 0
@@ -266,6 +271,9 @@ class WorkerSlot:
                 total, texts = summary["bans"]
                 self.bans = BanSummary(total, [read_ban(text) for text in texts])
                 self.metrics = unpack_metrics(summary["metrics"])
+                self.gauges, self._next_gauges = self._next_gauges, []
+            case ["gauges", piece]:
+                self._next_gauges += [(tuple(path), Gauges(*numbers)) for path, numbers in piece]
             case ["ready"]:
                 self.state = SlotState.READY
             case ["failed", problem]:

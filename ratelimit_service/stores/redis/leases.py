@@ -31,7 +31,7 @@ Laws: a unit is spent before the end of the term in which it was charged, by the
 never mixed. Units are conserved: granted = spent + returned + burnt + held.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
@@ -41,7 +41,9 @@ from ratelimit_service.rules.leasing import LEAST
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.metric import Metric, MetricType, counter
+from ratelimit_service.telemetry.tally import Tally
 
 MAX_LEASES: Final = 20_000
 """Counters: 10 MB."""
@@ -331,6 +333,16 @@ class Leases:
             self._retire(lease)
             lease.cap = 0
             self._join(lease)
+
+    def by_rule(self) -> Mapping[Tally, Gauges]:
+        """What is held of counters of each rule, by its tally."""
+        found: dict[Tally, list[int]] = {}
+        for lease in self.by_key.values():
+            if units := lease.left + lease.spare:
+                sums = found.setdefault(lease.rule.tally, [0, 0])
+                sums[0] += 1
+                sums[1] += units
+        return {tally: Gauges(*sums) for tally, sums in found.items()}
 
     def metrics(self) -> Sequence[Metric]:
         """What is held, and what has become of what was."""

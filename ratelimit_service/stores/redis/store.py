@@ -39,7 +39,9 @@ from ratelimit_service.stores.redis.topology import Topology, open_topology
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import DAY, SECOND, Clock, system_clock
+from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.metric import Metric
+from ratelimit_service.telemetry.tally import Tally
 
 _MIN_PAUSE: Final = 0.001
 """Seconds between two looks for passed deadlines."""
@@ -172,6 +174,10 @@ class RedisStore:
         """As Store says."""
         lease = self._leases.by_key.get(key)
         return 0 if lease is None else lease.left + lease.spare
+
+    def leased(self) -> Mapping[Tally, Gauges]:
+        """As Store says."""
+        return self._leases.by_rule()
 
     def keep_bans(self, bans: Bans) -> BanFollower:
         """As Store says; they are in the main Redis."""

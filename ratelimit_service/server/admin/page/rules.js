@@ -1,13 +1,24 @@
 // The rules and what they have answered: sorted, searched, added up. A click on one shows more of it.
 
-import {COLUMNS, NUMBERS} from "./columns.js";
-import {arrange, at, button, make, rate, setText, whole} from "./dom.js";
+import {columnsWith} from "./columns.js";
+import {arrange, at, button, make, setText, whole} from "./dom.js";
 import {openRule} from "./rule.js";
 
-const MORE = 100, FIRST_NUMBER = COLUMNS.indexOf(NUMBERS[0]);
+const MORE = 100;
 const collator = new Intl.Collator("en", {numeric: true});
 const [heads, body, foot, filter, order, more] = ["heads", "rows", "sums", "filter", "order", "more"].map(at);
-let all = [], most = MORE, rows = new Map(), sorting = {column: NUMBERS[0], down: true};
+let all = [], most = MORE, rows = new Map(), columns = [], gauges = null, sorting = {column: null, down: true};
+
+// The columns of what these rules may have: they change with the rules only.
+function showColumns(names) {
+  gauges = names.join();
+  columns = columnsWith(names);
+  rows = new Map();
+  heads.replaceChildren(...columns.map(makeHead));
+  order.replaceChildren(...columns.map(column => make("option", "", column.head)));
+  if (!columns.includes(sorting.column)) sorting = {column: columns.find(column => column.words), down: true};
+  markHeads();
+}
 
 function sortBy(column, down) {
   sorting = {column, down};
@@ -17,10 +28,10 @@ function sortBy(column, down) {
 
 function markHeads() {
   for (const [index, head] of [...heads.children].entries()) {
-    if (COLUMNS[index] !== sorting.column) head.removeAttribute("aria-sort");
+    if (columns[index] !== sorting.column) head.removeAttribute("aria-sort");
     else head.setAttribute("aria-sort", sorting.down ? "descending" : "ascending");
   }
-  order.selectedIndex = COLUMNS.indexOf(sorting.column);
+  order.selectedIndex = columns.indexOf(sorting.column);
 }
 
 function makeHead(column) {
@@ -43,15 +54,15 @@ function numberCell(column) {
 }
 
 function makeRow(rule) {
-  const row = make("tr", "", ...COLUMNS.map(column => column.cell ? column.cell(rule) : numberCell(column)));
-  for (const [index, cell] of [...row.cells].entries()) cell.dataset.head = COLUMNS[index].head;
+  const row = make("tr", "", ...columns.map(column => column.cell ? column.cell(rule) : numberCell(column)));
+  for (const [index, cell] of [...row.cells].entries()) cell.dataset.head = columns[index].head;
   row.addEventListener("click", () => { if (getSelection().isCollapsed) openRule(rule); });
   return row;
 }
 
 // Rows stay and are filled anew, so that what has the focus keeps it, and thousands of cells are not made each time.
 function fill(row, rule, highest) {
-  for (const [index, column] of COLUMNS.entries()) {
+  for (const [index, column] of columns.entries()) {
     if (!column.words) continue;
     const cell = row.cells[index], number = column.value(rule), words = column.words(rule);
     if (column.bar) cell.lastChild.firstChild.style.width = `${highest ? 100 * number / highest : 0}%`;
@@ -62,15 +73,15 @@ function fill(row, rule, highest) {
 }
 
 function showSums(found) {
-  const sums = NUMBERS.map(column => {
-    const sum = found.reduce((total, rule) => total + column.value(rule), 0);
-    return make("td", "number", column.bar ? rate(sum) : whole(sum));
+  const numbers = columns.filter(column => column.words), sums = numbers.map(column => {
+    const value = found.reduce((sum, rule) => column.together(sum, column.value(rule)), 0);
+    return make("td", "number", column.inWords(value));
   });
   const title = make("th", "", found.length === 1 ? "1 rule" : `${whole(found.length)} rules together`);
-  title.colSpan = FIRST_NUMBER;
+  title.colSpan = columns.indexOf(numbers[0]);
   title.scope = "row";
   foot.replaceChildren(title, ...sums, make("td", ""));
-  NUMBERS.forEach((column, index) => { sums[index].dataset.head = column.head; });
+  numbers.forEach((column, index) => { sums[index].dataset.head = column.head; });
 }
 
 function showRules() {
@@ -88,15 +99,13 @@ function showRules() {
 
 export function show(status) {
   all = status.rules;
+  if (status.columns.join() !== gauges) showColumns(status.columns);
   showRules();
 }
 
-heads.append(...COLUMNS.map(makeHead));
-order.append(...COLUMNS.map(column => make("option", "", column.head)));
 order.addEventListener("change", () => {
-  const column = COLUMNS[order.selectedIndex];
+  const column = columns[order.selectedIndex];
   sortBy(column, Boolean(column.words));
 });
 filter.addEventListener("input", showRules);
 more.addEventListener("click", () => { most += MORE; showRules(); });
-markHeads();

@@ -1,0 +1,83 @@
+"""What is true of a rule now, or was lately, where a tally says what was counted: as gauges. Pure."""
+
+from typing import Final, NamedTuple
+
+from ratelimit_service.system.clock import MINUTE, SECOND, Clock, steady_clock
+
+
+class Gauges(NamedTuple):
+    """Of one rule, in one process or in several."""
+
+    leased: int = 0
+    """Counters of which units are held, charged in the store in advance."""
+    held: int = 0
+    """These units."""
+    waiting: int = 0
+    """Requests that wait for their turns in its queues."""
+    longest_wait_seconds: float = 0
+    """Of the turns that were given lately, how far away the farthest was."""
+    places_taken: int = 0
+    """The most places of one counter that were taken at once lately."""
+
+    def merge(self, other: "Gauges") -> "Gauges":
+        """The same of two processes, or of two rules, together."""
+        return Gauges(
+            self.leased + other.leased,
+            self.held + other.held,
+            self.waiting + other.waiting,
+            max(self.longest_wait_seconds, other.longest_wait_seconds),
+            max(self.places_taken, other.places_taken),
+        )
+
+
+NO_GAUGES: Final = Gauges()
+
+LEASED: Final = ("leased", "held")
+QUEUED: Final = ("waiting", "longest_wait_seconds")
+PLACED: Final = ("places_taken",)
+"""The names of those that limits have which lease, have a queue, or are of places."""
+
+
+class Peak:
+    """The highest of the numbers of the last one to two minutes."""
+
+    __slots__ = ("_before", "_clock", "_highest", "_since")
+
+    def __init__(self, clock: Clock = steady_clock) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._before = self._highest = 0
+        """Of the minute before, and of the one since that moment."""
+
+    def note(self, number: int) -> None:
+        """Add a number."""
+        self._turn()
+        self._highest = max(self._highest, number)
+
+    def read(self) -> int:
+        """The highest; 0 without any."""
+        self._turn()
+        return max(self._before, self._highest)
+
+    def _turn(self) -> None:
+        passed = self._clock() - self._since
+        if passed >= MINUTE:
+            self._before = self._highest if passed < 2 * MINUTE else 0
+            self._highest = 0
+            self._since += passed
+
+
+class Measured:
+    """What a process measures of a rule that has a queue or places."""
+
+    __slots__ = ("longest_wait", "places_taken", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.longest_wait = Peak()
+        """Microseconds."""
+        self.places_taken = Peak()
+
+    def gauges(self) -> Gauges:
+        """All of it."""
+        return Gauges(0, 0, self.waiting, self.longest_wait.read() / SECOND, self.places_taken.read())
