@@ -97,8 +97,8 @@ def test_what_is_held_allows_hits_until_the_terms_end_counted_from_when_the_ask_
     leases = holding()
 
     assert hit(leases, 30, 20_000) == Decision(True, 910, 0, 1_000_000, 0)
-    assert hit(leases, 1, 99_499) == Decision(True, 909, 0, 920_501, 0)
-    assert hit(leases, 1, 99_500) is None
+    assert hit(leases, 1, 99_420) == Decision(True, 909, 0, 920_580, 0)
+    assert hit(leases, 1, 99_421) is None
 
 
 def test_a_hit_that_costs_more_than_is_left_is_sent_and_takes_nothing_of_it() -> None:
@@ -144,11 +144,11 @@ def test_what_is_left_at_the_terms_end_is_given_back_with_the_next_ask() -> None
 
 def test_a_sweep_gives_back_and_takes_nothing() -> None:
     leases = holding()
-    leases.sweep(99_499)
-    assert leases.asks(99_499) == []
+    leases.sweep(99_420)
+    assert leases.asks(99_420) == []
 
-    leases.sweep(99_500)
-    (ask,) = leases.asks(99_500)
+    leases.sweep(99_421)
+    (ask,) = leases.asks(99_421)
 
     assert (ask.back, ask.extra) == (40, 0)
 
