@@ -55,6 +55,22 @@ def test_a_rule_says_for_itself_and_its_file_for_all() -> None:
     assert held("requests_per_unit: 1000", AUTO, top="defaults: {lease: off}\n") == 0
 
 
+def test_a_fixed_window_that_leases_counts_denied_hits_only_if_its_rule_or_its_file_says_so() -> None:
+    def counts(limit: str, leases: LeaseOptions = AUTO, top: str = "") -> bool:
+        rule = book(f"rate_limit: {{unit: minute, requests_per_unit: {limit}}}", leases, top).rules[0]
+        assert rule.limit is not None
+        return rule.limit.count_refused
+
+    assert not counts("1000")
+    assert not counts("1000, lease: auto", NO_LEASES)
+    assert counts("1000, count_refused: true")
+    assert counts("1000", top="defaults: {count_refused: true}\n")
+    assert counts("1000", NO_LEASES)
+    assert counts("1000, lease: off")
+    assert counts("79")
+    assert counts("1000, anchor: first_request")
+
+
 def test_a_calendar_quota_leases() -> None:
     (rule,) = book("rate_limit: {calendar: {unit: day}, requests_per_unit: 1000}", AUTO).rules
 

@@ -25,11 +25,11 @@ KINDS = ("fixed", "estimate", "parts", "bucket")
 RULES = """
 domain: shop
 descriptors:
-  - {key: fixed, rate_limit: {unit: year, requests_per_unit: 2000, count_refused: false}}
+  - {key: fixed, rate_limit: {unit: year, requests_per_unit: 2000}}
   - {key: estimate, rate_limit: {unit: year, requests_per_unit: 2000, algorithm: sliding_window}}
   - {key: parts, rate_limit: {unit: year, requests_per_unit: 2000, algorithm: sub_windows}}
   - {key: bucket, rate_limit: {unit: year, requests_per_unit: 2000, algorithm: token_bucket}}
-  - {key: counting, rate_limit: {unit: year, requests_per_unit: 2000}}
+  - {key: counting, rate_limit: {unit: year, requests_per_unit: 2000, count_refused: true}}
 """
 
 

@@ -450,6 +450,10 @@ class _Parser:
             levels = tuple(level if level.shared is not None else level._replace(by_value=True) for level in levels)
         path = (self._domain.name, *(level.name for level in levels), *path_suffix)
         old = self._load.old.get(path)
+        lease = 0 if limit is None else self._lease(block, options, algorithm, limit, together)
+        if limit is not None and lease and "count_refused" not in {*self._defaults, *options}:
+            # A full window stays full, counted or not; but what is counted would take what others give back.
+            limit = replace(limit, count_refused=False)
         rule = Rule(
             self._domain.name,
             levels,
@@ -459,7 +463,7 @@ class _Parser:
             place=self._place_of(at),
             near=0 if limit is None else near_threshold(limit.burst or limit.requests, self._load.near_ratio),
             together=together,
-            lease=0 if limit is None else self._lease(block, options, algorithm, limit, together),
+            lease=lease,
             regions=regions,
             path_suffix=path_suffix,
             tally=Tally() if old is None else old.tally,
