@@ -11,12 +11,17 @@ from typing import Any, NamedTuple
 import pytest
 import uvloop
 
-from ratelimit_service.model import RegionMode, Regions
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms.regional import member
+from ratelimit_service.model import Limit, RegionMode, Regions, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.redis.home import MAX_ASKED, MAX_HELD, Home
 from ratelimit_service.stores.redis.store import RedisStore
+from ratelimit_service.system.clock import DAY, SECOND
+from tests.clocks import stay_within
 from tests.redis import Redis, start_redis
 from tests.stores.redis_groups import start_cluster, start_sentinels
-from tests.stores.redis_stores import Proxy, charge, hit_of, opened, rule, until
+from tests.stores.redis_stores import NOISE, Proxy, charge, hit_of, opened, rule, until
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
@@ -50,10 +55,11 @@ def servers(tmp_path: Path) -> Iterator[Three]:
 
 
 @asynccontextmanager
-async def region(own: Redis, home: object, name: str = "eu", **settings: str) -> AsyncIterator[RedisStore]:
+async def region(own: Redis | str, home: object, name: str = "eu", **settings: str) -> AsyncIterator[RedisStore]:
     """The store of an instance in that region, once it has all its servers."""
     of_regions = {"REGION": name, "REGIONS": "eu,us", "HOME_REDIS_URL": str(home), "STORE_DEADLINE": "20s"}
-    async with opened(f"127.0.0.1:{own.port}", wait=True, **{**of_regions, **settings}) as store:
+    url = own if isinstance(own, str) else f"127.0.0.1:{own.port}"
+    async with opened(url, wait=True, **{**of_regions, **settings}) as store:
         await until(lambda: all(lane.healthy for lane in store.lanes) and not store.lost, "it has its servers")
         yield store
 
@@ -208,5 +214,255 @@ def test_all_instances_of_all_regions_together_count_locally_at_most_the_limit(s
             await until(lambda: bool(store.lost), "it is missed")
             answers = [await charge(store, hit_of(of)) for _ in range(4)]
             assert [answer.allowed for answer in answers] == [True, True, False, False]
+
+    run(story())
+
+
+def leased(requests: int = 1000, floor: int = 0, window: int = DAY, **options: Any) -> Rule:
+    """A rule of which two regions borrow, each with a floor of so many percent."""
+    limit = Limit(requests, Unit.DAY, window, count_refused=False)
+    of = Rule("shop", (), limit, open_algorithm(options.pop("algorithm", "fixed_window")), **options)
+    assert of.limit is not None
+    return replace(of, limit=member(of.limit, 2, floor))
+
+
+def home_of(store: RedisStore) -> Home:
+    assert store._home is not None
+    return store._home
+
+
+async def until_allowed(store: RedisStore, of: Rule, key: str) -> None:
+    async with asyncio.timeout(60):
+        while not await allowed(store, of, key):  # noqa: ASYNC110 - asked again and again
+            await asyncio.sleep(0.01)
+
+
+async def allowed(store: RedisStore, of: Rule, key: str = "ada", count: int = 1) -> int:
+    """How many of so many hits that come at once."""
+    answers = await asyncio.gather(*(charge(store, hit_of(of, key)) for _ in range(count)))
+    return sum(answer.allowed for answer in answers)
+
+
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window", "sub_windows", "token_bucket"])
+def test_regions_borrow_from_home_and_together_allow_no_more_than_the_limit(servers: Three, algorithm: str) -> None:
+    of = leased(100, algorithm=algorithm)
+
+    async def story() -> None:
+        stay_within(DAY // SECOND)
+        home = f"127.0.0.1:{servers.home.port}"
+        async with region(servers.eu, home) as eu, region(servers.us, home, "us") as us:
+            assert await allowed(eu, of) == 1
+            assert await allowed(us, of) == 1
+            counts = await asyncio.gather(*(allowed(store, of, count=20) for store in (eu, us) for _ in range(10)))
+
+            # An idle bucket lends less than it holds: a loan is charged as if at its end.
+            least = 85 if algorithm == "token_bucket" else 100
+            assert least <= sum(counts) + 2 <= 100
+            assert eu.errors == us.errors == {}
+
+    run(story())
+
+
+def test_hits_that_come_at_once_wait_for_one_ask_in_all_processes_of_a_region(servers: Three) -> None:
+    of = leased(1000)
+
+    async def story() -> None:
+        async with Proxy(servers.home.port) as far:
+            home = f"127.0.0.1:{far.port}"
+            async with region(servers.eu, home) as first, region(servers.eu, home) as second:
+                far.delay = 0.1
+                assert await asyncio.gather(*(allowed(store, of, count=50) for store in (first, second))) == [50, 50]
+                # The first ask knows of the hits in its call, the next one of all.
+                assert home_of(first).asks + home_of(second).asks < 10
+
+    run(story())
+
+
+def test_a_request_with_hits_of_its_own_region_and_of_several_that_wait_is_answered_once(servers: Three) -> None:
+    async def story() -> None:
+        async with region(servers.eu, f"127.0.0.1:{servers.home.port}") as store:
+            hits = [hit_of(leased(5), "a"), hit_of(rule(5), "b"), hit_of(leased(7), "c"), hit_of(central(9), "d")]
+            assert [hit.decision.allowed for hit in (await charge(store, *hits)).hits] == [True] * 4
+            again = [hit_of(rule(5), "b", 0), hit_of(central(9), "d", 0)]
+            assert [hit.decision.remaining for hit in (await charge(store, *again)).hits] == [4, 8]
+
+    run(story())
+
+
+def test_a_bundle_with_a_hit_that_waits_is_charged_as_a_whole_when_it_is_decided(servers: Three) -> None:
+    async def story() -> None:
+        async with region(servers.eu, f"127.0.0.1:{servers.home.port}") as store:
+            bundle = [hit_of(rule(5), "b", together=1), hit_of(leased(1), "a", together=1)]
+            assert (await charge(store, *bundle)).allowed
+            assert not (await charge(store, *(hit.again() for hit in bundle))).allowed
+            (look,) = (await charge(store, hit_of(rule(5), "b", 0))).hits
+            assert look.decision.remaining == 4
+
+    run(story())
+
+
+@pytest.mark.parametrize("signalled", [signal.SIGKILL, signal.SIGSTOP])
+def test_cut_off_a_region_has_its_floor_or_its_policies_and_heals_by_itself(
+    servers: Three, tmp_path: Path, signalled: signal.Signals
+) -> None:
+    with_floor, opens, closes = leased(100, 10), leased(on_store_failure="open"), leased(on_store_failure="closed")
+    port = servers.home.port
+
+    async def story() -> None:
+        stay_within(DAY // SECOND)
+        async with region(servers.eu, f"127.0.0.1:{port}", STORE_DEADLINE="3s") as store:
+            servers.home.send(signalled)
+            if signalled == signal.SIGKILL:
+                await until(lambda: bool(store.lost), "it is missed")
+
+            assert await allowed(store, with_floor, count=20) == 10
+            assert await allowed(store, opens, "eve", 3) == 3
+            assert await allowed(store, closes, "bob", 3) == 0
+            assert await allowed(store, rule(3), count=5) == 3
+            assert store.healthy
+            # From now on nothing waits for home.
+            assert (await charge(store, hit_of(closes, "bob"))).seconds < NOISE
+            await until(lambda: bool(store.lost), "it is missed")
+
+            if signalled == signal.SIGSTOP:
+                servers.home.send(signal.SIGCONT)
+                await lend_again(store)
+            else:
+                with start_redis(tmp_path / "again", port=port):
+                    await lend_again(store)
+
+    async def lend_again(store: RedisStore) -> None:
+        found = 0
+        async with asyncio.timeout(60):
+            while found < 80:  # all but the other region's floor, and what was spent
+                found += await allowed(store, with_floor, count=10)
+        await until(lambda: not store.lost, "it is found again")
+        await until_allowed(store, closes, "bob")
+
+    run(story())
+
+
+def test_who_cannot_wait_for_a_far_home_is_denied_or_answered_by_policy(servers: Three) -> None:
+    with_floor, opens = leased(100, 10, on_store_failure="open"), leased(on_store_failure="open")
+
+    async def story() -> None:
+        async with Proxy(servers.home.port) as far, region(servers.eu, f"127.0.0.1:{far.port}") as store:
+            far.delay = 0.3
+            assert await allowed(store, with_floor, count=10) == 10
+            denied, answered = await asyncio.gather(
+                charge(store, hit_of(with_floor), grants=100_000), charge(store, hit_of(opens), grants=100_000)
+            )
+
+            assert [hit.decision.allowed for hit in (*denied.hits, *answered.hits)] == [False, True]
+            assert denied.hits[0].by_policy == ("closed", "home Redis: no answer in time")
+            assert answered.hits[0].by_policy == ("open", "home Redis: no answer in time")
+
+    run(story())
+
+
+def test_what_is_left_of_a_loan_is_given_back_at_its_end(servers: Three) -> None:
+    of = leased(1000, window=10 * SECOND, algorithm="token_bucket")
+
+    async def story() -> None:
+        async with region(servers.eu, f"127.0.0.1:{servers.home.port}") as store:
+            home = home_of(store)
+            await until_lent(store, of)
+            await until(lambda: home.returned > 0, "it was given back")
+            assert home.burnt == 0
+
+    async def until_lent(store: RedisStore, of: Rule) -> None:
+        spent = 0
+        while home_of(store).lent - spent < 10:
+            spent += await allowed(store, of, count=10)
+
+    run(story())
+
+
+def test_a_reset_reaches_the_counter_at_home(servers: Three) -> None:
+    of = leased(10)
+
+    async def story() -> None:
+        async with region(servers.eu, f"127.0.0.1:{servers.home.port}") as store:
+            assert await allowed(store, of, count=20) == 10
+            assert await store.reset([hit_of(of)]) == 1
+            assert await allowed(store, of, count=20) == 10
+
+    run(story())
+
+
+def test_counters_about_which_home_is_asked_at_once_have_a_bound(servers: Three) -> None:
+    async def story() -> None:
+        async with region(servers.eu, f"127.0.0.1:{servers.home.port}", STORE_DEADLINE="3s") as store:
+            servers.home.send(signal.SIGSTOP)
+            of = leased(on_store_failure="open")
+            hits = [hit_of(of, f"user{number}") for number in range(MAX_ASKED + 10)]
+            await asyncio.gather(*(charge(store, hit) for hit in hits))
+
+            assert store.errors["overload"] == 10
+            assert home_of(store).failed["overload"] == 10
+            assert sum(hit.by_policy is not None for hit in hits) == MAX_ASKED + 10
+
+    run(story())
+
+
+def test_requests_that_wait_have_a_bound(servers: Three) -> None:
+    async def story() -> None:
+        async with region(servers.eu, f"127.0.0.1:{servers.home.port}", STORE_DEADLINE="3s") as store:
+            servers.home.send(signal.SIGSTOP)
+            of = leased(on_store_failure="closed")
+            await charge_in_turns(store, of, MAX_HELD + 10)
+
+            assert store.errors["overload"] == 10
+
+    async def charge_in_turns(store: RedisStore, of: Rule, count: int) -> None:
+        charges = []
+        for _ in range(count // 1000 + 1):  # fewer than a lane's queue has room for
+            charges += [asyncio.ensure_future(charge(store, hit_of(of))) for _ in range(min(1000, count))]
+            count -= 1000
+            await until(lambda: not store.lanes[0].waiting, "all of them are held, or answered")
+        await asyncio.gather(*charges)
+
+    run(story())
+
+
+def test_loans_whose_end_is_remembered_have_a_bound_and_others_are_burnt(servers: Three) -> None:
+    async def story() -> None:
+        async with region(servers.eu, f"127.0.0.1:{servers.home.port}") as store:
+            home_of(store)._max_loans = 3
+            for number in range(5):
+                assert await allowed(store, leased(), f"user{number}") == 1
+            assert len(home_of(store)._loans) == 3
+
+    run(story())
+
+
+def test_a_cluster_may_be_the_home_and_the_redis_of_a_region(tmp_path: Path) -> None:
+    of = leased(20)
+
+    async def story(servers: Three, url: str) -> None:
+        kind = {"HOME_REDIS_TYPE": "cluster", "REDIS_TYPE": "cluster"}
+        async with region(url, url, **kind) as eu, region(servers.us, url, "us", HOME_REDIS_TYPE="cluster") as us:
+            for number in range(5):
+                counts = await asyncio.gather(*(allowed(store, of, f"user{number}", 30) for store in (eu, us)))
+                assert sum(counts) <= 20
+                assert sum(counts) + await allowed(eu, of, f"user{number}", 30) == 20
+
+    with three(tmp_path / "servers") as servers, start_cluster(tmp_path) as nodes:
+        run(story(servers, nodes.url))
+
+
+def test_units_that_are_lent_while_their_region_is_lost_are_burnt(servers: Three) -> None:
+    async def story() -> None:
+        async with (
+            Proxy(servers.home.port) as far,
+            region(servers.eu, f"127.0.0.1:{far.port}", STORE_DEADLINE="5s", ON_STORE_FAILURE="closed") as store,
+        ):
+            far.delay = 0.2
+            asked = asyncio.ensure_future(charge(store, hit_of(leased())))
+            await until(lambda: bool(home_of(store)._asking), "home is asked")
+            servers.eu.kill()
+
+            assert not (await asked).allowed
+            await until(lambda: home_of(store).burnt == 1, "what was lent is burnt")
 
     run(story())

@@ -88,6 +88,10 @@ Redirect = Callable[[ScriptCall, str], bool]
 returns whether the other node took it."""
 
 
+Hold = Callable[["Lane", ScriptCall], Sequence[Part]]
+"""Called when a reply has hits that wait for the home Redis, or names what to ask of it; returns what does not wait."""
+
+
 class LaneContext(NamedTuple):
     """What all lanes of a store share."""
 
@@ -96,6 +100,8 @@ class LaneContext(NamedTuple):
     checks: Checks
     policy: Policy
     leases: Leases
+    hold: Hold | None = None
+    """None without a home Redis."""
     label: str = ""
     """Behind the names of the servers."""
     in_flight: int = MAX_IN_FLIGHT
@@ -130,6 +136,7 @@ class Lane:
         self._denied = context.denied
         self._leases = context.leases
         self._checks = context.checks
+        self._hold = context.hold
         self._reset_keys = reset_keys
         """Names of keys that say when counters were reset, and that are gone when the server was flushed."""
         self._redirect = redirect
@@ -162,6 +169,16 @@ class Lane:
     def healthy(self) -> bool:
         """It can decide hits now."""
         return self._link is not None and (self._outage.lost is None or self._breaker.serves)
+
+    @property
+    def connects(self) -> bool:
+        """It has no connection, for the first time or for a moment, and is not known to be lost."""
+        return self._link is None and self._outage.lost is None
+
+    @property
+    def answers(self) -> bool:
+        """It has a connection, and was not silent for too long. It may be so in an outage, before that is over."""
+        return self._breaker.state is ServerState.ANSWERING
 
     @property
     def lost(self) -> LostServer | None:
@@ -411,12 +428,15 @@ class Lane:
                 self._pending.close_calls += sum(part.request.is_close(now) for part in parts)
         if call.asks:
             reply = self._on_grants(call, reply)
-        changed = call.group.script.decode(reply, call.runs)
+        script = call.group.script
+        changed = script.decode(reply, call.runs)
         if self._leases.by_key:
             self._leases.called(int((now - call.sent) * SECOND))
             self._leases.learn(changed, reply[0], int(call.sent * SECOND))
         if changed and self._denied is not None:
             self._denied.learn(changed, call.sent)
+        if self._hold is not None and (script.asked or script.waiting):
+            parts = self._hold(self, call)
         for part in parts:
             part.request.settle()
         self._end_call(pipeline, now)

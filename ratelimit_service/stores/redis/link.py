@@ -10,11 +10,11 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 import hiredis
 
-from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
+from ratelimit_service.stores.redis.faults import Fault, code_of, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.target import Login
 from ratelimit_service.system.address import Tcp, Unix
 from ratelimit_service.system.clock import SECOND
@@ -48,6 +48,31 @@ async def within(seconds: float, reply: Awaitable[_T]) -> _T:
             return await reply
     except TimeoutError as error:
         raise Fault("timeout") from error
+
+
+class ScriptText(Protocol):
+    """A script, and the name that Redis gives it."""
+
+    @property
+    def text(self) -> str:
+        """Its source."""
+
+    @property
+    def sha(self) -> str:
+        """Its name."""
+
+
+async def call_script(
+    execute: Callable[..., Awaitable[Any]], script: ScriptText, keys: Sequence[str], arguments: Sequence[str | int]
+) -> Any:
+    """The reply to a call of the script, by name, or with its text where that is not known yet. Raises Fault."""
+    command = (len(keys), *keys, *arguments)
+    try:
+        return await execute("EVALSHA", script.sha, *command)
+    except Fault as fault:
+        if not isinstance(fault.__cause__, hiredis.ReplyError) or code_of(fault.__cause__) != "NOSCRIPT":
+            raise
+    return await execute("EVAL", script.text, *command)
 
 
 def read_time(reply: Sequence[int | bytes]) -> int:

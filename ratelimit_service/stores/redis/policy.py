@@ -42,12 +42,20 @@ class Policy:
         self._clock = clock
         self._shares: dict[Rule, Rule] = {}
 
-    def answer(self, hits: Sequence[Hit], why: str) -> StoreError | None:
-        """Write a decision and the policy on each hit; returns the error instead that the request ends with, if any."""
+    def answer(self, hits: Sequence[Hit], why: str, *, without_home: bool = False) -> StoreError | None:
+        """Write a decision and the policy on each hit; returns the error instead that the request ends with, if any.
+
+        `without_home`: only the home Redis is missed. A limit of which each region has a floor is denied then: what the
+        floor allows was allowed before.
+        """
+        if without_home:
+            why = f"home Redis: {why}"
         error: StoreError | None = None
         local: list[Hit] = []
         for hit in hits:
-            policy = self._policy_of(hit.rule)
+            regions = hit.limit.regions
+            has_floor = regions is not None and regions.floor is not None
+            policy = "closed" if without_home and has_floor else self._policy_of(hit.rule)
             hit.by_policy = ByPolicy(policy, why)
             match policy:
                 case "open":

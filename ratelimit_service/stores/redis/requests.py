@@ -111,6 +111,8 @@ class PendingRequests:
         """Requests of which some part was answered by policy, by the first cause."""
         self.close_calls = 0
         """Requests that were decided in the last fifth of their time."""
+        self.held: set[PendingRequest] = set()
+        """Those that wait for the home Redis of all regions."""
         self.by_timeout: dict[int | None, DeadlineQueue] = {}
         """The queues of timeouts that were seen before; `queue_for` knows all."""
         self._policy = policy
@@ -132,15 +134,15 @@ class PendingRequests:
         self.by_timeout[timeout] = queue
         return queue
 
-    def fail(self, request: PendingRequest, hits: Sequence[Hit], fault: Fault) -> None:
-        """Decide a part of a request by policy."""
+    def fail(self, request: PendingRequest, hits: Sequence[Hit], fault: Fault, *, without_home: bool = False) -> None:
+        """Decide a part of a request by policy; `without_home`: for a fault of the home Redis of all regions."""
         if request.answered:
             return
         cause = fault.cause
         if not request.failed:
             request.failed = True
             self.errors[cause] = self.errors.get(cause, 0) + 1
-        error = self._policy.answer(hits, CAUSES[cause].words)
+        error = self._policy.answer(hits, CAUSES[cause].words, without_home=without_home)
         request.error = request.error or error
         request.settle()
 
@@ -208,7 +210,8 @@ class PendingRequests:
     def _fail_undecided(self, request: PendingRequest, fault: Fault) -> None:
         """Answer the request: its decided hits as they are, the others by policy."""
         request.parts_left = 0
-        self.fail(request, [hit for hit in request.hits if not hasattr(hit, "decision")], fault)
+        undecided = [hit for hit in request.hits if not hasattr(hit, "decision")]
+        self.fail(request, undecided, fault, without_home=request in self.held)
 
 
 _LATE: Final = Fault("timeout")

@@ -69,6 +69,14 @@ class Script(Protocol):
     def sha(self) -> str:
         """The name that Redis gives it."""
 
+    @property
+    def asked(self) -> list[RegionAsk]:
+        """What `decode` has found that is to be asked of home; whoever takes it clears the list."""
+
+    @property
+    def waiting(self) -> list[Hit]:
+        """Hits that `decode` has not decided, because they wait for home; the same."""
+
     def key(self, hit: OnCounter) -> str:
         """The name of its counter, which may be another one a moment later."""
 

@@ -21,6 +21,7 @@ from ratelimit_service.stores.redis.bans import BanFollower, BanTable
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
 from ratelimit_service.stores.redis.faults import Fault
+from ratelimit_service.stores.redis.home import Home
 from ratelimit_service.stores.redis.keys import resets_key
 from ratelimit_service.stores.redis.lane import Lane, LaneContext, home_context
 from ratelimit_service.stores.redis.leases import Leases
@@ -30,6 +31,7 @@ from ratelimit_service.stores.redis.requests import PendingRequest, PendingReque
 from ratelimit_service.stores.redis.script import MAX_IN_PIPELINE, BatchScript, Script, largest_bundle
 from ratelimit_service.stores.redis.target import (
     home_target,
+    is_borrowed,
     is_clustered,
     main_target,
     per_second_target,
@@ -82,15 +84,21 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
     main, per_second, home = main_target(settings), per_second_target(settings), home_target(settings)
     script = BatchScript(prefix, clock, clustered=is_clustered(main, per_second, home), jitter_seconds=jitter)
     with_upstream = settings.key_format is KeyFormat.ENVOYPROXY
+    at_home = None
+    if home is not None:
+        topology = open_topology(home, script, home_context(context), resets_key(prefix))
+        at_home = Home(topology, script, pending, clustered=is_clustered(home))
+        context = context._replace(hold=at_home.hold)
     topologies = Topologies(
         open_topology(main, script, context, resets_key(prefix)),
         open_topology(per_second, script, context, resets_key(prefix)) if per_second else None,
-        open_topology(home, script, home_context(context), resets_key(prefix)) if home else None,
+        None if at_home is None else at_home.topology,
     )
     return RedisStore(
         context,
         script,
         topologies,
+        home=at_home,
         upstream=UpstreamScript(prefix, jitter, clock or system_clock) if with_upstream else None,
         prefix=prefix,
     )
@@ -121,6 +129,7 @@ class RedisStore:
         script: Script,
         topologies: Topologies,
         *,
+        home: Home | None = None,
         upstream: Script | None = None,
         prefix: str = "",
     ) -> None:
@@ -134,6 +143,7 @@ class RedisStore:
         self._script = script
         self._main = topologies.main
         self._by_rule = topologies
+        self._home = home
         self._upstream = upstream
         self._topologies = [topology for topology in topologies if topology is not None]
         self._all_alike = len(self._topologies) == 1 and upstream is None
@@ -168,7 +178,8 @@ class RedisStore:
 
     def metrics(self) -> Sequence[Metric]:
         """As Store says."""
-        return (*self._pending.metrics(), *self._leases.metrics())
+        of_home = () if self._home is None else self._home.metrics()
+        return (*self._pending.metrics(), *self._leases.metrics(), *of_home)
 
     def held(self, key: str) -> int:
         """As Store says."""
@@ -198,6 +209,8 @@ class RedisStore:
             topology, script = self._kind(hit.rule)
             names = script.kept(hit)
             reset += bool(await topology.execute(names[0], "UNLINK", *names))
+            if self._home is not None and is_borrowed(hit.rule):
+                await self._home.reset(hit)
         key = resets_key(self._prefix)
         for topology in dict.fromkeys(self._kind(hit.rule)[0] for hit in hits):
             moment = read_time(await topology.execute(key, "TIME"))
@@ -267,10 +280,14 @@ class RedisStore:
             self._denied.sweep(now)
         self._leases.sweep(int(now * SECOND))
         self._ask(now)
+        if self._home is not None:
+            self._home.sweep()
 
     async def close(self) -> None:
         """Give back what is held, and close all connections; the requests that wait are answered by policy."""
         await self._give_back()
+        if self._home is not None:
+            await self._home.close()
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -14,8 +14,6 @@ from itertools import islice
 from time import monotonic
 from typing import Any, Final, Protocol
 
-import hiredis
-
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
@@ -23,11 +21,11 @@ from ratelimit_service.settings.fields import RedisType
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.breaker import MAX_PAUSE, Backoff
 from ratelimit_service.stores.redis.checks import Checks
-from ratelimit_service.stores.redis.faults import Fault, Outage, code_of
+from ratelimit_service.stores.redis.faults import Fault, Outage
 from ratelimit_service.stores.redis.keys import SLOTS, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND, MAX_WAITING, Lane, LaneContext
 from ratelimit_service.stores.redis.leases import Ask
-from ratelimit_service.stores.redis.link import Link, noop, within
+from ratelimit_service.stores.redis.link import Link, call_script, noop, within
 from ratelimit_service.stores.redis.requests import DeadlineQueue, PendingRequest
 from ratelimit_service.stores.redis.script import MAX_IN_PART, Group, Part, Script, ScriptCall, cut
 from ratelimit_service.stores.redis.target import Login, Target
@@ -80,6 +78,9 @@ class Topology(Protocol):
 
     async def execute(self, key: str, *command: str | bytes | int) -> Any:
         """The reply to a command, other than a script call, of the server that has this key. Raises Fault."""
+
+    def lane_of(self, key: str) -> Lane | None:
+        """The way to the server that has this key, if there is one."""
 
     def check_servers(self, now: float) -> None:
         """Judge each server, several times a second."""
@@ -143,6 +144,10 @@ class OneServer:
     async def execute(self, key: str, *command: str | bytes | int) -> Any:
         """The server's reply to a command. Raises Fault."""
         return await self._lane.execute(*command)
+
+    def lane_of(self, key: str) -> Lane:
+        """The way to the one server."""
+        return self._lane
 
     def check_servers(self, now: float) -> None:
         """Judge the server."""
@@ -310,6 +315,10 @@ class Cluster:
             if lane is None or fault.cause == "moved":
                 self._request_map()
             raise
+
+    def lane_of(self, key: str) -> Lane | None:
+        """The way to the node that has the key's slot."""
+        return self._slots[slot_of(key)]
 
     def check_servers(self, now: float) -> None:
         """Judge each node."""
@@ -532,13 +541,7 @@ class Opener:
         script = self._script
         request = PendingRequest(hits, noop, DeadlineQueue(0.0), 0.0)
         keys, arguments, _ = script.encode([Part(request, hits, Group(script), [key])])
-        command = (len(keys), *keys, *arguments)
-        try:
-            await within(PROBE_SECONDS, link.execute("EVALSHA", script.sha, *command))
-        except Fault as fault:
-            if not isinstance(fault.__cause__, hiredis.ReplyError) or code_of(fault.__cause__) != "NOSCRIPT":
-                raise
-            await within(PROBE_SECONDS, link.execute("EVAL", script.text, *command))
+        await within(PROBE_SECONDS, call_script(link.execute, script, keys, arguments))
 
 
 async def read_slot_map(login: Login) -> SlotMap:

@@ -14,10 +14,11 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from ratelimit_service.algorithms import fixed_window
-from ratelimit_service.model import Limit
+from ratelimit_service.model import Limit, RegionMode
 from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.stores.hit import Hit, OnCounter
 from ratelimit_service.stores.redis.leases import Ask
+from ratelimit_service.stores.redis.region import RegionAsk
 from ratelimit_service.stores.redis.script import Encoded, Part, Run
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
@@ -33,6 +34,9 @@ class UpstreamScript:
         self._prefix = prefix
         self._jitter = jitter_seconds
         self._clock = clock
+        self.asked: list[RegionAsk] = []
+        self.waiting: list[Hit] = []
+        """Both stay empty: no region borrows for upstream's counters."""
 
     def key(self, hit: OnCounter) -> str:
         """The name of its counter now."""
@@ -100,6 +104,7 @@ def is_upstreams(rule: Rule) -> bool:
         and not limit.block_for
         and not rule.default
         and limit.window == limit.unit.window
+        and (limit.regions is None or limit.regions.mode is RegionMode.SPLIT)
     )
 
 

@@ -1,0 +1,382 @@
+"""What one process asks of the home Redis for its region, and the hits that wait for it.
+
+A reply of the region's Redis names what is to be asked of home, and hits that were not decided: they wait. An ask and
+its hits go through these steps, all of which belong to the process that got the ask in its reply:
+
+1. home lends, by the script that counts there too;
+2. what it has lent is deposited in the region's counter;
+3. the hits of this process that wait for that counter are sent again;
+4. when the loan has ended, what is left of it is collected from the region's counter, and given back.
+
+===========================  =========================================================================================
+event                        what becomes of the hits that wait
+===========================  =========================================================================================
+home has answered            are sent again, after the deposit: now they are decided
+this process has not asked   are sent again after a pause: another process of the region has asked, or will
+home cannot be reached, or   are denied if the region has a floor, since that is what it keeps without home; otherwise
+has not answered in time     the rule's policy answers them. So do others, at once, until home is reached again
+their deadline passes        the same
+===========================  =========================================================================================
+
+Laws: home debits before it lends, and units whose way is not known are burnt, so that no failure allows more than the
+limit. Asks, hits that wait, and loans to collect have bounds; what exceeds them is answered as without home, or burnt.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+from ratelimit_service.stores.hit import Hit, PoolCounter
+from ratelimit_service.stores.redis.faults import Fault
+from ratelimit_service.stores.redis.keys import slot_of
+from ratelimit_service.stores.redis.lane import Lane
+from ratelimit_service.stores.redis.leases import Ask, Granted
+from ratelimit_service.stores.redis.link import call_script, within
+from ratelimit_service.stores.redis.region import HOME, RegionAsk, RegionScript, at_home
+from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
+from ratelimit_service.stores.redis.script import BatchScript, Group, Part, ScriptCall, grants_of
+from ratelimit_service.stores.redis.topology import Topology
+from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.metric import Metric, MetricType, counter, histogram
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS: Final = 1.0
+"""For home to answer; then another process of the region may ask (`regional.ASK_LIFE`)."""
+
+MAX_ASKED: Final = 1000
+"""Counters about which home is asked at once."""
+
+MAX_IN_ASK: Final = 100
+"""Counters about which one call asks: a millisecond of Redis."""
+
+MAX_HELD: Final = 10_000
+"""Parts of requests that wait."""
+
+MAX_LOANS: Final = 20_000
+"""Loans whose end is remembered: 10 MB. What is left of others goes back with the next ask, or is burnt."""
+
+_PAUSE: Final = 0.01
+"""Seconds, after which hits are sent again for which another process asks: shorter than a region remembers that home
+had nothing (`regional.LEAST_DENY`)."""
+
+_CUT_SECONDS: Final = 2.0
+"""For which a server that did not answer an ask is taken for lost, unless it answers another one."""
+
+_CLOSE_SECONDS: Final = 0.5
+"""For asks under way, when the process stops."""
+
+
+class Held(NamedTuple):
+    """A part of a request that waits."""
+
+    request: PendingRequest
+    hits: Sequence[Hit]
+    group: Group
+    lane: Lane
+    """To its region's Redis."""
+
+
+class Loan(NamedTuple):
+    """What home has lent, to be collected when it has ended."""
+
+    due: float
+    """Seconds of the monotonic clock."""
+    number: int
+    """Loans may end at once."""
+    term_end: int
+    """By the clock of home."""
+    ask: RegionAsk
+    lane: Lane
+
+
+class Home:
+    """The home Redis as one process of a region asks it."""
+
+    def __init__(self, topology: Topology, script: BatchScript, pending: PendingRequests, *, clustered: bool) -> None:
+        self.topology = topology
+        self._script = script
+        self._region = RegionScript()
+        self._pending = pending
+        self._clustered = clustered
+        self._held: dict[str, list[Held]] = {}
+        """By the key of the counter."""
+        self._asking: set[str] = set()
+        """Keys of counters."""
+        self._pausing: set[str] = set()
+        """Keys whose hits are sent again after a pause."""
+        self._cut: dict[Lane | None, float] = {}
+        """The servers of home that did not answer an ask, and until when they are taken for lost."""
+        self._loans: list[Loan] = []
+        """A heap."""
+        self._terms: set[tuple[str, int]] = set()
+        """The keys of these loans' counters, and when their terms end."""
+        self._numbers = count()
+        self._max_loans = MAX_LOANS
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting = 0
+        """Parts in `_held`."""
+        self.lent = self.returned = self.burnt = 0
+        """Units."""
+        self.asks = 0
+        self.failed: dict[str, int] = {}
+        """Asks that were not answered, by cause."""
+        self._round_trips = Latency()
+
+    def hold(self, lane: Lane, call: ScriptCall) -> Sequence[Part]:
+        """Ask for what the reply to this call names, and keep what waits; returns the parts that are decided."""
+        script = call.group.script
+        asked, waiting = [*script.asked], {*script.waiting}
+        script.asked.clear()
+        script.waiting.clear()
+        self._ask_all(lane, asked)
+        if not waiting:
+            return call.parts
+        decided = []
+        for part in call.parts:
+            of_part = [hit for hit in part.hits if hit in waiting]
+            if not of_part or part.request.answered:
+                decided.append(part)
+                continue
+            bundles = {hit.together for hit in of_part} - {0}
+            hits = [hit for hit in part.hits if hit in waiting or hit.together in bundles]
+            self._hold(of_part[0], Held(part.request, hits, part.group, lane))
+        return decided
+
+    def sweep(self) -> None:
+        """Give back what is left of loans that have ended, as many at a time as there may be asks."""
+        now, loans = monotonic(), self._loans
+        while loans and loans[0][0] <= now and len(self._tasks) < MAX_ASKED:
+            loan = heappop(loans)
+            self._terms.discard((loan.ask.key, loan.term_end))
+            self._start(self._give_back(loan))
+
+    async def reset(self, hit: Hit) -> None:
+        """Remove the counter at home, so that its whole limit is free there. Raises Fault."""
+        name = self._name_of(hit)
+        await self.topology.execute(name, "UNLINK", name)
+
+    async def close(self) -> None:
+        """Wait a moment for what is under way; what is left of loans then is for the other processes of the region."""
+        self.sweep()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CLOSE_SECONDS)
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def metrics(self) -> Sequence[Metric]:
+        """What was asked of home, and what has become of what it has lent."""
+        return (
+            Metric(
+                "ratelimit_region_home_healthy",
+                MetricType.GAUGE,
+                "1 if the home Redis of all regions can be reached, else 0.",
+                [((), int(self.topology.healthy))],
+                merge_by_min=True,
+            ),
+            counter("ratelimit_region_units_lent_total", "Units that the home Redis has lent.", self.lent),
+            counter("ratelimit_region_units_returned_total", "Units of these given back, unspent.", self.returned),
+            counter(
+                "ratelimit_region_units_burnt_total",
+                "Units neither spent nor given back, because a Redis was lost or its answer did not come.",
+                self.burnt,
+            ),
+            counter(
+                "ratelimit_region_asks_total", "Calls by which this process asked the home Redis for units.", self.asks
+            ),
+            Metric(
+                "ratelimit_region_asks_failed_total",
+                MetricType.COUNTER,
+                "Of these, those that home did not answer in time, by cause; with overload, what was not asked.",
+                [((("cause", cause),), number) for cause, number in self.failed.items()],
+            ),
+            histogram(
+                "ratelimit_region_ask_seconds", "Time from such a call to the home Redis's answer.", self._round_trips
+            ),
+            Metric(
+                "ratelimit_region_waiting",
+                MetricType.GAUGE,
+                "Requests that wait for an answer of the home Redis.",
+                [((), self._waiting)],
+            ),
+        )
+
+    # Hits that wait
+
+    def _hold(self, first: Hit, held: Held) -> None:
+        """Keep a part until its first hit that waits can be decided, or answer it if home cannot be asked."""
+        key = first.key
+        fault = self._fault(first)
+        if fault is not None:
+            self._pending.fail(held.request, held.hits, fault, without_home=True)
+            return
+        self._waiting += 1
+        self._pending.held.add(held.request)
+        self._held.setdefault(key, []).append(held)
+        if key not in self._asking and key not in self._pausing:
+            self._pausing.add(key)
+            asyncio.get_running_loop().call_later(_PAUSE, self._on_pause, key)
+
+    def _fault(self, hit: Hit) -> Fault | None:
+        """Why the hit cannot wait for home, if it cannot."""
+        lane = self.topology.lane_of(self._name_of(hit))
+        if lane is None:
+            return Fault("unreachable")
+        if lane.lost is not None and not lane.answers:
+            return Fault(lane.lost.cause)
+        if monotonic() < self._cut.get(lane, 0.0):
+            return Fault("timeout")
+        is_asked = hit.key in self._asking
+        if self._waiting >= MAX_HELD or (not is_asked and len(self._asking) >= MAX_ASKED):
+            return Fault("overload")
+        return None
+
+    def _name_of(self, hit: Hit) -> str:
+        """The name of its counter at home."""
+        return self._script.key(PoolCounter(hit.rule, hit.limit, hit.key + HOME))
+
+    def _on_pause(self, key: str) -> None:
+        self._pausing.discard(key)
+        if key not in self._asking:
+            self._send_again(key)
+
+    def _take_held(self, key: str) -> Sequence[Held]:
+        held = self._held.pop(key, ())
+        self._waiting -= len(held)
+        for each in held:
+            self._pending.held.discard(each.request)
+        return held
+
+    def _send_again(self, key: str) -> None:
+        for request, hits, group, lane in self._take_held(key):
+            if request.answered:
+                request.settle()
+            else:
+                lane.put(Part(request, hits, group))
+
+    # Asks
+
+    def _ask_all(self, lane: Lane, asked: Sequence[RegionAsk]) -> None:
+        """Ask home, in one call for the counters of a slot; without a Cluster for all."""
+        calls: dict[int, list[tuple[RegionAsk, Ask]]] = {}
+        for ask in asked:
+            wanted = at_home(ask)
+            if len(self._asking) >= MAX_ASKED:
+                self.failed["overload"] = self.failed.get("overload", 0) + 1
+                self.burnt += wanted.back
+                continue
+            self._asking.add(ask.key)
+            calls.setdefault(slot_of(self._script.key(wanted.lease)) if self._clustered else 0, []).append(
+                (ask, wanted)
+            )
+        for of_slot in calls.values():
+            for start in range(0, len(of_slot), MAX_IN_ASK):
+                self._start(self._borrow(lane, of_slot[start : start + MAX_IN_ASK]))
+
+    async def _borrow(self, lane: Lane, asked: Sequence[tuple[RegionAsk, Ask]]) -> None:
+        """Ask home, deposit what it lends, and have the hits decided that wait for it."""
+        asks = [ask for ask, _ in asked]
+        sent = monotonic()
+        # What waits is answered then. What home has lent all the same is deposited when it comes.
+        late = asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._on_late, lane, asks)
+        try:
+            grants = await self._take([wanted for _, wanted in asked])
+        except Fault as fault:
+            await self._go_without(lane, asks, fault)
+            return
+        finally:
+            late.cancel()
+        for ask, granted in zip(asks, grants, strict=True):
+            await self._deposit(lane, ask, granted, sent)
+        for ask in asks:
+            self._asking.discard(ask.key)
+            self._send_again(ask.key)
+
+    def _on_late(self, lane: Lane, asks: Sequence[RegionAsk]) -> None:
+        name = self._script.key(at_home(asks[0]).lease)
+        self._cut[self.topology.lane_of(name)] = monotonic() + _CUT_SECONDS
+        self._start(self._go_without(lane, asks, Fault("timeout")))
+
+    async def _go_without(self, lane: Lane, asks: Sequence[RegionAsk], fault: Fault) -> None:
+        """Answer what waits, because home cannot be reached."""
+        self.failed[fault.cause] = self.failed.get(fault.cause, 0) + 1
+        for ask in asks:
+            if _has_floor(ask):  # then the region denies for a moment what the floor does not allow
+                await self._deposit(lane, ask, None, 0.0)
+            self._asking.discard(ask.key)
+            for held in self._take_held(ask.key):
+                self._pending.fail(held.request, held.hits, fault, without_home=True)
+
+    async def _take(self, wanted: Sequence[Ask]) -> list[Granted]:
+        """What home lends. Raises Fault."""
+        name = self._script.key(wanted[0].lease)
+        keys, arguments, _ = self._script.encode((), wanted)
+        sent = monotonic()
+        self.asks += 1
+        back = sum(ask.back for ask in wanted)
+        try:
+            reply = await self._execute(name, keys, arguments)
+        except Fault as fault:
+            lost = sum(ask.extra for ask in wanted) if fault.cause == "reset" else 0  # it may have lent before
+            self.lent += lost
+            self.burnt += lost + back
+            raise
+        self._round_trips.observe(int((monotonic() - sent) * 1e9))
+        self._cut.pop(self.topology.lane_of(name), None)
+        _, answers = grants_of(reply, wanted)
+        grants = list(answers)
+        self.lent += sum(granted.units for granted in grants)
+        self.returned += back
+        return grants
+
+    async def _execute(self, name: str, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
+        while (lane := self.topology.lane_of(name)) is not None and lane.connects:  # noqa: ASYNC110 - it has a deadline
+            await asyncio.sleep(_PAUSE)
+        return await call_script(partial(self.topology.execute, name), self._script, keys, arguments)
+
+    async def _deposit(self, lane: Lane, ask: RegionAsk, granted: Granted | None, sent: float) -> None:
+        """Put what home has lent into the region's counter, or that it cannot be reached, and remember when it ends."""
+        units = 0 if granted is None else granted.units
+        try:
+            keys, arguments = self._region.deposit(ask, granted)
+            await within(ANSWER_SECONDS, call_script(lane.execute, self._region, keys, arguments))
+        except Fault:
+            self.burnt += units
+            return
+        if granted is None or not units or (ask.key, granted.term_end) in self._terms:
+            return
+        if len(self._loans) < self._max_loans:
+            self._terms.add((ask.key, granted.term_end))
+            due = sent + (granted.term_end - granted.store_now) / SECOND
+            heappush(self._loans, Loan(due, next(self._numbers), granted.term_end, ask, lane))
+
+    async def _give_back(self, loan: Loan) -> None:
+        try:
+            keys, arguments = self._region.collect(loan.ask)
+            reply = await within(ANSWER_SECONDS, call_script(loan.lane.execute, self._region, keys, arguments))
+            back = self._region.collected(loan.ask, reply)
+            if back is not None:
+                await self._take([at_home(back)])
+        except Fault:
+            pass  # what was left stays in the counter, or is burnt
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("asking the home Redis", exc_info=error)
+
+
+def _has_floor(ask: RegionAsk) -> bool:
+    return ask.limit.regions is not None and ask.limit.regions.floor is not None
