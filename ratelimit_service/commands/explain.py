@@ -31,7 +31,7 @@ from ratelimit_service.commands.sources import (
     rules_option,
 )
 from ratelimit_service.errors import StoreError
-from ratelimit_service.model import Descriptor, Limit, Request
+from ratelimit_service.model import Descriptor, Limit, RegionMode, Request
 from ratelimit_service.rules.bans import Bans, moment_in_words, read_ban
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.explain import (
@@ -146,11 +146,15 @@ async def _add_states(
         try:
             for index, number, matched in charged_rules(explained):
                 rule, entries = matched.rule, asked[index].entries
-                [batch] = await counters.of_descriptor(explained.domain, entries, [rule], overriding=False)
-                # The counter of a limit that came with a request has no rule in the book; here the rule is known.
-                batch = batch._replace(counters=[counter._replace(rule=rule) for counter in batch.counters])
-                [(counter, content)] = await counters.read(batch)
+                read: list[tuple[Counter, Content | None]] = []
+                for batch in await counters.of_descriptor(explained.domain, entries, [rule], overriding=False):
+                    # The counter of a limit that came with a request has no rule in the book; here the rule is known.
+                    known = [counter._replace(rule=rule) for counter in batch.counters]
+                    read += await counters.read(batch._replace(counters=known))
+                (counter, content), *home = read
                 state = _state(rule, counter, content)
+                if home:
+                    state["at_home"] = _state(rule, *home[0])["remaining"]
                 if (pool := pool_of(rule)) is not None and pool.pool is not None and rule.limit is not None:
                     [(_, of_pool)] = await counters.read(await counters.of_pool(pool))
                     used = of_pool.used if of_pool is not None else 0
@@ -282,7 +286,8 @@ def _render_rule(rule: Json, problem: str) -> Iterator[str]:
         yield printable(f"  window   {window['begins']} to {window['ends']}, {window['zone']}")
     yield printable(f"  counter  {rule['counter'] or 'none'}")
     if rule.get("state"):
-        yield f"  now      {_state_in_words(rule['state'])}"
+        lent = (rule.get("regions") or {}).get("mode") == RegionMode.LEASED
+        yield f"  now      {(_lent_in_words if lent else _state_in_words)(rule['state'])}"
     elif problem and rule["counter"] and not rule["replaced_by"]:
         yield printable(f"  now      not known: {problem}")
     if elastic := rule.get("elastic"):
@@ -323,6 +328,15 @@ def _state_in_words(state: Json) -> str:
     if state["retry_after"]:
         return f"{text}, room for one in {_span(state['retry_after'])}"
     return f"{text}, untouched in {_span(state['reset_after'])}" if state["remaining"] < state["capacity"] else text
+
+
+def _lent_in_words(state: Json) -> str:
+    """Of a limit that home lends to regions."""
+    if state["remaining"] is None:
+        return _state_in_words(state)
+    at_home = state.get("at_home")  # which a service does not know
+    more = "" if at_home is None else f", {at_home:,} at home to be lent"
+    return f"{state['remaining']:,} left to this region by itself{more}"
 
 
 def _holder_in_words(holder: Json) -> str:

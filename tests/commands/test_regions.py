@@ -5,9 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import uvloop
 from click.testing import CliRunner, Result
 
 from ratelimit_service.cli import main
+from ratelimit_service.commands.sources import read_book
+from ratelimit_service.settings import load_settings
+from tests.redis import start_redis
+from tests.stores.charging import Charge, charge_all, descriptor
 
 RULES = """\
 domain: shop
@@ -91,6 +96,41 @@ def test_a_replay_is_of_one_region_with_its_part(rules: Path, tmp_path: Path) ->
     here, anywhere = run(*arguments), run(*arguments, environ={})
 
     assert [json.loads(each.stdout)["sides"][0]["refused"] for each in (here, anywhere)] == [3, 0]
+
+
+def test_the_counters_of_a_region_and_of_home_are_shown(tmp_path: Path) -> None:
+    rules = tmp_path / "shop.yaml"
+    bucket = "algorithm: token_bucket, unit: day, requests_per_unit: 1000"
+    rules.write_text(
+        f"domain: shop\ndescriptors: [{{key: user, rate_limit: {{{bucket}, regions: leased, floor: 10%}}}}]\n"
+    )
+    with start_redis(tmp_path / "us") as us, start_redis(tmp_path / "home") as home:
+        environ = {
+            **SECOND_OF_TWO,
+            "REDIS_URL": f"127.0.0.1:{us.port}",
+            "HOME_REDIS_URL": f"127.0.0.1:{home.port}",
+            "STORE_DEADLINE": "20s",
+            "RULES_PATH": str(rules),
+        }
+        settings, _ = load_settings(environ)
+        uvloop.run(charge_all(read_book(settings), us.socket, CHARGES, **environ))
+        listed = json.loads(run("counters", "shop", "--json", environ=environ).stdout)
+        explained = json.loads(run("explain", "shop", "user=ada", "--json", environ=environ).stdout)
+        words = run("explain", "shop", "user=ada", environ=environ).stdout
+        reset = run("counters", "shop", "user=ada", "--reset", "--yes", environ=environ)
+
+        counters = {each["descriptor"]: each for each in listed["counters"]}
+        state = explained["descriptors"][0]["rules"][0]["state"]
+        assert counters.keys() == {"user=ada", "user=ada (home)"}
+        assert counters["user=ada"]["used"] == 130
+        assert counters["user=ada"]["remaining"] == state["remaining"]
+        assert counters["user=ada (home)"]["remaining"] == state["at_home"]
+        assert f"{state['remaining']} left to this region by itself, {state['at_home']} at home to be lent" in words
+        assert reset.exit_code == 0
+        assert home.cli("KEYS", "*home") == us.cli("KEYS", "rl2|shop*") == ""
+
+
+CHARGES = [Charge("shop", descriptor("user=ada"), 130)]
 
 
 def test_cases_of_rules_are_tested_with_the_part_of_this_region(rules: Path, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from ratelimit_service.stores.redis.counters_decode import (
     Counter,
     OwnKeyParser,
     UpstreamKeyParser,
+    at_home,
     decode,
     pool_in_words,
     with_block,
@@ -57,6 +58,7 @@ from ratelimit_service.stores.redis.target import (
     Target,
     home_target,
     is_clustered,
+    is_leased,
     main_target,
     per_second_target,
     redis_of,
@@ -280,6 +282,9 @@ class Counters:
             present = None if rule.override else rule
             counter = Counter(key, domain, words, present, rule.algorithm.name, hit.limit, end)
             batches.setdefault((redis, await redis.primary_of(key)), {}).setdefault(key, counter)
+            if self._home is not None and (home := at_home(counter)) is not None:
+                where = self._home, await self._home.primary_of(home.key)
+                batches.setdefault(where, {}).setdefault(home.key, home)
         return [CounterBatch(redis, address, tuple(found.values())) for (redis, address), found in batches.items()]
 
     async def of_pool(self, rule: Rule) -> CounterBatch:
@@ -295,7 +300,7 @@ class Counters:
     async def find(self, domain: str, rules: Sequence[Rule] = ()) -> AsyncIterator[CounterBatch]:
         """All counters of these rules; without rules all of the domain, also those that no present rule charges."""
         for redis in self._all:
-            if rules and all(self._redis_of(rule) is not redis for rule in rules):
+            if rules and not any(self._has_counters(redis, rule) for rule in rules):
                 continue
             seen: set[int] = set()
             addresses = await redis.discover()
@@ -357,13 +362,17 @@ class Counters:
     def _redis_of(self, rule: Rule) -> Primaries:
         return redis_of(rule, self._main, self._per_second, self._home)
 
+    def _has_counters(self, redis: Primaries, rule: Rule) -> bool:
+        """Whether counters of the rule are there; of one that home lends to regions also at home."""
+        return self._redis_of(rule) is redis or (redis is self._home and is_leased(rule))
+
     def _parsers(
         self, redis: Primaries, domain: str, rules: Sequence[Rule]
     ) -> Iterator[OwnKeyParser | UpstreamKeyParser]:
         """A parser for each format in which these rules write keys there."""
 
         def has_own_keys(rule: Rule) -> bool:
-            return self._redis_of(rule) is redis and not (self._upstream and is_upstreams(rule))
+            return self._has_counters(redis, rule) and not (self._upstream and is_upstreams(rule))
 
         def has_upstream_keys(rule: Rule) -> bool:
             return self._redis_of(rule) is redis and is_upstreams(rule)

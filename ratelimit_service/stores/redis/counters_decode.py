@@ -14,24 +14,28 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from struct import Struct, error
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 from urllib.parse import unquote
 
 from ratelimit_service.algorithms import (
     NAMES,
     PLACES,
+    Algorithm,
     State,
     blocking,
     expiry,
     open_algorithm,
     places,
+    regional,
     sliding_window,
     token_bucket,
 )
+from ratelimit_service.algorithms.regional import RegionCounter
 from ratelimit_service.model import NEVER, Limit, Unit
 from ratelimit_service.rules.book import Domain, Node, RuleBook, rule_at
 from ratelimit_service.rules.rule import POOL, Rule, counter_key
 from ratelimit_service.stores.redis.keys import VERSION, cluster_counter, plain_counter
+from ratelimit_service.stores.redis.region import HOME
 from ratelimit_service.system.clock import SECOND
 
 
@@ -71,6 +75,16 @@ class Counter(NamedTuple):
         )
 
 
+def at_home(counter: Counter) -> Counter | None:
+    """What home has of a limit that it lends to this counter of a region; None of other limits."""
+    regions = counter.limit.regions
+    if regions is None or regions.home is None:
+        return None
+    return counter._replace(
+        key=counter.key + HOME.encode(), descriptor=f"{counter.descriptor} (home)", limit=regions.home
+    )
+
+
 class OwnKeyParser:
     """Parses keys in our own format, of one domain's counters.
 
@@ -107,6 +121,12 @@ class OwnKeyParser:
             return None
         if name is None or not name.startswith(self._start + "|"):
             return None
+        if name.endswith(HOME):
+            counter = self._counter(key.removesuffix(HOME.encode()), name.removesuffix(HOME))
+            return at_home(counter) or counter._replace(key=key)
+        return self._counter(key, name)
+
+    def _counter(self, key: bytes, name: str) -> Counter:
         *parts, ending = name[len(self._start) + 1 :].split("|")
         if len(parts) == 1 and ending.startswith(f"{POOL}/"):
             return self._pool(key, unquote(parts[0]), ending)
@@ -122,7 +142,7 @@ class OwnKeyParser:
         rules = self._rules(entries, name)
         if len(rules) != 1 or (rule := rules[0]).limit is None:
             return Counter(key, self._domain, words, None, algorithm, limit, ambiguous=len(rules) > 1)
-        return Counter(key, self._domain, words, rule, algorithm, rule.limit)
+        return Counter(key, self._domain, words, rule, rule.algorithm.name, rule.limit)
 
     def _pool(self, key: bytes, name: str, ending: str) -> Counter:
         """The counter of a pool, with the rule that stands for it if there is such a pool now."""
@@ -421,6 +441,8 @@ def decode(counter: Counter, stored: Stored | None, milliseconds: int, now: int)
     if not readable or not counter.algorithm:
         return Content(None, None, 0, None, expires)
     limit = counter.limit
+    if limit.regions is not None and limit.regions.home is not None:
+        return _of_region(open_algorithm(counter.algorithm), cast("RegionCounter | None", state), limit, expires, now)
     hit = open_algorithm(counter.algorithm).hit
     bucket = counter.algorithm in _BUCKETS
     used = None
@@ -438,6 +460,19 @@ def decode(counter: Counter, stored: Stored | None, milliseconds: int, now: int)
     if limit.elastic is None:
         retry = hit(state, limit, 1 if counter.rule.pool is None else 1 + above, now)[1].retry_after
     return Content(used, max(0, look.remaining - above), look.reset_after, retry, expires)
+
+
+def _of_region(
+    algorithm: Algorithm, state: RegionCounter | None, limit: Limit, expires: int | None, now: int
+) -> Content:
+    """Of a counter that borrows from home: what is used of its loan and of its floor, and what is left of both."""
+    _, look = regional.hit(algorithm, state, limit, 0, now)
+    assert look is not None, "it costs nothing"
+    floor = limit.regions.floor if limit.regions is not None else None
+    lent = state.lent if state is not None and now < state.end else 0
+    own = 0 if floor is None else floor.burst or floor.requests
+    retry = 0 if look.remaining else None  # otherwise home knows
+    return Content(lent + own - look.remaining, look.remaining, look.reset_after, retry, expires)
 
 
 def with_block(content: Content, stored: bytes | None, now: int) -> Content:
@@ -467,11 +502,22 @@ def _state(counter: Counter, stored: Stored | None) -> tuple[State | None, bool]
         if counter.algorithm == "sliding_log":
             return _log(stored, counter.limit.window), True
         state = _integers(stored)
+        if counter.limit.regions is not None and counter.limit.regions.home is not None:
+            return _region_state(counter.algorithm, state), True
         if counter.algorithm in _PACKED:
             return _PACKED[counter.algorithm].pack(*state), True
     except (KeyError, ValueError, error):
         return None, False
     return state, len(state) > 1
+
+
+def _region_state(algorithm: str, numbers: State) -> State:
+    """The integers of `regional.lua`: those of the loan, then the state of the floor, if it has one."""
+    fields = len(RegionCounter._fields) - 1
+    floor: State | None = numbers[fields:] or None
+    if floor is not None and algorithm in _PACKED:
+        floor = _PACKED[algorithm].pack(*floor)
+    return RegionCounter(*numbers[:fields])._replace(floor=floor)
 
 
 def _places(members: Sequence[bytes]) -> State:

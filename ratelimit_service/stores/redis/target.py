@@ -147,6 +147,12 @@ def _mode(rule: Rule) -> RegionMode | None:
     return None if regions is None else regions.mode
 
 
+def is_leased(rule: Rule) -> bool:
+    """Whether regions borrow from a counter at home."""
+    limit = rule.limit
+    return limit is not None and limit.regions is not None and limit.regions.home is not None
+
+
 _Redis = TypeVar("_Redis")
 
 

@@ -52,6 +52,7 @@ function step(one) {
 
 // The counter of a rule now, or why it is not known.
 function now(rule, problem) {
+  if (rule.state && rule.regions?.mode === "leased") return `${whole(rule.state.remaining)} left to this region by itself`;
   if (rule.state) return stateInWords(rule.state);
   return problem && rule.counter && !rule.replaced_by.length ? `not known: ${problem}` : "";
 }
