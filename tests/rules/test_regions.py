@@ -332,6 +332,12 @@ def test_processes_do_not_lease_what_regions_lease() -> None:
 
 
 @leased
+def test_what_is_near_a_limit_that_home_lends_is_not_known_in_a_region() -> None:
+    assert a_rule(f"{MINUTELY}: 100, regions: leased").near == 100
+    assert a_rule(f"{MINUTELY}: 100, regions: split").near == 27
+
+
+@leased
 def test_a_small_limit_is_better_central() -> None:
     assert [(warning.kind, warning.message) for warning in lint(a_book(f"{MINUTELY}: 49, regions: leased"))] == [
         ("regions", "a limit below 50 has too little to lend: write regions: central")

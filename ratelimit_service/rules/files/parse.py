@@ -461,7 +461,7 @@ class _Parser:
             algorithm,
             replaces=replaces,
             place=self._place_of(at),
-            near=0 if limit is None else near_threshold(limit.burst or limit.requests, self._load.near_ratio),
+            near=0 if limit is None else self._near(limit),
             together=together,
             lease=lease,
             regions=regions,
@@ -476,6 +476,12 @@ class _Parser:
         if "pool" in elastic:
             self._join_pool(block.fields["elastic"].key, options["elastic"].fields["pool"].value, elastic, rule)
         return rule
+
+    def _near(self, limit: Limit) -> int:
+        most = limit.burst or limit.requests
+        if limit.regions is not None and limit.regions.home is not None:
+            return most  # a region knows what it may spend, not what is left at home: nothing counts as near
+        return near_threshold(most, self._load.near_ratio)
 
     def _tallies(self, levels: tuple[Level, ...], path_suffix: Path, old: Rule | None) -> Tallies:
         """Those of values, which go on from the rule's that had the same path before."""
