@@ -5,14 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import uvloop
 from click.testing import CliRunner, Result
 
 from ratelimit_service.cli import main
-from ratelimit_service.commands.sources import read_book
-from ratelimit_service.settings import load_settings
+from tests.processes import ask, start_service
 from tests.redis import start_redis
-from tests.stores.charging import Charge, charge_all, descriptor
 
 RULES = """\
 domain: shop
@@ -98,39 +95,34 @@ def test_a_replay_is_of_one_region_with_its_part(rules: Path, tmp_path: Path) ->
     assert [json.loads(each.stdout)["sides"][0]["refused"] for each in (here, anywhere)] == [3, 0]
 
 
-def test_the_counters_of_a_region_and_of_home_are_shown(tmp_path: Path) -> None:
-    rules = tmp_path / "shop.yaml"
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_counters_of_a_region_and_of_home_are_shown_and_reset(tmp_path: Path, workers: str) -> None:
     bucket = "algorithm: token_bucket, unit: day, requests_per_unit: 1000"
-    rules.write_text(
-        f"domain: shop\ndescriptors: [{{key: user, rate_limit: {{{bucket}, regions: leased, floor: 10%}}}}]\n"
-    )
+    rules = f"domain: shop\ndescriptors: [{{key: user, rate_limit: {{{bucket}, regions: leased, floor: 10%}}}}]\n"
     with start_redis(tmp_path / "us") as us, start_redis(tmp_path / "home") as home:
-        environ = {
-            **SECOND_OF_TWO,
-            "REDIS_URL": f"127.0.0.1:{us.port}",
-            "HOME_REDIS_URL": f"127.0.0.1:{home.port}",
-            "STORE_DEADLINE": "20s",
-            "RULES_PATH": str(rules),
-        }
-        settings, _ = load_settings(environ)
-        uvloop.run(charge_all(read_book(settings), us.socket, CHARGES, **environ))
+        redis = {"REDIS_URL": f"127.0.0.1:{us.port}", "HOME_REDIS_URL": f"127.0.0.1:{home.port}"}
+        environ = {**SECOND_OF_TWO, **redis, "STORE_DEADLINE": "20s", "WORKERS": workers, "TRANSPORT": "http2"}
+        with start_service(tmp_path / "service", rules, environ) as service:
+            asked = {"entries": [{"key": "user", "value": "ada"}]}  # the floor has 100, so it waits for home
+            body = json.dumps({"domain": "shop", "descriptors": [asked], "hitsAddend": 130})
+            answer = ask(service.http_port, "/json", method="POST", body=body)
+            by_service = run("explain", "shop", "user=ada", "--at", f"127.0.0.1:{service.debug_port}").stdout
+        environ["RULES_PATH"] = str(service.rules)
         listed = json.loads(run("counters", "shop", "--json", environ=environ).stdout)
-        explained = json.loads(run("explain", "shop", "user=ada", "--json", environ=environ).stdout)
         words = run("explain", "shop", "user=ada", environ=environ).stdout
         reset = run("counters", "shop", "user=ada", "--reset", "--yes", environ=environ)
+        left = us.cli("KEYS", "rl2|shop*") + home.cli("KEYS", "rl2|shop*")
 
-        counters = {each["descriptor"]: each for each in listed["counters"]}
-        state = explained["descriptors"][0]["rules"][0]["state"]
-        assert counters.keys() == {"user=ada", "user=ada (home)"}
-        assert counters["user=ada"]["used"] == 130
-        assert counters["user=ada"]["remaining"] == state["remaining"]
-        assert counters["user=ada (home)"]["remaining"] == state["at_home"]
-        assert f"{state['remaining']} left to this region by itself, {state['at_home']} at home to be lent" in words
-        assert reset.exit_code == 0
-        assert home.cli("KEYS", "*home") == us.cli("KEYS", "rl2|shop*") == ""
-
-
-CHARGES = [Charge("shop", descriptor("user=ada"), 130)]
+    counters = {each["descriptor"]: each for each in listed["counters"]}
+    here, at_home = (counters.pop(name) for name in ("user=ada", "user=ada (home)"))
+    by_itself = f"  now      {here['remaining']} left to this region by itself"
+    assert answer.status == 200
+    assert counters == {}
+    assert here["used"] == 130
+    assert f"{by_itself}, {at_home['remaining']} at home to be lent" in words
+    assert by_itself in by_service
+    assert "its floor, 100 per day, and denies the rest" in by_service
+    assert (reset.exit_code, left) == (0, "")
 
 
 def test_cases_of_rules_are_tested_with_the_part_of_this_region(rules: Path, tmp_path: Path) -> None:
