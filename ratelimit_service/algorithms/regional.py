@@ -53,14 +53,24 @@ def member(limit: Limit, number: int, percent: int) -> Limit:
     return replace(limit, regions=Regions(RegionMode.LEASED, number, limit.requests, home, own))
 
 
-def problem(algorithm: leasing.Leasing, limit: Limit) -> str | None:
+def problem(algorithm: Algorithm, limit: Limit) -> str | None:
     """Why such a limit cannot be leased to regions."""
-    assert limit.regions is not None
-    assert limit.regions.home is not None
-    term = algorithm.term(limit.regions.home)
-    if term >= LEAST_TERM:
+    length = term(algorithm, limit)
+    if length >= LEAST_TERM:
         return None
-    return f"it would be lent for {term // 1000} ms at a time, which is too short to ask another region"
+    return f"it would be lent for {length // 1000} ms at a time, which is too short to ask another region"
+
+
+def home_of(limit: Limit) -> Limit:
+    """By which home lends."""
+    home = _regions(limit).home
+    assert home is not None, "the limit is leased to regions"
+    return home
+
+
+def term(algorithm: Algorithm, limit: Limit) -> int:
+    """How long a term of home is."""
+    return cast("leasing.Leasing", algorithm).term(home_of(limit))
 
 
 def most_of(limit: Limit) -> int:
@@ -232,12 +242,6 @@ _MOST_DEMAND: Final = 2**31
 def _regions(limit: Limit) -> Regions:
     assert limit.regions is not None, "the limit is leased to regions"
     return limit.regions
-
-
-def term(algorithm: Algorithm, limit: Limit) -> int:
-    home = _regions(limit).home
-    assert home is not None, "the limit is leased to regions"
-    return cast("leasing.Leasing", algorithm).term(home)
 
 
 def _present(state: RegionCounter | None, length: int, now: int) -> RegionCounter:

@@ -17,7 +17,7 @@ from ratelimit_service.model import Decision, Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.leases import Granted
-from ratelimit_service.stores.redis.region import RegionAsk, RegionScript, at_home, deposit_of, home_limit, term
+from ratelimit_service.stores.redis.region import RegionAsk, RegionScript, at_home, deposit_of
 from ratelimit_service.stores.redis.script import BatchScript, grants_of
 from ratelimit_service.system.clock import HOUR
 from ratelimit_service.telemetry.tally import Tally
@@ -78,11 +78,11 @@ class RegionInPython:
         return decisions, asks
 
     def deposit(self, ask: RegionAsk, granted: Granted | None, now: int) -> None:
-        length = term(ask.rule, ask.limit)
+        length = regional.term(ask.rule.algorithm, ask.limit)
         self.state = self.functions.deposit(self.state, length, deposit_of(ask, granted), now)
 
     def collect(self, ask: RegionAsk, now: int) -> RegionAsk | None:
-        self.state, *back = self.functions.collect(self.state, term(ask.rule, ask.limit), now)
+        self.state, *back = self.functions.collect(self.state, regional.term(ask.rule.algorithm, ask.limit), now)
         return ask._replace(numbers=(*back, 0, 0)) if back[0] else None
 
 
@@ -91,7 +91,7 @@ class HomeInPython:
 
     def __init__(self, rule: Rule) -> None:
         self.algorithm: Any = rule.algorithm
-        self.limit = home_limit(cast("Limit", rule.limit))
+        self.limit = regional.home_of(cast("Limit", rule.limit))
         self.state: State | None = None
 
     def run(self, ask: RegionAsk, now: int) -> Granted:
@@ -345,7 +345,7 @@ class Fleet:
 def play(fleet: Fleet, random: Random, events: int) -> None:  # noqa: PLR0912 - a list of what may happen
     """Anything may happen, in any order."""
     limit = fleet.limit
-    length = term(fleet.rule, limit)
+    length = regional.term(fleet.rule.algorithm, limit)
     most = max(1, limit.requests // 20)
     for _ in range(events):
         region = random.choice(fleet.regions)

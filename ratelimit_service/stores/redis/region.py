@@ -8,10 +8,9 @@ and what is left of an ended loan is collected there, by a small script of its o
 from collections.abc import Sequence
 from hashlib import sha1
 from importlib.resources import files
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
-from ratelimit_service.algorithms import leasing
-from ratelimit_service.algorithms.regional import ASK_LIFE, LEAST_DENY, Deposit
+from ratelimit_service.algorithms.regional import ASK_LIFE, LEAST_DENY, Deposit, home_of, term
 from ratelimit_service.model import Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.leases import Ask, Granted, Lease
@@ -41,22 +40,10 @@ class RegionAsk(NamedTuple):
     """When the region's script ran, by the clock of its Redis."""
 
 
-def home_limit(limit: Limit) -> Limit:
-    """By which home lends."""
-    assert limit.regions is not None
-    assert limit.regions.home is not None, "the limit is leased"
-    return limit.regions.home
-
-
-def term(rule: Rule, limit: Limit) -> int:
-    """How long a term of home is."""
-    return cast("leasing.Leasing", rule.algorithm).term(home_limit(limit))
-
-
 def at_home(ask: RegionAsk) -> Ask:
     """What is asked, as the script that counts at home takes it."""
     back, back_end, least, extra = ask.numbers
-    lease = Lease(ask.rule, home_limit(ask.limit), ask.key + HOME, term(ask.rule, ask.limit), 0, 0)
+    lease = Lease(ask.rule, home_of(ask.limit), ask.key + HOME, term(ask.rule.algorithm, ask.limit), 0, 0)
     return Ask(lease, back, back_end, least, extra)
 
 
@@ -83,7 +70,7 @@ class RegionScript:
 
     def _command(self, ask: RegionAsk, numbers: Sequence[int]) -> Command:
         now = 0 if self._clock is None else self._clock()
-        return [ask.name], [str([now, term(ask.rule, ask.limit), *numbers])]
+        return [ask.name], [str([now, term(ask.rule.algorithm, ask.limit), *numbers])]
 
 
 def deposit_of(ask: RegionAsk, granted: Granted | None) -> Deposit:

@@ -29,13 +29,13 @@ from random import random
 from typing import Any, Final, NamedTuple, Protocol
 
 from ratelimit_service.algorithms import NAMES, PLACES
-from ratelimit_service.algorithms.regional import most_of
+from ratelimit_service.algorithms.regional import home_of, most_of, term
 from ratelimit_service.model import Blocked, Decision, Limit, Queued, Regions
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit, OnCounter, pool_counter
 from ratelimit_service.stores.redis.keys import VERSION, cluster_block, cluster_key, plain_block, plain_key
 from ratelimit_service.stores.redis.leases import Ask, Granted
-from ratelimit_service.stores.redis.region import RegionAsk, home_limit, term
+from ratelimit_service.stores.redis.region import RegionAsk
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
@@ -315,10 +315,10 @@ class BatchScript:
 
     def _leased_row(self, rule: Rule, limit: Limit, regions: Regions) -> str:
         """A limit that is leased to regions: the numbers of the floor or of home, then what regional.lua reads."""
-        name, own = rule.algorithm.name, regions.floor or home_limit(limit)
+        name, own = rule.algorithm.name, regions.floor or home_of(limit)
         windows = (0 if own.calendar is None else _BY_CALENDAR, 1, 0, int(name == "fixed_window"), 0, 0)
         numbers = (_NUMBERS[_LEASED], own.requests, own.window, own.burst, own.parts, *windows)
-        leased = (_NUMBERS[name] if regions.floor else 0, most_of(limit), term(rule, limit))
+        leased = (_NUMBERS[name] if regions.floor else 0, most_of(limit), term(rule.algorithm, limit))
         if own.calendar is not None:
             return ",".join(map(str, (*numbers, *own.calendar.edges((self._clock or system_clock)()), *leased)))
         return self._remember(rule, limit, (*numbers, *leased))
