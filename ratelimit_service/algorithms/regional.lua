@@ -165,7 +165,8 @@ local function deposit(state, term, lent, now)
   if state[ASKED_UNTIL] == asked + ASK_LIFE then
     state[ASKED_UNTIL] = 0
   end
-  state[DENY_UNTIL] = deny_until > 0 and max(deny_until, now + LEAST_DENY) or 0
+  local least = max(LEAST_DENY, min(floor(term / 10), 1000000))
+  state[DENY_UNTIL] = deny_until > 0 and max(deny_until, now + least) or 0
   state[RETRY_AT], state[RESET_AT], state[ROUND_TRIP] = retry_at, reset_at, min(max(0, now - asked), ASK_LIFE)
   return kept(state, term)
 end

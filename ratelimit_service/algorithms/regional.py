@@ -30,8 +30,9 @@ ASK_LIFE: Final = SECOND
 """Within that an ask is answered, or another process may ask. Home is asked so often while it cannot be reached."""
 
 LEAST_DENY: Final = SECOND // 50
-"""For which a region remembers that home had nothing: longer than the processes of a region pause before they send
-again what waits."""
+"""For which a region remembers that home had too little: longer than its processes pause before they send again what
+waits. A tenth of a term if that is more, and a second at most: a bucket at home has a token again at once, and regions
+that ask for each take five times the messages for 1 % of the limit."""
 
 LEAST_TERM: Final = SECOND // 8
 """In shorter terms, with regions a tenth of a second apart, most hits would wait for the next loan."""
@@ -219,7 +220,7 @@ def deposit(state: RegionCounter | None, length: int, lent: Deposit, now: int) -
         counter = _put_aside(counter, lent.units, lent.term_end)
     counter = counter._replace(
         asked_until=0 if counter.asked_until == lent.asked + ASK_LIFE else counter.asked_until,
-        deny_until=lent.deny_until and max(lent.deny_until, now + LEAST_DENY),
+        deny_until=lent.deny_until and max(lent.deny_until, now + max(LEAST_DENY, min(length // 10, SECOND))),
         retry_at=lent.retry_at,
         reset_at=lent.reset_at,
         round_trip=min(max(0, now - lent.asked), ASK_LIFE),

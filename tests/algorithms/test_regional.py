@@ -191,9 +191,10 @@ def test_as_long_as_home_has_nothing_hits_are_denied_and_nothing_is_asked() -> N
 
 def test_that_home_has_nothing_is_remembered_long_enough_for_all_that_wait() -> None:
     """The round trip took longer than the retry."""
-    state = regional.deposit(None, TERM, lent(0, deny=START + 1), START + 70_000)
+    terms = (TERM, SECOND // 8, HOUR)
+    states = [regional.deposit(None, term, lent(0, deny=START + 1), START + 70_000) for term in terms]
 
-    assert state.deny_until == START + 90_000
+    assert [state.deny_until for state in states] == [START + 670_000, START + 90_000, START + 1_070_000]
 
 
 def test_a_hit_that_costs_more_than_home_and_floor_have_is_denied_for_ever() -> None:
