@@ -71,11 +71,11 @@ class Script(Protocol):
 
     @property
     def asked(self) -> list[RegionAsk]:
-        """What `decode` has found that is to be asked of home; whoever takes it clears the list."""
+        """What `decode` has found that is to be asked of home, until it is taken from the list."""
 
     @property
     def waiting(self) -> list[Hit]:
-        """Hits that `decode` has not decided, because they wait for home; the same."""
+        """Hits that `decode` has not decided, because they wait for home, until they are taken from the list."""
 
     def key(self, hit: OnCounter) -> str:
         """The name of its counter, which may be another one a moment later."""
