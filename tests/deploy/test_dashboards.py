@@ -121,7 +121,7 @@ def started(folder: Path) -> Iterator[Run]:
     """All of it; Prometheus with deploy/prometheus.yaml, other targets, and shorter intervals."""
     peers.prometheus()
     config = load("prometheus.yaml") | {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}}
-    more = {"WORKERS": "2", "ON_STORE_FAILURE": "error"}  # Envoy is not answered without Redis
+    more = {"WORKERS": "2", "ON_STORE_FAILURE": "error", "LEASES": "auto"}  # Envoy is not answered without Redis
     tls = issue(authority(folder), "server", "DNS:localhost").environ
     with (
         deployed(folder, more) as first,
@@ -148,6 +148,14 @@ def happen(run: Run) -> None:
     for _ in range(30):  # 20 pass, Redis denies the next, and what it has denied each worker knows
         call(service, "shop", "user=ada")
     call(service, "web", "user=ada", refund=True)
+
+    def leased() -> bool:
+        """Units are held while hits come, for a second at most."""
+        for _ in range(20):
+            call(service, "every-option", "any=thing")
+        return bool(run.prometheus.labels("ratelimit_rule_lease_units_held > 0"))
+
+    run.prometheus.wait_until(leased, "some units are held")
     second.write_rules(TRIAL, "trial.yaml")
     run.first.redis.kill()
     call(service, "every-option", "trial=ada")  # its rule says on_store_failure: open

@@ -149,6 +149,8 @@ class Leases:
         """Units."""
         self.allowed = self.denied = self.sent = 0
         """Hits on counters of rules that lease."""
+        self.asked = 0
+        """Asks until now."""
 
     @property
     def held(self) -> int:
@@ -256,6 +258,7 @@ class Leases:
                 if ask is not None:
                     lease.asked_for = True
                     self.asking += 1
+                    self.asked += 1
                     found.append(ask)
         return found
 
@@ -342,7 +345,7 @@ class Leases:
         for lease in self.by_key.values():
             if units := lease.left + lease.spare:
                 sums = found.setdefault(lease.rule.tally, [0, 0])
-                sums[0] += 1
+                sums[0] += lease.left > 0
                 sums[1] += units
         return {tally: Gauges(*sums) for tally, sums in found.items()}
 
@@ -361,6 +364,9 @@ class Leases:
                 MetricType.GAUGE,
                 "Units of these counters, charged in Redis and not spent yet.",
                 [((), self.held)],
+            ),
+            counter(
+                "ratelimit_lease_asks_total", "Operations on Redis that took units, or gave some back.", self.asked
             ),
             counter("ratelimit_lease_units_granted_total", "Units charged in Redis in advance.", self.granted),
             counter("ratelimit_lease_units_returned_total", "Units given back, unspent.", self.returned),
