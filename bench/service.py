@@ -1,6 +1,7 @@
 """The whole service under load, alone on a core: `python bench/service.py [--upstream] [--vary keys=1000,1000000]`.
 
-Counters in memory, in Redis, and with --leases in Redis with leases; beside them the real envoyproxy/ratelimit, or any
+Counters in memory, in Redis, and with --leases in Redis with leases; beside them, with --beside FOLDER, another build
+of ours that `pip install --target FOLDER` put there, such as the compiled wheel; the real envoyproxy/ratelimit, or any
 service that listens already, as `--peer NAME=HOST:PORT` says (--show-rules tells what rules it needs). All take turns,
 round after round, and the median of the rounds counts: compare rows of one table only. The services have one core and
 Redis and the load another, where there are two: workers too, so that a call of theirs can be compared with one of a
@@ -172,7 +173,9 @@ def watched(port: int) -> Iterator[None]:
 
 
 @contextmanager
-def started(scenario: Scenario, load: Load, cores: Cores, *, upstream: bool, leases: bool) -> Iterator[list[Running]]:
+def started(
+    scenario: Scenario, load: Load, cores: Cores, *, beside: str, upstream: bool, leases: bool
+) -> Iterator[list[Running]]:
     """Our service with each store, and upstream's."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -194,10 +197,12 @@ def started(scenario: Scenario, load: Load, cores: Cores, *, upstream: bool, lea
             return redis.pid, {"REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": f"127.0.0.1:{redis.port}"}
 
         running = []
-        if scenario.workers == 1:  # the memory store has no more
-            running.append(start_ours("memory", {"MEMORY_MAX_COUNTERS": "5000000"}))
-        redis_pid, environ = start_a_redis("our redis")
-        running.append(start_ours("redis", environ, redis_pid))
+        builds: list[tuple[str, dict[str, str]]] = [("", {}), (" beside", {"PYTHONPATH": beside})]
+        for name, build in builds if beside else builds[:1]:
+            if scenario.workers == 1:  # the memory store has no more
+                running.append(start_ours(f"memory{name}", build | {"MEMORY_MAX_COUNTERS": "5000000"}))
+            redis_pid, environ = start_a_redis(f"our redis{name}")
+            running.append(start_ours(f"redis{name}", build | environ, redis_pid))
         if leases:
             redis_pid, environ = start_a_redis("redis of leases")
             running.append(start_ours("leases", environ | {"LEASES": "auto"}, redis_pid))
@@ -311,6 +316,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--vary", default="", metavar="NAME=VALUE,VALUE", help="any of the options below that follow")
     parser.add_argument("--upstream", action="store_true", help="beside envoyproxy/ratelimit, which Go builds")
+    parser.add_argument("--beside", default="", metavar="FOLDER", help="beside the package that is installed there")
     parser.add_argument("--leases", action="store_true", help="beside one with LEASES=auto, on a Redis of its own")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=HOST:PORT", help="beside one that listens")
     parser.add_argument(
@@ -341,7 +347,9 @@ def main() -> None:
     for value, of_value, with_load in varied(chosen.vary, scenario, load):
         with (
             redirect_stdout(io.StringIO()),
-            started(of_value, with_load, cores, upstream=chosen.upstream, leases=chosen.leases) as running,
+            started(
+                of_value, with_load, cores, beside=chosen.beside, upstream=chosen.upstream, leases=chosen.leases
+            ) as running,
         ):
             shown[value] = compare([*running, *others], with_load, cores, chosen.rounds)
         if value:

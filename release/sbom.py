@@ -1,12 +1,15 @@
 """The packages that a running service has, as CycloneDX 1.6: by the lock, without what only builds.
 
-The lock tells versions, hashes and, in its `# via` lines, what needs what; licences are those that the installed
-packages state.
+A lock tells versions, hashes and, in its `# via` lines, what needs what; licences are those that the installed packages
+state. The wheels are named as parts of the service, and Cython, by the lock of development, as a part of the compiled
+one: its libraries have some of Cython's own C.
 """
 
+import hashlib
 import importlib.metadata
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
@@ -42,10 +45,11 @@ class Package(NamedTuple):
         return f"pkg:pypi/{self.name}@{self.version}"
 
 
-def sbom(lock: str, version: str, time: str) -> dict[str, Any]:
-    """The bill of materials of this version, made at this time."""
+def sbom(lock: str, development: str, version: str, time: str, wheels: Iterable[Path]) -> dict[str, Any]:
+    """The bill of materials of these wheels of this version, made at this time."""
     us = f"pkg:pypi/{_US}@{version}"
     packages = packages_that_run(lock)
+    cython = [_library(package) for package in _packages(development) if package.name == "cython"]
     needs = {
         purl: sorted(package.purl for package in packages if name in package.needed_by)
         for purl, name in [(us, _NEEDED_BY_US), *((package.purl, package.name) for package in packages)]
@@ -58,27 +62,33 @@ def sbom(lock: str, version: str, time: str) -> dict[str, Any]:
         "metadata": {
             "timestamp": time,
             "lifecycles": [{"phase": "pre-build"}],
-            "component": _component("application", us, _US, version, "Apache-2.0"),
+            "component": _component("application", us, _US, version, "Apache-2.0")
+            | {
+                "components": [
+                    _file(wheel) | ({} if wheel.name.endswith("-none-any.whl") else {"components": cython})
+                    for wheel in wheels
+                ]
+            },
         },
-        "components": [
-            _component("library", package.purl, package.name, package.version, _licence(package))
-            | {"hashes": [{"alg": "SHA-256", "content": content} for content in package.hashes]}
-            for package in packages
-        ],
+        "components": [_library(package) for package in packages],
         "dependencies": [{"ref": purl, "dependsOn": needed} for purl, needed in needs.items()],
     }
 
 
 def packages_that_run(lock: str) -> list[Package]:
     """Those that the service needs, and those that these need."""
-    locked = [
-        Package(name, version, tuple(re.findall(r"sha256:(\w+)", hashes)), frozenset(_via(comment)))
-        for name, version, hashes, comment in _ENTRY.findall(lock)
-    ]
+    locked = _packages(lock)
     wanted = {_NEEDED_BY_US}
     while more := {package.name for package in locked if package.needed_by & wanted} - wanted:
         wanted |= more
     return [package for package in locked if package.name in wanted]
+
+
+def _packages(lock: str) -> list[Package]:
+    return [
+        Package(name, version, tuple(re.findall(r"sha256:(\w+)", hashes)), frozenset(_via(comment)))
+        for name, version, hashes, comment in _ENTRY.findall(lock)
+    ]
 
 
 def _via(comment: str) -> Iterable[str]:
@@ -95,6 +105,19 @@ def _component(kind: str, purl: str, name: str, version: str, licence: str) -> d
         "purl": purl,
         "licenses": [{"expression": licence}],
     }
+
+
+def _file(path: Path) -> dict[str, Any]:
+    return {"type": "file", "name": path.name, "hashes": _hashes([hashlib.sha256(path.read_bytes()).hexdigest()])}
+
+
+def _library(package: Package) -> dict[str, Any]:
+    described = _component("library", package.purl, package.name, package.version, _licence(package))
+    return described | {"hashes": _hashes(package.hashes)}
+
+
+def _hashes(contents: Iterable[str]) -> list[dict[str, str]]:
+    return [{"alg": "SHA-256", "content": content} for content in contents]
 
 
 def _licence(package: Package) -> str:

@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import tarfile
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ import yaml
 import ratelimit_service
 from release.version import version_of
 from tests import peers
-from tests.deploy.releases import CHANGE, VERSION, clone, commit, commit_a_version, make_release, python
+from tests.deploy.releases import CHANGE, COMPILED, PURE, VERSION, clone, commit, make_release, python
 from tests.processes import ROOT, Service, ask
 
 VALIDATE: Final = """\
@@ -30,18 +31,6 @@ error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
 licences = [each["licenses"][0]["expression"] for each in json.loads(text)["components"]]
 print(str(error)[:500] if error else [licence for licence in licences if not is_expression(licence)])
 """
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree with a version to release."""
-    return commit_a_version(tmp_path_factory.mktemp("repository"))
-
-
-@pytest.fixture(scope="module")
-def dist(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is released."""
-    return make_release(clone(repository, tmp_path_factory.mktemp("one") / "clone"))
 
 
 def names(archive: Path) -> set[str]:
@@ -60,7 +49,8 @@ def test_a_release_has_packages_chart_image_context_bill_and_notes(dist: Path) -
         "ratelimit-999.0.0.tgz",
         "ratelimit-service-999.0.0.cdx.json",
         "ratelimit-service-image-999.0.0.tar.gz",
-        "ratelimit_service-999.0.0-py3-none-any.whl",
+        COMPILED,
+        PURE,
         "ratelimit_service-999.0.0.tar.gz",
     }
 
@@ -86,11 +76,15 @@ def test_the_sdist_builds_the_wheel_that_is_released(dist: Path, tmp_path: Path)
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(sdist)], env=environ, check=True)
     (built,) = tmp_path.iterdir()
 
+    assert built.name == PURE
     assert built.read_bytes() == (dist / built.name).read_bytes()
 
 
-def test_the_wheel_alone_makes_rules_serves_and_calls_in_an_empty_folder(dist: Path, tmp_path: Path) -> None:
-    """With the packages that it needs, and nothing of the tree that it was made from."""
+@pytest.mark.parametrize(("name", "build"), [(PURE, ""), (COMPILED, " (compiled)")])
+def test_a_wheel_alone_makes_rules_serves_and_calls_in_an_empty_folder(
+    dist: Path, tmp_path: Path, name: str, build: str
+) -> None:
+    """With the packages that it needs, and nothing of the tree that it was made from; it says which one it is."""
     venv, empty = tmp_path / "venv", tmp_path / "empty"
     empty.mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
@@ -98,8 +92,8 @@ def test_the_wheel_alone_makes_rules_serves_and_calls_in_an_empty_folder(dist: P
     # Of these tests' virtualenv the packages alone: what its own .pth files add, the tree, is not followed from here.
     (installed / "needed.pth").write_text(sysconfig.get_path("purelib"))
     options = ["--quiet", "--no-index", "--no-deps", "--ignore-installed"]
-    wheel = dist / f"ratelimit_service-{VERSION}-py3-none-any.whl"
-    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "install", *options, str(wheel)]
+    target = ["--python", str(venv / "bin" / "python")]
+    pip = [sys.executable, "-m", "pip", *target, "install", *options, str(dist / name)]
     subprocess.run(pip, check=True)
     program = str(venv / "bin" / "ratelimit")
     ports = dict.fromkeys(("PORT", "GRPC_PORT", "DEBUG_PORT", "DRAIN_SECONDS"), "0")
@@ -115,10 +109,15 @@ def test_the_wheel_alone_makes_rules_serves_and_calls_in_an_empty_folder(dist: P
         service.wait_until(lambda: service.listening and service.healthy, "is healthy")
         called = said("call", f"localhost:{service.grpc_port}", "shop", "login=ada")
         page = ask(service.debug_port, "/status").body
+        metrics, told = service.metrics(), said("status", f"localhost:{service.debug_port}")
         code = service.stop()
 
     assert "login=ada: OK, limit 5 per minute, 4 left" in called
-    assert f'"version": "{VERSION}"' in page
+    assert said("--version") == f"ratelimit, version {VERSION}{build}\n"
+    assert f"starting {VERSION}{build}, counters in memory" in service.log
+    assert f": version {VERSION}{build}, up " in told
+    assert f'"version": "{VERSION}", "compiled": {"true" if build else "false"}' in page
+    assert f'build="{"compiled" if build else "pure"}"' in metrics
     assert code == 0
 
 
@@ -166,6 +165,13 @@ def test_the_bill_of_materials_is_valid_with_licences_of_spdx(dist: Path) -> Non
     assert needs.keys() == {each["purl"] for each in bill["components"]} | {f"pkg:pypi/ratelimit-service@{VERSION}"}
     assert all(each["hashes"] for each in bill["components"])
     assert {"hatchling", "editables", "pip"}.isdisjoint(each["name"] for each in bill["components"])
+    assert {
+        file["name"]: (file["hashes"][0]["content"], [part["name"] for part in file.get("components", [])])
+        for file in bill["metadata"]["component"]["components"]
+    } == {
+        COMPILED: (sha256((dist / COMPILED).read_bytes()).hexdigest(), ["cython"]),
+        PURE: (sha256((dist / PURE).read_bytes()).hexdigest(), []),
+    }
 
 
 def test_the_notes_are_the_version_s_section_of_the_changelog(repository: Path, dist: Path) -> None:
