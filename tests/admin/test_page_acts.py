@@ -127,6 +127,18 @@ def test_loans_and_debts_are_explained(tmp_path: Path) -> None:
     assert problems == []
 
 
+def test_how_regions_share_a_limit_is_explained(tmp_path: Path) -> None:
+    split = "{unit: year, requests_per_unit: 5, regions: split}"
+    rules = f"domain: shop\ndescriptors: [{{key: user, rate_limit: {split}}}]\n"
+    with running(tmp_path, rules) as service, opened(address(service)) as page:
+        page.wait_until("document.getElementById('try-domain').value === 'shop'")
+        try_request(page, "user=ada")
+        wait_for(page, "#try-result", "split. It has no effect here: each region counts by itself")
+        problems = page.problems
+
+    assert problems == []
+
+
 def open_ada(page: Page) -> None:
     page.wait_until("document.getElementById('try-domain').value === 'shop'")
     try_request(page, "user=ada")
