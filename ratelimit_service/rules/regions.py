@@ -79,6 +79,11 @@ def wrong_floor(limit: Limit, floor: int, number: int) -> str:
     return ""
 
 
+def needs_home(mode: RegionMode) -> str:
+    """What is wrong with a limit that is shared so, where there is no home Redis."""
+    return f"regions: {mode} needs the Redis that all regions share: set HOME_REDIS_URL"
+
+
 def part_of(whole: int, options: RegionOptions) -> int:
     """The part of this region; the parts of all regions sum to the whole."""
     return whole // options.number + (options.place < whole % options.number)

@@ -42,7 +42,7 @@ def test_explain_tells_the_part_of_this_region_and_the_worst_case(rules: Path) -
         "  limit    2 requests per minute (split, of 5 for 2 regions)",
         "  counter  shop|user=ada|fixed_window/60000000",
         "  regions  split",
-        "           All 2 regions together never allow more than 5.",
+        "           All 2 regions together never allow more than one limit of 5 does.",
         "           No hit waits for another region.",
         "           What one region leaves idle is not used by the others. When it is cut off, nothing changes.",
         "  metrics  shop.user",

@@ -97,7 +97,10 @@ def test_limits_of_a_list_that_are_charged_together_are_split() -> None:
 
 
 def test_what_denies_everything_does_so_in_every_region() -> None:
-    assert a_limit(f"{MINUTELY}: 0, regions: split").regions is None
+    found = a_book(f"{MINUTELY}: 0, regions: split")
+
+    assert found.rules[0].limit == Limit(0, Unit.MINUTE, MINUTE)
+    assert without_effect(found) is None
 
 
 @pytest.mark.parametrize("mode", [pytest.param("central", marks=central), pytest.param("synced", marks=synced)])
@@ -377,7 +380,7 @@ EXCESS = "of a steady excess, what comes in REGION_SYNC_SECONDS and on the way t
             f"{MINUTELY}: 100, regions: split",
             "34 requests per minute (split, of 100 for 3 regions)",
             [
-                "All 3 regions together never allow more than 100.",
+                "All 3 regions together never allow more than one limit of 100 does.",
                 "No hit waits for another region.",
                 "What one region leaves idle is not used by the others. When it is cut off, nothing changes.",
             ],
@@ -386,7 +389,7 @@ EXCESS = "of a steady excess, what comes in REGION_SYNC_SECONDS and on the way t
             f"{MINUTELY}: 100, regions: central, on_store_failure: open",
             "100 requests per minute (open without Redis, central, for 3 regions)",
             [
-                "All 3 regions together never allow more than 100.",
+                "All 3 regions together never allow more than one limit of 100 does.",
                 "Every hit waits for the home Redis: the way there and back.",
                 f"{CUT_OFF} on_store_failure answers: open.",
             ],
@@ -396,7 +399,7 @@ EXCESS = "of a steady excess, what comes in REGION_SYNC_SECONDS and on the way t
             f"{MINUTELY}: 100, regions: leased",
             "100 requests per minute (leased, for 3 regions)",
             [
-                "All 3 regions together never allow more than 100.",
+                "All 3 regions together never allow more than one limit of 100 does.",
                 f"{WAITS}.",
                 f"{CUT_OFF} it spends its loan, then on_store_failure answers.",
             ],
@@ -406,7 +409,7 @@ EXCESS = "of a steady excess, what comes in REGION_SYNC_SECONDS and on the way t
             f"{MINUTELY}: 100, regions: leased, floor: 10%",
             "100 requests per minute (leased, for 3 regions, with a floor of 10 each)",
             [
-                "All 3 regions together never allow more than 100.",
+                "All 3 regions together never allow more than one limit of 100 does.",
                 f"{WAITS} and of its floor.",
                 f"{CUT_OFF} it spends its loan, then its floor, 10 per minute, and denies the rest.",
             ],

@@ -5,6 +5,7 @@ from typing import Final
 
 from ratelimit_service.model import RegionMode
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.regions import needs_home
 from ratelimit_service.rules.report import LintWarning, quoted, warning_at
 from ratelimit_service.rules.rule import Rule, amount_in_words, plural
 from ratelimit_service.system.clock import MINUTE, duration_in_words
@@ -20,7 +21,7 @@ def worst_case(rule: Rule) -> tuple[str, ...]:
         return ()
     if (regions := limit.regions) is None:
         return ("It has no effect here: each region counts by itself, as if there were no others.",)
-    exact = f"All {regions.number} regions together never allow more than {regions.whole:,}."
+    exact = f"All {regions.number} regions together never allow more than one limit of {regions.whole:,} does."
     none_wait = "No hit waits for another region."
     policy = f"on_store_failure answers{f': {rule.on_store_failure}' if rule.on_store_failure else ''}"
     match regions.mode:
@@ -49,7 +50,9 @@ def worst_case(rule: Rule) -> tuple[str, ...]:
 
 def without_effect(book: RuleBook) -> LintWarning | None:
     """That limits say how regions share them, and are not shared: at the first one."""
-    found = [rule for rule in book.rules if rule.regions and rule.limit is not None and rule.limit.regions is None]
+    # A limit of 0 is the same in all regions.
+    limits = ((rule, rule.limit) for rule in book.rules if rule.regions and rule.limit is not None)
+    found = [rule for rule, limit in limits if limit.requests and limit.regions is None]
     if not found:
         return None
     what = "this limit" if len(found) == 1 else f"this limit and {plural(len(found) - 1, 'other')}"
@@ -77,8 +80,7 @@ def without_home(book: RuleBook) -> Iterator[LintWarning]:
     """That the first limit which needs the home Redis has none: serve refuses it."""
     for rule in book.rules:
         if rule.limit is not None and (regions := rule.limit.regions) and regions.mode is not RegionMode.SPLIT:
-            message = f"regions: {regions.mode} needs the Redis that all regions share: set HOME_REDIS_URL"
-            yield warning_at(rule.place, "regions", message)
+            yield warning_at(rule.place, "regions", needs_home(regions.mode))
             return
 
 

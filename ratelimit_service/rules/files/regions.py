@@ -7,6 +7,7 @@ from ratelimit_service.algorithms import Algorithm
 from ratelimit_service.model import Limit, RegionMode
 from ratelimit_service.rules.regions import (
     RegionOptions,
+    needs_home,
     shared,
     too_small,
     why_not_lent,
@@ -51,6 +52,7 @@ def read_regions(
     at = block.fields["regions"].value
     words = f"{mode}, floor {floor}%" if floor else f"{mode}"
     number = deployment.number
+    in_force = number > 1 and (mode is RegionMode.SPLIT or deployment.may_share)
     instead = [
         f"regions: {other}"
         for other in (RegionMode.CENTRAL, RegionMode.SPLIT)
@@ -60,7 +62,8 @@ def read_regions(
         instead.insert(0, "charge: each in the descriptor")
     fix = f"; write {' or '.join(instead)}" if instead else ""
     if "elastic" in options:
-        report.add(at, f"regions contradicts elastic, whose pool each region has for itself: {_ONE_OF_THEM}")
+        message = "regions contradicts elastic, whose pool each region has for itself: take one of them away"
+        report.add(at, message)
     elif why := why_not_shared(mode, algorithm, limit, together):
         report.add(at, f"regions: {mode} is impossible: {why}{fix}")
     elif number > 1 and (small := too_small(limit, mode, number)):
@@ -71,11 +74,8 @@ def read_regions(
         report.add(block.fields["floor"].value, wrong)
     elif mode is RegionMode.LEASED and limit.requests and (why := why_not_lent(algorithm, limit)):
         report.add(at, f"regions: {mode} is impossible: {why}{fix}")
-    elif mode is not RegionMode.SPLIT and number > 1 and deployment.may_share and not deployment.has_home:
-        report.add(at, f"regions: {mode} needs the Redis that all regions share: set HOME_REDIS_URL")
-    elif number > 1 and limit.requests and (mode is RegionMode.SPLIT or deployment.may_share):
+    elif in_force and mode is not RegionMode.SPLIT and not deployment.has_home:
+        report.add(at, needs_home(mode))
+    elif in_force and limit.requests:
         limit = shared(limit, mode, deployment, floor)
     return ReadRegions(limit, words)
-
-
-_ONE_OF_THEM = "take one of them away"
