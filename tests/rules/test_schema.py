@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections import ChainMap
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
@@ -110,6 +111,31 @@ def test_what_a_descriptor_compares_values_with_excludes_all_else_in_the_schema_
     also: dict[str, object] = {"key": "ip", "rate_limit": {"unit": "day", "requests_per_unit": 1}}
     files = [{"domain": "shop", "descriptors": [dict(ChainMap(also, *chosen))]} for chosen in product(*ways.values())]
 
+    read = is_accepted_alike(files)
+    assert read.count(True) == 11
+
+
+def test_floors_belong_to_leased_limits_in_the_schema_too() -> None:
+    limit = {"unit": "day", "requests_per_unit": 100}
+    ways: list[dict[str, object]] = [
+        {"regions": "leased", "floor": "10%"},
+        {"regions": "leased", "floor": None},
+        {"regions": "leased"},
+        {"floor": None},
+        {"regions": "split", "floor": "10%"},
+        {"floor": "10%"},
+        {"regions": "leased", "floor": "50%"},
+        {"regions": "leased", "floor": 10},
+        {"regions": "all"},
+    ]
+    files = [{"domain": "shop", "descriptors": [{"key": "a", "rate_limit": {**limit, **way}}]} for way in ways]
+
+    assert is_accepted_alike(files) == [True] * 4 + [False] * 5
+
+
+def is_accepted_alike(files: Sequence[object]) -> list[bool]:
+    """Whether each file is good, by the schema and by the service, which agree."""
+
     def is_read(file: object) -> bool:
         try:
             book(json.dumps(file), read_data=lambda _: b"a\n")
@@ -125,4 +151,4 @@ def test_what_a_descriptor_compares_values_with_excludes_all_else_in_the_schema_
 
     read = [is_read(file) for file in files]
     assert json.loads(done.stdout) == read, done.stderr
-    assert read.count(True) == 11
+    return read

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ratelimit_service.model import RegionMode
 from ratelimit_service.rules.syntax.options import BY_MAP, COMPARED, LIMITING, OF_PLACES, WITHOUT_LIMIT, MapType, Option
 
 _WINDOWED = tuple(key for key in LIMITING if key not in OF_PLACES)
@@ -25,6 +26,12 @@ def json_schema() -> dict[str, Any]:
             },
         },
     }
+    definitions["rate_limit"]["allOf"] = [
+        {
+            "if": {"properties": {"floor": {"type": "string"}}, "required": ["floor"]},
+            "then": {"properties": {"regions": {"const": RegionMode.LEASED}}, "required": ["regions"]},
+        }
+    ]
     absent = {"enum": [None, ""]}
     definitions["descriptor"]["allOf"] = [
         {
