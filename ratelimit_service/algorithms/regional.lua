@@ -118,7 +118,8 @@ local function ask(state, limit, now)
   local term, waiting, left = limit.term, state.waiting or 0, state[LEFT]
   local memory = floor(term / 2)
   local measured = max(0, now - state[SINCE]) + memory
-  local rate = muldiv(state[DEMAND], term, measured) + muldiv(state[RATE], memory, measured)
+  local thousandths = muldiv(1000 * state[DEMAND], term, measured) + muldiv(state[RATE], memory, measured)
+  local rate = floor(thousandths / 1000)
   local low = min(muldiv(2 * rate, state[ROUND_TRIP], term), floor(rate / 2))
   if waiting == 0 and left >= low then
     local bottom = limit.floor
@@ -131,9 +132,9 @@ local function ask(state, limit, now)
     end
   end
   local extra = max(0, rate - left)
-  local wanted = {state[SPARE], state[SPARE_END], max(1, waiting - left, min(low, extra)), extra}
+  local wanted = {state[SPARE], state[SPARE_END], max(1, waiting - left, min(max(low, floor(rate / 10)), extra)), extra}
   local asked = {unpack(state)}
-  asked[SPARE], asked[ASKED_UNTIL], asked[DEMAND], asked[SINCE], asked[RATE] = 0, now + ASK_LIFE, 0, now, rate
+  asked[SPARE], asked[ASKED_UNTIL], asked[DEMAND], asked[SINCE], asked[RATE] = 0, now + ASK_LIFE, 0, now, thousandths
   return kept(asked, term), wanted
 end
 

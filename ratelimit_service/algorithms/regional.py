@@ -107,7 +107,7 @@ class RegionCounter(NamedTuple):
     """Units of hits that were decided since then."""
     since: int = 0
     rate: int = 0
-    """Units of demand in a term."""
+    """Thousandths of a unit that are demanded in a term."""
     floor: State | None = None
 
 
@@ -189,7 +189,8 @@ def ask(
     length = term(algorithm, limit)
     memory = length // 2
     measured = max(0, now - state.since) + memory
-    rate = state.demand * length // measured + state.rate * memory // measured
+    thousandths = 1000 * state.demand * length // measured + state.rate * memory // measured
+    rate = thousandths // 1000
     low = min(2 * rate * state.round_trip // length, rate // 2)
     if not waiting and state.left >= low:
         floor = _regions(limit).floor
@@ -199,8 +200,8 @@ def ask(
         if 2 * look.remaining >= (floor.burst or floor.requests):
             return state, None
     extra = max(0, rate - state.left)
-    wanted = Wanted(state.spare, state.spare_end, max(1, waiting - state.left, min(low, extra)), extra)
-    asked = state._replace(spare=0, asked_until=now + ASK_LIFE, demand=0, since=now, rate=rate)
+    wanted = Wanted(state.spare, state.spare_end, max(1, waiting - state.left, min(max(low, rate // 10), extra)), extra)
+    asked = state._replace(spare=0, asked_until=now + ASK_LIFE, demand=0, since=now, rate=thousandths)
     return _kept(asked, length), wanted
 
 

@@ -227,7 +227,7 @@ def test_home_is_asked_in_advance_when_half_of_the_floor_is_used() -> None:
     more, _ = charge(half, limit, 1)
 
     assert regional.ask(FIXED, half, limit, 0, START)[1] is None
-    assert regional.ask(FIXED, more, limit, 0, START)[1] == Wanted(0, 0, 1, 102)
+    assert regional.ask(FIXED, more, limit, 0, START)[1] == Wanted(0, 0, 10, 102)
 
 
 def test_home_is_asked_in_advance_when_a_loan_will_not_last_for_two_round_trips() -> None:
@@ -237,7 +237,7 @@ def test_home_is_asked_in_advance_when_a_loan_will_not_last_for_two_round_trips(
     low, _ = charge(state, limited(), 1, START + TERM // 2)
 
     assert regional.ask(FIXED, state, limited(), 0, START + TERM // 2)[1] is None
-    assert regional.ask(FIXED, low, limited(), 0, START + TERM // 2)[1] == Wanted(0, 0, 14, 588)
+    assert regional.ask(FIXED, low, limited(), 0, START + TERM // 2)[1] == Wanted(0, 0, 60, 588)
 
 
 def test_demand_is_forgotten_after_two_terms_without_an_ask() -> None:
