@@ -323,6 +323,9 @@ def test_cut_off_a_region_has_its_floor_or_its_policies_and_heals_by_itself(
             # From now on nothing waits for home.
             assert (await charge(store, hit_of(closes, "bob"))).seconds < NOISE
             await until(lambda: bool(store.lost), "it is missed")
+            asks = home_of(store).asks
+            assert await allowed(store, closes, "dan", 3) == 0
+            assert home_of(store).asks == asks, "nothing is sent to a home that is lost"
 
             if signalled == signal.SIGSTOP:
                 servers.home.send(signal.SIGCONT)

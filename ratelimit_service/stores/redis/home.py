@@ -66,6 +66,11 @@ _PAUSE: Final = 0.01
 """Seconds, after which hits are sent again for which another process asks: shorter than a region remembers that home
 had nothing (`regional.LEAST_DENY`)."""
 
+_PAUSES: Final = 8
+"""In the time that home takes to answer, if that is longer; otherwise a flood would send each hit a hundred times."""
+
+_MAX_PAUSE: Final = 0.05
+
 _CUT_SECONDS: Final = 2.0
 """For which a server that did not answer an ask is taken for lost, unless it answers another one."""
 
@@ -108,7 +113,9 @@ class Home:
         self._held: dict[str, list[Held]] = {}
         """By the key of the counter."""
         self._asking: set[str] = set()
-        """Keys of counters."""
+        """Keys of counters about which home is asked, and not late with its answer."""
+        self._asked = 0
+        """Counters about which home is asked, with those for which it is late."""
         self._pausing: set[str] = set()
         """Keys whose hits are sent again after a pause."""
         self._cut: dict[Lane | None, float] = {}
@@ -127,6 +134,8 @@ class Home:
         self.asks = 0
         self.failed: dict[str, int] = {}
         """Asks that were not answered, by cause."""
+        self._round_trip = 0.0
+        """That of the last ask, in seconds."""
         self._round_trips = Latency()
 
     def hold(self, lane: Lane, call: ScriptCall) -> Sequence[Part]:
@@ -152,8 +161,9 @@ class Home:
     def sweep(self) -> None:
         """Give back what is left of loans that have ended, as many at a time as there may be asks."""
         now, loans = monotonic(), self._loans
-        while loans and loans[0][0] <= now and len(self._tasks) < MAX_ASKED:
+        while loans and loans[0].due <= now and self._asked < MAX_ASKED:
             loan = heappop(loans)
+            self._asked += 1
             self._terms.discard((loan.ask.key, loan.term_end))
             self._start(self._give_back(loan))
 
@@ -222,21 +232,27 @@ class Home:
         self._held.setdefault(key, []).append(held)
         if key not in self._asking and key not in self._pausing:
             self._pausing.add(key)
-            asyncio.get_running_loop().call_later(_PAUSE, self._on_pause, key)
+            pause = min(max(_PAUSE, self._round_trip / _PAUSES), _MAX_PAUSE)
+            asyncio.get_running_loop().call_later(pause, self._on_pause, key)
 
     def _fault(self, hit: Hit) -> Fault | None:
         """Why the hit cannot wait for home, if it cannot."""
-        lane = self.topology.lane_of(self._name_of(hit))
-        if lane is None:
-            return Fault("unreachable")
-        if lane.lost is not None and not lane.answers:
-            return Fault(lane.lost.cause)
-        if monotonic() < self._cut.get(lane, 0.0):
+        name = self._name_of(hit)
+        fault = self._loss(name)
+        if fault is not None:
+            return fault
+        if monotonic() < self._cut.get(self.topology.lane_of(name), 0.0):
             return Fault("timeout")
-        is_asked = hit.key in self._asking
-        if self._waiting >= MAX_HELD or (not is_asked and len(self._asking) >= MAX_ASKED):
+        if self._waiting >= MAX_HELD or (self._asked >= MAX_ASKED and hit.key not in self._asking):
             return Fault("overload")
         return None
+
+    def _loss(self, name: str) -> Fault | None:
+        """Why the server of home that has this counter cannot be asked, if it is known to be lost."""
+        lane = self.topology.lane_of(name)
+        if lane is None:
+            return Fault("unreachable")
+        return None if lane.lost is None or lane.answers else Fault(lane.lost.cause)
 
     def _name_of(self, hit: Hit) -> str:
         """The name of its counter at home."""
@@ -268,10 +284,11 @@ class Home:
         calls: dict[int, list[tuple[RegionAsk, Ask]]] = {}
         for ask in asked:
             wanted = at_home(ask)
-            if len(self._asking) >= MAX_ASKED:
+            if self._asked >= MAX_ASKED:
                 self.failed["overload"] = self.failed.get("overload", 0) + 1
                 self.burnt += wanted.back
                 continue
+            self._asked += 1
             self._asking.add(ask.key)
             calls.setdefault(slot_of(self._script.key(wanted.lease)) if self._clustered else 0, []).append(
                 (ask, wanted)
@@ -293,6 +310,7 @@ class Home:
             return
         finally:
             late.cancel()
+            self._asked -= len(asks)
         for ask, granted in zip(asks, grants, strict=True):
             await self._deposit(lane, ask, granted, sent)
         for ask in asks:
@@ -319,7 +337,6 @@ class Home:
         name = self._script.key(wanted[0].lease)
         keys, arguments, _ = self._script.encode((), wanted)
         sent = monotonic()
-        self.asks += 1
         back = sum(ask.back for ask in wanted)
         try:
             reply = await self._execute(name, keys, arguments)
@@ -328,7 +345,8 @@ class Home:
             self.lent += lost
             self.burnt += lost + back
             raise
-        self._round_trips.observe(int((monotonic() - sent) * 1e9))
+        self._round_trip = monotonic() - sent
+        self._round_trips.observe(int(self._round_trip * 1e9))
         self._cut.pop(self.topology.lane_of(name), None)
         _, answers = grants_of(reply, wanted)
         grants = list(answers)
@@ -337,8 +355,11 @@ class Home:
         return grants
 
     async def _execute(self, name: str, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
-        while (lane := self.topology.lane_of(name)) is not None and lane.connects:  # noqa: ASYNC110 - it has a deadline
+        while (lane := self.topology.lane_of(name)) is not None and lane.connects:  # noqa: ASYNC110 - soon it is or fails
             await asyncio.sleep(_PAUSE)
+        if (fault := self._loss(name)) is not None:
+            raise fault
+        self.asks += 1
         return await call_script(partial(self.topology.execute, name), self._script, keys, arguments)
 
     async def _deposit(self, lane: Lane, ask: RegionAsk, granted: Granted | None, sent: float) -> None:
@@ -366,6 +387,8 @@ class Home:
                 await self._take([at_home(back)])
         except Fault:
             pass  # what was left stays in the counter, or is burnt
+        finally:
+            self._asked -= 1
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
