@@ -22,7 +22,8 @@ from ratelimit_service.commands.terminal import GREEN, RED
 from ratelimit_service.errors import StoreError
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import plural
-from ratelimit_service.system.clock import SECOND, duration_in_words
+from ratelimit_service.system.clock import SECOND, delay_in_words, duration_in_words
+from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 
 _WRONG: Final = 1
 _MAX_DETAILS: Final = 5
@@ -61,6 +62,7 @@ def command(*, url: str | None, as_json: bool, env_file: Path | None, access_fil
     if as_json:
         shown = {"url": port.url, "healthy": healthy} | status
         shown |= {"rules": len(status["rules"]), "rules_version": _rules_version(status)}
+        shown |= {"gauges": _gauges(status["rules"])._asdict()}
         click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
     else:
         click.echo("\n".join(_render(port.url, status, healthy=healthy)))
@@ -84,6 +86,14 @@ def _render(url: str, status: Json, *, healthy: bool) -> Iterator[str]:
         f"errors: {calls['store_errors']:,} of the store, {calls['service_errors']:,} of the service"
     )
     yield f"bans     {status['bans']['total']:,}"
+    gauges = _gauges(status["rules"])
+    if gauges.held:
+        yield f"leases   {gauges.held:,} units held of {plural(gauges.leased, 'counter')}"
+    if gauges.waiting or gauges.longest_wait_seconds:
+        longest = delay_in_words(round(gauges.longest_wait_seconds * SECOND))
+        yield f"queues   {plural(gauges.waiting, 'request')} waiting; turns were up to {longest} away lately"
+    if gauges.places_taken:
+        yield f"places   up to {gauges.places_taken:,} of one counter taken lately"
     for trouble in status["troubles"]:
         yield from _trouble(trouble, now)
 
@@ -106,6 +116,14 @@ def _rules(status: Json) -> str:
     domains = len({rule["domain"] for rule in status["rules"]})
     text = f"{plural(len(status['rules']), 'rule')} in {plural(domains, 'domain')}, version {_rules_version(status)}"
     return printable(f"{text}, from {status['reload']['path']}")
+
+
+def _gauges(rules: Sequence[Json]) -> Gauges:
+    """Those of all rules together; of an older service there are none."""
+    found = NO_GAUGES
+    for rule in rules:
+        found = found.merge(Gauges(**{name: rule[name] for name in Gauges._fields if name in rule}))
+    return found
 
 
 def _rules_version(status: Json) -> str:

@@ -9,6 +9,7 @@ from ratelimit_service.errors import StoreError
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import entries_in_words, plural
 from ratelimit_service.system.clock import SECOND, duration_in_words
+from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 
 ORDERS: Final = ("refused", "hits", "name")
 _MAX_UNREACHABLE: Final = 5
@@ -18,6 +19,9 @@ _NUMBER: Final = 10
 _LIMIT: Final = 24
 """Columns of a limit; a terminal of less than `_WIDE` columns shows none."""
 _WIDE: Final = 72
+_GAUGES: Final = 16
+"""Columns of what is held, waits or is taken of a rule, where some rule has that; from `_WIDER` columns on."""
+_WIDER: Final = 100
 _MAX_RULES: Final = 500
 """Lines of a table, on the largest of terminals."""
 
@@ -67,6 +71,8 @@ class Sample(NamedTuple):
     calls: int
     rules: Mapping[RuleName, RuleCounts]
     limits: Mapping[RuleName, str]
+    gauges: Mapping[RuleName, Gauges]
+    """Of the rules that have some."""
     hot: HotKeys
 
 
@@ -76,6 +82,7 @@ class Rates(NamedTuple):
     calls: float
     rules: Mapping[RuleName, RuleCounts]
     limits: Mapping[RuleName, str]
+    gauges: Mapping[RuleName, Gauges]
     hot: HotKeys
 
 
@@ -94,13 +101,17 @@ def read_sample(now: Mapping[str, Any], described: Mapping[str, Any]) -> Sample:
     try:
         columns = now["columns"]
         total, over, shadow = map(columns.index, ("total", "over", "shadow"))
-        rules, limits = {}, {}
+        own = [(name, columns.index(name)) for name in Gauges._fields if name in columns]
+        rules, limits, gauges = {}, {}, {}
         for rule, counts in zip(described["rules"], now["counts"], strict=True):
             name = RuleName(rule["domain"], " › ".join(rule["path"]))
             numbers = counts or [0] * len(columns)
             rules[name] = RuleCounts(numbers[total], max(0, numbers[over] - numbers[shadow]))
             limits[name] = rule["limit"]
-        return Sample(now["now"], now["started"], now["calls"]["total"], rules, limits, _read_hot(now["hot"]))
+            if any(numbers[index] for _, index in own):
+                gauges[name] = Gauges(**{each: numbers[index] for each, index in own})
+        calls = now["calls"]["total"]
+        return Sample(now["now"], now["started"], calls, rules, limits, gauges, _read_hot(now["hot"]))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"its /status/now is of another version: {error} is not as this command knows it") from error
 
@@ -130,23 +141,26 @@ def rates_between(before: Sample, now: Sample) -> Rates:
         old = before.rules.get(name, RuleCounts(0, 0)) if same else RuleCounts(0, 0)
         rules[name] = RuleCounts(*(max(0.0, new - was) / seconds for new, was in zip(counts, old, strict=True)))
     calls = now.calls - (before.calls if same else 0)
-    return Rates(max(0, calls) / seconds, rules, now.limits, now.hot)
+    return Rates(max(0, calls) / seconds, rules, now.limits, now.gauges, now.hot)
 
 
 def summed(found: Iterable[Rates]) -> Rates:
     """The rates of several instances together."""
     calls, rules, limits = 0.0, dict[RuleName, RuleCounts](), dict[RuleName, str]()
+    gauges = dict[RuleName, Gauges]()
     seconds, error, estimated, keys = 0.0, 0.0, False, dict[DescriptorName, RuleCounts]()
     for rates in found:
         calls += rates.calls
         limits |= rates.limits
         for name, counts in rates.rules.items():
             _add(rules, name, counts)
+        for name, own in rates.gauges.items():
+            gauges[name] = own.merge(gauges.get(name, NO_GAUGES))
         hot = rates.hot
         seconds, error, estimated = max(seconds, hot.seconds), error + hot.error, estimated or hot.estimated
         for key, counts in hot.keys.items():
             _add(keys, key, counts)
-    return Rates(calls, rules, limits, HotKeys(seconds, error, estimated, keys))
+    return Rates(calls, rules, limits, gauges, HotKeys(seconds, error, estimated, keys))
 
 
 def busiest(rates: Rates, order: str, most: int) -> list[tuple[RuleName, RuleCounts]]:
@@ -178,6 +192,7 @@ def as_json(view: View, most: int) -> dict[str, Any]:
                 "limit": rates.limits[name],
                 "hits_per_second": round(counts.hits, 3),
                 "refused_per_second": round(counts.refused, 3),
+                "gauges": rates.gauges.get(name, NO_GAUGES)._asdict(),
             }
             for name, counts in busiest(rates, view.order, most)
         ],
@@ -224,17 +239,25 @@ def _render(view: View, rates: Rates, columns: int, rules: int) -> Iterator[str]
         yield _cut("waiting for the second sample" if not view.unreachable else "no rates", columns)
         return
     limit = columns >= _WIDE
-    name_columns = max(8, columns - 2 * _NUMBER - 2 - (_LIMIT + 2 if limit else 0))
-    yield _cut(
-        f"{'refused/s':>{_NUMBER}}{'hits/s':>{_NUMBER}}  {'rule':<{name_columns}}{'  limit' if limit else ''}", columns
-    )
+    gauges = columns >= _WIDER and bool(rates.gauges)
+    name_columns = max(8, columns - 2 * _NUMBER - 2 - (_LIMIT + 2 if limit else 0) - (_GAUGES + 2 if gauges else 0))
+    head = f"{'refused/s':>{_NUMBER}}{'hits/s':>{_NUMBER}}  {'rule':<{name_columns}}"
+    yield _cut(f"{head}{'  now':<{_GAUGES + 2}}  limit" if gauges else f"{head}{'  limit' if limit else ''}", columns)
     for name, counts in busiest(rates, view.order, rules):
         refused = f"{_rate(counts.refused):>{_NUMBER}}"
         text = _cut(printable(f"{name.domain} › {name.path}"), name_columns)
         rest = f"{_rate(counts.hits):>{_NUMBER}}  {text:<{name_columns}}"
+        if gauges:
+            rest += f"  {_cut(_in_words(rates.gauges.get(name, NO_GAUGES)), _GAUGES):<{_GAUGES}}"
         if limit:
             rest += f"  {_cut(rates.limits[name], _LIMIT)}"
         yield _row(refused, rest.rstrip(), columns, red=counts.refused > 0)
+
+
+def _in_words(gauges: Gauges) -> str:
+    """`61 held`, `3 wait`, or `47 taken`."""
+    numbers = ((gauges.held, "held"), (gauges.waiting, "wait"), (gauges.places_taken, "taken"))
+    return ", ".join(f"{number:,} {word}" for number, word in numbers if number)
 
 
 def _row(refused: str, rest: str, columns: int, *, red: bool) -> str:

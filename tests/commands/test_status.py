@@ -2,7 +2,10 @@
 
 import json
 import re
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from click.testing import CliRunner, Result
@@ -39,6 +42,33 @@ def test_a_healthy_service_has_exit_code_0_and_is_found_by_its_settings(tmp_path
     assert lines[5:] == ["calls    3, 0 answered by policy; errors: 0 of the store, 0 of the service", "bans     1"]
     assert (as_json["healthy"], as_json["rules"], as_json["calls"]["total"]) == (True, 1, 3)
     assert re.fullmatch("[0-9a-f]{12}", version)
+
+
+def test_queues_and_places_have_a_line(tmp_path: Path) -> None:
+    rules = """
+        domain: shop
+        descriptors:
+          - key: user
+            rate_limit: {algorithm: leaky_bucket, unit: minute, requests_per_unit: 2, queue: {max_delay: 50s}}
+          - {key: id, rate_limit: {concurrency: 5, hold: 60s, place: id}}
+    """
+    with start_service(tmp_path, dedent(rules)) as service:
+        for number in range(3):
+            ask(service.http_port, "/json", method="POST", body=BODY.replace("user", "id").replace("ada", str(number)))
+        before = status(f"localhost:{service.debug_port}").stdout.splitlines()
+        ask(service.http_port, "/json", method="POST", body=BODY)
+        with closing(HTTPConnection("127.0.0.1", service.http_port)) as waiting:
+            waiting.request("POST", "/json", BODY)
+
+            def shown() -> list[str]:
+                return status(f"localhost:{service.debug_port}").stdout.splitlines()
+
+            service.wait_until(lambda: "queues   1 request waiting; turns were up to " in shown()[-2], "one waits")
+            gauges = json.loads(status(f"localhost:{service.debug_port}", "--json").stdout)["gauges"]
+
+    assert before[-1] == "places   up to 3 of one counter taken lately"
+    assert not any(line.startswith("queues") for line in before)
+    assert (gauges["waiting"], gauges["places_taken"]) == (1, 3)
 
 
 def test_rules_that_could_not_be_loaded_are_told_with_exit_code_1(tmp_path: Path) -> None:

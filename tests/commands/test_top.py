@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -18,6 +18,7 @@ from ratelimit_service.commands.top_table import (
     RuleName,
     Sample,
     View,
+    as_json,
     rates_between,
     read_sample,
     render,
@@ -84,15 +85,17 @@ def url(service: Service) -> str:
     return f"localhost:{service.debug_port}"
 
 
-def said(now: float, started: float, hits: int, over: int, shadow: int = 0, refused: int = 0) -> Sample:
+def said(
+    now: float, started: float, hits: int, over: int, shadow: int = 0, refused: int = 0, *, gauges: Sequence[int] = ()
+) -> Sample:
     described = {"domain": "shop", "path": ["user", "x"], "limit": "5 per day"}
     key = {"domain": "shop", "rule": ["user"], "entries": [["user", "x\x1b[2J"]], "hits": refused, "refused": refused}
     counted = {
         "now": now,
         "started": started,
         "calls": {"total": hits},
-        "columns": ["total", "shadow", "over"],
-        "counts": [[hits, shadow, over] if hits else 0],
+        "columns": ["total", "shadow", "over", *("held", "waiting", "places_taken")[: len(gauges)]],
+        "counts": [[hits, shadow, over, *gauges] if hits else 0],
         "hot": {
             "seconds": 300,
             "refused_error": refused // 10,
@@ -116,6 +119,18 @@ def test_rates_are_differences_by_seconds_and_a_restart_begins_at_0() -> None:
     both = summed([rates_between(first, second)] * 2)
     assert both.rules == {NAME: RuleCounts(60.0, 20.0)}
     assert both.hot == HotKeys(300, 6, False, {DescriptorName("shop", "user=x\x1b[2J"): RuleCounts(60, 60)})
+
+
+def test_what_is_held_waits_or_is_taken_is_shown_of_all_instances_where_there_is_room() -> None:
+    with_gauges = rates_between(said(50.0, 1, 1, 0), said(52.0, 1, 3, 0, gauges=(61, 2, 7)))
+    without = rates_between(said(50.0, 1, 1, 0), said(52.0, 1, 3, 0))
+    view = View({"http://a": with_gauges, "http://b": with_gauges, "http://c": without}, {}, ["a", "b", "c"])
+    (rule,) = as_json(view, 10)["rules"]
+
+    assert rule["gauges"] | {"held": 122, "waiting": 4, "places_taken": 7} == rule["gauges"]
+    assert "122 held, 4 wai…  5 per day" in render(view, 100, 50)[2]
+    assert "held" not in render(view, 99, 50)[2]
+    assert "now" not in render(View({"http://c": without}, {}, ["c"]), 100, 50)[1]
 
 
 def test_another_version_is_an_error() -> None:
