@@ -149,10 +149,9 @@ class RuleBook:
         self._all_secrets = Secrets(found[0].hash_value, keys) if found else NO_SECRETS
         first = [found for root in domains.values() for found in _first_rules(root)]
         self.rules = tuple(rule for found in first for rule in (found, *found.beside))
-        names = {rule: gauge_names(rule) for rule in self.rules}
-        self.gauges = tuple(dict.fromkeys(chain.from_iterable(dict.fromkeys(names.values()))))
+        self.gauges = tuple(chain.from_iterable(dict.fromkeys(map(gauge_names, self.rules))))
         """The names of those that some rules have."""
-        self.measured = tuple(rule for rule in self.rules if names[rule] and not rule.lease)
+        self.measured = tuple(rule for rule in self.rules if gauge_names(rule) and not rule.lease)
         """The rules that have some, other than by leases."""
         # Each plan keeps its rules: those for one domain share them.
         self._counted_in = lru_cache(_MAX_COUNTED_IN)(counted_in)

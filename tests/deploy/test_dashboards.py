@@ -150,7 +150,7 @@ def happen(run: Run) -> None:
     call(service, "web", "user=ada", refund=True)
 
     def leased() -> bool:
-        """Units are held while hits come, for a second at most."""
+        """Units are held while hits come."""
         for _ in range(20):
             call(service, "every-option", "any=thing")
         return bool(run.prometheus.labels("ratelimit_rule_lease_units_held > 0"))
