@@ -1,7 +1,7 @@
 """deploy/grafana: each query of the dashboards has data in a real Prometheus, after a run in which all of it happened.
 
-What compose deploys runs natively, with a second instance for what that one has not: TLS, counters in memory, rules of
-three levels. Prometheus scrapes both and Envoy, with the alerts.
+What compose deploys runs natively, with two instances for what that one has not: TLS, counters in memory, rules of
+three levels; and a home Redis of several regions. Prometheus scrapes all three and Envoy, with the alerts.
 """
 
 import json
@@ -22,6 +22,7 @@ from tests.deploy.dashboards import DASHBOARDS, dashboard, filled, queries, walk
 from tests.deploy.deployed import DEPLOY, Deployed, compose, deployed, load
 from tests.processes import Service, ask, start_service
 from tests.prometheus import Prometheus, start_prometheus
+from tests.redis import Redis, start_redis
 from tests.transports.certificates import authority, issue
 
 OWN_PANELS: Final = {"row", "stat", "table", "timeseries"}
@@ -45,6 +46,12 @@ descriptors:
         descriptors:
           - key: path
             rate_limit: { unit: year, requests_per_unit: 1 }
+"""
+
+REGIONAL_RULES: Final = """
+domain: regional
+descriptors:
+  - { key: user, rate_limit: { unit: minute, requests_per_unit: 6000, regions: leased } }
 """
 
 THROUGH_TYPES: Final = """
@@ -106,6 +113,8 @@ class Run(NamedTuple):
 
     first: Deployed
     second: Service
+    regional: Service
+    home: Redis
     prometheus: Prometheus
 
 
@@ -126,15 +135,24 @@ def started(folder: Path) -> Iterator[Run]:
     with (
         deployed(folder, more) as first,
         start_service(folder / "second", SECOND_RULES, tls) as second,
+        start_redis(folder / "home") as home,
+        start_redis(folder / "region") as redis,
+        start_service(folder / "regional", REGIONAL_RULES, in_a_region(redis, home)) as regional,
     ):
         ours, envoys = config["scrape_configs"]
-        targets = [f"127.0.0.1:{service.http_port}" for service in (first.service, second)]
+        targets = [f"127.0.0.1:{service.http_port}" for service in (first.service, second, regional)]
         ours["static_configs"] = [{"targets": targets, "labels": {"app_kubernetes_io_component": "ratelimit"}}]
         envoys["static_configs"] = [{"targets": [f"127.0.0.1:{first.envoy.admin_port}"]}]
         (folder / "prometheus").mkdir()
         shutil.copy(DEPLOY / "alerts.yaml", folder / "prometheus")
         with start_prometheus(folder / "prometheus", config) as prometheus:
-            yield Run(first, second, prometheus)
+            yield Run(first, second, regional, home, prometheus)
+
+
+def in_a_region(redis: Redis, home: Redis) -> dict[str, str]:
+    """Settings."""
+    of_home = {"REGIONS": "eu,us", "REGION": "eu", "HOME_REDIS_URL": f"127.0.0.1:{home.port}"}
+    return {"REDIS_URL": f"127.0.0.1:{redis.port}", "STORE_DEADLINE": "10s", **of_home}
 
 
 def happen(run: Run) -> None:
@@ -156,6 +174,9 @@ def happen(run: Run) -> None:
         return bool(run.prometheus.labels("ratelimit_rule_lease_units_held > 0"))
 
     run.prometheus.wait_until(leased, "some units are held")
+    call(run.regional, "regional", "user=ada")
+    run.home.kill()
+    call(run.regional, "regional", "user=bob")
     second.write_rules(TRIAL, "trial.yaml")
     run.first.redis.kill()
     call(service, "every-option", "trial=ada")  # its rule says on_store_failure: open
@@ -166,7 +187,7 @@ def happen(run: Run) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """All of it, after it has happened."""
     with started(tmp_path_factory.mktemp("dashboards")) as run:
-        run.prometheus.wait_until(lambda: len(run.prometheus.labels("up == 1")) == 3, "all are scraped")
+        run.prometheus.wait_until(lambda: len(run.prometheus.labels("up == 1")) == 4, "all are scraped")
         happen(run)
         yield run
 
@@ -192,7 +213,7 @@ def test_every_variable_has_values_in_a_real_run(run: Run) -> None:
 
     assert found.keys() == {"job", "instance", "domain", "key1", "key2"}
     assert found["job"] == ["ratelimit"]
-    assert len(found["instance"]) == 2
+    assert len(found["instance"]) == 3
     assert {"web", "default/eg/http"} <= set(found["domain"])
     assert {"tenant", "remote_address"} <= set(found["key1"])
     assert "path_/users/export*" in found["key2"]
