@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.server.admin.status import described_rule
+from ratelimit_service.server.admin.status import RulesNow
 from ratelimit_service.server.series import take_tally
 from ratelimit_service.server.workers.report import MergedCounts, RuleCounts
 from ratelimit_service.settings import load_settings
@@ -97,7 +97,7 @@ def asked_for(requests: list[Asked]) -> RuleBook:
 
 def check_columns(rules: RuleBook, requests: list[Asked]) -> None:
     for rule in rules.rules:
-        columns = described_rule(rule)
+        columns = RulesNow(rules.rules).described(rule)
         costs = [each.cost for each in requests if each.domain == rule.domain and rule.path[1] in each.keys]
         # Without a limit there is nothing to give back to: a refund is a hit.
         asked = sum(map(abs, costs)) if rule.path[1] == "free" else sum(cost for cost in costs if cost > 0)

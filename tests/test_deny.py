@@ -14,7 +14,7 @@ from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.plan import denial
 from ratelimit_service.model import NEVER, Decision
 from ratelimit_service.rules.response import ResponseOptions
-from ratelimit_service.server.admin.status import described_rule
+from ratelimit_service.server.admin.status import RulesNow
 from ratelimit_service.server.admin.upstream_pages import rules_text
 from ratelimit_service.server.series import _shown
 from ratelimit_service.stores.hit import Hit
@@ -321,7 +321,7 @@ def test_a_denial_may_have_a_time_to_come_back() -> None:
 def test_pages_and_metrics_say_that_a_rule_denies_always() -> None:
     rules = book("domain: shop\ndescriptors: [{key: user, value: mallory, rate_limit: {deny: true}}]").rules
 
-    assert described_rule(rules[0])["limit"] == "always denied"
+    assert RulesNow(rules).described(rules[0])["limit"] == "always denied"
     assert "".join(rules_text(rules)) == (
         "shop.user_mallory: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, deny: true\n"
     )

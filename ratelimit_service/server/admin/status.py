@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service import __version__
@@ -167,12 +168,12 @@ class StatusPage:
         yield from self.history(2)
         yield "}\n"
 
-    def _rules_now(self) -> "_RulesNow":
+    def _rules_now(self) -> "RulesNow":
         counted = self._state.counted
         book, edition = counted.book, f"{self._started}.{self._state.watcher.successes}"
         if book is None:
-            return _RulesNow(edition, (), (), {})
-        return _RulesNow(edition, book.rules, book.gauges, counted.gauges if book.gauges else {})
+            return RulesNow((), edition)
+        return RulesNow(book.rules, edition, book.gauges, counted.gauges if book.gauges else {})
 
     def history(self, minutes: int = MINUTES) -> Iterator[str]:
         """The requests of each of the last minutes as a JSON object, in blocks: the last minute is running."""
@@ -282,19 +283,14 @@ COUNTS: Final = ("total", "over", "near", "within", "exceeded", "spared", "shado
 `over`, and `near` of what was below the limit."""
 
 
-def described_rule(rule: Rule) -> dict[str, Any]:
-    """A rule and what it has answered, the sum of its values if it counts them apart."""
-    return _RulesNow("", (rule,), (), {}).described(rule)
-
-
-class _RulesNow(NamedTuple):
+class RulesNow(NamedTuple):
     """The rules in force, and what is true of them now."""
 
-    edition: str
     rules: Sequence[Rule]
-    gauge_names: Sequence[str]
+    edition: str = ""
+    gauge_names: Sequence[str] = ()
     """Of those that some rules have."""
-    gauges: Mapping[Tally, Gauges]
+    gauges: Mapping[Tally, Gauges] = MappingProxyType({})
 
     @property
     def columns(self) -> Sequence[str]:
@@ -310,7 +306,7 @@ class _RulesNow(NamedTuple):
         return (*counts, *[getattr(gauges, name) for name in self.gauge_names])
 
     def described(self, rule: Rule) -> dict[str, Any]:
-        """The rule with its numbers."""
+        """The rule with its numbers, the sum of its values if it counts them apart."""
         return _description(rule) | dict(zip(self.columns, self.counts(rule), strict=True))
 
     def head(self) -> str:

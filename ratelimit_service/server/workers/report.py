@@ -56,7 +56,8 @@ class Reporter:
             await asyncio.sleep(0)
         if gauges := limiter.gauges:
             for found in _gauge_pieces(() if limiter.book is None else limiter.book.rules, gauges):
-                send("gauges", found)
+                if found:
+                    send("gauges", found)
                 await asyncio.sleep(0)
         calls, engine.method.calls = engine.method.calls, 0
         totals = {name: getattr(limiter.totals, name) for name in Totals.__slots__}
