@@ -1,6 +1,7 @@
 """The compiled wheel of a release: its libraries are what runs, and they answer as their sources do."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,14 @@ from tests.envoy.proxy import bootstrap, by, route, start_envoy
 from tests.processes import ROOT, start_service
 
 RULES: Final = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 2}}]\n"
-SUITE: Final = ("any_bytes", "attacks", "connection", "deadlines", "evictions", "floods", "h2", "limits")
-"""Of tests/transports/http2, in seconds: those that tell frames and streams, and the corpora of the fuzzer."""
+SUITE: Final = (
+    "tests/fuzz/test_corpus.py",
+    *(
+        f"tests/transports/http2/test_{name}.py"
+        for name in ("any_bytes", "attacks", "connection", "deadlines", "evictions", "floods", "h2", "limits")
+    ),
+)
+"""The tests of frames and streams that take seconds, and all that the fuzzer ever found."""
 ASK: Final = f"""\
 import importlib, sys
 for name in {MODULES}:
@@ -24,6 +31,12 @@ for name in {MODULES}:
     for made in vars(module).values():
         if isinstance(made, type) and made.__module__ == module.__name__ and getattr(made, "__slots__", ()):
             print(made.__name__, {{type(vars(made)[slot]).__name__ for slot in made.__slots__}})
+"""
+TEST: Final = f"""\
+import sys, pytest
+code = pytest.main(sys.argv[1:])
+print(sys.modules["{PACKAGE.replace("/", ".")}.connection"].__file__)
+sys.exit(code)
 """
 
 
@@ -65,11 +78,11 @@ def test_no_library_names_the_folder_that_it_was_made_in(installed: Path) -> Non
 
 
 def test_the_tests_of_http2_pass_on_the_compiled_wheel(installed: Path) -> None:
-    files = [f"tests/transports/http2/test_{name}.py" for name in SUITE]
-    done = run(installed, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-o", "pythonpath=", *files)
+    done = run(installed, "-c", TEST, "-q", "-n", "0", "-p", "no:cacheprovider", "-o", "pythonpath=", *SUITE)
 
     assert done.returncode == 0, done.stdout
-    assert " passed" in done.stdout
+    assert re.search(r"\b\d{2,} passed\b", done.stdout)
+    assert re.search(rf"^{re.escape(str(installed / PACKAGE))}/connection\.cpython.*\.so$", done.stdout, re.MULTILINE)
 
 
 def test_envoy_is_answered_by_the_compiled_wheel(installed: Path, tmp_path: Path) -> None:
