@@ -14,7 +14,7 @@ from ratelimit_service.commands.sources import (
     exit_broken,
     merge_option,
     read_books,
-    read_regions,
+    read_region_options,
     read_settings,
     rules_flags,
 )
@@ -57,7 +57,7 @@ def command(*, old: Path, new: Path, env_file: Path | None, merge_domains: bool,
     """
     settings, _ = read_settings(rules_flags(None, merge_domains=merge_domains), env_file, Section.RULES)
     try:
-        books = read_books([old, new], settings, read_regions(env_file))
+        books = read_books([old, new], settings, read_region_options(env_file))
         changes = diff(*books)
     except RulesError as error:
         exit_broken(error, as_json=as_json)

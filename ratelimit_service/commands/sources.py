@@ -70,7 +70,7 @@ def read_book(settings: Settings) -> RuleBook:
     )
 
 
-def read_regions(env_file: Path | None) -> RegionOptions:
+def read_region_options(env_file: Path | None) -> RegionOptions:
     """What the settings say of regions, for a command that has no counters, as if there were a home Redis."""
     return regions_of(read_settings({}, env_file, Section.REGIONS)[0])
 

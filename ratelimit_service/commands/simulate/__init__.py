@@ -22,7 +22,7 @@ from ratelimit_service.commands.sources import (
     exit_broken,
     merge_option,
     read_books,
-    read_regions,
+    read_region_options,
     read_settings,
     rules_flags,
 )
@@ -150,7 +150,7 @@ def command(
     settings, _ = read_settings(rules_flags(None, merge_domains=merge_domains), env_file, Section.RULES)
     paths = [path for path in (rules, compare) if path is not None]
     try:
-        books = read_books(paths, settings, read_regions(env_file)._replace(may_share=False))
+        books = read_books(paths, settings, read_region_options(env_file)._replace(may_share=False))
     except RulesError as error:
         exit_broken(error, as_json=False)
     domain = _domain(books, domain)
