@@ -293,8 +293,8 @@ def _render_rule(rule: Json, problem: str) -> Iterator[str]:
     if elastic := rule.get("elastic"):
         yield printable(f"  pool     {_pool_in_words(elastic['pool'], rule.get('state', {}))}")
     if regions := rule.get("regions"):
-        yield f"  regions  {regions['written']}"
-        yield from (f"           {sentence}" for sentence in regions["worst_case"])
+        yield printable(f"  regions  {regions['written']}")
+        yield from (printable(f"           {sentence}") for sentence in regions["worst_case"])
     yield printable(f"  metrics  {rule['metric']}")
     if rule["name"]:
         yield f"  name     {rule['name']}"
