@@ -55,7 +55,8 @@ local function with_floor(state, own)
   return copy
 end
 
-local function hit(state, limit, cost, now)
+-- `count` is of how many hits the cost is, if it is not one.
+local function hit(state, limit, cost, now, count)
   local term, bottom = limit.term, limit.floor
   local counter = present(state, term, now)
   local own = floor_of(counter)
@@ -94,7 +95,7 @@ local function hit(state, limit, cost, now)
     counter[LEFT], counter[DEMAND] = counter[LEFT] - lent, demand
     return kept(counter, term), 1, room, room - cost, reset, 0
   end
-  if cost > limit.most then
+  if cost > limit.most * (count or 1) then
     return state, 0, room, room, reset, NEVER
   end
   if now >= counter[DENY_UNTIL] then

@@ -357,7 +357,7 @@ def play(fleet: Fleet, random: Random, events: int) -> None:  # noqa: PLR0912 - 
         if chance < 0.20:
             process.queue.append(random.choice([1, 1, 2, most // 3 + 1, most, 3 * most, -1, -most]))
             if random.random() < 0.1:
-                process.queue += random.choice([[1] * 5, [most] * 3, [0], [limit.requests], [limit.requests * 2]])
+                process.queue += random.choice([[1] * 5, [3 * most] * 9, [0], [limit.requests], [limit.requests * 2]])
         elif chance < 0.34:
             if process.queue:
                 fleet.run(region, process)

@@ -79,6 +79,14 @@ def test_equal_hits_are_one_run_of_which_the_first_are_allowed_and_the_others_wa
     assert [(each.key, [*each.numbers], each.now) for each in asked] == [("a", [0, 0, 3, asked[0].numbers[3]], START)]
 
 
+def test_of_a_run_all_hits_that_wait_are_asked_for_however_much_they_cost_together(client: Client) -> None:
+    region, rule = Region(client), leased()
+    region.run(*([hit(rule, "a", 400)] for _ in range(5)))
+    (ask,), waiting = region.taken()
+
+    assert (ask.numbers[2], len(waiting)) == (2000, 5)
+
+
 def test_each_counter_has_an_ask_of_its_own_and_its_name_in_redis(client: Client) -> None:
     region, rule = Region(client), leased()
     region.run([hit(rule, "a"), hit(rule, "b", 7)], [hit(rule, "a")])

@@ -156,7 +156,7 @@ local function charge_run(state, limit, cost, count, now)
   local state, _, _, left, reset, retry = hit(state, limit, cost, now)
   local others = count - got - 1
   if others > 0 and limit.count_refused == 1 then
-    state = hit(state, limit, others * cost, now)
+    state = hit(state, limit, others * cost, now, others)  -- how many they are, for regional.lua
   end
   return state, got, room, left, reset, retry
 end
