@@ -28,6 +28,8 @@ class LostServer(NamedTuple):
     """Seconds since the epoch."""
     policy: str
     """What is answered meanwhile, where a rule does not say otherwise."""
+    at_home: bool = False
+    """It is of the home of all regions: only limits that regions share need it."""
 
 
 class StoreStatus(Protocol):

@@ -1,5 +1,6 @@
 """Two regions that borrow from one home: together they allow the limit, whatever dies, stops or is cut off."""
 
+import json
 import re
 import signal
 from collections import Counter
@@ -13,7 +14,7 @@ import pytest
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.ratelimit import ShouldRateLimit
-from tests.processes import Service, eventually, start_service
+from tests.processes import Service, ask, eventually, start_service
 from tests.redis import Redis, start_redis
 from tests.stories.callers import call
 
@@ -167,6 +168,11 @@ def test_cut_off_a_region_has_its_floor_or_its_policies_stays_healthy_and_heals(
         (service,) = of.eu.services
         service.wait_until(lambda: "ratelimit_region_home_healthy 0" in service.metrics(), "the home is missed")
         assert service.healthy
+        (trouble,) = json.loads(ask(service.debug_port, "/status").body)["troubles"]
+        assert re.fullmatch(r"Redis at 127\.0\.0\.1:\d+ \(home\) is lost", trouble["what"])
+        assert trouble["meanwhile"].startswith(
+            "only limits that regions share need it: those with a floor keep it, and of the others requests are refused"
+        )
         assert re.search(r"store lost: Redis at 127\.0\.0\.1:\d+ \(home\): no answer in time", service.log)
 
         of.home.send(signal.SIGCONT)

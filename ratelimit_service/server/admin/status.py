@@ -67,6 +67,10 @@ def troubles(state: ServiceState, now: int) -> Iterator[Trouble]:
         )
     for lost in state.counted.store.lost:
         answered = _MEANWHILE[lost.policy]
+        if lost.at_home:
+            answered = (
+                f"only limits that regions share need it: those with a floor keep it, and of the others {answered}"
+            )
         yield Trouble(
             f"Redis at {lost.server} is lost",
             lost.since,

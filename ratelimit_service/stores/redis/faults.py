@@ -148,11 +148,12 @@ _MINUTE: Final = 60.0
 class Outage:
     """Whether one server is lost, and the log lines about it."""
 
-    def __init__(self, name: str, policy: str) -> None:
+    def __init__(self, name: str, policy: str, *, at_home: bool = False) -> None:
         self.lost: LostServer | None = None
         """For the operator's page; None while the server decides hits."""
         self._name = name
         self._policy = policy
+        self._at_home = at_home
         self._began = 0.0
         self._logged: set[str] = set()
         self._error_logged = -_MINUTE
@@ -161,11 +162,13 @@ class Outage:
         """The server is lost, since `ago` seconds; or still lost, perhaps for another cause."""
         since = time() - ago if self.lost is None else self.lost.since
         is_new = self.lost is None
-        self.lost = LostServer(self._name, fault.cause, str(fault), since, self._policy)
+        self.lost = LostServer(self._name, fault.cause, str(fault), since, self._policy, self._at_home)
         if is_new:
             self._began = monotonic() - ago
             self._logged = {fault.cause}
             policy = f"meanwhile answering by policy, {self._policy}"
+            if self._at_home:
+                policy = f"meanwhile answering by policy, {self._policy}, or by floors, what regions share"
             fields = about(
                 "store_lost",
                 server=self._name,

@@ -102,20 +102,16 @@ class LaneContext(NamedTuple):
     leases: Leases
     hold: Hold | None = None
     """None without a home Redis."""
-    label: str = ""
-    """Behind the names of the servers."""
-    in_flight: int = MAX_IN_FLIGHT
-    """Pipelines, at most."""
-    heartbeat: float = HEARTBEAT
-    """Seconds for the reply to one."""
+    at_home: bool = False
+    """The servers are those of the home of all regions, which may be far away."""
 
 
 def home_context(context: LaneContext) -> LaneContext:
-    """The context of the lanes to the home Redis of all regions, which may be far away.
+    """The context of the lanes to the home Redis of all regions.
 
     Nothing is leased from it by an instance: so its loss costs none of the leases of this region.
     """
-    return context._replace(leases=Leases(deny=0), label=" (home)", in_flight=_FAR_IN_FLIGHT, heartbeat=_FAR_HEARTBEAT)
+    return context._replace(leases=Leases(deny=0), at_home=True)
 
 
 class Lane:
@@ -131,7 +127,8 @@ class Lane:
         redirect: Redirect | None = None,
         on_lost: Callable[[], None] = noop,
     ) -> None:
-        self.name = name + context.label
+        at_home = context.at_home
+        self.name = f"{name} (home)" if at_home else name
         self._pending = context.pending
         self._denied = context.denied
         self._leases = context.leases
@@ -142,9 +139,9 @@ class Lane:
         self._redirect = redirect
         self._on_lost = on_lost
         self._breaker = Breaker(monotonic())
-        self._in_flight = context.in_flight
-        self._heartbeat = context.heartbeat
-        self._outage = Outage(self.name, context.policy.name)
+        self._in_flight = _FAR_IN_FLIGHT if at_home else MAX_IN_FLIGHT
+        self._heartbeat = _FAR_HEARTBEAT if at_home else HEARTBEAT
+        self._outage = Outage(self.name, context.policy.name, at_home=at_home)
         self._connector = Connector(open_link, self._breaker.backoff, self._on_link, self._on_attempt_failed)
         self._fault = Fault("unreachable")
         """Why hits are answered by policy while there is no connection."""

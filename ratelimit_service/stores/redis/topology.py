@@ -246,7 +246,11 @@ class Cluster:
         self._early: list[Part] | None = []
         """Parts that came before the first map, or the first error in place of it."""
         self._fault = Fault("unreachable")
-        self._outage = Outage(f"{target.servers.addresses[0]} and its cluster{context.label}", context.policy.name)
+        self._outage = Outage(
+            f"{target.servers.addresses[0]} and its cluster{' (home)' if context.at_home else ''}",
+            context.policy.name,
+            at_home=context.at_home,
+        )
         self._backoff = Backoff()
         self._map_wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
