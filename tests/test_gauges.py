@@ -36,6 +36,6 @@ def test_a_peak_is_forgotten_after_a_pause() -> None:
 
 
 def test_together_processes_have_the_sums_and_the_highest() -> None:
-    one, other = Gauges(1, 20, 3, 0.5, 7), Gauges(2, 10, 1, 0.75, 4)
+    one, other = Gauges(1, 20, 3, 0.5, 7, 8), Gauges(2, 10, 1, 0.75, 4, 9)
 
-    assert one.merge(other) == other.merge(one) == Gauges(3, 30, 4, 0.75, 7)
+    assert one.merge(other) == other.merge(one) == Gauges(3, 30, 4, 0.75, 7, 9)

@@ -94,6 +94,8 @@ def _render(url: str, status: Json, *, healthy: bool) -> Iterator[str]:
         yield f"queues   {plural(gauges.waiting, 'request')} waiting; turns were up to {longest} away lately"
     if gauges.places_taken:
         yield f"places   up to {gauges.places_taken:,} of one counter taken lately"
+    if gauges.on_loan:
+        yield f"loans    up to {gauges.on_loan:,} to one counter lately"
     for trouble in status["troubles"]:
         yield from _trouble(trouble, now)
 

@@ -255,8 +255,13 @@ def _render(view: View, rates: Rates, columns: int, rules: int) -> Iterator[str]
 
 
 def _in_words(gauges: Gauges) -> str:
-    """`61 held`, `3 wait`, or `47 taken`."""
-    numbers = ((gauges.held, "held"), (gauges.waiting, "wait"), (gauges.places_taken, "taken"))
+    """`61 held`, `3 wait`, `47 taken`, or `200 on loan`."""
+    numbers = (
+        (gauges.held, "held"),
+        (gauges.waiting, "wait"),
+        (gauges.places_taken, "taken"),
+        (gauges.on_loan, "on loan"),
+    )
     return ", ".join(f"{number:,} {word}" for number, word in numbers if number)
 
 

@@ -172,8 +172,8 @@ class Limiter:
         if plan.joint:
             spare(plan.charged)
             verdict.hits = by_descriptor(plan.hits)
-        if plan.places:
-            _measure_places(plan.charged)
+        if plan.measured:
+            _measure(plan.charged)
         denied, by_policy = plan.denied, False
         hot = self.hot
         for hit in plan.charged:
@@ -233,12 +233,16 @@ def _refuses_without_counter(hit: Hit | None) -> bool:
     return hit is not None and not hit.key and hit.over and not hit.quota
 
 
-def _measure_places(hits: Sequence[Hit]) -> None:
-    """Note how many places are taken of each counter."""
+def _measure(hits: Sequence[Hit]) -> None:
+    """Note how many places are taken of each counter, or how much it has on loan."""
     for hit in hits:
-        measured = hit.rule.measured
-        if measured is not None and hit.limit.places and hit.by_policy is None:
-            measured.places_taken.note(hit.limit.requests - hit.decision.remaining)
+        measured, limit = hit.rule.measured, hit.limit
+        if measured is None or hit.by_policy is not None:
+            continue
+        if limit.places:
+            measured.places_taken.note(limit.requests - hit.decision.remaining)
+        elif limit.elastic is not None and hit.decision.remaining < limit.exceed:
+            measured.on_loan.note(limit.exceed - hit.decision.remaining)
 
 
 def _count_by_policy(hit: Hit, answered: ByPolicy) -> None:

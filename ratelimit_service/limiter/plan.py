@@ -59,7 +59,7 @@ class Plan:
 
     __slots__ = (
         *("bytes", "charged", "denied", "domain", "edition", "hits"),
-        *("increments", "joint", "places", "refused", "verdict"),
+        *("increments", "joint", "measured", "refused", "verdict"),
     )
 
     def __init__(  # noqa: PLR0913 - one for each of its parts
@@ -86,8 +86,8 @@ class Plan:
         """Some hits are charged together, or some descriptor has several limits."""
         self.denied = False
         """Some hit without a counter is denied."""
-        self.places = False
-        """Some hit is on places."""
+        self.measured = False
+        """Of the limit of some hit more is measured than what is counted."""
         refused: list[Hit] = []
         for hit in hits:
             if hit is None:
@@ -101,8 +101,8 @@ class Plan:
             charged.append(hit)
             if hit.together or hit.beside:
                 self.joint = True
-            if hit.rule.holder >= 0:
-                self.places = True
+            if hit.rule.measured is not None or any(each.rule.measured is not None for each in hit.beside):
+                self.measured = True
         self.charged = tuple(in_bundles(charged) if self.joint else charged)
         """What the store decides: all hits that have a counter, with those beside them."""
         self.refused = tuple(refused)
@@ -134,7 +134,7 @@ class Plan:
         plan.domain = self.domain
         plan.increments = self.increments
         plan.joint = plan.denied = False
-        plan.places = self.places
+        plan.measured = self.measured
         plan.bytes = 0
         plan.refused = ()
         plan.charged = charged = tuple(map(Hit.again, self.charged))

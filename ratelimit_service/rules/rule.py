@@ -10,7 +10,7 @@ from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.model import NEVER, Limit, Pool, RegionMode, Regions
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.system.clock import delay_in_words, duration_in_words
-from ratelimit_service.telemetry.gauges import LEASED, PLACED, QUEUED, Measured
+from ratelimit_service.telemetry.gauges import LEASED, LENT, PLACED, QUEUED, Measured
 from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
 
 Entries = tuple[tuple[str, str], ...]
@@ -93,7 +93,7 @@ class Rule:
     tallies: Tallies | None = None
     """The tallies by value, for a rule whose metrics have values of requests in their names."""
     measured: Measured | None = None
-    """What is measured of it beside what its tally counts, if it has a queue or is of places."""
+    """What is measured of it beside what its tally counts, if it has a queue, is of places, or is elastic."""
     override: bool = False
     """The limit came with the request."""
     counter_domain: str = ""
@@ -133,7 +133,7 @@ class Rule:
         changes_values = any(level.counted_as is not None for level in self.levels)
         set_once(self, "changes_values", changes_values)
         own = limit is not None and limit.max_delay > 0
-        if self.measured is None and limit is not None and (own or limit.places):
+        if self.measured is None and limit is not None and (own or limit.places or limit.elastic is not None):
             set_once(self, "measured", Measured())
         set_once(self, "queues", own or any(each.queues for each in self.beside))
         set_once(self, "names_levels", changes_values or any(level.shared is not None for level in self.levels))
@@ -160,7 +160,9 @@ def gauge_names(rule: Rule) -> Sequence[str]:
     limit = rule.limit
     if limit is None:
         return ()
-    return LEASED if rule.lease else QUEUED if limit.max_delay else PLACED if limit.places else ()
+    if rule.lease:
+        return LEASED
+    return QUEUED if limit.max_delay else PLACED if limit.places else LENT if limit.elastic is not None else ()
 
 
 def counted_in(rule: Rule, domain: str) -> Rule:

@@ -199,6 +199,7 @@ _GAUGES: Final = (
         "The most places of one counter that were taken in the last one to two minutes, when this service was asked.",
         "places_taken",
     ),
+    ("on_loan", "The most that one counter of an elastic limit had on loan in the last one to two minutes.", "on_loan"),
 )
 """The rest of the metric's name, its help, and the number."""
 

@@ -18,6 +18,8 @@ class Gauges(NamedTuple):
     """Of the turns that were given lately, how far away the farthest was."""
     places_taken: int = 0
     """The most places of one counter that were taken at once lately."""
+    on_loan: int = 0
+    """The most that one counter had on loan from its pool lately."""
 
     def merge(self, other: "Gauges") -> "Gauges":
         """The same of two processes, or of two rules, together."""
@@ -27,6 +29,7 @@ class Gauges(NamedTuple):
             self.waiting + other.waiting,
             max(self.longest_wait_seconds, other.longest_wait_seconds),
             max(self.places_taken, other.places_taken),
+            max(self.on_loan, other.on_loan),
         )
 
 
@@ -35,7 +38,8 @@ NO_GAUGES: Final = Gauges()
 LEASED: Final = ("leased", "held")
 QUEUED: Final = ("waiting", "longest_wait_seconds")
 PLACED: Final = ("places_taken",)
-"""The names of those that limits have which lease, have a queue, or are of places."""
+LENT: Final = ("on_loan",)
+"""The names of those that limits have which lease, have a queue, are of places, or are elastic."""
 
 
 class Peak:
@@ -68,16 +72,18 @@ class Peak:
 
 
 class Measured:
-    """What a process measures of a rule that has a queue or places."""
+    """What a process measures of a rule that has a queue, is of places, or is elastic."""
 
-    __slots__ = ("longest_wait", "places_taken", "waiting")
+    __slots__ = ("longest_wait", "on_loan", "places_taken", "waiting")
 
     def __init__(self) -> None:
         self.waiting = 0
         self.longest_wait = Peak()
         """Microseconds."""
         self.places_taken = Peak()
+        self.on_loan = Peak()
 
     def gauges(self) -> Gauges:
         """All of it."""
-        return Gauges(0, 0, self.waiting, self.longest_wait.read() / SECOND, self.places_taken.read())
+        longest_wait = self.longest_wait.read() / SECOND
+        return Gauges(0, 0, self.waiting, longest_wait, self.places_taken.read(), self.on_loan.read())

@@ -68,6 +68,7 @@ def test_a_tenants_status_counts_down_its_right_and_headers_have_its_ceiling(ser
 
 
 def test_what_was_by_right_and_on_loan_is_counted(service: Service) -> None:
+    call(service, "loud")
     metrics = ask(service.debug_port, "/metrics").body
     counts = dict(
         re.findall(
@@ -77,6 +78,8 @@ def test_what_was_by_right_and_on_loan_is_counted(service: Service) -> None:
     [rule] = [each for each in json.loads(ask(service.debug_port, "/status").body)["rules"] if each["domain"] == "shop"]
 
     assert (counts["by_right"], counts["on_loan"]) == ("40", "40")
+    assert rule["on_loan"] == 40
+    assert 'ratelimit_rule_on_loan{domain="shop",key1="tenant"} 40\n' in metrics
     assert int(counts["refused"]) >= 1
     assert (rule["within"], rule["exceeded"]) == (40, 40)
     assert rule["options"] == [

@@ -60,6 +60,7 @@ const COLUMNS = [
   gauge("Waiting", "waiting", "Requests that wait for their turn in a queue"),
   peak("Longest wait", "longest_wait_seconds", "Of the turns given in the last minute or two, how far away the farthest was", milliseconds),
   peak("Places taken", "places_taken", "The most places of one counter that were taken in the last minute or two"),
+  peak("On loan", "on_loan", "The most that one counter had on loan from its pool in the last minute or two"),
   text("Where", rule => rule.where, "mono soft"),
 ];
 
