@@ -112,14 +112,16 @@ def touches(limit: Limit, demand: float, instances: int, round_trip: float = 300
     """How many times a second one counter is touched in Redis, of so many requests a second, with leases.
 
     An instance that leases touches it twice in a term, and a little: it sends the hit that finds the term before ended,
-    with an ask, and asks again, as requests come by chance and it had asked for their average. More often if many of
-    them come within a round trip. Where room comes back all the time, a counter that is full is asked again and again:
-    how often is an empirical law of the simulation (`bench/leases.py`), as the other two numbers are.
+    with an ask, and asks again when more come than it had asked for; or when a lease of a bucket ends, a little before
+    its term. More often if many of them come within a round trip. Where room comes back all the time, a counter that is
+    full is asked again and again: how often is an empirical law of the simulation (`bench/leases.py`), as the other
+    numbers are.
     """
     of_one = demand / instances
     if of_one * limit.term < LEAST / 2:
         return demand
-    rate = instances / limit.term * (2.2 + 1.8 * math.log(1 + 1.5 * of_one * round_trip / SECOND))
+    least = 3 if limit.algorithm == "token_bucket" else 2.2
+    rate = instances / limit.term * (least + 1.8 * math.log(1 + 1.5 * of_one * round_trip / SECOND))
     if limit.algorithm in REFILLED and demand * limit.window > limit.requests:
         rate += (4 if limit.algorithm == "token_bucket" else 2.4) * demand**0.6 * instances**0.35
     return min(demand, rate)

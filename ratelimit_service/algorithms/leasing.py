@@ -18,7 +18,7 @@ from ratelimit_service.system.clock import SECOND
 _TERMS: Final = 10
 """In a window: in longer terms quiet instances hold what others need, 30 % of it with terms as long as the window."""
 
-_LONGEST: Final = 5 * SECOND
+_LONGEST: Final = 3 * SECOND
 """Of a term. Where 30 hits a second come on each of 1,000 counters, terms of a second send 5 to 9 % of them, these half
 as many; and what an instance holds is no larger a part of a window than in short ones."""
 
@@ -73,7 +73,7 @@ def take(algorithm: Leasing, state: State | None, limit: Limit, least: int, extr
 
 
 def length_of_term(span: int, window: int, longest: int = 0) -> int:
-    """The largest whole fraction of the span that is at most `longest`; or a tenth of the window, and five seconds."""
+    """The largest whole fraction of the span that is at most `longest`; or a tenth of the window, and three seconds."""
     longest = longest or max(1, min(_LONGEST, window // _TERMS))
     return max(1, -(-span // max(1, -(-span // longest))))
 

@@ -101,6 +101,31 @@ def test_what_is_held_allows_hits_until_the_terms_end_counted_from_when_the_ask_
     assert hit(leases, 1, 99_421) is None
 
 
+def test_a_lease_of_a_bucket_ends_earlier_so_that_all_of_it_can_be_given_back() -> None:
+    bucket = Rule("shop", (), LIMIT, open_algorithm("token_bucket"), lease=50)
+    leases = open_leases()
+    for step in range(20):
+        hit(leases, 1, step * 1000, bucket)
+    (ask,) = leases.asks(20_000)
+    leases.answered(ask, Granted(40, 900, STORE + 100_000, 0, 0, STORE + 20_000), sent=20_000)
+
+    assert hit(leases, 1, 94_999, bucket) is not None
+    assert hit(leases, 1, 95_000, bucket) is None
+    (ask,) = leases.asks(95_000)
+    assert (ask.back, ask.back_end) == (39, STORE + 100_000)
+
+
+@pytest.mark.parametrize(("room", "extra"), [(501, 34), (500, 24)])
+def test_more_than_the_average_is_asked_for_while_half_of_the_limit_is_left(room: int, extra: int) -> None:
+    leases = open_leases()
+    leases.answered(asked(leases), Granted(0, room, STORE + 100_000, 0, 0, STORE + 20_000), sent=20_000)
+    for step in range(5):
+        hit(leases, 1, 20_000 + step * 4000)
+    (ask,) = leases.asks(40_000)
+
+    assert ask.extra == extra
+
+
 def test_a_hit_that_costs_more_than_is_left_is_sent_and_takes_nothing_of_it() -> None:
     leases = holding()
 

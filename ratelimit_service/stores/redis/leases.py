@@ -17,8 +17,8 @@ dead         `now` >= `end`                       as cold; what is left becomes 
 =============================  =======================================================================================
 event                          what becomes of the lease
 =============================  =======================================================================================
-an ask was answered            `left` grows, until `end`: the term's end, counted from when the ask was *sent*. Units
-                               of another term become `spare`. Without any room: denied
+an ask was answered            `left` grows, until `end`: the term's end, counted from when the ask was *sent*; in a
+                               bucket a little earlier. Units of another term become `spare`. Without any room: denied
 a hit was denied by the store  denied for its retry; but no longer than the term, at whose end others give back
 an ask has failed              what it was to take or to give back is burnt: what the store did is not known
 an ask could not be sent       what it was to give back is `spare` again
@@ -50,6 +50,16 @@ MAX_LEASES: Final = 20_000
 
 _SWEEP: Final = 2000
 """Leases that one sweep looks at: less than a millisecond."""
+
+_EARLY: Final = 16
+"""By one in so many parts a lease of a bucket is shorter than its term: what is given back later is lost in part."""
+
+_LONGEST_EARLY: Final = SECOND // 5
+"""In which a sweep finds it."""
+
+_CHANCE: Final = 2
+"""Standard deviations of the demand that are asked for above its average while half of the limit is left: else every
+second lease is used up before its term ends."""
 
 _MEMORY: Final = SECOND // 20
 """Of the rate: half of the shortest usual term."""
@@ -280,7 +290,8 @@ class Leases:
             # The script ran after `sent`: so counted, the lease ends no later than the term does. A thousandth is for
             # clocks that are being adjusted: Linux lets them run up to 500 ppm fast or slow.
             rest = granted.term_end - granted.store_now
-            lease.end = sent + rest - rest // 1000
+            is_bucket = hasattr(lease.rule.algorithm, "lent_from")
+            lease.end = sent + rest - (min(rest // _EARLY, _LONGEST_EARLY) if is_bucket else rest // 1000)
         elif not granted.room:
             self._remember(lease, 1, granted.retry_after, granted.term_end - granted.store_now, sent)
 
@@ -409,7 +420,10 @@ class Leases:
         if now >= lease.end:
             self._retire(lease)
         _measure(lease, now)
-        extra = min(int(lease.rate * lease.term), lease.cap)
+        demand = lease.rate * lease.term
+        if lease.room > lease.limit.requests // 2:
+            demand += _CHANCE * demand**0.5
+        extra = min(int(demand), lease.cap)
         if extra < LEAST or lease.term < _ROUND_TRIPS * self.round_trip or not lease.wanted:
             extra = 0
         lease.wanted = False
