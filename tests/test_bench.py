@@ -73,3 +73,12 @@ def test_a_flood_on_many_instances_never_passes_the_limit() -> None:
     rows = [[float(cell) for cell in line.split("|")[2:-1]] for line in told.splitlines()[2:]]
     assert len(rows) == 8
     assert all(row[-1] == 0 for row in rows)
+
+
+def test_the_page_on_scale_has_what_the_model_says() -> None:
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+
+    tables = bench("scale").strip().split("\n\n")
+
+    assert len(tables) == page.count(":begin -->") == 8
+    assert [table for table in tables if f"\n{table}\n" not in page] == []
