@@ -121,6 +121,8 @@ def test_a_call_whose_deadline_passes_before_it_is_sent_is_not_charged(tmp_path:
             taken = f'ratelimit_service_total_requests{{grpc_method="ShouldRateLimit"}} {len(calls)}\n'
             service.wait_until(lambda: taken in service.metrics(), "the call is taken")
 
+        connected = 'ratelimit_store_healthy{store="redis"} 1\n'
+        service.wait_until(lambda: connected in service.metrics(), "it has a connection that Redis may keep waiting")
         redis.send(signal.SIGSTOP)
         ask_for("on its way, first")
         ask_for("on its way, second", 5)
@@ -132,7 +134,9 @@ def test_a_call_whose_deadline_passes_before_it_is_sent_is_not_charged(tmp_path:
         codes += [calls[number].code() for number in (0, 2)]
         counters = redis.cli("KEYS", "*")
 
-    assert codes == [StatusCode.UNAVAILABLE, StatusCode.UNAVAILABLE, StatusCode.OK, StatusCode.OK]
+    # A busy machine's client may see its deadline before the service's answer, which comes 50 ms earlier.
+    assert {StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED}.issuperset(codes[:2])
+    assert codes[2:] == [StatusCode.OK, StatusCode.OK]
     assert [user for user in ("first", "second", "waits", "too short") if user in counters] == [
         "first",
         "second",
