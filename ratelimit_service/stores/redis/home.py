@@ -32,12 +32,13 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.stores.hit import Hit, PoolCounter
+from ratelimit_service.stores.redis.exchanges import Exchanges
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.leases import Ask, Granted
 from ratelimit_service.stores.redis.link import call_script, within
-from ratelimit_service.stores.redis.region import HOME, RegionAsk, RegionScript, at_home
+from ratelimit_service.stores.redis.region import HOME, RegionAsk, RegionScript, at_home, is_synced
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
 from ratelimit_service.stores.redis.script import BatchScript, Group, Part, ScriptCall, grants_of
 from ratelimit_service.stores.redis.topology import Topology
@@ -104,7 +105,9 @@ class Loan(NamedTuple):
 class Home:
     """The home Redis as one process of a region asks it."""
 
-    def __init__(self, topology: Topology, script: BatchScript, pending: PendingRequests, *, clustered: bool) -> None:
+    def __init__(
+        self, topology: Topology, script: BatchScript, pending: PendingRequests, region: str, *, clustered: bool
+    ) -> None:
         self.topology = topology
         self._script = script
         self._region = RegionScript()
@@ -137,6 +140,7 @@ class Home:
         self._round_trip = 0.0
         """That of the last ask, in seconds."""
         self._round_trips = Latency()
+        self._exchanges = Exchanges(topology, script, region, self._start)
 
     def hold(self, lane: Lane, call: ScriptCall) -> Sequence[Part]:
         """Ask for what the reply to this call names, and keep what waits; returns the parts that are decided."""
@@ -144,7 +148,13 @@ class Home:
         asked, waiting = [*script.asked], {*script.waiting}
         script.asked.clear()
         script.waiting.clear()
-        self._ask_all(lane, asked)
+        loans = []
+        for ask in asked:
+            if is_synced(ask.limit):
+                self._exchanges.plan(lane, ask)
+            else:
+                loans.append(ask)
+        self._ask_all(lane, loans)
         if not waiting:
             return call.parts
         decided = []
@@ -216,6 +226,7 @@ class Home:
                 "Requests that wait for an answer of the home Redis.",
                 [((), self._waiting)],
             ),
+            *self._exchanges.metrics(),
         )
 
     # Hits that wait

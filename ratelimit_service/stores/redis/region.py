@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.algorithms.regional import ASK_LIFE, LEAST_DENY, Deposit, home_of, term
-from ratelimit_service.model import Limit
+from ratelimit_service.model import Limit, RegionMode
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.leases import Ask, Granted, Lease
 from ratelimit_service.system.clock import Clock
@@ -40,6 +40,11 @@ class RegionAsk(NamedTuple):
     """When the region's script ran, by the clock of its Redis."""
 
 
+def is_synced(limit: Limit) -> bool:
+    """Whether regions exchange the counts of the limit."""
+    return limit.regions is not None and limit.regions.mode is RegionMode.SYNCED
+
+
 def at_home(ask: RegionAsk) -> Ask:
     """What is asked, as the script that counts at home takes it."""
     back, back_end, least, extra = ask.numbers
@@ -51,7 +56,7 @@ class RegionScript:
     """Deposits and collects, at the time of the region's Redis; in tests at the time of `clock`."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.text = _script_text()
+        self.text = small_script("regional", "region.lua")
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         self._clock = clock
 
@@ -91,15 +96,15 @@ _LEAST: Final = 2
 """In the numbers of an ask."""
 
 
-def _script_text() -> str:
-    """The source of the script, with the functions that it shares with batch.lua."""
+def small_script(twin: str, name: str) -> str:
+    """The source of a script that steps between two Redises, with that twin and the functions of batch.lua."""
     batch = files(__package__).joinpath("batch.lua").read_text("utf-8")
-    regional = files("ratelimit_service.algorithms").joinpath("regional.lua").read_text("utf-8")
-    region = files(__package__).joinpath("region.lua").read_text("utf-8")
+    chunk = files("ratelimit_service.algorithms").joinpath(f"{twin}.lua").read_text("utf-8")
+    steps = files(__package__).joinpath(name).read_text("utf-8")
     head, edge, _ = batch.partition(_EDGE)
     assert edge
-    return f"{head}local regional = (function()\n{regional}\nend)()\n{region}"
+    return f"{head}local {twin} = (function()\n{chunk}\nend)()\n{steps}"
 
 
 _EDGE: Final = "local twin, opened"
-"""Where the functions of batch.lua end that this script has too."""
+"""Where the functions of batch.lua end that these scripts have too."""

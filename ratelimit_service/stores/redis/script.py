@@ -35,7 +35,7 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit, OnCounter, pool_counter
 from ratelimit_service.stores.redis.keys import VERSION, cluster_block, cluster_key, plain_block, plain_key
 from ratelimit_service.stores.redis.leases import Ask, Granted
-from ratelimit_service.stores.redis.region import RegionAsk
+from ratelimit_service.stores.redis.region import RegionAsk, is_synced
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
@@ -171,7 +171,13 @@ class BatchScript:
     """
 
     def __init__(
-        self, prefix: str = "", clock: Clock | None = None, *, clustered: bool = False, jitter_seconds: int = 0
+        self,
+        prefix: str = "",
+        clock: Clock | None = None,
+        *,
+        clustered: bool = False,
+        jitter_seconds: int = 0,
+        sync_seconds: float = 1,
     ) -> None:
         self.text = script_text()
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
@@ -181,6 +187,8 @@ class BatchScript:
         self._clustered = clustered
         self._clock = clock
         self._jitter = jitter_seconds * SECOND
+        self._sync = round(sync_seconds * SECOND)
+        """Between two exchanges of the counts of regions."""
         self._block_key = cluster_block if clustered else plain_block
         """The name of a counter's block, in the same slot."""
         self._rows: dict[Rule, str] = {}
@@ -290,9 +298,10 @@ class BatchScript:
         algorithm, calendar = rule.algorithm.name, limit.calendar
         if (regions := limit.regions) is not None and regions.home is not None:
             return self._leased_row(rule, limit, regions)
+        synced = (self._sync,) if is_synced(limit) else ()
         burst, parts = divmod(limit.holder, 2**32) if limit.places else (limit.burst, limit.parts)
         numbers: tuple[int, ...] = (
-            _NUMBERS[_QUEUE if limit.max_delay else algorithm],
+            _NUMBERS[_QUEUE if limit.max_delay else _SYNCED if synced else algorithm],
             limit.requests,
             limit.window,
             burst,
@@ -307,11 +316,11 @@ class BatchScript:
         if limit.max_delay:
             numbers += (limit.max_delay, limit.max_wait, limit.last_end)
         if calendar is not None:
-            return ",".join(map(str, numbers + calendar.edges((self._clock or system_clock)())))
+            return ",".join(map(str, numbers + calendar.edges((self._clock or system_clock)()) + synced))
         if (elastic := limit.elastic) is not None:
             pool = elastic.pool
             numbers += (int(elastic.strict), pool.requests, pool.burst, pool.reserve)
-        return self._remember(rule, limit, numbers)
+        return self._remember(rule, limit, numbers + synced)
 
     def _leased_row(self, rule: Rule, limit: Limit, regions: Regions) -> str:
         """A limit that is leased to regions: the numbers of the floor or of home, then what regional.lua reads."""
@@ -423,7 +432,8 @@ _PLACE: Final = "--twins--\n"
 _NAMES: Final = "--names--"
 _QUEUE: Final = "leaky_queue"
 _LEASED: Final = "regional"
-_TWINS: Final = (*NAMES, _QUEUE, PLACES, "blocking", "leasing", "elastic", _LEASED)
+_SYNCED: Final = "synced"
+_TWINS: Final = (*NAMES, _QUEUE, PLACES, "blocking", "leasing", "elastic", _LEASED, _SYNCED)
 _NUMBERS: Final = {name: number for number, name in enumerate(_TWINS, start=1)}
 
 _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log"})

@@ -82,12 +82,18 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
     context = LaneContext(pending, denied, Checks(), policy, Leases(deny=settings.lease_deny_ms * 1000))
     prefix, jitter = settings.cache_key_prefix, settings.expiration_jitter_max_seconds
     main, per_second, home = main_target(settings), per_second_target(settings), home_target(settings)
-    script = BatchScript(prefix, clock, clustered=is_clustered(main, per_second, home), jitter_seconds=jitter)
+    script = BatchScript(
+        prefix,
+        clock,
+        clustered=is_clustered(main, per_second, home),
+        jitter_seconds=jitter,
+        sync_seconds=settings.region_sync_seconds,
+    )
     with_upstream = settings.key_format is KeyFormat.ENVOYPROXY
     at_home = None
     if home is not None:
         topology = open_topology(home, script, home_context(context), resets_key(prefix))
-        at_home = Home(topology, script, pending, clustered=is_clustered(home))
+        at_home = Home(topology, script, pending, settings.region, clustered=is_clustered(home))
         context = context._replace(hold=at_home.hold)
     topologies = Topologies(
         open_topology(main, script, context, resets_key(prefix)),

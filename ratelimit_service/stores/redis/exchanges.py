@@ -1,0 +1,127 @@
+"""Exchanges of counts between regions, for limits with `regions: synced`.
+
+A reply of the region's Redis says of a counter when its next exchange should begin. The process that got the reply then
+collects the region's count, takes it to the home Redis, and deposits in the region what the others have counted there,
+by the small script `sync.lua`. When that fails, or the process dies, the region goes on with what it knows, and the
+next charge but one has another exchange planned.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from hashlib import sha1
+from typing import Any, Final
+
+from ratelimit_service.stores.hit import PoolCounter
+from ratelimit_service.stores.redis.faults import Fault
+from ratelimit_service.stores.redis.lane import Lane
+from ratelimit_service.stores.redis.link import call_script, within
+from ratelimit_service.stores.redis.region import HOME, RegionAsk, small_script
+from ratelimit_service.stores.redis.script import BatchScript
+from ratelimit_service.stores.redis.topology import Topology
+from ratelimit_service.system.clock import SECOND, Clock
+from ratelimit_service.telemetry.metric import Metric, counter, counter_by
+
+MAX_EXCHANGES: Final = 1000
+"""Due or under way in one process. With more hot counters than that in an interval, each is exchanged less often."""
+
+Arguments = tuple[str | int, ...]
+
+ANSWER_SECONDS: Final = 1.0
+"""For each of the three steps."""
+
+
+class SyncScript:
+    """The steps of an exchange, at the time of the server that takes them; in tests at the time of `clock`."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.text = small_script("synced", "sync.lua")
+        self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+        self._clock = clock
+
+    def collect(self, end: int) -> Arguments:
+        """Of a counter: what this region has counted in the window with this end, 0 if there is nothing to exchange."""
+        return "collect", self._now(), end
+
+    def exchange(self, end: int, region: str, own: int) -> Arguments:
+        """At home: what the others have counted; it learns what this region has."""
+        return "exchange", self._now(), end, region, own
+
+    def deposit(self, end: int, others: int) -> Arguments:
+        """Of a counter: what the others have counted."""
+        return "deposit", self._now(), end, others
+
+    def _now(self) -> int:
+        return 0 if self._clock is None else self._clock()
+
+
+class Exchanges:
+    """Those of one process of this region."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        script: BatchScript,
+        region: str,
+        start: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._home = topology
+        self._names = script
+        self._region = region
+        self._start = start
+        """Has a coroutine run, until it ends or the process stops."""
+        self._script = SyncScript()
+        self._due = 0
+        """And under way."""
+        self.done = 0
+        self.failed: dict[str, int] = {}
+        """By cause."""
+
+    def plan(self, lane: Lane, ask: RegionAsk) -> None:
+        """Exchange the counts of a counter after the time that its script has named."""
+        if self._due >= MAX_EXCHANGES:
+            self._count_failed("overload")
+            return
+        self._due += 1
+        self._start(self._run(lane, ask))
+
+    async def _run(self, lane: Lane, ask: RegionAsk) -> None:
+        end, wait = ask.numbers
+        try:
+            await asyncio.sleep(wait / SECOND)
+            await self._exchange(lane, ask, end)
+        except Fault as fault:
+            self._count_failed(fault.cause)
+        finally:
+            self._due -= 1
+
+    async def _exchange(self, lane: Lane, ask: RegionAsk, end: int) -> None:
+        """Raises Fault."""
+        script = self._script
+        own = await self._call(lane.execute, ask.name, script.collect(end))
+        if own:
+            name = self._names.key(PoolCounter(ask.rule, ask.limit, f"{ask.key}{HOME}/{end}"))
+            others = await self._call(partial(self._home.execute, name), name, script.exchange(end, self._region, own))
+            await self._call(lane.execute, ask.name, script.deposit(end, others))
+            self.done += 1
+
+    async def _call(self, execute: Callable[..., Any], key: str, arguments: Arguments) -> int:
+        reply: int = await within(ANSWER_SECONDS, call_script(execute, self._script, [key], arguments))
+        return reply
+
+    def _count_failed(self, cause: str) -> None:
+        self.failed[cause] = self.failed.get(cause, 0) + 1
+
+    def metrics(self) -> Sequence[Metric]:
+        """How many there were."""
+        return (
+            counter(
+                "ratelimit_region_exchanges_total", "Exchanges of a counter's counts with other regions.", self.done
+            ),
+            counter_by(
+                "ratelimit_region_exchanges_failed_total",
+                "Exchanges that failed, by cause.",
+                "cause",
+                self.failed.items(),
+            ),
+        )
