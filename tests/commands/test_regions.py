@@ -125,6 +125,28 @@ def test_the_counters_of_a_region_and_of_home_are_shown_and_reset(tmp_path: Path
     assert (reset.exit_code, left) == (0, "")
 
 
+def test_the_counter_of_a_region_that_syncs_is_shown_with_what_it_has_counted(tmp_path: Path) -> None:
+    limit = "{unit: year, requests_per_unit: 1000, regions: synced}"
+    rules = f"domain: shop\ndescriptors: [{{key: user, rate_limit: {limit}}}]\n"
+    with start_redis(tmp_path / "us") as us, start_redis(tmp_path / "home") as home:
+        redis = {"REDIS_URL": f"127.0.0.1:{us.port}", "HOME_REDIS_URL": f"127.0.0.1:{home.port}"}
+        environ = {**SECOND_OF_TWO, **redis, "STORE_DEADLINE": "20s"}
+        with start_service(tmp_path / "service", rules, environ) as service:
+            asked = {"entries": [{"key": "user", "value": "ada"}]}
+            body = json.dumps({"domain": "shop", "descriptors": [asked], "hitsAddend": 130})
+            answer = ask(service.http_port, "/json", method="POST", body=body)
+            service.wait_until(lambda: "|home/" in home.cli("KEYS", "*"), "home knows what the region has counted")
+        environ["RULES_PATH"] = str(service.rules)
+        listed = json.loads(run("counters", "shop", "--json", environ=environ).stdout)
+        explained = run("explain", "shop", "user=ada", environ=environ).stdout
+
+    assert answer.status == 200
+    assert [(each["descriptor"], each["used"], each["remaining"]) for each in listed["counters"]] == [
+        ("user=ada", 130, 870)
+    ]
+    assert "870 of 1,000 left" in explained
+
+
 def test_cases_of_rules_are_tested_with_the_part_of_this_region(rules: Path, tmp_path: Path) -> None:
     cases = tmp_path / "cases"
     cases.mkdir()

@@ -370,7 +370,7 @@ def test_the_first_limit_of_a_domain_that_waits_for_home_tells_envoys_timeout() 
 
 WAITS = "A hit waits for the home Redis, the way there and back, when nothing is left of this region's loan"
 CUT_OFF = "When this region is cut off from home,"
-EXCESS = "of a steady excess, what comes in REGION_SYNC_SECONDS and on the way to home"
+EXCESS = "of a steady excess, what comes in twice REGION_SYNC_SECONDS and the ways to home"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def worst_case(rule: Rule) -> tuple[str, ...]:
             flooded = (
                 f"All {regions.number} regions together may allow {above:,} above {regions.whole:,} if flooded at once"
             )
-            excess = "of a steady excess, what comes in REGION_SYNC_SECONDS and on the way to home"
+            excess = "of a steady excess, what comes in twice REGION_SYNC_SECONDS and the ways to home"
             alone = "When this region is cut off from home, it goes on with what it knows of the others."
             return (f"{flooded}; {excess}.", none_wait, alone)
 

@@ -83,7 +83,7 @@ limit to a thousandth of the window; more parts would cost time and gain nothing
 
 MAX_PRIORITY = 1_000_000
 
-REGION_MODES = (RegionMode.LEASED, RegionMode.CENTRAL, RegionMode.SPLIT)
+REGION_MODES = tuple(RegionMode)
 """The values that `regions` may have."""
 
 OPTIONS = (
@@ -557,7 +557,8 @@ OPTIONS = (
         (MapType.RATE_LIMIT,),
         choice(REGION_MODES),
         "How the regions that the setting REGIONS names share the limit. leased: each borrows what it spends from the "
-        "home Redis; central: all count there; split: each has an equal part. Without it each has the whole limit.",
+        "home Redis; central: all count there; split: each has an equal part; synced: each counts by itself, and "
+        "learns there what the others have counted. Without it each has the whole limit.",
     ),
     Option(
         "floor",

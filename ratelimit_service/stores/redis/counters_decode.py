@@ -28,6 +28,7 @@ from ratelimit_service.algorithms import (
     places,
     regional,
     sliding_window,
+    synced,
     token_bucket,
 )
 from ratelimit_service.algorithms.regional import RegionCounter
@@ -35,7 +36,7 @@ from ratelimit_service.model import NEVER, Limit, Unit
 from ratelimit_service.rules.book import Domain, Node, RuleBook, rule_at
 from ratelimit_service.rules.rule import POOL, Rule, counter_key
 from ratelimit_service.stores.redis.keys import VERSION, cluster_counter, plain_counter
-from ratelimit_service.stores.redis.region import HOME
+from ratelimit_service.stores.redis.region import HOME, is_synced
 from ratelimit_service.system.clock import SECOND
 
 
@@ -121,6 +122,8 @@ class OwnKeyParser:
             return None
         if name is None or not name.startswith(self._start + "|"):
             return None
+        if f"{HOME}/" in name:
+            return None  # what regions have counted of a window: no counter
         if name.endswith(HOME):
             counter = self._counter(key.removesuffix(HOME.encode()), name.removesuffix(HOME))
             return at_home(counter) or counter._replace(key=key)
@@ -443,7 +446,7 @@ def decode(counter: Counter, stored: Stored | None, milliseconds: int, now: int)
     limit = counter.limit
     if limit.regions is not None and limit.regions.home is not None:
         return _of_region(open_algorithm(counter.algorithm), cast("RegionCounter | None", state), limit, expires, now)
-    hit = open_algorithm(counter.algorithm).hit
+    hit = synced.hit if is_synced(limit) else open_algorithm(counter.algorithm).hit
     bucket = counter.algorithm in _BUCKETS
     used = None
     if not bucket:
