@@ -14,20 +14,12 @@ from ratelimit_service.rules.checks.regions import region_notes, without_effect,
 from ratelimit_service.rules.leasing import LeaseOptions
 from ratelimit_service.rules.regions import ONE_REGION, RegionOptions, region_options, regions_of
 from ratelimit_service.rules.rule import Rule, rule_in_full
-from ratelimit_service.rules.syntax.options import REGION_MODES
 from ratelimit_service.settings import load_settings
 from ratelimit_service.system.clock import MINUTE
 from tests.books import book, whole
 
 THREE = RegionOptions(3)
 MINUTELY = "unit: minute, requests_per_unit"
-
-
-def needs(mode: RegionMode) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(mode not in REGION_MODES, reason=f"regions: {mode} cannot be written yet")
-
-
-leased, central, synced = needs(RegionMode.LEASED), needs(RegionMode.CENTRAL), needs(RegionMode.SYNCED)
 
 
 def a_book(limit: str, regions: RegionOptions = THREE, top: str = "", **options: object) -> RuleBook:
@@ -103,7 +95,7 @@ def test_what_denies_everything_does_so_in_every_region() -> None:
     assert without_effect(found) is None
 
 
-@pytest.mark.parametrize("mode", [pytest.param("central", marks=central), pytest.param("synced", marks=synced)])
+@pytest.mark.parametrize("mode", ["central", "synced"])
 def test_the_whole_limit_is_counted_by_central_and_synced(mode: str) -> None:
     limit = a_limit(f"{MINUTELY}: 1000, regions: {mode}")
 
@@ -134,7 +126,7 @@ def test_what_is_wrong_is_told_where_it_stands(limit: str, problem: tuple[str, s
 
 
 def test_an_unknown_mode_is_told_with_the_known_ones() -> None:
-    known = ", ".join(REGION_MODES)
+    known = "leased, central, split, synced"
 
     assert problems(f"{MINUTELY}: 9, regions: shared") == [("shared", f'regions "shared" is not one of {known}')]
 
@@ -149,9 +141,9 @@ def test_an_elastic_limit_has_a_pool_in_each_region() -> None:
 @pytest.mark.parametrize(
     "mode",
     [
-        pytest.param("leased", marks=leased),
-        pytest.param("central", marks=central),
-        pytest.param("synced", marks=synced),
+        "leased",
+        "central",
+        "synced",
     ],
 )
 def test_what_is_charged_together_is_in_one_redis(mode: str) -> None:
@@ -164,7 +156,6 @@ def test_what_is_charged_together_is_in_one_redis(mode: str) -> None:
     assert book(f"domain: shop\ndescriptors:\n- key: user\n  charge: each\n  {limits}\n", regions=THREE).rules
 
 
-@central
 @pytest.mark.parametrize(
     "limit",
     [
@@ -181,7 +172,6 @@ def test_every_way_of_counting_may_be_central(limit: str) -> None:
     assert regions is not None
 
 
-@central
 def test_what_needs_the_home_redis_needs_its_setting() -> None:
     told = {"REGION": "eu", "REGIONS": "eu,us", "REDIS_URL": "redis:6379"}
     limit = f"{MINUTELY}: 90, regions: central"
@@ -197,7 +187,7 @@ def test_in_memory_only_split_has_an_effect() -> None:
 
     assert in_memory.place == 1
     assert a_limit(f"{MINUTELY}: 91, regions: split", in_memory).requests == 45
-    for mode in set(REGION_MODES) - {RegionMode.SPLIT}:
+    for mode in set(RegionMode) - {RegionMode.SPLIT}:
         alone = a_book(f"{MINUTELY}: 90, regions: {mode}", in_memory)
         assert alone.rules[0].limit == Limit(90, Unit.MINUTE, MINUTE)
         assert without_effect(alone) is not None
@@ -222,7 +212,6 @@ def test_a_part_may_be_leased_by_processes() -> None:
     assert lint(found) == []
 
 
-@leased
 def test_home_lends_what_the_floors_leave() -> None:
     limit = a_limit(f"{MINUTELY}: 1000, algorithm: token_bucket, burst: 105, regions: leased, floor: 10%")
 
@@ -235,7 +224,6 @@ def test_home_lends_what_the_floors_leave() -> None:
     assert floor == Limit(100, Unit.MINUTE, MINUTE, burst=10, count_refused=False)
 
 
-@leased
 def test_home_lends_all_of_a_limit_without_floors() -> None:
     regions = a_limit(f"{MINUTELY}: 1000, regions: leased").regions
 
@@ -244,7 +232,6 @@ def test_home_lends_all_of_a_limit_without_floors() -> None:
     assert (regions.home.requests, regions.floor) == (1000, None)
 
 
-@leased
 @given(requests=st.integers(100, 2**31), burst=st.integers(100, 2**31), percent=st.integers(1, 33))
 def test_floors_and_what_home_lends_sum_to_the_limit(requests: int, burst: int, percent: int) -> None:
     burst = max(burst, requests)
@@ -259,7 +246,6 @@ def test_floors_and_what_home_lends_sum_to_the_limit(requests: int, burst: int, 
     assert min(regions.home.requests, regions.home.burst, regions.floor.requests, regions.floor.burst) > 0
 
 
-@leased
 @pytest.mark.parametrize(
     ("limit", "why"),
     [
@@ -284,7 +270,6 @@ def test_what_cannot_be_leased_is_told_with_the_fix(limit: str, why: str) -> Non
     ]
 
 
-@leased
 def test_a_queue_can_only_be_split() -> None:
     queue = "algorithm: leaky_bucket, unit: minute, requests_per_unit: 90, queue: {max_delay: 1s}"
 
@@ -296,7 +281,6 @@ def test_a_queue_can_only_be_split() -> None:
     ]
 
 
-@leased
 @pytest.mark.parametrize(
     ("limit", "problem"),
     [
@@ -315,7 +299,6 @@ def test_floors_leave_something_to_lend(limit: str, problem: tuple[str, str]) ->
     assert problems(f"{MINUTELY}: {limit}") == [problem]
 
 
-@synced
 @pytest.mark.parametrize("limit", ["algorithm: token_bucket", "algorithm: sub_windows", "anchor: first_request"])
 def test_only_windows_that_all_regions_begin_together_are_synced(limit: str) -> None:
     ((_, problem),) = problems(f"{MINUTELY}: 90, {limit}, regions: synced")
@@ -324,7 +307,6 @@ def test_only_windows_that_all_regions_begin_together_are_synced(limit: str) -> 
     assert problem.endswith("; write regions: central or regions: split")
 
 
-@leased
 def test_processes_do_not_lease_what_regions_lease() -> None:
     found = a_book(f"{MINUTELY}: 3000, lease: auto, regions: leased", leases=LeaseOptions(auto=True))
 
@@ -334,13 +316,11 @@ def test_processes_do_not_lease_what_regions_lease() -> None:
     ]
 
 
-@leased
 def test_what_is_near_a_limit_that_home_lends_is_not_known_in_a_region() -> None:
     assert a_rule(f"{MINUTELY}: 100, regions: leased").near == 100
     assert a_rule(f"{MINUTELY}: 100, regions: split").near == 27
 
 
-@leased
 def test_a_small_limit_is_better_central() -> None:
     assert [(warning.kind, warning.message) for warning in lint(a_book(f"{MINUTELY}: 49, regions: leased"))] == [
         ("regions", "a limit below 50 has too little to lend: write regions: central")
@@ -348,7 +328,6 @@ def test_a_small_limit_is_better_central() -> None:
     assert lint(a_book(f"{MINUTELY}: 50, regions: leased")) == []
 
 
-@synced
 def test_short_windows_are_better_leased() -> None:
     (warning,) = lint(a_book("unit: 5 seconds, requests_per_unit: 100, regions: synced"))
 
@@ -356,8 +335,6 @@ def test_short_windows_are_better_leased() -> None:
     assert warning.message.startswith("in windows of 5 s regions learn of each other too late")
 
 
-@leased
-@central
 def test_the_first_limit_of_a_domain_that_waits_for_home_tells_envoys_timeout() -> None:
     limits = f"[{{{MINUTELY}: 90, regions: central}}, {{unit: day, requests_per_unit: 900, regions: leased}}]"
     found = book(f"domain: shop\ncharge: each\ndescriptors: [{{key: user, rate_limits: {limits}}}]\n", regions=THREE)
@@ -385,7 +362,7 @@ EXCESS = "of a steady excess, what comes in twice REGION_SYNC_SECONDS and the wa
                 "What one region leaves idle is not used by the others. When it is cut off, nothing changes.",
             ],
         ),
-        pytest.param(
+        (
             f"{MINUTELY}: 100, regions: central, on_store_failure: open",
             "100 requests per minute (open without Redis, central, for 3 regions)",
             [
@@ -393,9 +370,8 @@ EXCESS = "of a steady excess, what comes in twice REGION_SYNC_SECONDS and the wa
                 "Every hit waits for the home Redis: the way there and back.",
                 f"{CUT_OFF} on_store_failure answers: open.",
             ],
-            marks=central,
         ),
-        pytest.param(
+        (
             f"{MINUTELY}: 100, regions: leased",
             "100 requests per minute (leased, for 3 regions)",
             [
@@ -403,9 +379,8 @@ EXCESS = "of a steady excess, what comes in twice REGION_SYNC_SECONDS and the wa
                 f"{WAITS}.",
                 f"{CUT_OFF} it spends its loan, then on_store_failure answers.",
             ],
-            marks=leased,
         ),
-        pytest.param(
+        (
             f"{MINUTELY}: 100, regions: leased, floor: 10%",
             "100 requests per minute (leased, for 3 regions, with a floor of 10 each)",
             [
@@ -413,9 +388,8 @@ EXCESS = "of a steady excess, what comes in twice REGION_SYNC_SECONDS and the wa
                 f"{WAITS} and of its floor.",
                 f"{CUT_OFF} it spends its loan, then its floor, 10 per minute, and denies the rest.",
             ],
-            marks=leased,
         ),
-        pytest.param(
+        (
             f"{MINUTELY}: 100, regions: synced",
             "100 requests per minute (synced, for 3 regions)",
             [
@@ -423,7 +397,6 @@ EXCESS = "of a steady excess, what comes in twice REGION_SYNC_SECONDS and the wa
                 "No hit waits for another region.",
                 f"{CUT_OFF} it goes on with what it knows of the others.",
             ],
-            marks=synced,
         ),
     ],
 )

@@ -17,7 +17,6 @@ from ratelimit_service.rules.regions import (
 from ratelimit_service.rules.report import Report
 from ratelimit_service.rules.rule import ALONE
 from ratelimit_service.rules.syntax.document import YamlMap
-from ratelimit_service.rules.syntax.options import REGION_MODES
 from ratelimit_service.rules.syntax.reading import given
 
 
@@ -56,7 +55,7 @@ def read_regions(
     instead = [
         f"regions: {other}"
         for other in (RegionMode.CENTRAL, RegionMode.SPLIT)
-        if other in REGION_MODES and other is not mode and not why_not_shared(other, algorithm, limit, together)
+        if other is not mode and not why_not_shared(other, algorithm, limit, together)
     ]
     if mode is not RegionMode.SPLIT and together != ALONE:
         instead.insert(0, "charge: each in the descriptor")

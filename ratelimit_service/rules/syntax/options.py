@@ -83,9 +83,6 @@ limit to a thousandth of the window; more parts would cost time and gain nothing
 
 MAX_PRIORITY = 1_000_000
 
-REGION_MODES = tuple(RegionMode)
-"""The values that `regions` may have."""
-
 OPTIONS = (
     Option(
         "domain",
@@ -555,7 +552,7 @@ OPTIONS = (
     Option(
         "regions",
         (MapType.RATE_LIMIT,),
-        choice(REGION_MODES),
+        choice(RegionMode),
         "How the regions that the setting REGIONS names share the limit. leased: each borrows what it spends from the "
         "home Redis; central: all count there; split: each has an equal part; synced: each counts by itself, and "
         "learns there what the others have counted. Without it each has the whole limit.",
