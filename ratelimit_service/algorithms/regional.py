@@ -191,6 +191,7 @@ def ask(
     measured = max(0, now - state.since) + memory
     thousandths = 1000 * state.demand * length // measured + state.rate * memory // measured
     rate = thousandths // 1000
+    # Two round trips: one more ask may be under way before what is demanded meanwhile is lent.
     low = min(2 * rate * state.round_trip // length, rate // 2)
     if not waiting and state.left >= low:
         floor = _regions(limit).floor

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from ratelimit_service.algorithms import regional
 from ratelimit_service.model import NEVER, Blocked, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
@@ -72,6 +73,17 @@ def test_a_single_refusal_is_known_at_once_and_all_else_is_left_untouched(redis:
             assert not any(hasattr(hit, "decision") for hit in (unknown, cheaper, refund))
 
     run(story())
+
+
+def test_a_region_remembers_for_a_moment_that_home_has_nothing_and_tells_the_whole_wait() -> None:
+    limit = regional.member(Limit(1000, Unit.MINUTE, MINUTE), 3, 10)
+    borrowed = Rule("shop", (), limit, rule().algorithm)
+    refusals, _ = refused(of=borrowed, cost=5)
+    known, cheaper, later = (hit_of(borrowed, cost=cost) for cost in (5, 1, 5))
+
+    assert refusals.answer([known, cheaper], 0.04) == [cheaper]
+    assert known.decision == Decision(False, 1, 4, 2 * MINUTE - 40_000, MINUTE - 40_000)
+    assert refusals.answer([later], 0.05) == [later]
 
 
 def test_a_refund_is_seen_at_once(redis: Redis) -> None:

@@ -10,8 +10,8 @@ Where denied hits count, each of them moves the counter and has to be sent; exce
 `LOCAL_CACHE_SIZE_IN_BYTES` is set. Such a window stays over its limit until it ends; further hits are not counted, as
 in upstream. And except to a blocked counter, which is charged nothing and denies every hit until the block ends.
 
-A place may be given back at any moment, by any process, so its denial is not remembered. Nor is that of a counter that
-borrows from the home of regions, which may have room again before the wait is over.
+A place may be given back at any moment, by any process, so its denial is not remembered. That of a counter that borrows
+from the home of regions is, for a moment: home may have room again before the wait is over.
 """
 
 from collections import OrderedDict
@@ -33,6 +33,10 @@ _BESIDE_NAME: Final = ENTRY_BYTES - getsizeof("x")
 """Without the name; with a limit of its own, which came with the request."""
 
 
+_BORROWING: Final = 50_000
+"""Microseconds: of a flood 20 hits a second reach the region's Redis, and a twentieth of a second is lost at most."""
+
+
 class _Denied(NamedTuple):
     until: float
     """Seconds of the monotonic clock."""
@@ -40,6 +44,8 @@ class _Denied(NamedTuple):
     """Of the hit that was denied; 0 when a hit of any cost is denied. A blocked counter denies every cost."""
     limit: Limit
     decision: Decision
+    longer: int
+    """Microseconds that the wait is longer than it is remembered."""
 
 
 class DeniedCache:
@@ -84,6 +90,7 @@ class DeniedCache:
             if isinstance(before, Blocked):
                 hit.decision = _still_blocked(before, cost, wait, same_cost=cost == entry.cost)
             elif cost == entry.cost or (cost and not entry.cost):
+                wait += entry.longer
                 reset = before.reset_after - before.retry_after + wait
                 over = before.over if entry.cost else cost
                 hit.decision = Decision(False, before.remaining, over, reset, wait)
@@ -106,20 +113,20 @@ class DeniedCache:
             wait, cost = decision.retry_after, hit.cost
             if isinstance(decision, Blocked):
                 wait = decision.blocked_for
+            elif limit.regions is not None and limit.regions.home is not None:
+                wait = min(wait, _BORROWING)
             elif limit.count_refused:
                 if not self._windows or hit.rule.algorithm.name != "fixed_window" or limit.first_request:
                     continue
                 cost = 0
             if hit.together or wait <= 0 or limit.places or hit.rule.lease:
                 continue
-            if limit.regions is not None and limit.regions.home is not None:
-                continue
             known = self.known
             if hit.key not in known:
                 self._bytes += _size(hit.key)
                 while self._bytes > self._max_bytes and known:
                     self._remove(next(iter(known)))
-            known[hit.key] = _Denied(sent + wait / 1_000_000, cost, limit, decision)
+            known[hit.key] = _Denied(sent + wait / 1_000_000, cost, limit, decision, decision.retry_after - wait)
             if limit.elastic is not None:
                 self._members.setdefault(limit.elastic.pool.name, set()).add(hit.key)
 
