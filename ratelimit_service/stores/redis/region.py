@@ -19,7 +19,6 @@ from ratelimit_service.system.clock import Clock
 HOME: Final = "|home"
 """The end of the key of a counter at home; no key of a region's counter ends so."""
 
-
 Command = tuple[Sequence[str], Sequence[str]]
 """Keys and arguments of a script."""
 

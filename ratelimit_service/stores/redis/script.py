@@ -1,9 +1,9 @@
 """Hits on their way through the script: parts of requests, script calls, and decisions out of replies. Pure. Hot path.
 
-Law: no request keeps Redis from others. A hit takes 4 to 9 µs of Redis, one on a loan of a region up to 16,
-one on places 11 to 18, whatever its cost. A part has at most `MAX_IN_PART` of them, a pipeline `MAX_IN_PIPELINE`, and
-the next part of a request goes behind the requests that have come meanwhile. Only a bundle cannot be cut, because it
-must be one step: the store rejects one of more than `MAX_IN_PIPELINE`.
+Law: no request keeps Redis from others. A hit takes 4 to 9 µs of Redis, one on a loan of a region up to 16, one
+on places 11 to 18, whatever its cost. A part has at most `MAX_IN_PART` of them, a pipeline `MAX_IN_PIPELINE`, and the
+next part of a request goes behind the requests that have come meanwhile. Only a bundle cannot be cut, because it must
+be one step: the store rejects one of more than `MAX_IN_PIPELINE`.
 
 The script is `batch.lua`, which says what goes in and comes out, with the algorithms' twins in it. Hits on different
 counters are independent, so those on one counter are put side by side, in order of arrival. Equal hits that follow each
