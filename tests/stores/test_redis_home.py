@@ -345,6 +345,24 @@ def test_cut_off_a_region_has_its_floor_or_its_policies_and_heals_by_itself(
     run(story())
 
 
+def test_a_home_that_may_not_be_written_is_lost_until_it_may(servers: Three) -> None:
+    of = leased(on_store_failure="closed")
+
+    async def story() -> None:
+        async with region(servers.eu, f"127.0.0.1:{servers.home.port}") as store:
+            servers.home.cli("REPLICAOF", "127.0.0.1", str(servers.us.port))
+            assert (await charge(store, hit_of(of))).hits[0].by_policy == (
+                "closed",
+                "home Redis: it is a replica, not the primary",
+            )
+            assert [lost.cause for lost in store.lost] == ["readonly"]
+            servers.home.cli("REPLICAOF", "NO", "ONE")
+            await until(lambda: not store.lost, "it may be written again")
+            await until_allowed(store, of, "ada")
+
+    run(story())
+
+
 def test_who_cannot_wait_for_a_far_home_is_denied_or_answered_by_policy(servers: Three) -> None:
     with_floor, opens = leased(100, 10, on_store_failure="open"), leased(on_store_failure="open")
 

@@ -31,6 +31,8 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
+import hiredis
+
 from ratelimit_service.stores.hit import Hit, PoolCounter
 from ratelimit_service.stores.redis.exchanges import Exchanges
 from ratelimit_service.stores.redis.faults import Fault
@@ -317,13 +319,13 @@ class Home:
         try:
             grants = await self._take([wanted for _, wanted in asked])
         except Fault as fault:
-            await self._go_without(lane, asks, fault)
+            self._go_without(lane, asks, fault)
             return
         finally:
             late.cancel()
             self._asked -= len(asks)
-        for ask, granted in zip(asks, grants, strict=True):
-            await self._deposit(lane, ask, granted, sent)
+        lent = zip(asks, grants, strict=True)
+        await asyncio.gather(*(self._deposit(lane, ask, granted, sent) for ask, granted in lent))
         for ask in asks:
             self._asking.discard(ask.key)
             self._send_again(ask.key)
@@ -331,14 +333,14 @@ class Home:
     def _on_late(self, lane: Lane, asks: Sequence[RegionAsk]) -> None:
         name = self._script.key(at_home(asks[0]).lease)
         self._cut[self.topology.lane_of(name)] = monotonic() + _CUT_SECONDS
-        self._start(self._go_without(lane, asks, Fault("timeout")))
+        self._go_without(lane, asks, Fault("timeout"))
 
-    async def _go_without(self, lane: Lane, asks: Sequence[RegionAsk], fault: Fault) -> None:
+    def _go_without(self, lane: Lane, asks: Sequence[RegionAsk], fault: Fault) -> None:
         """Answer what waits, because home cannot be reached."""
         self.failed[fault.cause] = self.failed.get(fault.cause, 0) + 1
         for ask in asks:
             if _has_floor(ask):  # then the region denies for a moment what the floor does not allow
-                await self._deposit(lane, ask, None, 0.0)
+                self._start(self._deposit(lane, ask, None, 0.0))
             self._asking.discard(ask.key)
             for held in self._take_held(ask.key):
                 self._pending.fail(held.request, held.hits, fault, without_home=True)
@@ -355,6 +357,8 @@ class Home:
             lost = sum(ask.extra for ask in wanted) if fault.cause == "reset" else 0  # it may have lent before
             self.lent += lost
             self.burnt += lost + back
+            if isinstance(fault.__cause__, hiredis.ReplyError) and (lane := self.topology.lane_of(name)) is not None:
+                lane.refused(fault)
             raise
         self._round_trip = monotonic() - sent
         self._round_trips.observe(int(self._round_trip * 1e9))

@@ -265,6 +265,10 @@ class Lane:
             raise self._fault
         return self._link.execute(*command)
 
+    def refused(self, fault: Fault) -> None:
+        """The server has answered a command with this error, after which it could not do what a script call does."""
+        self._judge_error(fault)
+
     def check_server(self, now: float) -> None:
         """Judge the server by what is unanswered, and send a heartbeat if needed. The sockets have just been read."""
         link, breaker = self._link, self._breaker
