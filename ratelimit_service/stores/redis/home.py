@@ -53,8 +53,8 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS: Final = 1.0
 """For home to answer; then another process of the region may ask (`regional.ASK_LIFE`)."""
 
-MAX_ASKED: Final = 1000
-"""Counters about which home is asked at once."""
+MAX_ASKED: Final = 5000
+"""Counters about which home is asked at once: over a way of 140 ms that is 35,000 new counters a second."""
 
 MAX_IN_ASK: Final = 100
 """Counters about which one call asks: a millisecond of Redis."""
@@ -64,6 +64,9 @@ MAX_HELD: Final = 10_000
 
 MAX_LOANS: Final = 20_000
 """Loans whose end is remembered: 10 MB. What is left of others goes back with the next ask, or is burnt."""
+
+_SWEEP: Final = 200
+"""Loans from which one sweep gives back: 20 ms of this process."""
 
 _PAUSE: Final = 0.01
 """Seconds, after which hits are sent again for which another process asks: shorter than a region remembers that home
@@ -171,9 +174,11 @@ class Home:
         return decided
 
     def sweep(self) -> None:
-        """Give back what is left of loans that have ended, as many at a time as there may be asks."""
+        """Give back what is left of loans that have ended, some at a time."""
         now, loans = monotonic(), self._loans
-        while loans and loans[0].due <= now and self._asked < MAX_ASKED:
+        for _ in range(min(_SWEEP, MAX_ASKED - self._asked)):
+            if not loans or loans[0].due > now:
+                break
             loan = heappop(loans)
             self._asked += 1
             self._terms.discard((loan.ask.key, loan.term_end))

@@ -336,6 +336,10 @@ class RedisStore:
 
     def _put_by_kind(self, request: PendingRequest, hits: Sequence[Hit]) -> None:
         """Send hits to their servers by their script; their order stays within each of these."""
+        if len(hits) == 1:  # most requests: 0.5 µs instead of 0.9
+            topology, script = self._kind(hits[0].rule)
+            topology.put(request, hits, script)
+            return
         kinds: dict[tuple[Topology, Script], list[Hit]] = {}
         for hit in hits:
             kinds.setdefault(self._kind(hit.rule), []).append(hit)
