@@ -1,31 +1,133 @@
 """Regions that share limits, far from each other: what each allows, what waits, and what a cut costs."""
 
 import time
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
 
 from tests.processes import eventually
-from tests.stories.regions import open_regions
+from tests.stories.regions import Region, open_regions, results
 
-ONE_REDIS = """
+LIMIT = 600
+FLOOR = 60
+"""Of each region, where there is one."""
+KINDS = ("fixed", "parts", "bucket")
+SHARED = f"""
 domain: shop
 descriptors:
-  - {key: login, rate_limit: {unit: year, requests_per_unit: 10, on_store_failure: closed}}
-  - {key: elsewhere, rate_limit: {unit: year, requests_per_unit: 10, on_store_failure: open}}
+  - {{key: fixed, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: leased}}}}
+  - {{key: parts, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, algorithm: sub_windows, regions: leased}}}}
+  - {{key: bucket, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, algorithm: token_bucket, regions: leased}}}}
+  - {{key: floor, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: leased, floor: 10%}}}}
+  - {{key: closed, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: leased, on_store_failure: closed}}}}
+  - {{key: open, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: leased, on_store_failure: open}}}}
+  - {{key: central, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: central}}}}
+  - {{key: healed, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: leased, floor: 10%}}}}
+  - {{key: login, rate_limit: {{unit: year, requests_per_unit: 10, regions: central}}}}
+  - {{key: elsewhere, rate_limit: {{unit: year, requests_per_unit: 10, regions: central, on_store_failure: open}}}}
+  - {{key: lossy, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: leased, floor: 10%}}}}
 """
+SETTINGS = {
+    "REDIS_URL": "{own}",
+    "HOME_REDIS_URL": "{home}",
+    "REGIONS": "eu,us,ap",
+    "REGION": "{region}",
+    "STORE_DEADLINE": "3s",
+}
 
 
-def test_a_redis_far_away_is_asked_once_a_call_and_again_after_a_cut(tmp_path: Path) -> None:
-    with open_regions(tmp_path, ONE_REDIS, {"REDIS_URL": "{home}", "STORE_DEADLINE": "1s"}) as regions:
-        home, far = regions["eu"].redis, regions["ap"]
-        assert far.ask("login") == {"OK": 1}  # with the first, Redis learns the script
-        calls, begun = home.script_calls(), time.monotonic()
-        assert far.ask("login") == {"OK": 1}
-        assert time.monotonic() - begun > 0.14
-        assert home.script_calls() == calls + 1
-        assert regions["us"].ask("login", 20) == {"OK": 8, "OVER_LIMIT": 12}
+@pytest.fixture(scope="module")
+def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Region]]:
+    """Home in eu; each test has counters of its own."""
+    with open_regions(tmp_path_factory.mktemp("regions"), SHARED, SETTINGS) as regions:
+        yield regions
 
-        assert regions["us"].ask("elsewhere", 10) == {"OK": 10}
-        far.place.cut()
+
+def ask_all(regions: Sequence[Region], kinds: Sequence[str], calls: int) -> dict[str, Counter[str]]:
+    """So many calls of each kind in each region, all at once, and what came of them all together."""
+    started = {kind: [region.start(kind, calls) for region in regions] for kind in kinds}
+    return {kind: sum((results(calls) for calls in of_kind), Counter()) for kind, of_kind in started.items()}
+
+
+def test_a_central_limit_asks_home_once_a_call_and_again_after_a_cut(regions: Mapping[str, Region]) -> None:
+    home, us, far = regions["eu"].redis, regions["us"], regions["ap"]
+    assert far.ask("login") == {"OK": 1}  # with the first, home learns the script
+    calls, begun = home.script_calls(), time.monotonic()
+    assert far.ask("login") == {"OK": 1}
+    assert time.monotonic() - begun > 0.14
+    assert home.script_calls() == calls + 1
+    assert us.ask("login", 20) == {"OK": 8, "OVER_LIMIT": 12}
+
+    assert us.ask("elsewhere", 10) == {"OK": 10}
+    far.place.cut()
+    try:
         assert far.ask("elsewhere") == {"OK": 1}
+    finally:
         far.place.heal()
-        eventually(lambda: far.ask("elsewhere") == {"OVER_LIMIT": 1}, "what the others counted is known again")
+    eventually(lambda: far.ask("elsewhere") == {"OVER_LIMIT": 1}, "what the others counted is known again")
+
+
+def test_three_regions_far_apart_allow_exactly_the_limit_wherever_the_demand_is(regions: Mapping[str, Region]) -> None:
+    eu, us, ap = regions.values()
+    kinds = (*KINDS, "central")
+    allowed: Counter[str] = Counter()
+    for where in ([us], [eu, us, ap], [ap], [eu, us, ap], [eu, ap]):
+        for kind, counted in ask_all(where, kinds, 80).items():
+            allowed[kind] += counted["OK"]
+            assert set(counted) <= {"OK", "OVER_LIMIT"}
+    assert max(allowed.values()) <= LIMIT
+
+    def is_used_up() -> bool:
+        """Of a bucket the last units are not lent."""
+        for kind, counted in ask_all([eu, us, ap], kinds, 20).items():
+            allowed[kind] += counted["OK"]
+        return all(allowed[kind] >= LIMIT for kind in kinds if kind != "bucket")
+
+    eventually(is_used_up, "all of each limit is used")
+    assert 0.9 * LIMIT < allowed.pop("bucket") <= LIMIT
+    assert set(allowed.values()) == {LIMIT}
+
+
+def test_a_region_that_is_cut_off_keeps_its_floor_and_borrows_again_when_it_is_not(
+    regions: Mapping[str, Region],
+) -> None:
+    eu, us, ap = regions.values()
+    ap.place.cut()
+    try:
+        assert ap.ask("floor", 100) == {"OK": FLOOR, "OVER_LIMIT": 100 - FLOOR}
+        assert ap.ask("closed", 10) == {"OVER_LIMIT": 10}
+        assert ap.ask("open", 10) == {"OK": 10}
+        allowed = Counter(ap=FLOOR)
+
+        def is_used_up() -> bool:
+            for region in (eu, us, ap):
+                allowed[region.place.name] += region.ask("floor", 100)["OK"]
+            return allowed.total() >= LIMIT
+
+        eventually(is_used_up, "the other regions use all the rest")
+        assert allowed.total() == LIMIT
+        assert allowed["ap"] == FLOOR
+    finally:
+        ap.place.heal()
+
+    lent = 0
+
+    def is_lent() -> bool:
+        nonlocal lent
+        lent += ap.ask("healed", 100)["OK"]
+        return lent > FLOOR
+
+    eventually(is_lent, "it has more than its floor")
+    assert "ratelimit_region_home_healthy 1" in ap.metrics()
+
+
+def test_a_way_that_loses_packets_makes_no_region_allow_more(regions: Mapping[str, Region]) -> None:
+    eu, us, ap = regions.values()
+    us.place.lose(0.05)
+    try:
+        allowed = sum(ask_all([eu, us, ap], ["lossy"], 100)["lossy"]["OK"] for _ in range(3))
+    finally:
+        us.place.heal()
+    allowed += sum(ask_all([eu, us, ap], ["lossy"], 100)["lossy"]["OK"] for _ in range(3))
+    assert 0 < allowed <= LIMIT
