@@ -17,6 +17,10 @@ descriptors:
       - key: authenticated_user
         shadow_mode: true
         rate_limit: {unit: minute, requests_per_unit: 120000}
+  - key: newsletters
+    rate_limit: {algorithm: leaky_bucket, unit: minute, requests_per_unit: 120000, queue: {max_delay: 50s}}
+  - key: request_id
+    rate_limit: {concurrency: 5000, hold: 60s, place: request_id}
 """
 BROKEN_WORDS = """(() => {
   const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -37,7 +41,8 @@ TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
 
 def busy(service: Service) -> None:
     plan = [{"key": "customer_plan", "value": "enterprise"}, {"key": "authenticated_user", "value": "ada"}]
-    asked = [[{"key": "remote_address", "value": "203.0.113.77"}], plan, [{"key": "unlimited_thing", "value": "x"}]]
+    keys = {"remote_address": "203.0.113.77", "request_id": "7", "unlimited_thing": "x"}
+    asked = [[{"key": key, "value": value}] for key, value in keys.items()] + [plan]
     for _ in range(5):
         service.post({"domain": "web-shop", "descriptors": [{"entries": entries} for entries in asked]})
 
@@ -53,7 +58,7 @@ def test_no_word_is_broken_and_nothing_is_wider_than_the_screen() -> None:
     with TemporaryDirectory(prefix="rules-") as folder, running(Path(folder), RULES) as service:
         busy(service)
         with opened(f"http://{service.debug[0].host}:{service.debug[0].port}/") as page:
-            page.wait_until("document.querySelectorAll('#rows tr').length === 2")
+            page.wait_until("document.querySelectorAll('#rows tr').length === 4")
             for width, scheme in SCREENS:
                 resize(page, width, scheme)
                 broken, too_wide = page.evaluate(BROKEN_WORDS), page.evaluate(TOO_WIDE)
@@ -92,7 +97,7 @@ def test_all_has_a_name_and_is_read_easily(tmp_path: Path) -> None:
     with running(tmp_path, RULES) as service:
         busy(service)
         with opened(f"http://{service.debug[0].host}:{service.debug[0].port}/") as page:
-            page.wait_until("document.querySelectorAll('#rows tr').length === 2")
+            page.wait_until("document.querySelectorAll('#rows tr').length === 4")
             nodes = page.command("Accessibility.getFullAXTree")["nodes"]
             low = {}
             for scheme in ("light", "dark"):

@@ -76,6 +76,6 @@ def test_an_explanation_says_what_each_worker_holds_and_which_does_not_answer(tm
         os.kill(pids[2], signal.SIGCONT)  # or its caller waits
 
     assert one is not None
-    assert columns[-4:] == ["By policy", "Leased", "Held", "Where"]
+    assert columns[4:9] == ["Hits/s", "Over/s", "Leased", "Held", "Hits"]
     assert scraped in (["1"], ["2"])
     assert problems == []
