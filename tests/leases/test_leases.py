@@ -126,6 +126,18 @@ def test_more_than_the_average_is_asked_for_while_half_of_the_limit_is_left(room
     assert ask.extra == extra
 
 
+def test_after_a_pause_the_rate_before_it_counts_once_more() -> None:
+    leases = holding()
+    hit(leases, 40, 20_000)
+    hit(leases, 1, 5_020_000)
+    (ask,) = leases.asks(5_020_000)
+    leases.answered(ask, Granted(0, 900, STORE + 5_100_000, 1_000_000, 0, STORE + 5_020_000), sent=5_020_000)
+    hit(leases, 1, 9_020_000)
+
+    assert ask.extra == 34
+    assert leases.asks(9_020_000) == []
+
+
 def test_a_hit_that_costs_more_than_is_left_is_sent_and_takes_nothing_of_it() -> None:
     leases = holding()
 
@@ -184,9 +196,9 @@ def test_a_counter_without_hits_is_forgotten() -> None:
     (ask,) = leases.asks(120_000)
     leases.answered(ask, Granted(0, 1000, STORE + 200_000, 0, 0, STORE + 120_000), sent=120_000)
 
-    leases.sweep(2_120_000)
+    leases.sweep(10_120_000)
     assert leases.by_key.get(KEY) is not None
-    leases.sweep(2_120_001)
+    leases.sweep(10_120_001)
 
     assert leases.by_key.get(KEY) is None
 
@@ -196,9 +208,9 @@ def test_a_counter_whose_last_hits_were_denied_is_forgotten_too() -> None:
     leases.answered(asked(leases), Granted(0, 0, STORE + 100_000, 980_000, 30_000, STORE + 20_000), sent=20_000)
     assert hit(leases, 1, 21_000) is not None
 
-    leases.sweep(2_020_001)
+    leases.sweep(10_020_001)
     assert leases.by_key.get(KEY) is not None
-    leases.sweep(4_020_002)
+    leases.sweep(20_020_002)
 
     assert leases.by_key.get(KEY) is None
 
@@ -309,8 +321,8 @@ def test_a_sweep_looks_at_some_of_many_and_comes_to_all() -> None:
     assert len(leases.by_key) == 2001
     assert leases.asks(1_000_000) == []
 
-    leases.sweep(4_000_000)
+    leases.sweep(12_000_000)
     left = len(leases.by_key)
-    leases.sweep(4_000_000)
+    leases.sweep(12_000_000)
 
     assert (left, len(leases.by_key)) == (1, 0)

@@ -67,8 +67,8 @@ _MEMORY: Final = SECOND // 20
 _ROUND_TRIPS: Final = 10
 """In a term, at least: in shorter ones half of the hits would wait for the next lease."""
 
-_FORGET: Final = 2 * SECOND
-"""Without a hit."""
+_FORGET: Final = 10 * SECOND
+"""Without a hit: what comes in bursts leases from the first hit of the next one on."""
 
 _CELLS: Final = 1 << 18
 """Bytes that count the hits on counters without a lease: of 100,000 a second on as many, one in 1,000 looks hot."""
@@ -419,8 +419,10 @@ class Leases:
     def _ask(self, lease: Lease, now: int) -> Ask | None:
         if now >= lease.end:
             self._retire(lease)
+        before = lease.rate
         _measure(lease, now)
-        demand = lease.rate * lease.term
+        # After a pause the rate that was before it counts once more: the hits that end it would be sent for nothing.
+        demand = max(before, lease.rate) * lease.term
         if lease.room > lease.limit.requests // 2:
             demand += _CHANCE * demand**0.5
         extra = min(int(demand), lease.cap)
