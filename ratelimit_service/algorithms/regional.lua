@@ -154,8 +154,8 @@ end
 local function deposit(state, term, lent, now)
   local asked, units, ends, term_end, deny_until, retry_at, reset_at = unpack(lent)
   state = present(state, term, now)
-  if now < ends and ends <= now + term and term_end >= state[TERM_END] then
-    if term_end > state[TERM_END] then
+  if now < ends and ends <= now + term then
+    if term_end ~= state[TERM_END] then
       finish(state)
       state[END] = 0
     end

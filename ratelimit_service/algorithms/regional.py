@@ -209,8 +209,8 @@ def ask(
 def deposit(state: RegionCounter | None, length: int, lent: Deposit, now: int) -> RegionCounter:
     """Add what home has lent for terms of that length, or note that it had too little: the new state."""
     counter = _present(state, length, now)
-    if now < lent.end <= now + length and lent.term_end >= counter.term_end:
-        if lent.term_end > counter.term_end:
+    if now < lent.end <= now + length:
+        if lent.term_end != counter.term_end:
             counter = _ended(counter)._replace(end=0)
         counter = counter._replace(
             left=counter.left + lent.units,

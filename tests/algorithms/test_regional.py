@@ -166,6 +166,12 @@ def test_loans_of_two_terms_are_not_mixed() -> None:
     assert (older.left, older.term_end, older.spare, older.spare_end) == (7, second, 10, first)
 
 
+def test_a_home_whose_clock_was_set_back_lends_as_ever() -> None:
+    state = regional.deposit(holding(10), TERM, lent(7)._replace(term_end=START), START + 9)
+
+    assert (state.left, state.term_end, state.spare) == (7, START, 10)
+
+
 def test_of_the_rests_of_two_terms_the_earlier_one_is_burnt() -> None:
     later = lent(7, asked=START + TERM, term=1)
     state = regional.deposit(holding(10), TERM, later, START + TERM)

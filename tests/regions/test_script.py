@@ -11,8 +11,8 @@ from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.leases import Granted
-from ratelimit_service.stores.redis.region import RegionAsk, RegionScript
-from ratelimit_service.stores.redis.script import BatchScript
+from ratelimit_service.stores.redis.region import RegionAsk, RegionScript, at_home
+from ratelimit_service.stores.redis.script import BatchScript, grants_of
 from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.telemetry.tally import Tally
@@ -151,6 +151,30 @@ def test_what_is_no_counter_is_written_over(client: Client, foreign: bytes) -> N
     region.run([other := hit(rule, "b", 5)])
 
     assert (one.decision.remaining, other.decision.remaining) == (95, 98)
+
+
+def test_a_loan_that_seems_longer_than_a_term_is_not_spent(client: Client) -> None:
+    region, rule = Region(client), leased()
+    region.run([hit(rule, "a")])
+    (ask,), _ = region.taken()
+    region.deposit(ask, 500)
+    assert region.clock is not None
+    region.clock.now = START - 1
+    region.run([late := hit(rule, "a")])
+
+    assert region.taken()[1] == [late]
+
+
+def test_home_counts_by_its_own_limit_though_by_the_script_of_the_region(client: Client) -> None:
+    region, rule = Region(client), leased(10)
+    region.run([hit(rule, "a", 200)])
+    (ask,), _ = region.taken()
+    asks = [at_home(ask)]
+    keys, arguments, _ = region.script.encode((), asks)
+    _, (granted,) = grants_of(client.eval(region.script.text, len(keys), *keys, *arguments), asks)
+
+    assert [*keys] == ["rl2|a|home"]
+    assert (granted.units, granted.room) == (200, 500)
 
 
 def test_a_server_whose_clock_was_ahead_leaves_the_floor_and_no_loan(client: Client) -> None:
