@@ -51,11 +51,10 @@ def a_rule(algorithm: Any, random: Random, regions: int, percents: Sequence[int]
     return Rule("shop", (), member(limit, regions, random.choice(percents)), algorithm)
 
 
-def opened(kind: str, rule: Rule, redis: Redis | None, functions: Any = regional) -> tuple[Callable[[int], Any], Any]:
-    """How to open the store of a region, and that of home."""
-    if kind == "python":
+def opened(rule: Rule, redis: Redis | None, functions: Any = regional) -> tuple[Callable[[int], Any], Any]:
+    """How to open the store of a region, and that of home: in Python, and with a Redis in both."""
+    if redis is None:
         return lambda _: RegionInPython(rule, functions), HomeInPython(rule)
-    assert redis is not None
 
     def client(database: int) -> Client:
         found = Client(unix_socket_path=str(redis.socket), db=database)
@@ -88,7 +87,7 @@ def played(
     # The windows of floors are those of the region's clock.
     aligned = limit.regions.floor is not None and algorithm.name in {"fixed_window", "sliding_window"}
     shift = 0 if aligned else random.randrange(limit.window)
-    open_region, home = opened("python" if redis is None else "both", rule, redis, functions)
+    open_region, home = opened(rule, redis, functions)
     fleet = kind(rule, open_region, home, regions=regions, start=START + random.randrange(SECOND), shift=shift)
     play(fleet, random, EVENTS)
     return fleet

@@ -197,5 +197,5 @@ def test_windows_of_a_calendar_are_lent_and_kept_as_in_the_python(redis: Redis) 
     for seed in range(4):
         random = Random(seed)  # noqa: S311 - the seed tells the schedule
         rule = Rule("shop", (), regional.member(limit, 2, random.choice([0, 10])), open_algorithm("fixed_window"))
-        open_region, home = opened("both", rule, redis)
+        open_region, home = opened(rule, redis)
         play(Fleet(rule, open_region, home, regions=2, start=START), random, 300)
