@@ -246,7 +246,7 @@ class Home:
             self._pending.fail(held.request, held.hits, fault, without_home=True)
             return
         self._waiting += 1
-        self._pending.held.add(held.request)
+        self._pending.held[held.request] = self._pending.held.get(held.request, 0) + 1
         self._held.setdefault(key, []).append(held)
         if key not in self._asking and key not in self._pausing:
             self._pausing.add(key)
@@ -284,8 +284,11 @@ class Home:
     def _take_held(self, key: str) -> Sequence[Held]:
         held = self._held.pop(key, ())
         self._waiting -= len(held)
+        of_request = self._pending.held
         for each in held:
-            self._pending.held.discard(each.request)
+            of_request[each.request] -= 1
+            if not of_request[each.request]:
+                del of_request[each.request]
         return held
 
     def _send_again(self, key: str) -> None:

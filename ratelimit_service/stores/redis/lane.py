@@ -18,6 +18,8 @@ event                                    what the lane does
 =======================================  =================================================================
 a part comes                             queues it, or answers it by policy where the breaker does not admit it
 all of a pipeline is answered            sends the next one
+a reply has hits that wait for home,     hands them to `home.py`, and counts only the others as decided
+or says what to ask of it
 error reply NOSCRIPT                     sends the script call again, with the script's text
 error reply MOVED, ASK                   hands the script call to the node that the error names
 error reply TRYAGAIN                     sends the parts again, a little later

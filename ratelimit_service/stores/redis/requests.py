@@ -111,8 +111,8 @@ class PendingRequests:
         """Requests of which some part was answered by policy, by the first cause."""
         self.close_calls = 0
         """Requests that were decided in the last fifth of their time."""
-        self.held: set[PendingRequest] = set()
-        """Those that wait for the home Redis of all regions."""
+        self.held: dict[PendingRequest, int] = {}
+        """Those that wait for the home Redis of all regions, with how many of their parts do."""
         self.by_timeout: dict[int | None, DeadlineQueue] = {}
         """The queues of timeouts that were seen before; `queue_for` knows all."""
         self._policy = policy
