@@ -31,8 +31,8 @@ from ratelimit_service.stores.redis.requests import PendingRequest, PendingReque
 from ratelimit_service.stores.redis.script import MAX_IN_PIPELINE, BatchScript, Script, largest_bundle
 from ratelimit_service.stores.redis.target import (
     home_target,
-    is_borrowed,
     is_clustered,
+    is_leased,
     main_target,
     per_second_target,
     redis_of,
@@ -215,7 +215,7 @@ class RedisStore:
             topology, script = self._kind(hit.rule)
             names = script.kept(hit)
             reset += bool(await topology.execute(names[0], "UNLINK", *names))
-            if self._home is not None and is_borrowed(hit.rule):
+            if self._home is not None and is_leased(hit.rule):
                 await self._home.reset(hit)
         key = resets_key(self._prefix)
         for topology in dict.fromkeys(self._kind(hit.rule)[0] for hit in hits):

@@ -134,17 +134,8 @@ def is_per_second(rule: Rule) -> bool:
 
 def is_central(rule: Rule) -> bool:
     """Whether its counters are in the home Redis, which all regions share."""
-    return _mode(rule) is RegionMode.CENTRAL
-
-
-def is_borrowed(rule: Rule) -> bool:
-    """Whether the counters of a region are filled from the home Redis, which has one for each of them."""
-    return _mode(rule) in {RegionMode.LEASED, RegionMode.SYNCED}
-
-
-def _mode(rule: Rule) -> RegionMode | None:
-    regions = None if rule.limit is None else rule.limit.regions
-    return None if regions is None else regions.mode
+    limit = rule.limit
+    return limit is not None and limit.regions is not None and limit.regions.mode is RegionMode.CENTRAL
 
 
 def is_leased(rule: Rule) -> bool:
