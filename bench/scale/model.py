@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.algorithms import leasing
 from ratelimit_service.rules.leasing import LEAST
-from ratelimit_service.stores.redis.lane import MAX_IN_FLIGHT
+from ratelimit_service.stores.redis.lane import MAX_ASKS, MAX_IN_FLIGHT
 from ratelimit_service.system.clock import SECOND
 
 BUSY: Final = 0.6
@@ -120,8 +120,8 @@ def touches(limit: Limit, demand: float, instances: int, round_trip: float = 300
     of_one = demand / instances
     if of_one * limit.term < LEAST / 2:
         return demand
-    least = 3 if limit.algorithm == "token_bucket" else 2.2
-    rate = instances / limit.term * (least + 1.8 * math.log(1 + 1.5 * of_one * round_trip / SECOND))
+    least = 3 if limit.algorithm == "token_bucket" else 1.8
+    rate = instances / limit.term * (least + 2.2 * math.log(1 + 1.5 * of_one * round_trip / SECOND))
     if limit.algorithm in REFILLED and demand * limit.window > limit.requests:
         rate += (4 if limit.algorithm == "token_bucket" else 2.4) * demand**0.6 * instances**0.35
     return min(demand, rate)
@@ -147,6 +147,16 @@ def sent(load: Load, limit: Limit, deployment: Deployment) -> float:
         number * touches(limit, load.calls * share, deployment.processes, deployment.round_trip)
         for number, share in shares(load)
     )
+
+
+def burst(load: Load, limit: Limit, deployment: Deployment, costs: Costs) -> float:
+    """Microseconds of a Redis for the asks that come when a term ends, of all its leased counters at once."""
+    if not deployment.leases:
+        return 0
+    of_one = load.calls * limit.term / deployment.processes
+    leased = sum(number for number, share in shares(load) if of_one * share >= LEAST)
+    asks = deployment.processes * leased / deployment.servers
+    return asks * (costs.redis_hit + costs.redis_pipeline / min(MAX_ASKS, max(1, leased)))
 
 
 def redis_us(deployment: Deployment, costs: Costs, size: float) -> float:

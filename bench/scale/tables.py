@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from leases import Shown, arrivals_of, rule_of, simulate
 
-from scale.model import Costs, Deployment, Limit, Load, cells, redis_us, sent, service_us, smallest, touches
+from scale.model import Costs, Deployment, Limit, Load, burst, cells, redis_us, sent, service_us, smallest, touches
 from scale.runs import CALIBRATION, CHECK, Found, Run, costs_of, measure
 
 FOUND: Final = Path(__file__).with_name("found.json")
@@ -56,23 +56,18 @@ CASES: Final = (
     Case(Limit(100_000, 1), 0.5, 2),
     Case(Limit(100_000, 1), 1.2, 2),
     Case(Limit(100_000, 1, "sliding_window"), 1.2, 2),
-    Case(Limit(10_000_000, 10), 1, 2),
+    Case(Limit(10_000_000, 10), 1, 4),
 )
 
 HERDS: Final = tuple(
-    Case(Limit(limit.requests, limit.window), 0.9, 3, call_us)
-    for limit in (Limit(1_000_000, 10), Limit(100_000, 1))
-    for call_us in (20, 40)
+    Case(limit, 0.9, 3, call_us) for limit in (Limit(1_000_000, 10), Limit(100_000, 1)) for call_us in (20, 40)
 )
 """The same with a Redis that takes its time."""
 
-COLD: Final = "a million keys alike, no leases"
-TENANTS: Final = "100,000 keys by Zipf 1.1, `LEASES=auto`"
-HOT: Final = "1,000 keys alike, `LEASES=auto`"
 TRAFFIC: Final[Mapping[str, tuple[int, float, bool]]] = {
-    COLD: (1_000_000, 0, False),
-    TENANTS: (100_000, 1.1, True),
-    HOT: (1000, 0, True),
+    "a million keys alike, no leases": (1_000_000, 0, False),
+    "100,000 keys by Zipf 1.1, `LEASES=auto`": (100_000, 1.1, True),
+    "1,000 keys alike, `LEASES=auto`": (1000, 0, True),
 }
 """How many keys, the exponent of Zipf's law, and whether they are leased."""
 
@@ -158,6 +153,7 @@ def ladder(finds: Finds) -> str:
     def row(traffic: str, calls: float) -> str:
         keys, zipf, leases = TRAFFIC[traffic]
         number, deployment, found = cells(Load(calls, keys, zipf), MINUTE, of, leases=leases)
+        together = burst(Load(calls / number, keys // number, zipf), MINUTE, deployment, of)
         redis_bytes = found.sent * (to_redis.intercept + (to_redis.slope + 2 * HEADERS) / found.pipeline_hits)
         cluster = smallest(Load(calls, keys, zipf), MINUTE, of, leases=leases, most=1000)
         instead = ""
@@ -166,13 +162,14 @@ def ladder(finds: Finds) -> str:
         return (
             f"| {calls:,.0f} | {traffic} | {found.service_us:.0f} | {number * deployment.processes:,} | {number} "
             f"| {found.sent:.3f} | {found.pipeline_hits:.1f} | {found.round_trip / 1000:.1f} "
+            f"| {together / 1000:,.0f} "
             f"| {calls * of_call * 8 / 1e9:.2g} | {calls * redis_bytes * 8 / 1e9:.2g} | {instead} |"
         )
 
     head = (
         "calls/s | traffic | µs of the service | processes | Redis servers, each with its own share of them "
-        "| sent, of a call | hits in a pipeline | to Redis and back, ms | Gbit/s to clients | to Redis "
-        "| one Cluster instead: nodes, processes"
+        "| sent, of a call | hits in a pipeline | to Redis and back, ms | asks when a term ends, ms "
+        "| Gbit/s to clients | to Redis | one Cluster instead: nodes, processes"
     )
     return rows(head, (row(traffic, calls) for traffic in TRAFFIC for calls in (1e4, 1e5, 1e6, 1e7)))
 
@@ -181,15 +178,13 @@ def hot(finds: Finds) -> str:
     """One counter with leases, by instances."""
     of = finds.costs
 
-    def row(window: float, algorithm: str, instances: int) -> str:
-        limit = Limit(int(1_100_000 * window), window, algorithm)
-        load = Load(1e6, 1)
-        rate = touches(limit, load.calls, instances)
+    def row(window: float, instances: int) -> str:
+        rate = touches(Limit(int(1_100_000 * window), window), 1e6, instances)
         alone = rate * redis_us(Deployment(instances), of, 1) / 1e6
         return f"| {window:.0f} s | {instances:,} | {rate:,.0f} | {rate / 1e6:.4f} | {alone:.2f} |"
 
     head = "window | instances | touches a second | of a request | cores of Redis, if each travels alone"
-    return rows(head, (row(window, "fixed_window", number) for window in (60.0, 1.0) for number in (64, 250, 1000)))
+    return rows(head, (row(window, number) for window in (60.0, 10.0, 1.0) for number in (64, 250, 1000)))
 
 
 def by_instances(finds: Finds, cell: Callable[[Case, int, Shown], str], cases: Sequence[Case] = CASES) -> str:
@@ -258,10 +253,16 @@ def simulated() -> Iterator[tuple[str, Sequence[Shown]]]:
         yield case.name, found
 
 
-def keep(name: str, what: object) -> None:
-    """Write what was found."""
-    found = json.loads(FOUND.read_text())
-    FOUND.write_text(json.dumps({**found, name: what}, indent=1) + "\n")
+def keep(name: str, what: Mapping[str, object]) -> None:
+    """Write what was found, a line for each row."""
+    found = json.loads(FOUND.read_text()) | {name: what}
+    sections = (
+        f"{json.dumps(section)}: {{\n"
+        + ",\n".join(f"{json.dumps(row, ensure_ascii=False)}: {json.dumps(value)}" for row, value in rows.items())
+        + "\n}"
+        for section, rows in found.items()
+    )
+    FOUND.write_text("{\n" + ",\n".join(sections) + "\n}\n")
 
 
 def main() -> None:
