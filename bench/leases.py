@@ -2,7 +2,7 @@
 
 Instances share one counter; requests come at random to any of them. They run the lease code of the service, the store
 is the Python of the algorithms, and no time is real: each way of a call takes another time, and a call takes the store
---call-us, one after the other. The same options give the same table anywhere. *Admitted* is beside what one counter
+--call-us, one after the other. A seed gives the same table anywhere. *Admitted* is beside what one counter
 without any delay admits of the same requests; *calls* are those per request that touch the counter, with the
 prefetches and the returns, and *model* what `bench/scale` expects of them; *sent* are the requests that waited for a
 call, and *wait* is how long; *burnt* are units; *worst* is how far any window was above the limit, in units, and must
@@ -157,9 +157,9 @@ def rule_of(algorithm: str, requests: int, window: int, share: float = 0.05) -> 
     return Rule("shop", (), limit, open_algorithm(algorithm), lease=most_leased(limit, share))
 
 
-def simulate(rule: Rule, instances: int, arrivals: Sequence[int], **options: int) -> Shown:
+def simulate(rule: Rule, instances: int, arrivals: Sequence[int], seed: int = 1, **options: int) -> Shown:
     """One run."""
-    simulation = Simulation(rule, instances, Random(1), **options)
+    simulation = Simulation(rule, instances, Random(seed), **options)
     simulation.run(arrivals)
     fleet = simulation.fleet
     waits = sorted(simulation.waits) or [0]
@@ -186,6 +186,7 @@ def main() -> None:
     options.add_argument("--algorithms", nargs="+", default=ALGORITHMS, choices=ALGORITHMS)
     options.add_argument("--round-trip", type=int, default=300, help="microseconds; default: %(default)s")
     options.add_argument("--call-us", type=int, default=0, help="of the store, for a call; default: %(default)s")
+    options.add_argument("--seed", type=int, default=1, help="of all that is random; default: %(default)s")
     chosen = options.parse_args()
 
     head = (
@@ -197,9 +198,11 @@ def main() -> None:
         limit = model.Limit(chosen.requests, chosen.window, algorithm)
         for load in chosen.loads:
             demand = load * chosen.requests / chosen.window
-            arrivals = arrivals_of(demand, chosen.seconds, Random(1))
+            arrivals = arrivals_of(demand, chosen.seconds, Random(chosen.seed))
             for instances in chosen.instances:
-                shown = simulate(rule, instances, arrivals, round_trip=chosen.round_trip, call_us=chosen.call_us)
+                shown = simulate(
+                    rule, instances, arrivals, chosen.seed, round_trip=chosen.round_trip, call_us=chosen.call_us
+                )
                 expected = model.touches(limit, demand, instances, chosen.round_trip) / demand
                 print(
                     f"| {algorithm} | {load} | {instances} | {shown.admitted:.3f} | {shown.calls:.4f} "

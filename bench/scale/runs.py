@@ -101,6 +101,8 @@ def measure(name: str, run: Run, rounds: int) -> Found:
     ):
         running.round()  # connections, plans, counters
         found = [each for _ in range(rounds) if (each := running.round())]
+    if not found:
+        sys.exit(f"{name}: calls failed in every round; the machine is too busy")
     print(name, *(f"{each.service_us:.1f}/{each.redis_us:.1f}" for each in found), file=sys.stderr)
     return Found(max(each.calls_a_second for each in found), *map(min, list(zip(*found, strict=True))[1:]))
 
