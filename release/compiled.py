@@ -30,9 +30,9 @@ class CompiledWheel(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Make them, before the wheel is put together."""
+        self._scratch = TemporaryDirectory()
         if version == "editable":
             return
-        self._scratch = TemporaryDirectory()
         build_data.update(pure_python=False, infer_tag=True)
         for module in MODULES:
             library = _compile(Path(self.root), module, Path(self._scratch.name))
@@ -62,14 +62,13 @@ def _compile(root: Path, module: str, scratch: Path) -> Path:
 
 def _structs(source: str) -> Iterator[str]:
     """What Cython has to know: the classes that inherit nothing, with the slots that they state."""
-    for node in ast.parse(source).body:
-        match node:
-            case ast.ClassDef(bases=[], name=name, body=body):
-                for line in body:
-                    match line:
-                        case ast.Assign(targets=[ast.Name(id="__slots__")], value=value):
-                            slots = (each.value for each in ast.walk(value) if isinstance(each, ast.Constant))
-                            yield f"cdef class {name}:\n    cdef public object {', '.join(map(str, slots))}\n"
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and not node.bases]
+    for each in classes:
+        for line in each.body:
+            match line:
+                case ast.Assign(targets=[ast.Name(id="__slots__")], value=value):
+                    slots = (str(node.value) for node in ast.walk(value) if isinstance(node, ast.Constant))
+                    yield f"cdef class {each.name}:\n    cdef public object {', '.join(slots)}\n"
 
 
 def _run(command: Sequence[str], folder: Path) -> None:

@@ -69,6 +69,15 @@ def test_the_compiled_modules_are_imported_and_their_classes_are_structs(install
     assert all((installed / PACKAGE / f"{module}.py").exists() for module in MODULES)
 
 
+def test_without_a_compiler_the_build_says_what_is_missing(repository: Path, tmp_path: Path) -> None:
+    environ = os.environ | {"HATCH_BUILD_HOOK_ENABLE_CUSTOM": "1", "CC": "no-such-compiler"}
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    done = subprocess.run(build, cwd=repository, env=environ, capture_output=True, text=True, check=False)
+    missing = "the compiled wheel needs a C compiler, and there is no no-such-compiler: install gcc, or set CC"
+
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (1, [missing])
+
+
 def test_no_library_names_the_folder_that_it_was_made_in(installed: Path) -> None:
     """So that another machine makes the same bytes; pytest's folder has its own name in it."""
     for library in (installed / PACKAGE).glob("*.so"):
