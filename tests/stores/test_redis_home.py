@@ -399,6 +399,20 @@ def test_what_is_left_of_a_loan_is_given_back_at_its_end(servers: Three) -> None
     run(story())
 
 
+def test_what_is_asked_for_when_a_process_stops_is_deposited_for_the_others(servers: Three) -> None:
+    async def story() -> None:
+        async with Proxy(servers.home.port) as far:
+            async with region(servers.eu, f"127.0.0.1:{far.port}") as store:
+                home, far.delay = home_of(store), 0.1
+                asked = asyncio.ensure_future(charge(store, hit_of(leased())))
+                await until(lambda: bool(home._asking), "home is asked")
+            assert (await asked).allowed
+            assert home.lent >= 1
+            assert home.burnt == 0
+
+    run(story())
+
+
 def test_a_reset_reaches_the_counter_at_home(servers: Three) -> None:
     of = leased(10)
 

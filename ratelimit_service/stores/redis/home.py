@@ -190,10 +190,11 @@ class Home:
         await self.topology.execute(name, "UNLINK", name)
 
     async def close(self) -> None:
-        """Wait a moment for what is under way; what is left of loans then is for the other processes of the region."""
+        """Wait a moment for what is asked and given back; what is left then is for the region's other processes."""
         self.sweep()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_CLOSE_SECONDS)
+        late = monotonic() + _CLOSE_SECONDS
+        while self._asked and monotonic() < late:  # noqa: ASYNC110 - it has a deadline
+            await asyncio.sleep(_PAUSE)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -326,17 +327,17 @@ class Home:
         late = asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._on_late, lane, asks)
         try:
             grants = await self._take([wanted for _, wanted in asked])
+            late.cancel()
+            lent = zip(asks, grants, strict=True)
+            await asyncio.gather(*(self._deposit(lane, ask, granted, sent) for ask, granted in lent))
+            for ask in asks:
+                self._asking.discard(ask.key)
+                self._send_again(ask.key)
         except Fault as fault:
             self._go_without(lane, asks, fault)
-            return
         finally:
             late.cancel()
             self._asked -= len(asks)
-        lent = zip(asks, grants, strict=True)
-        await asyncio.gather(*(self._deposit(lane, ask, granted, sent) for ask, granted in lent))
-        for ask in asks:
-            self._asking.discard(ask.key)
-            self._send_again(ask.key)
 
     def _on_late(self, lane: Lane, asks: Sequence[RegionAsk]) -> None:
         name = self._script.key(at_home(asks[0]).lease)
