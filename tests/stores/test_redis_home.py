@@ -64,9 +64,9 @@ async def region(own: Redis | str, home: object, name: str = "eu", **settings: s
         yield store
 
 
-def keys(redis: Redis) -> list[str]:
+def keys(redis: Redis, start: str = "rl2|shop") -> list[str]:
     """The counters that it has."""
-    return [name for name in redis.cli("KEYS", "*").split("\n") if name.startswith("rl2|shop")]
+    return [name for name in redis.cli("KEYS", "*").split("\n") if name.startswith(start)]
 
 
 def test_all_regions_count_at_home_and_the_other_rules_of_a_request_in_their_own_region(servers: Three) -> None:
@@ -90,6 +90,19 @@ def test_all_regions_count_at_home_and_the_other_rules_of_a_request_in_their_own
     run(story())
     assert keys(servers.home) == [f"rl2|shop|user=ada{shared.key_suffix}"]
     assert keys(servers.eu) == keys(servers.us) == [f"rl2|shop|user=eve{own.key_suffix}"]
+
+
+def test_a_counter_at_home_has_one_name_whatever_the_redis_of_a_region_is(servers: Three) -> None:
+    async def story() -> None:
+        async with region(servers.eu, f"127.0.0.1:{servers.home.port}") as store:
+            await charge(store, hit_of(central(), "{ada}"), hit_of(leased(), "{ada}"))
+
+    run(story())
+    # As where there is a cluster; there a tag that a client sends must not choose the node.
+    assert sorted(keys(servers.home, "rl2|{}shop")) == [
+        f"rl2|{{}}shop|user={{ada}}{central().key_suffix}",
+        f"rl2|{{}}shop|user={{ada}}{leased().key_suffix}|home",
+    ]
 
 
 def test_the_home_may_be_a_cluster(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ from ratelimit_service.stores.redis.keys import (
 from ratelimit_service.stores.redis.link import MAX_SECONDS, NAME, Command, read_time
 from ratelimit_service.stores.redis.target import (
     Target,
+    has_cluster_names,
     home_target,
-    is_clustered,
     is_leased,
     main_target,
     per_second_target,
@@ -240,7 +240,7 @@ class Counters:
 
     def __init__(self, settings: Settings, book: RuleBook) -> None:
         main, per_second, home = main_target(settings), per_second_target(settings), home_target(settings)
-        self._clustered = is_clustered(main, per_second, home)
+        self._clustered = has_cluster_names(main, per_second, home)
         self._prefix = settings.cache_key_prefix
         self._key_of = (cluster_key if self._clustered else plain_key)(self._prefix)
         self._block_of = cluster_block if self._clustered else plain_block

@@ -30,6 +30,7 @@ from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
 from ratelimit_service.stores.redis.script import MAX_IN_PIPELINE, BatchScript, Script, largest_bundle
 from ratelimit_service.stores.redis.target import (
+    has_cluster_names,
     home_target,
     is_clustered,
     is_leased,
@@ -85,7 +86,7 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
     script = BatchScript(
         prefix,
         clock,
-        clustered=is_clustered(main, per_second, home),
+        clustered=has_cluster_names(main, per_second, home),
         jitter_seconds=jitter,
         sync_seconds=settings.region_sync_seconds,
     )

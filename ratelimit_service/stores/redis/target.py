@@ -119,8 +119,16 @@ class Target:
 
 
 def is_clustered(*targets: Target | None) -> bool:
-    """Whether one of them is a cluster; then all counters have names for a cluster, on the other Redis too."""
+    """Whether one of them is a cluster."""
     return any(target is not None and target.kind is RedisType.CLUSTER for target in targets)
+
+
+def has_cluster_names(main: Target, per_second: Target | None, home: Target | None) -> bool:
+    """Whether counters have names for a cluster; then all have, on each Redis.
+
+    With a home always: the counters there have one name in all regions, whatever the Redis of each is.
+    """
+    return home is not None or is_clustered(main, per_second)
 
 
 def is_per_second(rule: Rule) -> bool:
