@@ -1,4 +1,4 @@
-"""A deployment over three regions, each a place of its own with a Redis and a service; home is one of them."""
+"""A deployment over three regions, each a place of its own with a Redis and a service; the first one has home."""
 
 import tempfile
 from collections import Counter
@@ -16,15 +16,19 @@ from tests.processes import Service, start_service
 from tests.redis import Redis, start_redis
 
 ROUND_TRIPS: Final = {"eu": 0, "us": 70, "ap": 140}
-"""From home, which is the first, in milliseconds."""
+"""From home, in milliseconds."""
+
+HOME_PORT: Final = 6380
 
 
 class Region:
     """One of them."""
 
-    def __init__(self, place: Place, redis: Redis, service: Service, channel: grpc.Channel) -> None:
+    def __init__(self, place: Place, redis: Redis, home: Redis, service: Service, channel: grpc.Channel) -> None:
         self.place = place
         self.redis = redis
+        self.home = home
+        """The Redis that all regions share."""
         self.service = service
         self._should_rate_limit = channel.unary_unary(
             ShouldRateLimit.path, RateLimitRequest.SerializeToString, RateLimitResponse.FromString
@@ -56,24 +60,30 @@ def results(calls: Sequence[Any]) -> Counter[str]:
     )
 
 
+def from_elsewhere(place: Place) -> Sequence[str]:
+    """The options of a Redis that all places can reach."""
+    return ("--bind", place.address, "--protected-mode", "no")
+
+
 @contextmanager
 def open_regions(
     folder: Path, rules: str, environ: Mapping[str, str], round_trips: Mapping[str, float] = ROUND_TRIPS
 ) -> Iterator[Mapping[str, Region]]:
-    """All regions at work, by name. In the settings `{home}` is the Redis of the first, `{own}` that of the region."""
+    """All regions at work, by name. In the settings `{home}` is the home Redis, `{own}` that of the region."""
     with ExitStack() as stack:
         network = stack.enter_context(open_network(round_trips))
         sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="regions-")))
-        home = next(iter(network.values())).address
+        at_home = next(iter(network.values()))
+        with at_home.inside():
+            home = stack.enter_context(start_redis(folder / "home", *from_elsewhere(at_home), port=HOME_PORT))
         redis = {}
         for name, place in network.items():
             with place.inside():
-                listen = ("--bind", place.address, "--protected-mode", "no")
-                redis[name] = stack.enter_context(start_redis(folder / name, *listen, port=6379))
+                redis[name] = stack.enter_context(start_redis(folder / name, *from_elsewhere(place), port=6379))
         regions = {}
         for name, place in network.items():
             socket = sockets / name
-            addresses = {"home": f"{home}:6379", "own": f"{place.address}:6379", "region": name}
+            addresses = {"home": f"{at_home.address}:{HOME_PORT}", "own": f"{place.address}:6379", "region": name}
             settings = {setting: value.format_map(addresses) for setting, value in environ.items()}
             with place.inside():
                 service = stack.enter_context(
@@ -81,5 +91,5 @@ def open_regions(
                 )
             # The channel is of this machine: a unix socket is no part of a network.
             channel = stack.enter_context(grpc.insecure_channel(f"unix:{socket}"))
-            regions[name] = Region(place, redis[name], service, channel)
+            regions[name] = Region(place, redis[name], home, service, channel)
         yield regions

@@ -3,11 +3,13 @@
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.processes import eventually
-from tests.stories.regions import Region, open_regions, results
+from tests.redis import start_redis
+from tests.stories.regions import HOME_PORT, Region, from_elsewhere, open_regions, results
 
 LIMIT = 600
 FLOOR = 60
@@ -24,6 +26,7 @@ descriptors:
   - {{key: open, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: leased, on_store_failure: open}}}}
   - {{key: central, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: central}}}}
   - {{key: healed, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: leased, floor: 10%}}}}
+  - {{key: emptied, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: leased, floor: 10%}}}}
   - {{key: login, rate_limit: {{unit: year, requests_per_unit: 10, regions: central}}}}
   - {{key: elsewhere, rate_limit: {{unit: year, requests_per_unit: 10, regions: central, on_store_failure: open}}}}
   - {{key: lossy, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: leased, floor: 10%}}}}
@@ -51,7 +54,8 @@ def ask_all(regions: Sequence[Region], kinds: Sequence[str], calls: int) -> dict
 
 
 def test_a_central_limit_asks_home_once_a_call_and_again_after_a_cut(regions: Mapping[str, Region]) -> None:
-    home, us, far = regions["eu"].redis, regions["us"], regions["ap"]
+    us, far = regions["us"], regions["ap"]
+    home = far.home
     assert far.ask("login") == {"OK": 1}  # with the first, home learns the script
     calls, begun = home.script_calls(), time.monotonic()
     assert far.ask("login") == {"OK": 1}
@@ -131,3 +135,15 @@ def test_a_way_that_loses_packets_makes_no_region_allow_more(regions: Mapping[st
         us.place.heal()
     allowed += sum(ask_all([eu, us, ap], ["lossy"], 100)["lossy"]["OK"] for _ in range(3))
     assert 0 < allowed <= LIMIT
+
+
+def test_a_home_that_is_killed_and_begins_empty_lends_again(regions: Mapping[str, Region], tmp_path: Path) -> None:
+    """The last test: home is another one then."""
+    eu, us, _ = regions.values()
+    before = us.ask("emptied", 30)["OK"]
+    us.home.kill()
+    eventually(lambda: us.ask("emptied", 100)["OVER_LIMIT"] == 100, "its loan and its floor are used up")
+
+    with eu.place.inside(), start_redis(tmp_path, *from_elsewhere(eu.place), port=HOME_PORT):
+        eventually(lambda: us.ask("emptied")["OK"] == 1, "it has a loan again")
+    assert before == 30
