@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -115,7 +115,7 @@ def costs_of(found: Mapping[str, Found]) -> Costs:
     hit, pipeline = _line([(each.pipelines, each.redis_us) for _, each in of_one])
     call, of_service = _line([(each.pipelines, each.service_us - alone / run.in_flight) for run, each in of_one])
     further = cluster.script_calls - cluster.pipelines
-    return Costs(
+    costs = Costs(
         call=memory.service_us,
         alone=alone,
         sent=call - memory.service_us,
@@ -125,6 +125,9 @@ def costs_of(found: Mapping[str, Found]) -> Costs:
         redis_pipeline=pipeline,
         redis_script_call=(cluster.redis_us - hit - pipeline * cluster.pipelines) / further,
     )
+    if min(astuple(costs)) < 0:
+        sys.exit(f"the runs contradict each other, as on a machine that is busy with other work: {costs}")
+    return costs
 
 
 def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
