@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from ratelimit_service.algorithms import leasing
-from ratelimit_service.rules.leasing import LEAST
+from ratelimit_service.rules.leasing import LEAST, LeaseOptions
 from ratelimit_service.stores.redis.lane import MAX_ASKS, MAX_IN_FLIGHT
 from ratelimit_service.system.clock import SECOND
 
@@ -102,10 +102,8 @@ class Needs(NamedTuple):
     """To Redis under this load, in microseconds."""
     service_us: float
     """Of a call."""
-    redis_us: float
-    """Of a call."""
-    service_cores: float
-    redis_cores: float
+    cores: float
+    """Of the service."""
 
 
 def touches(limit: Limit, demand: float, instances: int, round_trip: float = 300.0) -> float:
@@ -118,7 +116,7 @@ def touches(limit: Limit, demand: float, instances: int, round_trip: float = 300
     numbers are.
     """
     of_one = demand / instances
-    if of_one * limit.term < LEAST / 2:
+    if of_one * limit.term < LEAST / 2 or limit.requests * LeaseOptions().share < LEAST:
         return demand
     least = 3 if limit.algorithm == "token_bucket" else 1.8
     rate = instances / limit.term * (least + 2.2 * math.log(1 + 1.5 * of_one * round_trip / SECOND))
@@ -192,9 +190,7 @@ def needs(load: Load, limit: Limit, deployment: Deployment, costs: Costs) -> Nee
     size, round_trip = pipelines(hits, deployment, costs)
     of_call = hits / load.calls
     service = service_us(load, deployment, costs, size, of_call)
-    redis = of_call * redis_us(deployment, costs, size)
-    of_all = load.calls / SECOND
-    return Needs(of_call, size, round_trip, service, redis, service * of_all, redis * of_all)
+    return Needs(of_call, size, round_trip, service, service * load.calls / SECOND)
 
 
 def sized(load: Load, limit: Limit, costs: Costs, *, leases: bool, servers: int) -> tuple[Deployment, Needs]:
@@ -202,7 +198,7 @@ def sized(load: Load, limit: Limit, costs: Costs, *, leases: bool, servers: int)
     deployment = Deployment(1, servers, leases)
     for _ in range(100):
         found = needs(load, limit, deployment, costs)
-        processes = math.ceil(found.service_cores / BUSY)
+        processes = math.ceil(found.cores / BUSY)
         if processes <= deployment.processes:
             break
         deployment = replace(deployment, processes=processes)

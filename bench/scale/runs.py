@@ -41,11 +41,6 @@ class Run:
     """Calls at once on each connection."""
     calls: int = 30_000
 
-    @property
-    def lanes(self) -> int:
-        """Connections to Redis."""
-        return self.processes * (3 if self.store == "cluster" else 1)
-
 
 class Found(NamedTuple):
     """What a run has shown."""
