@@ -222,7 +222,7 @@ def waited(finds: Finds) -> str:
 
 
 def herd(finds: Finds) -> str:
-    """How long the slowest of the requests that are sent wait, and the share of those."""
+    """The 99th percentile of the waits of requests that are sent, and the share of those."""
     return by_instances(finds, lambda _case, _number, shown: f"{shown.wait_p99_ms:.1f} ms ({shown.sent:.1%})", HERDS)
 
 
