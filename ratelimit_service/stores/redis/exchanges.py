@@ -12,14 +12,15 @@ from functools import partial
 from hashlib import sha1
 from typing import Any, Final
 
-from ratelimit_service.stores.hit import PoolCounter
+from ratelimit_service.algorithms import fixed_window
+from ratelimit_service.stores.hit import Hit, PoolCounter
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.link import call_script, within
 from ratelimit_service.stores.redis.region import HOME, RegionAsk, small_script
 from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.stores.redis.topology import Topology
-from ratelimit_service.system.clock import SECOND, Clock
+from ratelimit_service.system.clock import SECOND, Clock, system_clock
 from ratelimit_service.telemetry.metric import Metric, counter, counter_by
 
 MAX_EXCHANGES: Final = 1000
@@ -100,10 +101,20 @@ class Exchanges:
         script = self._script
         own = await self._call(lane.execute, ask.name, script.collect(end))
         if own:
-            name = self._names.key(PoolCounter(ask.rule, ask.limit, f"{ask.key}{HOME}/{end}"))
+            name = self._name_of(ask, end)
             others = await self._call(partial(self._home.execute, name), name, script.exchange(end, self._region, own))
             await self._call(lane.execute, ask.name, script.deposit(end, others))
             self.done += 1
+
+    async def reset(self, hit: Hit) -> None:
+        """Have home forget what regions have counted in the present window; each tells it again. Raises Fault."""
+        now = system_clock()
+        name = self._name_of(hit, now + fixed_window.hit(None, hit.limit, 0, now)[1].reset_after)
+        await self._home.execute(name, "UNLINK", name)
+
+    def _name_of(self, counter: Hit | RegionAsk, end: int) -> str:
+        """At home, of the window with this end."""
+        return self._names.key(PoolCounter(counter.rule, counter.limit, f"{counter.key}{HOME}/{end}"))
 
     async def _call(self, execute: Callable[..., Any], key: str, arguments: Arguments) -> int:
         reply: int = await within(ANSWER_SECONDS, call_script(execute, self._script, [key], arguments))

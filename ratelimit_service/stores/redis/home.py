@@ -186,6 +186,9 @@ class Home:
 
     async def reset(self, hit: Hit) -> None:
         """Remove the counter at home, so that its whole limit is free there. Raises Fault."""
+        if is_synced(hit.limit):
+            await self._exchanges.reset(hit)
+            return
         name = self._name_of(hit)
         await self.topology.execute(name, "UNLINK", name)
 
