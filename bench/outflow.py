@@ -50,8 +50,6 @@ class Load(NamedTuple):
     delay: int
     """Milliseconds."""
     seconds: float
-    begin: int
-    """When all begin, by the steady clock."""
 
 
 class Answers(NamedTuple):
@@ -78,9 +76,11 @@ async def instance(load: Load) -> Answers:
         if isinstance(verdict, Verdict) and verdict.allowed:
             moments.append(steady_clock())
 
-    await asyncio.sleep((load.begin - steady_clock()) / SECOND)
+    print("ready", flush=True)
+    begin = int(await asyncio.to_thread(input))
+    await asyncio.sleep((begin - steady_clock()) / SECOND)
     chance = random.Random()
-    requests, next_one, end = 0, float(load.begin), load.begin + load.seconds * SECOND
+    requests, next_one, end = 0, float(begin), begin + load.seconds * SECOND
     while (now := steady_clock()) < end:
         while next_one <= now:
             limiter.decide_later(plan, on_verdict)
@@ -96,9 +96,16 @@ async def instance(load: Load) -> Answers:
 def run(redis: str, timer: str, rate: int, options: argparse.Namespace) -> list[str]:
     """One row."""
     load, delay, processes = options.load, options.delay, options.processes
-    told = Load(redis, timer, rate, load / processes, delay, options.seconds, steady_clock() + 2 * SECOND)
+    told = Load(redis, timer, rate, load / processes, delay, options.seconds)
     command = [sys.executable, __file__, "--instance", json.dumps(told)]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(processes)]
+    pipe = subprocess.PIPE
+    started = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(processes)]
+    pipes = [(process.stdin, process.stdout) for process in started if process.stdin and process.stdout]
+    for _, said in pipes:
+        said.readline()  # it is ready
+    begin = steady_clock() + SECOND // 5
+    for told_to, _ in pipes:
+        print(begin, file=told_to, flush=True)
     found = [Answers(*json.loads(process.communicate()[0])) for process in started]
     moments = sorted(moment for answers in found for moment in answers.moments)
     moments = [moment for moment in moments if moment > moments[0] + SECOND // 2]  # the queue is full
