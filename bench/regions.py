@@ -27,6 +27,7 @@ MODES = {
     "leased, floor: 10%": "regions: leased, floor: 10%",
     "central": "regions: central",
     "split": "regions: split",
+    "synced": "regions: synced",
 }
 SHARES = (6, 9, 10)
 """Of each ten calls the first six are in the first region, the next three in the second one."""
@@ -105,6 +106,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=10, help="seconds")
     parser.add_argument("--windows", type=int, default=2, help="how many of each kind")
     parser.add_argument("--loads", default="1.2,3", help="demand, beside the limit")
+    parser.add_argument("--modes", default=";".join(MODES), help="such as 'synced;split'")
     options = parser.parse_args()
     out = sys.stdout
     lines = ["domain: shop", "descriptors:"]
@@ -124,9 +126,10 @@ def table(found: Mapping[str, Region], options: argparse.Namespace, out: TextIO)
     print("| `regions` | demand | allowed | of possible | far waits, p50 / p99 | to home |", file=out)
     print("| --- | --- | --- | --- | --- | --- |", file=out)
     for load in map(float, options.loads.split(",")):
-        for number, mode in enumerate(MODES):
+        for mode in options.modes.split(";"):
+            key = f"k{list(MODES).index(mode)}"
             calls = round(options.limit * load)
-            windows = [run(regions, f"k{number}", calls, options.window) for _ in range(options.windows)]
+            windows = [run(regions, key, calls, options.window) for _ in range(options.windows)]
             print(shown(mode, load, options.limit, windows), file=out, flush=True)
 
 

@@ -26,6 +26,7 @@ descriptors:
   - {{key: open, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: leased, on_store_failure: open}}}}
   - {{key: central, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: central}}}}
   - {{key: healed, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: leased, floor: 10%}}}}
+  - {{key: synced, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: synced}}}}
   - {{key: emptied, rate_limit: {{unit: year, requests_per_unit: {LIMIT}, regions: leased, floor: 10%}}}}
   - {{key: login, rate_limit: {{unit: year, requests_per_unit: 10, regions: central}}}}
   - {{key: elsewhere, rate_limit: {{unit: year, requests_per_unit: 10, regions: central, on_store_failure: open}}}}
@@ -36,6 +37,7 @@ SETTINGS = {
     "HOME_REDIS_URL": "{home}",
     "REGIONS": "eu,us,ap",
     "REGION": "{region}",
+    "REGION_SYNC_SECONDS": "0.2",
     "STORE_DEADLINE": "3s",
 }
 
@@ -135,6 +137,27 @@ def test_a_way_that_loses_packets_makes_no_region_allow_more(regions: Mapping[st
         us.place.heal()
     allowed += sum(ask_all([eu, us, ap], ["lossy"], 100)["lossy"]["OK"] for _ in range(3))
     assert 0 < allowed <= LIMIT
+
+
+def test_regions_that_sync_allow_what_is_left_by_the_others_and_go_on_by_themselves(
+    regions: Mapping[str, Region],
+) -> None:
+    eu, us, ap = regions.values()
+    assert eu.ask("synced", 300) == {"OK": 300}
+    assert us.ask("synced", 200) == {"OK": 200}
+
+    def remaining(region: Region) -> int:
+        answer = region.start("synced", 1)[0].result()
+        return int(answer.statuses[0].limit_remaining)
+
+    eventually(lambda: remaining(ap) < LIMIT - 500, "the far region knows what the others have counted")
+    ap.place.cut()
+    try:
+        left = remaining(ap)
+        assert ap.ask("synced", LIMIT) == {"OK": left, "OVER_LIMIT": LIMIT - left}
+    finally:
+        ap.place.heal()
+    eventually(lambda: us.ask("synced") == eu.ask("synced") == {"OVER_LIMIT": 1}, "the others know of that")
 
 
 def test_a_home_that_is_killed_and_begins_empty_lends_again(regions: Mapping[str, Region], tmp_path: Path) -> None:
