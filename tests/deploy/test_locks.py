@@ -1,5 +1,6 @@
 """The two locks: what runs the service, and what develops it; and which of them `make` uses for what."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -60,7 +61,9 @@ def plan(folder: Path, *words: str) -> str:
     for name in ("Makefile", "pyproject.toml", *LOCKS):
         shutil.copy(ROOT / name, folder)
     command = ["make", "--dry-run", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    # Without what the make that runs these tests was told.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTEST_ARGS"))}
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize(
