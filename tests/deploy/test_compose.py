@@ -17,6 +17,7 @@ from tests.deploy.deployed import DEPLOY, compose, deployed, load
 from tests.deploy.known import max_stop, understood
 from tests.envoy.proxy import Envoy
 from tests.processes import ROOT, ask, start_service
+from tests.redis import start_redis
 from tests.transports.certificates import authority, issue
 
 
@@ -150,6 +151,12 @@ def test_the_example_rules_are_there_too(envoy: Envoy) -> None:
     assert 429 in statuses
 
 
+WITH_PLACES = """
+domain: shop
+descriptors: [{key: request_id, rate_limit: {concurrency: 2, hold: 60s, place: request_id}}]
+"""
+
+
 def test_alerts_are_about_metrics_that_exist(tmp_path: Path) -> None:
     """Each name in each expression is in what the service or Envoy tell Prometheus, once it has happened."""
     rules = [rule for group in load("alerts.yaml")["groups"] for rule in group["rules"]]
@@ -162,17 +169,20 @@ def test_alerts_are_about_metrics_that_exist(tmp_path: Path) -> None:
         service.kill()
         passed = envoy.get("/").status
         told += ask(envoy.admin_port, "/stats/prometheus").body
-    with start_service(tmp_path / "secured", "domain: shop", own_tls(tmp_path)) as secured:
-        told += secured.metrics()
+    with start_redis(tmp_path / "redis") as redis:
+        url = f"127.0.0.1:{redis.port}"
+        regions = {"REDIS_URL": url, "HOME_REDIS_URL": url, "REGION": "eu", "REGIONS": "eu,us"}
+        with start_service(tmp_path / "rest", WITH_PLACES, regions | own_tls(tmp_path)) as rest:
+            told += rest.metrics()
     missing = {name for name in names if not re.search(rf"^{name}[{{ ]", told, re.MULTILINE)}
 
     assert (asked, passed) == ([200, 200], 200)
-    assert len(names) == 19
+    assert len(names) == 26
     assert missing == set()
 
 
 def own_tls(folder: Path) -> dict[str, str]:
-    """What compose leaves out: TLS on the gRPC port, and on the debug port."""
+    """TLS, which compose leaves out, on the gRPC port, and on the debug port."""
     own = issue(authority(folder), "server", "DNS:localhost")
     return own.environ | {"ADMIN_TLS_CERT": str(own.cert), "ADMIN_TLS_KEY": str(own.key)}
 
