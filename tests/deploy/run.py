@@ -31,7 +31,7 @@ HOUR: Final = 3600
 DAY: Final = 24 * HOUR
 
 ELSEWHERE: Final = (
-    *("_tls_", "_worker_"),  # compose sets neither TLS nor workers
+    *("_tls_", "_worker_", "_lease_units_held", "_region_"),  # compose sets neither TLS, workers, leases nor regions
     *("_domain_not_found", "_with_local_cache", "_negative_hits", "ratelimit_error", "_failure_mode_allowed"),
 )
 """Parts of the names of metrics without series here; tests/deploy/test_dashboards.py has a run with all of them."""
