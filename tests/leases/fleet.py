@@ -283,11 +283,11 @@ def play(  # noqa: PLR0912 - a list of what may happen
             else:
                 fleet.crash(number)
         else:
-            fleet.now += _step(random, fleet.now, term, window)
+            fleet.now += step(random, fleet.now, term, window, to_window=0.4)
 
 
-def _step(random: Random, now: int, term: int, window: int) -> int:
-    """A little, or to the last moment of a term or a window, or just behind."""
+def step(random: Random, now: int, term: int, window: int, *, to_window: float) -> int:
+    """A little; or to the last moment of a term, or by that chance of a window; or just behind."""
     match random.randrange(8):
         case 0 | 1 | 2:
             return random.randint(0, term // 8)
@@ -296,7 +296,7 @@ def _step(random: Random, now: int, term: int, window: int) -> int:
         case 5:
             return random.choice([1, 2, term // 2, term])
         case 6:
-            return window - 1 - now % window if random.random() < 0.4 else term // 3
+            return window - 1 - now % window if random.random() < to_window else term // 3
         case _:
             return random.choice([0, 1, term - now % term])
 

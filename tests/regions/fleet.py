@@ -22,7 +22,7 @@ from ratelimit_service.stores.redis.script import BatchScript, grants_of
 from ratelimit_service.system.clock import HOUR
 from ratelimit_service.telemetry.tally import Tally
 from tests.clocks import Clock
-from tests.leases.fleet import SAVE, Allowed
+from tests.leases.fleet import SAVE, Allowed, step
 from tests.parts import parts_of
 
 KEY = "shop|user=ada"
@@ -392,19 +392,4 @@ def play(fleet: Fleet, random: Random, events: int) -> None:  # noqa: PLR0912 - 
         elif chance < 0.795:
             region.processes[number] = Process()
         else:
-            fleet.now += _step(random, fleet.now, length, limit.window)
-
-
-def _step(random: Random, now: int, length: int, window: int) -> int:
-    """A little, or to the last moment of a term or a window, or just behind."""
-    match random.randrange(8):
-        case 0 | 1 | 2:
-            return random.randint(0, length // 8)
-        case 3 | 4:
-            return length - 1 - now % length
-        case 5:
-            return random.choice([1, 2, length // 2, length])
-        case 6:
-            return window - 1 - now % window if random.random() < 0.3 else length // 3
-        case _:
-            return random.choice([0, 1, length - now % length])
+            fleet.now += step(random, fleet.now, length, limit.window, to_window=0.3)
