@@ -151,7 +151,7 @@ class Outage:
     def __init__(self, name: str, policy: str, *, at_home: bool = False) -> None:
         self.lost: LostServer | None = None
         """For the operator's page; None while the server decides hits."""
-        self._name = name
+        self.name = name
         self._policy = policy
         self._at_home = at_home
         self._began = 0.0
@@ -162,7 +162,7 @@ class Outage:
         """The server is lost, since `ago` seconds; or still lost, perhaps for another cause."""
         since = time() - ago if self.lost is None else self.lost.since
         is_new = self.lost is None
-        self.lost = LostServer(self._name, fault.cause, str(fault), since, self._policy, self._at_home)
+        self.lost = LostServer(self.name, fault.cause, str(fault), since, self._policy, self._at_home)
         if is_new:
             self._began = monotonic() - ago
             self._logged = {fault.cause}
@@ -171,34 +171,34 @@ class Outage:
                 policy = f"meanwhile answering by policy, {self._policy}, or by floors, what regions share"
             fields = about(
                 "store_lost",
-                server=self._name,
+                server=self.name,
                 cause=fault.cause,
                 policy=self._policy,
                 since=iso_time(int(since * SECOND), "milliseconds"),
             )
-            log.warning("store lost: Redis at %s: %s; %s", self._name, fault, policy, extra=fields)
+            log.warning("store lost: Redis at %s: %s; %s", self.name, fault, policy, extra=fields)
         elif CAUSES[fault.cause].by_hand and fault.cause not in self._logged:
             self._logged.add(fault.cause)
-            fields = about("store_still_lost", server=self._name, cause=fault.cause)
-            log.warning("store still lost: Redis at %s: %s", self._name, fault, extra=fields)
+            fields = about("store_still_lost", server=self.name, cause=fault.cause)
+            log.warning("store still lost: Redis at %s: %s", self.name, fault, extra=fields)
 
     def log_error(self, fault: Fault) -> None:
         """Log the error reply to a single command, at most one a minute: other commands may succeed."""
         now = monotonic()
         if now - self._error_logged > _MINUTE:
             self._error_logged = now
-            log.warning("Redis at %s: %s; more of these are logged in a minute", self._name, fault)
+            log.warning("Redis at %s: %s; more of these are logged in a minute", self.name, fault)
 
     def end(self) -> None:
         """The server decides hits again."""
         if self.lost is not None:
             self.lost = None
-            seconds, fields = monotonic() - self._began, about("store_regained", server=self._name)
-            log.warning("store regained: Redis at %s, after %.1f s", self._name, seconds, extra=fields)
+            seconds, fields = monotonic() - self._began, about("store_regained", server=self.name)
+            log.warning("store regained: Redis at %s, after %.1f s", self.name, seconds, extra=fields)
 
     def retire(self) -> None:
         """The server is not used any more."""
         if self.lost is not None:
             self.lost = None
-            seconds, fields = monotonic() - self._began, about("store_unused", server=self._name)
-            log.warning("Redis at %s is not used any more, after %.1f s without it", self._name, seconds, extra=fields)
+            seconds, fields = monotonic() - self._began, about("store_unused", server=self.name)
+            log.warning("Redis at %s is not used any more, after %.1f s without it", self.name, seconds, extra=fields)

@@ -107,6 +107,10 @@ class LaneContext(NamedTuple):
     at_home: bool = False
     """The servers are those of the home of all regions, which may be far away."""
 
+    def outage(self, name: str) -> Outage:
+        """Of the server with this name."""
+        return Outage(f"{name} (home)" if self.at_home else name, self.policy.name, at_home=self.at_home)
+
 
 def home_context(context: LaneContext) -> LaneContext:
     """The context of the lanes to the home Redis of all regions.
@@ -130,7 +134,8 @@ class Lane:
         on_lost: Callable[[], None] = noop,
     ) -> None:
         at_home = context.at_home
-        self.name = f"{name} (home)" if at_home else name
+        self._outage = context.outage(name)
+        self.name = self._outage.name
         self._pending = context.pending
         self._denied = context.denied
         self._leases = context.leases
@@ -143,7 +148,6 @@ class Lane:
         self._breaker = Breaker(monotonic())
         self._in_flight = _FAR_IN_FLIGHT if at_home else MAX_IN_FLIGHT
         self._heartbeat = _FAR_HEARTBEAT if at_home else HEARTBEAT
-        self._outage = Outage(self.name, context.policy.name, at_home=at_home)
         self._connector = Connector(open_link, self._breaker.backoff, self._on_link, self._on_attempt_failed)
         self._fault = Fault("unreachable")
         """Why hits are answered by policy while there is no connection."""

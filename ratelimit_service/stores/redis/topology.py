@@ -21,7 +21,7 @@ from ratelimit_service.settings.fields import RedisType
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.breaker import MAX_PAUSE, Backoff
 from ratelimit_service.stores.redis.checks import Checks
-from ratelimit_service.stores.redis.faults import Fault, Outage
+from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import SLOTS, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND, MAX_WAITING, Lane, LaneContext
 from ratelimit_service.stores.redis.leases import Ask
@@ -246,11 +246,7 @@ class Cluster:
         self._early: list[Part] | None = []
         """Parts that came before the first map, or the first error in place of it."""
         self._fault = Fault("unreachable")
-        self._outage = Outage(
-            f"{target.servers.addresses[0]} and its cluster{' (home)' if context.at_home else ''}",
-            context.policy.name,
-            at_home=context.at_home,
-        )
+        self._outage = context.outage(f"{target.servers.addresses[0]} and its cluster")
         self._backoff = Backoff()
         self._map_wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
