@@ -103,7 +103,7 @@ def command(
                 GREEN(f"{plural(len(book.rules), 'rule')} in {plural(len(book.domains), 'domain')} are good{where}")
             )
         for note in notes:
-            click.echo(f"{note.path}:{note.line}:{note.column}: {note.message}")
+            click.echo(str(note.note))
     if errors:
         sys.exit(1)
 

@@ -27,6 +27,11 @@ class LintWarning(NamedTuple):
     def __str__(self) -> str:
         return f"{Problem(self.path, self.line, self.column, 'warning')}: {self.message} [{self.kind}]"
 
+    @property
+    def note(self) -> Problem:
+        """Where, and what, for those who may know it already."""
+        return Problem(self.path, self.line, self.column, self.message)
+
 
 def warning_at(place: tuple[str, int, int] | None, kind: str, message: str) -> LintWarning:
     """A warning about what stands at this place."""

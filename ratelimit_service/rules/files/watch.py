@@ -228,7 +228,7 @@ class Watcher:
             ),
         )
         if (idle := without_effect(book)) is not None:
-            log.warning("%s:%d:%d: %s", *idle[:3], idle.message)
+            log.warning("%s", idle.note)
 
     def _reject(self, problems: tuple[Problem, ...]) -> None:
         self.problems = problems
