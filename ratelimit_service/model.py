@@ -99,6 +99,16 @@ class Limit:
         object.__setattr__(self, "paired", paired)  # frozen
         object.__setattr__(self, "apart", paired or self.places)
 
+    @property
+    def region_mode(self) -> "RegionMode | None":
+        """How the regions share it; None if they do not."""
+        return None if self.regions is None else self.regions.mode
+
+    @property
+    def floor(self) -> "Limit | None":
+        """What a region has of it by itself, if home lends it the rest and there is a floor."""
+        return None if self.regions is None else self.regions.floor
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:

@@ -64,9 +64,9 @@ def problem(algorithm: Algorithm, limit: Limit) -> str | None:
 
 def home_of(limit: Limit) -> Limit:
     """By which home lends."""
-    home = _regions(limit).home
-    assert home is not None, "the limit is leased to regions"
-    return home
+    assert limit.regions is not None, "regions share the limit"
+    assert limit.regions.home is not None, "it is leased to them"
+    return limit.regions.home
 
 
 def term(algorithm: Algorithm, limit: Limit) -> int:
@@ -76,8 +76,7 @@ def term(algorithm: Algorithm, limit: Limit) -> int:
 
 def most_of(limit: Limit) -> int:
     """What a hit may cost."""
-    regions = _regions(limit)
-    return sum(part.burst or part.requests for part in (regions.home, regions.floor) if part is not None)
+    return sum(part.burst or part.requests for part in (home_of(limit), limit.floor) if part is not None)
 
 
 class RegionCounter(NamedTuple):
@@ -140,7 +139,7 @@ def hit(
     """Charge `cost` to the loan and the floor: the new state, and the decision, or None if the hit waits for home."""
     length = term(algorithm, limit)
     counter = _present(state, length, now)
-    floor = _regions(limit).floor
+    floor = limit.floor
     room, reset = counter.left, max(0, counter.reset_at - now)
     if floor is not None:
         _, look = algorithm.hit(counter.floor, floor, 0, now)
@@ -194,7 +193,7 @@ def ask(
     # Two round trips: one more ask may be under way before what is demanded meanwhile is lent.
     low = min(2 * rate * state.round_trip // length, rate // 2)
     if not waiting and state.left >= low:
-        floor = _regions(limit).floor
+        floor = limit.floor
         if floor is None or state.left:
             return state, None
         _, look = algorithm.hit(state.floor, floor, 0, now)
@@ -240,11 +239,6 @@ def collect(state: RegionCounter | None, length: int, now: int) -> tuple[RegionC
 
 _MOST_DEMAND: Final = 2**31
 """That is counted."""
-
-
-def _regions(limit: Limit) -> Regions:
-    assert limit.regions is not None, "the limit is leased to regions"
-    return limit.regions
 
 
 def _present(state: RegionCounter | None, length: int, now: int) -> RegionCounter:

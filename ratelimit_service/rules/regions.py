@@ -1,10 +1,9 @@
 """How regions share a limit: what each of them gets, and what cannot be shared."""
 
 from dataclasses import replace
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm, regional
-from ratelimit_service.algorithms.leasing import Leasing
 from ratelimit_service.model import Limit, RegionMode, Regions
 from ratelimit_service.rules.leasing import why_not_leased
 from ratelimit_service.rules.rule import ALONE
@@ -53,7 +52,7 @@ def why_not_shared(mode: RegionMode, algorithm: Algorithm, limit: Limit, togethe
 
 def why_not_lent(algorithm: Algorithm, limit: Limit) -> str:
     """Why such a limit of some requests cannot be lent, if `why_not_shared` says nothing; empty if it can."""
-    return regional.problem(cast("Leasing", algorithm), regional.member(limit, 2, 0)) or ""
+    return regional.problem(algorithm, regional.member(limit, 2, 0)) or ""
 
 
 def too_small(limit: Limit, mode: RegionMode, number: int) -> str:

@@ -303,8 +303,8 @@ def _key_suffix_of(algorithm: str, limit: Limit) -> str:
     if limit.places:
         return f"|{algorithm}"  # with another hold they are the same places
     key_suffix = f"|{algorithm}/{limit.window}"
-    if limit.regions is not None and limit.regions.mode in {RegionMode.LEASED, RegionMode.SYNCED}:
-        key_suffix = f"|{algorithm}/{limit.regions.mode}/{limit.window}"  # the state is another one
+    if limit.region_mode in {RegionMode.LEASED, RegionMode.SYNCED}:
+        key_suffix = f"|{algorithm}/{limit.region_mode}/{limit.window}"  # the state is another one
     if algorithm == "sub_windows":
         return f"{key_suffix}/{limit.parts}"
     if limit.calendar is not None:

@@ -252,7 +252,7 @@ def _described_rule(matched: MatchedRule, now: int) -> dict[str, Any]:
 def _described_regions(rule: Rule) -> dict[str, Any]:
     """How the regions share the limit, and what may go wrong; without numbers if they do not here."""
     regions = rule.limit.regions if rule.limit else None
-    floor = regions.floor if regions else None
+    floor = rule.limit.floor if rule.limit else None
     return {
         "written": rule.regions,
         "mode": regions.mode if regions else None,

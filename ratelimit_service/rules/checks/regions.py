@@ -34,9 +34,9 @@ def worst_case(rule: Rule) -> tuple[str, ...]:
         case RegionMode.LEASED:
             waits = "A hit waits for the home Redis, the way there and back, when nothing is left of this region's loan"
             keeps = policy
-            if regions.floor is not None:
+            if limit.floor is not None:
                 waits += " and of its floor"
-                keeps = f"its floor, {amount_in_words(regions.floor)}, and denies the rest"
+                keeps = f"its floor, {amount_in_words(limit.floor)}, and denies the rest"
             return (exact, f"{waits}.", f"When this region is cut off from home, it spends its loan, then {keeps}.")
         case RegionMode.SYNCED:
             above = (regions.number - 1) * regions.whole

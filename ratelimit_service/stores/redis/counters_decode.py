@@ -32,11 +32,11 @@ from ratelimit_service.algorithms import (
     token_bucket,
 )
 from ratelimit_service.algorithms.regional import RegionCounter
-from ratelimit_service.model import NEVER, Limit, Unit
+from ratelimit_service.model import NEVER, Limit, RegionMode, Unit
 from ratelimit_service.rules.book import Domain, Node, RuleBook, rule_at
 from ratelimit_service.rules.rule import POOL, Rule, counter_key
 from ratelimit_service.stores.redis.keys import VERSION, cluster_counter, plain_counter
-from ratelimit_service.stores.redis.region import HOME, is_synced
+from ratelimit_service.stores.redis.region import HOME
 from ratelimit_service.system.clock import SECOND
 
 
@@ -444,9 +444,9 @@ def decode(counter: Counter, stored: Stored | None, milliseconds: int, now: int)
     if not readable or not counter.algorithm:
         return Content(None, None, 0, None, expires)
     limit = counter.limit
-    if limit.regions is not None and limit.regions.home is not None:
+    if limit.region_mode is RegionMode.LEASED:
         return _of_region(open_algorithm(counter.algorithm), cast("RegionCounter | None", state), limit, expires, now)
-    hit = synced.hit if is_synced(limit) else open_algorithm(counter.algorithm).hit
+    hit = synced.hit if limit.region_mode is RegionMode.SYNCED else open_algorithm(counter.algorithm).hit
     bucket = counter.algorithm in _BUCKETS
     used = None
     if not bucket:
@@ -471,7 +471,7 @@ def _of_region(
     """Of a counter that borrows from home: what is used of its loan and of its floor, and what is left of both."""
     _, look = regional.hit(algorithm, state, limit, 0, now)
     assert look is not None, "it costs nothing"
-    floor = limit.regions.floor if limit.regions is not None else None
+    floor = limit.floor
     lent = state.lent if state is not None and now < state.end else 0
     own = 0 if floor is None else floor.burst or floor.requests
     retry = 0 if look.remaining else None  # otherwise home knows
@@ -505,7 +505,7 @@ def _state(counter: Counter, stored: Stored | None) -> tuple[State | None, bool]
         if counter.algorithm == "sliding_log":
             return _log(stored, counter.limit.window), True
         state = _integers(stored)
-        if counter.limit.regions is not None and counter.limit.regions.home is not None:
+        if counter.limit.region_mode is RegionMode.LEASED:
             return _region_state(counter.algorithm, state), True
         if counter.algorithm in _PACKED:
             return _PACKED[counter.algorithm].pack(*state), True

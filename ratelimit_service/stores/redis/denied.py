@@ -20,7 +20,7 @@ from itertools import islice
 from sys import getsizeof
 from typing import Final, NamedTuple
 
-from ratelimit_service.model import NEVER, Blocked, Decision, Limit
+from ratelimit_service.model import NEVER, Blocked, Decision, Limit, RegionMode
 from ratelimit_service.stores.hit import Hit
 
 _SWEEP: Final = 1000
@@ -113,7 +113,7 @@ class DeniedCache:
             wait, cost = decision.retry_after, hit.cost
             if isinstance(decision, Blocked):
                 wait = decision.blocked_for
-            elif limit.regions is not None and limit.regions.home is not None:
+            elif limit.region_mode is RegionMode.LEASED:
                 wait = min(wait, _BORROWING)
             elif limit.count_refused:
                 if not self._windows or hit.rule.algorithm.name != "fixed_window" or limit.first_request:

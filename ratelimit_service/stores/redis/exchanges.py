@@ -7,9 +7,9 @@ next charge but one has another exchange planned.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from hashlib import sha1
 from typing import Any, Final
 
 from ratelimit_service.algorithms import fixed_window
@@ -17,10 +17,10 @@ from ratelimit_service.stores.hit import Hit, PoolCounter
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.link import call_script, within
-from ratelimit_service.stores.redis.region import HOME, RegionAsk, small_script
+from ratelimit_service.stores.redis.region import HOME, RegionAsk, StepScript
 from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.stores.redis.topology import Topology
-from ratelimit_service.system.clock import SECOND, Clock, system_clock
+from ratelimit_service.system.clock import SECOND, system_clock
 from ratelimit_service.telemetry.metric import Metric, counter, counter_by
 
 MAX_EXCHANGES: Final = 1000
@@ -32,28 +32,22 @@ ANSWER_SECONDS: Final = 1.0
 """For each of the three steps."""
 
 
-class SyncScript:
-    """The steps of an exchange, at the time of the server that takes them; in tests at the time of `clock`."""
+class SyncScript(StepScript):
+    """The steps of an exchange."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self.text = small_script("synced", "sync.lua")
-        self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-        self._clock = clock
+    twin, name = "synced", "sync.lua"
 
     def collect(self, end: int) -> Arguments:
         """Of a counter: what this region has counted in the window with this end, 0 if there is nothing to exchange."""
-        return "collect", self._now(), end
+        return "collect", self.now(), end
 
     def exchange(self, end: int, region: str, own: int) -> Arguments:
         """At home: what the others have counted; it learns what this region has."""
-        return "exchange", self._now(), end, region, own
+        return "exchange", self.now(), end, region, own
 
     def deposit(self, end: int, others: int) -> Arguments:
         """Of a counter: what the others have counted."""
-        return "deposit", self._now(), end, others
-
-    def _now(self) -> int:
-        return 0 if self._clock is None else self._clock()
+        return "deposit", self.now(), end, others
 
 
 class Exchanges:
@@ -75,13 +69,13 @@ class Exchanges:
         self._due = 0
         """And under way."""
         self.done = 0
-        self.failed: dict[str, int] = {}
+        self.failed = Counter[str]()
         """By cause."""
 
     def plan(self, lane: Lane, ask: RegionAsk) -> None:
         """Exchange the counts of a counter after the time that its script has named."""
         if self._due >= MAX_EXCHANGES:
-            self._count_failed("overload")
+            self.failed["overload"] += 1
             return
         self._due += 1
         self._start(self._run(lane, ask))
@@ -92,7 +86,7 @@ class Exchanges:
             await asyncio.sleep(wait / SECOND)
             await self._exchange(lane, ask, end)
         except Fault as fault:
-            self._count_failed(fault.cause)
+            self.failed[fault.cause] += 1
         finally:
             self._due -= 1
 
@@ -119,9 +113,6 @@ class Exchanges:
     async def _call(self, execute: Callable[..., Any], key: str, arguments: Arguments) -> int:
         reply: int = await within(ANSWER_SECONDS, call_script(execute, self._script, [key], arguments))
         return reply
-
-    def _count_failed(self, cause: str) -> None:
-        self.failed[cause] = self.failed.get(cause, 0) + 1
 
     def metrics(self) -> Sequence[Metric]:
         """How many there were."""

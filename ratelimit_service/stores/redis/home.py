@@ -24,6 +24,7 @@ limit. Asks, hits that wait, and loans to collect have bounds; what exceeds them
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from functools import partial
 from heapq import heappop, heappush
@@ -33,6 +34,7 @@ from typing import Any, Final, NamedTuple
 
 import hiredis
 
+from ratelimit_service.model import RegionMode
 from ratelimit_service.stores.hit import Hit, PoolCounter
 from ratelimit_service.stores.redis.exchanges import Exchanges
 from ratelimit_service.stores.redis.faults import Fault
@@ -40,13 +42,13 @@ from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.leases import Ask, Granted
 from ratelimit_service.stores.redis.link import call_script, within
-from ratelimit_service.stores.redis.region import HOME, RegionAsk, RegionScript, at_home, is_synced
+from ratelimit_service.stores.redis.region import HOME, RegionAsk, RegionScript, at_home
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
 from ratelimit_service.stores.redis.script import BatchScript, Group, Part, ScriptCall, grants_of
 from ratelimit_service.stores.redis.topology import Topology
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.latency import Latency
-from ratelimit_service.telemetry.metric import Metric, MetricType, counter, histogram
+from ratelimit_service.telemetry.metric import Metric, counter, counter_by, gauge, histogram
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +142,7 @@ class Home:
         self.lent = self.returned = self.burnt = 0
         """Units."""
         self.asks = 0
-        self.failed: dict[str, int] = {}
+        self.failed = Counter[str]()
         """Asks that were not answered, by cause."""
         self._round_trip = 0.0
         """That of the last ask, in seconds."""
@@ -155,7 +157,7 @@ class Home:
         script.waiting.clear()
         loans = []
         for ask in asked:
-            if is_synced(ask.limit):
+            if ask.limit.region_mode is RegionMode.SYNCED:
                 self._exchanges.plan(lane, ask)
             else:
                 loans.append(ask)
@@ -185,12 +187,13 @@ class Home:
             self._start(self._give_back(loan))
 
     async def reset(self, hit: Hit) -> None:
-        """Remove the counter at home, so that its whole limit is free there. Raises Fault."""
-        if is_synced(hit.limit):
-            await self._exchanges.reset(hit)
-            return
-        name = self._name_of(hit)
-        await self.topology.execute(name, "UNLINK", name)
+        """Remove what home has of a counter of this region, so that its whole limit is free there. Raises Fault."""
+        match hit.limit.region_mode:
+            case RegionMode.LEASED:
+                name = self._name_of(hit)
+                await self.topology.execute(name, "UNLINK", name)
+            case RegionMode.SYNCED:
+                await self._exchanges.reset(hit)
 
     async def close(self) -> None:
         """Wait a moment for what is asked and given back; what is left then is for the region's other processes."""
@@ -205,11 +208,10 @@ class Home:
     def metrics(self) -> Sequence[Metric]:
         """What was asked of home, and what has become of what it has lent."""
         return (
-            Metric(
+            gauge(
                 "ratelimit_region_home_healthy",
-                MetricType.GAUGE,
                 "1 if the home Redis of all regions can be reached, else 0.",
-                [((), int(self.topology.healthy))],
+                int(self.topology.healthy),
                 merge_by_min=True,
             ),
             counter("ratelimit_region_units_lent_total", "Units that the home Redis has lent.", self.lent),
@@ -222,21 +224,16 @@ class Home:
             counter(
                 "ratelimit_region_asks_total", "Calls by which this process asked the home Redis for units.", self.asks
             ),
-            Metric(
+            counter_by(
                 "ratelimit_region_asks_failed_total",
-                MetricType.COUNTER,
                 "Of these, those that home did not answer in time, by cause; with overload, what was not asked.",
-                [((("cause", cause),), number) for cause, number in self.failed.items()],
+                "cause",
+                self.failed.items(),
             ),
             histogram(
                 "ratelimit_region_ask_seconds", "Time from such a call to the home Redis's answer.", self._round_trips
             ),
-            Metric(
-                "ratelimit_region_waiting",
-                MetricType.GAUGE,
-                "Requests that wait for an answer of the home Redis.",
-                [((), self._waiting)],
-            ),
+            gauge("ratelimit_region_waiting", "Requests that wait for an answer of the home Redis.", self._waiting),
             *self._exchanges.metrics(),
         )
 
@@ -310,7 +307,7 @@ class Home:
         for ask in asked:
             wanted = at_home(ask)
             if self._asked >= MAX_ASKED:
-                self.failed["overload"] = self.failed.get("overload", 0) + 1
+                self.failed["overload"] += 1
                 self.burnt += wanted.back
                 continue
             self._asked += 1
@@ -349,9 +346,9 @@ class Home:
 
     def _go_without(self, lane: Lane, asks: Sequence[RegionAsk], fault: Fault) -> None:
         """Answer what waits, because home cannot be reached."""
-        self.failed[fault.cause] = self.failed.get(fault.cause, 0) + 1
+        self.failed[fault.cause] += 1
         for ask in asks:
-            if _has_floor(ask):  # then the region denies for a moment what the floor does not allow
+            if ask.limit.floor is not None:  # then the region denies for a moment what the floor does not allow
                 self._start(self._deposit(lane, ask, None, 0.0))
             self._asking.discard(ask.key)
             for held in self._take_held(ask.key):
@@ -426,7 +423,3 @@ class Home:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("asking the home Redis", exc_info=error)
-
-
-def _has_floor(ask: RegionAsk) -> bool:
-    return ask.limit.regions is not None and ask.limit.regions.floor is not None

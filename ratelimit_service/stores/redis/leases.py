@@ -42,7 +42,7 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.gauges import Gauges
-from ratelimit_service.telemetry.metric import Metric, MetricType, counter
+from ratelimit_service.telemetry.metric import Metric, counter, counter_by, gauge
 from ratelimit_service.telemetry.tally import Tally
 
 MAX_LEASES: Final = 20_000
@@ -364,17 +364,15 @@ class Leases:
         """What is held, and what has become of what was."""
         hits = {"lease": self.allowed, "denied": self.denied, "redis": self.sent}
         return (
-            Metric(
+            gauge(
                 "ratelimit_leases_held",
-                MetricType.GAUGE,
                 "Counters in Redis of which this process holds units.",
-                [((), sum(1 for lease in self.by_key.values() if lease.left))],
+                sum(1 for lease in self.by_key.values() if lease.left),
             ),
-            Metric(
+            gauge(
                 "ratelimit_lease_units_held",
-                MetricType.GAUGE,
                 "Units of these counters, charged in Redis and not spent yet.",
-                [((), self.held)],
+                self.held,
             ),
             counter(
                 "ratelimit_lease_asks_total", "Operations on Redis that took units, or gave some back.", self.asked
@@ -386,12 +384,12 @@ class Leases:
                 "Units neither spent nor given back, because Redis was lost or its answer did not come.",
                 self.burnt,
             ),
-            Metric(
+            counter_by(
                 "ratelimit_lease_hits_total",
-                MetricType.COUNTER,
                 "Hits on limits that lease: allowed by units that were held (lease), denied from memory (denied), or "
                 "sent to Redis (redis).",
-                [((("decided_by", by),), number) for by, number in hits.items()],
+                "decided_by",
+                hits.items(),
             ),
         )
 

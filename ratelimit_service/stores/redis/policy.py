@@ -53,9 +53,8 @@ class Policy:
         error: StoreError | None = None
         local: list[Hit] = []
         for hit in hits:
-            regions = hit.limit.regions
-            has_floor = regions is not None and regions.floor is not None
-            policy = "closed" if without_home and has_floor else self._policy_of(hit.rule)
+            denied = without_home and hit.limit.floor is not None
+            policy = "closed" if denied else self._policy_of(hit.rule)
             hit.by_policy = ByPolicy(policy, why)
             match policy:
                 case "open":

@@ -8,10 +8,10 @@ and what is left of an ended loan is collected there, by a small script of its o
 from collections.abc import Sequence
 from hashlib import sha1
 from importlib.resources import files
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from ratelimit_service.algorithms.regional import ASK_LIFE, LEAST_DENY, Deposit, home_of, term
-from ratelimit_service.model import Limit, RegionMode
+from ratelimit_service.model import Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.leases import Ask, Granted, Lease
 from ratelimit_service.system.clock import Clock
@@ -39,11 +39,6 @@ class RegionAsk(NamedTuple):
     """When the region's script ran, by the clock of its Redis."""
 
 
-def is_synced(limit: Limit) -> bool:
-    """Whether regions exchange the counts of the limit."""
-    return limit.regions is not None and limit.regions.mode is RegionMode.SYNCED
-
-
 def at_home(ask: RegionAsk) -> Ask:
     """What is asked, as the script that counts at home takes it."""
     back, back_end, least, extra = ask.numbers
@@ -51,13 +46,33 @@ def at_home(ask: RegionAsk) -> Ask:
     return Ask(lease, back, back_end, least, extra)
 
 
-class RegionScript:
-    """Deposits and collects, at the time of the region's Redis; in tests at the time of `clock`."""
+class StepScript:
+    """A script of one step between two Redises, at the time of the one that takes it; in tests of `clock`."""
+
+    twin: ClassVar[str]
+    """The algorithm's, which is put before it with the functions of batch.lua."""
+    name: ClassVar[str]
+    """Of its file."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.text = small_script("regional", "region.lua")
+        batch = files(__package__).joinpath("batch.lua").read_text("utf-8")
+        chunk = files("ratelimit_service.algorithms").joinpath(f"{self.twin}.lua").read_text("utf-8")
+        steps = files(__package__).joinpath(self.name).read_text("utf-8")
+        head, edge, _ = batch.partition(_EDGE)
+        assert edge
+        self.text = f"{head}local {self.twin} = (function()\n{chunk}\nend)()\n{steps}"
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         self._clock = clock
+
+    def now(self) -> int:
+        """As the script takes it: 0 for the time of Redis."""
+        return 0 if self._clock is None else self._clock()
+
+
+class RegionScript(StepScript):
+    """Deposits and collects in a region's Redis."""
+
+    twin, name = "regional", "region.lua"
 
     def deposit(self, ask: RegionAsk, granted: Granted | None) -> Command:
         """Bring the region what home has answered; None: home cannot be reached, and the floor is all there is."""
@@ -73,8 +88,7 @@ class RegionScript:
         return ask._replace(numbers=(units, term_end, 0, 0)) if units else None
 
     def _command(self, ask: RegionAsk, numbers: Sequence[int]) -> Command:
-        now = 0 if self._clock is None else self._clock()
-        return [ask.name], [str([now, term(ask.rule.algorithm, ask.limit), *numbers])]
+        return [ask.name], [str([self.now(), term(ask.rule.algorithm, ask.limit), *numbers])]
 
 
 def deposit_of(ask: RegionAsk, granted: Granted | None) -> Deposit:
@@ -93,16 +107,6 @@ def deposit_of(ask: RegionAsk, granted: Granted | None) -> Deposit:
 
 _LEAST: Final = 2
 """In the numbers of an ask."""
-
-
-def small_script(twin: str, name: str) -> str:
-    """The source of a script that steps between two Redises, with that twin and the functions of batch.lua."""
-    batch = files(__package__).joinpath("batch.lua").read_text("utf-8")
-    chunk = files("ratelimit_service.algorithms").joinpath(f"{twin}.lua").read_text("utf-8")
-    steps = files(__package__).joinpath(name).read_text("utf-8")
-    head, edge, _ = batch.partition(_EDGE)
-    assert edge
-    return f"{head}local {twin} = (function()\n{chunk}\nend)()\n{steps}"
 
 
 _EDGE: Final = "local twin, opened"

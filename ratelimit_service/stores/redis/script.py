@@ -30,12 +30,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from ratelimit_service.algorithms import NAMES, PLACES
 from ratelimit_service.algorithms.regional import home_of, most_of, term
-from ratelimit_service.model import Blocked, Decision, Limit, Queued, Regions
+from ratelimit_service.model import Blocked, Decision, Limit, Queued, RegionMode
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit, OnCounter, pool_counter
 from ratelimit_service.stores.redis.keys import VERSION, cluster_block, cluster_key, plain_block, plain_key
 from ratelimit_service.stores.redis.leases import Ask, Granted
-from ratelimit_service.stores.redis.region import RegionAsk, is_synced
+from ratelimit_service.stores.redis.region import RegionAsk
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
@@ -296,9 +296,9 @@ class BatchScript:
     def _row(self, rule: Rule, limit: Limit) -> str:
         """A limit as the script reads it: PER_LIMIT integers, then the edges of a calendar, or what a queue has."""
         algorithm, calendar = rule.algorithm.name, limit.calendar
-        if (regions := limit.regions) is not None and regions.home is not None:
-            return self._leased_row(rule, limit, regions)
-        synced = (self._sync,) if is_synced(limit) else ()
+        if limit.region_mode is RegionMode.LEASED:
+            return self._leased_row(rule, limit)
+        synced = (self._sync,) if limit.region_mode is RegionMode.SYNCED else ()
         burst, parts = divmod(limit.holder, 2**32) if limit.places else (limit.burst, limit.parts)
         numbers: tuple[int, ...] = (
             _NUMBERS[_QUEUE if limit.max_delay else _SYNCED if synced else algorithm],
@@ -322,12 +322,12 @@ class BatchScript:
             numbers += (int(elastic.strict), pool.requests, pool.burst, pool.reserve)
         return self._remember(rule, limit, numbers + synced)
 
-    def _leased_row(self, rule: Rule, limit: Limit, regions: Regions) -> str:
+    def _leased_row(self, rule: Rule, limit: Limit) -> str:
         """A limit that is leased to regions: the numbers of the floor or of home, then what regional.lua reads."""
-        name, own = rule.algorithm.name, regions.floor or home_of(limit)
+        name, own = rule.algorithm.name, limit.floor or home_of(limit)
         windows = (0 if own.calendar is None else _BY_CALENDAR, 1, 0, int(name == "fixed_window"), 0, 0)
         numbers = (_NUMBERS[_LEASED], own.requests, own.window, own.burst, own.parts, *windows)
-        leased = (_NUMBERS[name] if regions.floor else 0, most_of(limit), term(rule.algorithm, limit))
+        leased = (_NUMBERS[name] if limit.floor else 0, most_of(limit), term(rule.algorithm, limit))
         if own.calendar is not None:
             return ",".join(map(str, (*numbers, *own.calendar.edges((self._clock or system_clock)()), *leased)))
         return self._remember(rule, limit, (*numbers, *leased))

@@ -27,14 +27,12 @@ from ratelimit_service.stores.redis.lane import Lane, LaneContext, home_context
 from ratelimit_service.stores.redis.leases import Leases
 from ratelimit_service.stores.redis.link import read_time, within
 from ratelimit_service.stores.redis.policy import Policy
-from ratelimit_service.stores.redis.region import is_synced
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
 from ratelimit_service.stores.redis.script import MAX_IN_PIPELINE, BatchScript, Script, largest_bundle
 from ratelimit_service.stores.redis.target import (
     has_cluster_names,
     home_target,
     is_clustered,
-    is_leased,
     main_target,
     per_second_target,
     redis_of,
@@ -217,7 +215,7 @@ class RedisStore:
             topology, script = self._kind(hit.rule)
             names = script.kept(hit)
             reset += bool(await topology.execute(names[0], "UNLINK", *names))
-            if self._home is not None and (is_leased(hit.rule) or is_synced(hit.limit)):
+            if self._home is not None:
                 await self._home.reset(hit)
         key = resets_key(self._prefix)
         for topology in dict.fromkeys(self._kind(hit.rule)[0] for hit in hits):

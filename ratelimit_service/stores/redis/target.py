@@ -142,14 +142,12 @@ def is_per_second(rule: Rule) -> bool:
 
 def is_central(rule: Rule) -> bool:
     """Whether its counters are in the home Redis, which all regions share."""
-    limit = rule.limit
-    return limit is not None and limit.regions is not None and limit.regions.mode is RegionMode.CENTRAL
+    return rule.limit is not None and rule.limit.region_mode is RegionMode.CENTRAL
 
 
 def is_leased(rule: Rule) -> bool:
     """Whether regions borrow from a counter at home."""
-    limit = rule.limit
-    return limit is not None and limit.regions is not None and limit.regions.home is not None
+    return rule.limit is not None and rule.limit.region_mode is RegionMode.LEASED
 
 
 _Redis = TypeVar("_Redis")

@@ -104,7 +104,7 @@ def is_upstreams(rule: Rule) -> bool:
         and not limit.block_for
         and not rule.default
         and limit.window == limit.unit.window
-        and (limit.regions is None or limit.regions.mode is RegionMode.SPLIT)
+        and limit.region_mode in (None, RegionMode.SPLIT)
     )
 
 
