@@ -1,7 +1,7 @@
 """The whole service under load, alone on a core: `python bench/service.py [--upstream] [--vary keys=1000,1000000]`.
 
 Counters in memory, in Redis, and with --leases in Redis with leases; beside them, with --beside FOLDER, another build
-of ours that `pip install --target FOLDER` put there, such as the compiled wheel; the real envoyproxy/ratelimit, or any
+of ours that `pip install --target FOLDER` put there; the real envoyproxy/ratelimit, or any
 service that listens already, as `--peer NAME=HOST:PORT` says (--show-rules tells what rules it needs). All take turns,
 round after round, and the median of the rounds counts: compare rows of one table only. The services have one core and
 Redis and the load another, where there are two: workers too, so that a call of theirs can be compared with one of a

@@ -8,8 +8,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from ratelimit_service import __version__
 from ratelimit_service.errors import RateLimitError, SettingsError
-from ratelimit_service.system.build import version_in_words
 
 VERBS = (
     "serve",
@@ -81,6 +81,6 @@ class Verbs(click.Group):
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(version_in_words(), prog_name="ratelimit")
+@click.version_option(__version__, prog_name="ratelimit")
 def main() -> None:
     """A rate-limit service that speaks Envoy's protocol."""

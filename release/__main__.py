@@ -1,7 +1,7 @@
 """`python -m release`: make all that is released into dist/, from the commit that is checked out and nothing else.
 
 The same commit gives the same bytes: files are those of git, every time is the commit's, and the lock pins what builds.
-With another version of Python or zlib the compressed bytes may differ, and with another compiler the compiled wheel.
+With another version of Python or zlib the compressed bytes may differ.
 """
 
 import hashlib
@@ -56,9 +56,9 @@ def release(root: Path, dist: Path) -> list[Path]:
         # Not by `helm package`, which writes the time of the day. As there, .helmignore leaves out dot files.
         chart = [path.name for path in (source / CHART).iterdir() if not path.name.startswith(".")]
         pack(dist / f"ratelimit-{version}.tgz", source / CHART, chart, time, below="ratelimit/")
-        lock, development = ((source / f"requirements{kind}.lock").read_text("utf-8") for kind in ("", "-dev"))
         made_at = datetime.fromtimestamp(time, UTC).isoformat()
-        bill = sbom(lock, development, version, made_at, sorted(dist.glob("*.whl")))
+        (wheel,) = dist.glob("*.whl")
+        bill = sbom((source / "requirements.lock").read_text("utf-8"), version, made_at, wheel)
         _write(dist / f"ratelimit-service-{version}.cdx.json", json.dumps(bill, indent=2) + "\n")
     _write(dist / f"RELEASE-NOTES-{version}.md", notes)
     made = sorted(dist.iterdir())
@@ -68,14 +68,12 @@ def release(root: Path, dist: Path) -> list[Path]:
 
 
 def _build_packages(source: Path, dist: Path, time: int) -> None:
-    """Build the sdist, the wheel, and the compiled wheel for this Python and machine."""
+    """Build the sdist and the wheel."""
     environ = os.environ | {"SOURCE_DATE_EPOCH": str(time)}
-    build = [sys.executable, "-m", "hatchling", "build", "--directory", str(dist)]
-    compiled = [*build, "--target", "wheel"], environ | {"HATCH_BUILD_HOOK_ENABLE_CUSTOM": "1"}
-    for command, variables in ((build, environ), compiled):
-        done = subprocess.run(command, cwd=source, env=variables, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise Refused(f"hatchling cannot build it:\n{done.stderr}")
+    command = [sys.executable, "-m", "hatchling", "build", "--directory", str(dist)]
+    done = subprocess.run(command, cwd=source, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Refused(f"hatchling cannot build it:\n{done.stderr}")
 
 
 def _git(root: Path, *words: str) -> str:

@@ -1,8 +1,7 @@
 """The packages that a running service has, as CycloneDX 1.6: by the lock, without what only builds.
 
 A lock tells versions, hashes and, in its `# via` lines, what needs what; licences are those that the installed packages
-state. The wheels are named as parts of the service, and Cython, by the lock of development, as a part of the compiled
-one: its libraries have some of Cython's own C.
+state. The wheel is named as a part of the service.
 """
 
 import hashlib
@@ -45,11 +44,10 @@ class Package(NamedTuple):
         return f"pkg:pypi/{self.name}@{self.version}"
 
 
-def sbom(lock: str, development: str, version: str, time: str, wheels: Iterable[Path]) -> dict[str, Any]:
-    """The bill of materials of these wheels of this version, made at this time."""
+def sbom(lock: str, version: str, time: str, wheel: Path) -> dict[str, Any]:
+    """The bill of materials of this wheel of this version, made at this time."""
     us = f"pkg:pypi/{_US}@{version}"
     packages = packages_that_run(lock)
-    cython = [_library(package) for package in _packages(development) if package.name == "cython"]
     needs = {
         purl: sorted(package.purl for package in packages if name in package.needed_by)
         for purl, name in [(us, _NEEDED_BY_US), *((package.purl, package.name) for package in packages)]
@@ -62,13 +60,7 @@ def sbom(lock: str, development: str, version: str, time: str, wheels: Iterable[
         "metadata": {
             "timestamp": time,
             "lifecycles": [{"phase": "pre-build"}],
-            "component": _component("application", us, _US, version, "Apache-2.0")
-            | {
-                "components": [
-                    _file(wheel) | ({} if wheel.name.endswith("-none-any.whl") else {"components": cython})
-                    for wheel in wheels
-                ]
-            },
+            "component": _component("application", us, _US, version, "Apache-2.0") | {"components": [_file(wheel)]},
         },
         "components": [_library(package) for package in packages],
         "dependencies": [{"ref": purl, "dependsOn": needed} for purl, needed in needs.items()],

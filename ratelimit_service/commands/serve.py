@@ -13,6 +13,7 @@ from typing import Any
 import click
 import uvloop
 
+from ratelimit_service import __version__
 from ratelimit_service.commands.sources import env_file_option, read_settings
 from ratelimit_service.errors import ListenError, StartError
 from ratelimit_service.server.app import App, grpc_addresses
@@ -21,7 +22,6 @@ from ratelimit_service.server.tracing import check_tracing
 from ratelimit_service.settings import AUTO, FLAGS, Settings
 from ratelimit_service.system.address import Address, Tcp, Unix, from_here
 from ratelimit_service.system.background import EXIT_SECONDS, exit_within
-from ratelimit_service.system.build import version_in_words
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.system.cpus import usable_cpus
 from ratelimit_service.system.open_files import raise_file_limit
@@ -82,7 +82,7 @@ for _setting in FLAGS:
 async def _serve(settings: Settings, *, hints: bool) -> None:
     count = usable_cpus() if settings.workers == AUTO else settings.workers
     workers = "" if count == 1 else f", {count} workers"
-    log.info("starting %s, counters in %s%s", version_in_words(), settings.backend_type, workers)
+    log.info("starting %s, counters in %s%s", __version__, settings.backend_type, workers)
     check_tracing(settings)
     app = App(settings, count)
     stop = asyncio.Event()

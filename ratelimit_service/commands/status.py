@@ -72,9 +72,8 @@ def command(*, url: str | None, as_json: bool, env_file: Path | None, access_fil
 
 def _render(url: str, status: Json, *, healthy: bool) -> Iterator[str]:
     now, calls = status["now"], status["calls"]
-    compiled = " (compiled)" if status["compiled"] else ""
     state = "draining" if status["draining"] else "serving" if status["serving"] else "not serving"
-    yield printable(f"{url}: version {status['version']}{compiled}, up {_span(now - status['started'])}")
+    yield printable(f"{url}: version {status['version']}, up {_span(now - status['started'])}")
     yield f"health   {GREEN(state) if healthy else RED(state)}{'' if healthy else ', something is wrong'}"
     yield f"store    {_store(status['store'])}"
     if status["workers"]:

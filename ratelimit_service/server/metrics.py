@@ -30,7 +30,6 @@ from ratelimit_service.server.series import (
     sum_tallies,
 )
 from ratelimit_service.server.state import MeasuredMethod, ServiceState, Workers
-from ratelimit_service.system.build import is_compiled
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.metric import (
     Metric,
@@ -62,7 +61,6 @@ _OWN_LABELS: Final = frozenset(
         "generation",
         "version",
         "python",
-        "build",
         "reason",
         "limit",
         "bound",
@@ -274,11 +272,10 @@ def _service_metrics(state: ServiceState) -> Iterator[Metric]:
     yield gauge("ratelimit_serving", "1 if the health check says SERVING, else 0.", int(state.health.serving))
     yield gauge(
         "ratelimit_build_info",
-        "Always 1. The labels are the versions of the service and of Python, and whether it is compiled or pure.",
+        "Always 1. The labels are the versions of the service and of Python.",
         1,
         ("version", __version__),
         ("python", platform.python_version()),
-        ("build", "compiled" if is_compiled() else "pure"),
     )
 
 

@@ -23,7 +23,7 @@ import pytest
 from ratelimit_service.settings import load_settings
 from tests import peers
 from tests.clocks import stay_within
-from tests.deploy.releases import PURE, VERSION
+from tests.deploy.releases import VERSION, WHEEL
 from tests.processes import ROOT, Service
 from tests.redis import start_redis
 
@@ -326,7 +326,7 @@ def serves_as_istio_starts_it(image: Image) -> None:
 
 def the_wheel_alone_serves_in_an_empty_folder(image: Image) -> None:
     """As `pip install` makes a virtualenv of it, with what it needs at run time; then as `init` says to go on."""
-    wheel, root = image.dist / PURE, image.root / "alone"
+    wheel, root = image.dist / WHEEL, image.root / "alone"
     run(f"python -m venv --without-pip {root}", image.root)
     options = f"--no-cache-dir --no-compile --no-index --find-links {image.root}/wheels"
     run(f"python -m pip --python {root}/bin/python install {options} {wheel}", image.root)

@@ -18,7 +18,7 @@ import yaml
 import ratelimit_service
 from release.version import version_of
 from tests import peers
-from tests.deploy.releases import CHANGE, COMPILED, PURE, VERSION, clone, commit, make_release, python
+from tests.deploy.releases import CHANGE, VERSION, WHEEL, clone, commit, make_release, python
 from tests.processes import ROOT, Service, ask
 
 VALIDATE: Final = """\
@@ -49,8 +49,7 @@ def test_a_release_has_packages_chart_image_context_bill_and_notes(dist: Path) -
         "ratelimit-999.0.0.tgz",
         "ratelimit-service-999.0.0.cdx.json",
         "ratelimit-service-image-999.0.0.tar.gz",
-        COMPILED,
-        PURE,
+        WHEEL,
         "ratelimit_service-999.0.0.tar.gz",
     }
 
@@ -76,15 +75,12 @@ def test_the_sdist_builds_the_wheel_that_is_released(dist: Path, tmp_path: Path)
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(sdist)], env=environ, check=True)
     (built,) = tmp_path.iterdir()
 
-    assert built.name == PURE
+    assert built.name == WHEEL
     assert built.read_bytes() == (dist / built.name).read_bytes()
 
 
-@pytest.mark.parametrize(("name", "build"), [(PURE, ""), (COMPILED, " (compiled)")])
-def test_a_wheel_alone_makes_rules_serves_and_calls_in_an_empty_folder(
-    dist: Path, tmp_path: Path, name: str, build: str
-) -> None:
-    """With the packages that it needs, and nothing of the tree that it was made from; it says which one it is."""
+def test_the_wheel_alone_makes_rules_serves_and_calls_in_an_empty_folder(dist: Path, tmp_path: Path) -> None:
+    """With the packages that it needs, and nothing of the tree that it was made from."""
     venv, empty = tmp_path / "venv", tmp_path / "empty"
     empty.mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
@@ -93,7 +89,7 @@ def test_a_wheel_alone_makes_rules_serves_and_calls_in_an_empty_folder(
     (installed / "needed.pth").write_text(sysconfig.get_path("purelib"))
     options = ["--quiet", "--no-index", "--no-deps", "--ignore-installed"]
     target = ["--python", str(venv / "bin" / "python")]
-    pip = [sys.executable, "-m", "pip", *target, "install", *options, str(dist / name)]
+    pip = [sys.executable, "-m", "pip", *target, "install", *options, str(dist / WHEEL)]
     subprocess.run(pip, check=True)
     program = str(venv / "bin" / "ratelimit")
     ports = dict.fromkeys(("PORT", "GRPC_PORT", "DEBUG_PORT", "DRAIN_SECONDS"), "0")
@@ -113,11 +109,11 @@ def test_a_wheel_alone_makes_rules_serves_and_calls_in_an_empty_folder(
         code = service.stop()
 
     assert "login=ada: OK, limit 5 per minute, 4 left" in called
-    assert said("--version") == f"ratelimit, version {VERSION}{build}\n"
-    assert f"starting {VERSION}{build}, counters in memory" in service.log
-    assert f": version {VERSION}{build}, up " in told
-    assert f'"version": "{VERSION}", "compiled": {"true" if build else "false"}' in page
-    assert f'build="{"compiled" if build else "pure"}"' in metrics
+    assert said("--version") == f"ratelimit, version {VERSION}\n"
+    assert f"starting {VERSION}, counters in memory" in service.log
+    assert f": version {VERSION}, up " in told
+    assert f'"version": "{VERSION}"' in page
+    assert f'version="{VERSION}"' in metrics
     assert code == 0
 
 
@@ -165,13 +161,9 @@ def test_the_bill_of_materials_is_valid_with_licences_of_spdx(dist: Path) -> Non
     assert needs.keys() == {each["purl"] for each in bill["components"]} | {f"pkg:pypi/ratelimit-service@{VERSION}"}
     assert all(each["hashes"] for each in bill["components"])
     assert {"hatchling", "editables", "pip"}.isdisjoint(each["name"] for each in bill["components"])
-    assert {
-        file["name"]: (file["hashes"][0]["content"], [part["name"] for part in file.get("components", [])])
-        for file in bill["metadata"]["component"]["components"]
-    } == {
-        COMPILED: (sha256((dist / COMPILED).read_bytes()).hexdigest(), ["cython"]),
-        PURE: (sha256((dist / PURE).read_bytes()).hexdigest(), []),
-    }
+    (file,) = bill["metadata"]["component"]["components"]
+    assert file["name"] == WHEEL
+    assert file["hashes"][0]["content"] == sha256((dist / WHEEL).read_bytes()).hexdigest()
 
 
 def test_the_notes_are_the_version_s_section_of_the_changelog(repository: Path, dist: Path) -> None:

@@ -19,7 +19,6 @@ from ratelimit_service.server.hot import HotDescriptors
 from ratelimit_service.server.minutes import MINUTES
 from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState, Workers
-from ratelimit_service.system.build import is_compiled
 from ratelimit_service.system.clock import MINUTE, SECOND, system_clock
 from ratelimit_service.system.cpus import cpu_seconds
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
@@ -207,7 +206,6 @@ class StatusPage:
         store, now, bans = counted.store, system_clock(), counted.ban_summary
         return {
             "version": __version__,
-            "compiled": is_compiled(),
             "python": platform.python_version(),
             "now": now / SECOND,
             "started": self._started / SECOND,

@@ -63,7 +63,7 @@ function showState(status) {
   at("state").className = "state " + className;
   at("state").textContent = words;
   showTroubles(status);
-  at("about").textContent = `version ${status.version}${status.compiled ? " (compiled)" : ""}, Python ${status.python}, up ${ago(status.now - status.started)}`;
+  at("about").textContent = `version ${status.version}, Python ${status.python}, up ${ago(status.now - status.started)}`;
   const {store, calls, reload, last_minute: minute} = status;
   at("cards").replaceChildren(
     card("Calls a second", rate(minute.calls / minute.seconds), `in the last minute; ${whole(calls.total)} in all`),
