@@ -89,7 +89,7 @@ def lists() -> RuleBook:
         "domain: bench\ndescriptors:\n"
         f"- {{key: ip, values: [{addresses}], {limit}}}\n"
         f"- {{key: ip, cidr: [{networks}], {limit}}}\n"
-        f"- {{key: ip, group: {{ipv6: 64}}, {limit}}}\n"
+        f"- {{key: ip, prefix: {{ipv6: 64}}, {limit}}}\n"
     )
 
 

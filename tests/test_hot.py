@@ -35,7 +35,7 @@ descriptors:
   - {key: always, rate_limit: {unlimited: true}}
   - {key: much, rate_limit: {unit: year, requests_per_unit: 1000000}}
   - {key: quota, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
-  - {key: ip, group: {ipv4: 24}, rate_limit: {unit: year, requests_per_unit: 9}}
+  - {key: ip, prefix: {ipv4: 24}, rate_limit: {unit: year, requests_per_unit: 9}}
   - {key: token, hash_values: true, rate_limit: {unit: year, requests_per_unit: 9}}
   - key: path
     value: /a.b|c=%d~

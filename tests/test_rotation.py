@@ -21,10 +21,10 @@ RULES = """\
     descriptors:
       - key: ip
         cidr: 2001:db8::/32
-        group: {ipv6: 64}
+        prefix: {ipv6: 64}
         rate_limit: {unit: year, requests_per_unit: 3}
       - key: ip
-        group: {ipv4: 24}
+        prefix: {ipv4: 24}
         rate_limit: {unit: year, requests_per_unit: 5}
     """
 

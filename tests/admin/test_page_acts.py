@@ -221,7 +221,7 @@ def test_who_has_the_token_acts_after_the_browser_asked_for_it(tmp_path: Path) -
 
 def test_a_network_is_reset_and_what_a_ban_of_it_fits_is_said(tmp_path: Path) -> None:
     limit = "rate_limit: {unit: day, requests_per_unit: 3}"
-    rules = f"domain: shop\ndescriptors: [{{key: user, group: {{ipv4: 24, ipv6: 64}}, {limit}}}]\n"
+    rules = f"domain: shop\ndescriptors: [{{key: user, prefix: {{ipv4: 24, ipv6: 64}}, {limit}}}]\n"
     with running(tmp_path, rules) as service, opened(address(service)) as page:
         ask(service, "203.0.113.7")
         page.wait_until("document.querySelector('#who .link') !== null")

@@ -31,7 +31,7 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 1}
   - key: remote_address
     cidr: [10.0.0.0/8, 2001:db8::/32]
-    group: {ipv4: 24, ipv6: 64}
+    prefix: {ipv4: 24, ipv6: 64}
     rate_limit: {unit: minute, requests_per_unit: 1}
   - key: free
     rate_limit: {unlimited: true}

@@ -399,7 +399,7 @@ def ban(domain: str, entries: Entries, until: int) -> Ban:
 
 
 def test_a_rule_that_denies_may_tell_a_time_to_wait() -> None:
-    rule = "- {key: a, rate_limit: {deny: true, retry_after: 1 hour}}"
+    rule = "- {key: a, rate_limit: {deny: true, for: 1 hour}}"
     shop = Shop(rule, f"{ALL}\nretry_after_jitter: 10%", draw=lambda: SHARES // 2)
 
     response = shop.ask("a")

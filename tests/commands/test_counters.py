@@ -473,7 +473,7 @@ def test_after_a_reset_the_service_lets_in_whom_it_had_refused(shop: Shop) -> No
 REST = """\
 domain: "*"
 lookup: {from: users.csv, key: user, as: plan}
-default: {share_threshold: true, rate_limit: {unit: year, requests_per_unit: 5}}
+otherwise: {share_threshold: true, rate_limit: {unit: year, requests_per_unit: 5}}
 descriptors: [{key: plan, value: pro, rate_limit: {unit: year, requests_per_unit: 100}}]
 """
 

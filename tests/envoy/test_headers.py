@@ -24,7 +24,7 @@ descriptors:
       - {unit: 5 years, requests_per_unit: 9}
   - {key: closed, rate_limit: {unit: year, requests_per_unit: 0}}
   - {key: denied, rate_limit: {deny: true}}
-  - {key: maintenance, rate_limit: {deny: true, retry_after: 1 hour}}
+  - {key: maintenance, rate_limit: {deny: true, for: 1 hour}}
   - {key: blocked, rate_limit: {unit: minute, requests_per_unit: 1, block_for: 1 year}}
   - {key: free, rate_limit: {allow: true}}
   - {key: soft, rate_limit: {unit: year, requests_per_unit: 1, exceed: 1}}

@@ -87,7 +87,7 @@ def test_it_may_have_a_default_and_a_lookup() -> None:
         """\
         domain: "*"
         lookup: {from: users.csv, key: user, as: plan}
-        default: {rate_limit: {unit: day, requests_per_unit: 1}, share_threshold: true}
+        otherwise: {rate_limit: {unit: day, requests_per_unit: 1}, share_threshold: true}
         descriptors: [{key: plan, value: pro, rate_limit: {unit: day, requests_per_unit: 100}}]
         """,
         read_data=lambda _: b"ada,pro\n",
@@ -200,7 +200,7 @@ KEYS = st.sampled_from(["user", "path", "plan"])
 def test_a_domain_is_limited_and_counted_as_if_it_had_these_rules_itself(
     entries: Entries, default: bool, together: bool
 ) -> None:
-    more = "default: {rate_limit: {unit: day, requests_per_unit: 1}}\n    " if default else ""
+    more = "otherwise: {rate_limit: {unit: day, requests_per_unit: 1}}\n    " if default else ""
     more += "charge: together\n    " if together else ""
     text = ANY.replace("descriptors:", f"{more}descriptors:")
     theirs = book(text.replace('"*"', "api")).match("api", entries)

@@ -124,7 +124,7 @@ CASES = {
         - {after: 60s, request: path=/export request_id=d, remaining: 49}
     - {request: path=/export request_id=a, limit: {concurrency: 50, hold: 1 minute, place: request_id}}
     """,
-    "A default for the rest": """
+    "Otherwise": """
     - {request: user=ada + path=/health, limit: [500 per minute, none]}
     - request: path=/cart
       limit: 100 per minute

@@ -21,7 +21,7 @@ from tests.shop import entries_of
 
 RULES = """\
     domain: shop
-    default:
+    otherwise:
       OPTIONS
       rate_limit: {unit: day, requests_per_unit: 5}
     descriptors:
@@ -84,7 +84,7 @@ def test_all_share_one_counter_with_share_threshold() -> None:
 
 
 def test_a_domain_may_have_nothing_but_a_default() -> None:
-    alone = book("domain: shop\ndefault: {rate_limit: {unit: day, requests_per_unit: 5}}")
+    alone = book("domain: shop\notherwise: {rate_limit: {unit: day, requests_per_unit: 5}}")
 
     assert found(alone, "user=ada") == ("shop.default", "shop|user=ada")
 
@@ -169,19 +169,19 @@ def test_its_tally_outlives_a_reload() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("default: {}", "1.yaml:2:1: default has no rate_limit; write one, or take default away"),
-        ("default: 5", "1.yaml:2:10: default must be a map, not the number 5"),
+        ("otherwise: {}", "1.yaml:2:1: otherwise has no rate_limit; write one, or take otherwise away"),
+        ("otherwise: 5", "1.yaml:2:12: otherwise must be a map, not the number 5"),
         (
-            "default: {unit: day}",
-            "1.yaml:2:11: unit does not belong in default, but in rate_limit or in calendar or in pools",
+            "otherwise: {unit: day}",
+            "1.yaml:2:13: unit does not belong in otherwise, but in rate_limit or in calendar or in pools",
         ),
         (
-            "default: {key: a, rate_limit: {deny: true}}",
-            "1.yaml:2:11: key does not belong in default, but in a descriptor or in lookup",
+            "otherwise: {key: a, rate_limit: {deny: true}}",
+            "1.yaml:2:13: key does not belong in otherwise, but in a descriptor or in lookup",
         ),
         (
-            "default: {rate_limit: {deny: true}}\ndescriptors: [{key: default}]",
-            '1.yaml:3:16: descriptor "default" has the name of the domain\'s default, at 1.yaml:2:11',
+            "otherwise: {rate_limit: {deny: true}}\ndescriptors: [{key: default}]",
+            '1.yaml:3:16: descriptor "default" has the name of the domain\'s default, at 1.yaml:2:13',
         ),
     ],
 )
@@ -193,14 +193,14 @@ def test_a_wrong_default_is_refused_with_its_place(text: str, problem: str) -> N
 
 
 def test_a_domain_of_several_files_has_one_default() -> None:
-    more = "domain: shop\ndefault: {rate_limit: {deny: true}}\n"
+    more = "domain: shop\notherwise: {rate_limit: {deny: true}}\n"
     plain = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
 
     with pytest.raises(RulesError) as refused:
         book(more, more, merge_domains=True)
     joined = book(plain, more, merge_domains=True)
 
-    assert list(map(str, refused.value.problems)) == ['2.yaml:2:1: domain "shop" has a default already, at 1.yaml:2:11']
+    assert list(map(str, refused.value.problems)) == ['2.yaml:2:1: domain "shop" has a default already, at 1.yaml:2:13']
     assert [rule.path for rule in joined.rules] == [("shop", "user"), ("shop", "default")]
 
 
@@ -246,7 +246,7 @@ def test_an_exemption_from_the_default_is_no_warning() -> None:
     plain = "domain: shop\ndescriptors: [{key: path}]\n"
 
     assert [warning.kind for warning in lint(book(plain))] == ["no-effect"]
-    assert lint(book(plain + "default: {rate_limit: {deny: true}}")) == []
+    assert lint(book(plain + "otherwise: {rate_limit: {deny: true}}")) == []
 
 
 KEYS = st.sampled_from(["user", "plan", "path"])

@@ -246,8 +246,8 @@ DAY_1, DAY_2 = "1 request per day", "2 requests per day"
             [f"~ a_x* and a_*y: limit {DAY_1} → {DAY_2} (kept)"],
         ),
         (
-            [f"key: a, group: {{ipv6: 64}}, {ONE}"],
-            [f"key: a, group: {{ipv6: 48}}, {ONE}"],
+            [f"key: a, prefix: {{ipv6: 64}}, {ONE}"],
+            [f"key: a, prefix: {{ipv6: 48}}, {ONE}"],
             ["~ a: counter d|a~a=2001:db8:1:2::/64|fixed_window/{0} → d|a~a=2001:db8:1::/48|fixed_window/{0} (afresh)"],
         ),
     ],
@@ -286,7 +286,7 @@ def test_an_option_of_the_domain_is_a_change_of_the_domain() -> None:
 def test_the_time_that_a_denied_caller_is_told_to_wait_is_a_change() -> None:
     deny = "key: a, rate_limit: {{deny: true{0}}}"
 
-    [change] = diff(files(deny.format("")), files(deny.format(", retry_after: 1 hour")))
+    [change] = diff(files(deny.format("")), files(deny.format(", for: 1 hour")))
 
     assert change.differences == [("limit", "always denied", "always denied, with a retry after 1 h")]
 
@@ -411,7 +411,7 @@ def test_every_value_that_leaves_or_enters_a_list_or_a_network_is_of_a_change(ol
             assert rules in found
 
 
-DEFAULT_5 = "domain: d\ndefault: {rate_limit: {unit: day, requests_per_unit: 5}}\n"
+DEFAULT_5 = "domain: d\notherwise: {rate_limit: {unit: day, requests_per_unit: 5}}\n"
 TREE = """\
 descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}}, {key: b}, {key: c, descriptors: [{key: a}]}]
 """

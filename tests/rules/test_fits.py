@@ -438,8 +438,8 @@ def test_values_of_a_list_are_refused_where_they_are_secret_elsewhere() -> None:
 GROUPED = """\
 domain: d
 descriptors:
-- {key: ip, cidr: "2001:db8:0:0:8000::/65", group: {ipv6: 64}, rate_limit: {unit: day, requests_per_unit: 3}}
-- {key: ip, group: {ipv4: 24, ipv6: 64}, rate_limit: {unit: day, requests_per_unit: 3}}
+- {key: ip, cidr: "2001:db8:0:0:8000::/65", prefix: {ipv6: 64}, rate_limit: {unit: day, requests_per_unit: 3}}
+- {key: ip, prefix: {ipv4: 24, ipv6: 64}, rate_limit: {unit: day, requests_per_unit: 3}}
 """
 
 
@@ -559,18 +559,18 @@ def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() ->
         (["key: k, priority: high"], [
             '1.yaml:3:22: priority must be a whole number from -1000000 to 1000000, not the text "high"',
         ]),
-        (["key: k, group: {ipv4: 0, ipv6: 129}"], [
-            "1.yaml:3:26: ipv4 must be a whole number from 1 to 32, not the number 0",
-            "1.yaml:3:35: ipv6 must be a whole number from 1 to 128, not the number 129",
+        (["key: k, prefix: {ipv4: 0, ipv6: 129}"], [
+            "1.yaml:3:27: ipv4 must be a whole number from 1 to 32, not the number 0",
+            "1.yaml:3:36: ipv6 must be a whole number from 1 to 128, not the number 129",
         ]),
-        (["key: k, group: {}"], [
-            "1.yaml:3:12: group has neither ipv4 nor ipv6, the lengths of the prefixes by which addresses are counted",
+        (["key: k, prefix: {}"], [
+            "1.yaml:3:12: prefix has neither ipv4 nor ipv6, the lengths of the prefixes by which addresses are counted",
         ]),
-        (["key: k, value: a, group: {ipv6: 64}"], [
-            "1.yaml:3:22: group has no meaning for a single value, which has a single counter",
+        (["key: k, value: a, prefix: {ipv6: 64}"], [
+            "1.yaml:3:22: prefix has no meaning for a single value, which has a single counter",
         ]),
-        (["key: k, cidr: 10.0.0.0/8, share_threshold: true, group: {ipv6: 64}"], [
-            "1.yaml:3:53: group contradicts share_threshold, with which all values share one counter",
+        (["key: k, cidr: 10.0.0.0/8, share_threshold: true, prefix: {ipv6: 64}"], [
+            "1.yaml:3:53: prefix contradicts share_threshold, with which all values share one counter",
         ]),
     ],
 )  # fmt: skip

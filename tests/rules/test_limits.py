@@ -168,7 +168,7 @@ def test_of_a_share_that_is_no_whole_number_the_whole_part_counts() -> None:
         ("exceed: 4294967295", "4:3: the limit and exceed come to more than 4294967295"),
         (
             "charge: each",
-            "4:53: charge does not belong in rate_limit, but at the top of the file or in a descriptor or in default",
+            "4:53: charge does not belong in rate_limit, but at the top of the file or in a descriptor or in otherwise",
         ),
     ],
 )

@@ -7,11 +7,13 @@ import pytest
 from ratelimit_service.errors import RulesError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.checks.diff import diff
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.report import MAX_PROBLEMS
 from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Place
 from ratelimit_service.rules.syntax.document import Source
-from tests.books import book
+from ratelimit_service.system.clock import HOUR
+from tests.books import book, matched
 
 
 def problems(*texts: str, merge_domains: bool = False) -> list[str]:
@@ -68,14 +70,14 @@ def test_a_file_that_is_not_a_domain_with_descriptors_is_refused(text: str, expe
             "ratelimit: {}",
             (
                 '1.yaml:2:1: unknown key "ratelimit"; did you mean rate_limit, which belongs in a descriptor or '
-                "in default?"
+                "in otherwise?"
             ),
         ),
         (
             "zzz: 1",
             (
                 '1.yaml:2:1: unknown key "zzz"; at the top of the file there may be domain, charge, headers, '
-                "retry_after, retry_after_jitter, problem_body, rule_metadata, defaults, default, lookup, pools, "
+                "retry_after, retry_after_jitter, problem_body, rule_metadata, defaults, otherwise, lookup, pools, "
                 "descriptors"
             ),
         ),
@@ -85,7 +87,7 @@ def test_a_file_that_is_not_a_domain_with_descriptors_is_refused(text: str, expe
         ),
         (
             "metadata: {}",
-            "1.yaml:2:1: metadata does not belong at the top of the file, but in a descriptor or in default",
+            "1.yaml:2:1: metadata does not belong at the top of the file, but in a descriptor or in otherwise",
         ),
         (
             "name: x",
@@ -220,7 +222,7 @@ def test_a_malformed_descriptor_is_refused_at_its_place(text: str, expected: str
             '1.yaml:4:62: replaces "own" is the name of this limit itself',
         ]),
         ("{unlimited: true, shadow_mode: true}", [
-            "1.yaml:4:33: shadow_mode does not belong in rate_limit, but in a descriptor or in default",
+            "1.yaml:4:33: shadow_mode does not belong in rate_limit, but in a descriptor or in otherwise",
         ]),
         ("{unlimited: true, unlimitd: true}", ['1.yaml:4:33: unknown key "unlimitd"; did you mean unlimited?']),
     ],
@@ -567,3 +569,29 @@ def test_a_malformed_list_of_limits_is_refused_at_its_place(text: str, expected:
     first = "domain: shop\ndescriptors:\n- {key: day, rate_limit: &day {unit: day, requests_per_unit: 1}}\n"
 
     assert problems(f"{first}- key: user\n  {text}") == [f"1.yaml:{expected}"]
+
+
+def test_an_earlier_word_of_an_option_means_the_same() -> None:
+    text = """
+        domain: shop
+        {otherwise}: {{rate_limit: {{deny: true, {lasting}: 1 hour}}}}
+        descriptors:
+          - {{key: ip, {prefix}: {{ipv6: 64}}, rate_limit: {{unit: day, requests_per_unit: 1}}}}
+        """
+    new = book(text.format(otherwise="otherwise", lasting="for", prefix="prefix"))
+    old = book(text.format(otherwise="default", lasting="retry_after", prefix="group"))
+
+    assert diff(old, new) == []
+    assert [rule.retry_after for rule in old.rules] == [-1, HOUR]
+    assert matched(old, "shop", (("ip", "2001:db8::1"),)) == ("shop.ip", "shop|ip~ip=2001:db8::/64")
+
+
+def test_two_words_for_one_option_are_refused_and_messages_have_the_word_of_the_file() -> None:
+    limit = "rate_limit: {unit: day, requests_per_unit: 1}"
+
+    assert problems(descriptor(f"- {{key: ip, prefix: {{ipv6: 64}}, group: {{ipv6: 48}}, {limit}}}")) == [
+        "1.yaml:3:33: group is another word for prefix: take one of them away"
+    ]
+    assert problems(descriptor(f"- {{key: ip, group: [64], {limit}}}")) == [
+        "1.yaml:3:20: group must be a map, not a list"
+    ]

@@ -93,7 +93,7 @@ def test_members_may_be_the_default_and_a_limit_of_a_list_that_is_charged_each_b
         f"""
         domain: shop
         pools: [{POOL}]
-        default:
+        otherwise:
           rate_limit: {{{LIMIT}, elastic: {{pool: checkout, ceiling: 500}}}}
         descriptors:
           - key: tenant

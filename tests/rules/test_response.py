@@ -144,16 +144,16 @@ def test_the_options_in_words() -> None:
     ("limit", "expected"),
     [
         (
-            "{unit: day, requests_per_unit: 0, retry_after: 1 hour}",
-            "3:58: retry_after has no meaning without deny: of a limit it follows from the counter",
+            "{unit: day, requests_per_unit: 0, for: 1 hour}",
+            "3:58: for has no meaning without deny: of a limit it follows from the counter",
         ),
         (
-            "{allow: true, retry_after: 1 hour}",
-            "3:38: retry_after has no meaning without deny: of a limit it follows from the counter",
+            "{allow: true, for: 1 hour}",
+            "3:38: for has no meaning without deny: of a limit it follows from the counter",
         ),
         (
-            "{deny: true, retry_after: true}",
-            '3:50: retry_after "true" is not one of second, minute, hour, day, week, month, year',
+            "{deny: true, for: true}",
+            '3:42: for "true" is not one of second, minute, hour, day, week, month, year',
         ),
         ("{deny: true, retry_after: 0 hours}", '3:50: retry_after "0 hours" is no length of time'),
     ],

@@ -133,6 +133,16 @@ def test_floors_belong_to_leased_limits_in_the_schema_too() -> None:
     assert is_accepted_alike(files) == [True] * 4 + [False] * 5
 
 
+def test_the_schema_accepts_an_earlier_word_and_calls_it_deprecated() -> None:
+    denied, limit = {"deny": True, "retry_after": "1 hour"}, {"unit": "day", "requests_per_unit": 1}
+    descriptors = [{"key": "a", "rate_limit": denied}, {"key": "b", "group": {"ipv6": 64}, "rate_limit": limit}]
+    properties = json_schema()["properties"]
+
+    assert is_accepted_alike([{"domain": "d", "default": {"rate_limit": denied}, "descriptors": descriptors}]) == [True]
+    assert properties["default"]["deprecated"]
+    assert "deprecated" not in properties["otherwise"]
+
+
 def is_accepted_alike(files: Sequence[object]) -> list[bool]:
     """Whether each file is good, by the schema and by the service, which agree."""
 

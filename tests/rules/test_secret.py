@@ -341,7 +341,7 @@ def test_addresses_are_grouped_before_they_are_hashed() -> None:
         descriptors:
           - key: address
             hash_values: true
-            group: {ipv4: 24, ipv6: 64}
+            prefix: {ipv4: 24, ipv6: 64}
             rate_limit: {unit: day, requests_per_unit: 1}
         """,
         hash_value=HASH,

@@ -62,7 +62,7 @@ SHOP = book(
         values: [192.0.2.1, x]
         rate_limit: {unit: minute, requests_per_unit: 3}
       - key: ip
-        group: {ipv4: 24, ipv6: 64}
+        prefix: {ipv4: 24, ipv6: 64}
         descriptors:
           - key: verb
             rate_limit: {unit: minute, requests_per_unit: 3}
@@ -119,7 +119,7 @@ def test_a_name_tells_the_entries_and_the_rule(entries: Entries, words: str, clu
 
 REST = """
     domain: "{}"
-    default: {{rate_limits: [{{unit: minute, requests_per_unit: 5}}, {{unit: day, requests_per_unit: 9}}], {}}}
+    otherwise: {{rate_limits: [{{unit: minute, requests_per_unit: 5}}, {{unit: day, requests_per_unit: 9}}], {}}}
     descriptors:
       - key: user
         rate_limit: {{unit: minute, requests_per_unit: 10}}

@@ -40,13 +40,13 @@ KEYS = ["user", "a_b", "x|y", "ö"]
 VALUES = ["ada", "adam", "", "z|", "{q}", "%", "10.0.0.1", "::ffff:10.0.0.1", "2001:db8::1", "2001:DB8::2"]
 FITS: Sequence[Mapping[str, Any]] = [
     {},
-    {"group": {"ipv4": 24, "ipv6": 64}},
+    {"prefix": {"ipv4": 24, "ipv6": 64}},
     *({"value": value} for value in ("ada", "ad*", "*")),
     {"values": ["ada", "z|", "2001:db8::1"]},
     {"values": ["ada", "z|", "2001:db8::1"], "not": True},
     {"value": "ad*", "not": True},
     {"cidr": ["10.0.0.0/8", "2001:db8::/32"], "priority": 1},
-    {"cidr": "2001:db8::/32", "group": {"ipv6": 64}, "label": "v6"},
+    {"cidr": "2001:db8::/32", "prefix": {"ipv6": 64}, "label": "v6"},
 ]
 
 
@@ -104,7 +104,7 @@ def some_descriptors(random: Random, deeper: bool) -> list[dict[str, Any]]:
                 descriptor["rate_limit"] = some_places(random, key)
         for flag in ("shadow_mode", "quota_mode", "detailed_metric"):
             descriptor[flag] = random.random() < 0.2
-        sharing = "group" not in descriptor and (
+        sharing = "prefix" not in descriptor and (
             "*" in descriptor.get("value", "") or {"values", "cidr", "not"} & descriptor.keys()
         )
         descriptor["share_threshold"] = bool(sharing) and random.random() < 0.5
@@ -121,7 +121,7 @@ def a_file(random: Random) -> str:
         domain, charge = random.choice(["shop", "a|b=c~", "{ü}", "*"]), random.choice([None, "each", "together"])
         file: dict[str, Any] = {"domain": domain, "charge": charge, "descriptors": some_descriptors(random, True)}
         if random.random() < 0.3:
-            file["default"] = {
+            file["otherwise"] = {
                 "rate_limit": a_limit(random, set()),
                 **{flag: random.random() < 0.3 for flag in ("shadow_mode", "detailed_metric", "share_threshold")},
             }

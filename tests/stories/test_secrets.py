@@ -51,7 +51,7 @@ descriptors:
   - {{key: tier, value: gold, detailed_metric: true, rate_limit: {{unit: year, requests_per_unit: 4}}}}
   - {{key: api_key, values: [{LISTED}, {LISTED}2], label: partners, HASHED value_to_metric: true, {LIMIT}}}
   - {{key: api_key, values: [{LISTED}3], HASHED value_to_metric: true, {LIMIT}}}
-  - {{key: address, group: {{ipv4: 24}}, value_to_metric: true, HASHED {LIMIT}}}
+  - {{key: address, prefix: {{ipv4: 24}}, value_to_metric: true, HASHED {LIMIT}}}
   - {{key: api_key, HASHED detailed_metric: true, {LIMIT}, descriptors: [{{key: path, {LIMIT}}}]}}
   - {{key: api_key, value: test_*, HASHED value_to_metric: true, {LIMIT}, metadata: {{of: test}}}}
   - {{key: api_key, value: {EXACT}, HASHED {LIMIT}, descriptors: [{{key: path, {LIMIT}}}]}}
@@ -64,7 +64,7 @@ descriptors:
 
 MORE_RULES: Final = f"""\
 domain: rest
-default: {{detailed_metric: true, {LIMIT}}}
+otherwise: {{detailed_metric: true, {LIMIT}}}
 descriptors:
   - {{key: api_key, values_from: partners.txt, HASHED value_to_metric: true, {LIMIT[:-1]}, block_for: 1 day}}}}
   - {{key: api_key, regex: "re_.*", HASHED value_to_metric: true, {LIMIT}}}

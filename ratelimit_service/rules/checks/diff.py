@@ -196,7 +196,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     **{
         option.key: option.rule_field
         for option in OPTIONS
-        if option.rule_field and option.key not in {"detailed_metric", "retry_after"}
+        if option.rule_field and option.key not in {"detailed_metric", "for"}
     },
     "replaces": "replaces",
     "regions": "regions",

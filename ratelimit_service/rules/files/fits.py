@@ -1,4 +1,4 @@
-"""What a descriptor compares values with: `values`, `values_from`, `cidr`, `regex`, `not`; and how by `group`.
+"""What a descriptor compares values with: `values`, `values_from`, `cidr`, `regex`, `not`; and how by `prefix`.
 
 Each such descriptor has a name, which its metrics have and the keys of its counters if all values share one. It is
 `label`, or else made of what stands in the file: `method_values(GET,POST)`, `ip_not_cidr(10.0.0.0/8)`. The start and a
@@ -113,14 +113,15 @@ def read_fit(
     negated = bool(values.get("not"))
     if negated and not option:
         report.add(item.fields["not"].key, f"not has nothing to invert; write {_one_of(COMPARED, 'or')} beside it")
-    group = _read_group(item, values, report) if "group" in values else None
+    by_prefix = _read_prefix(item, values, report) if "prefix" in values else None
     if not option or (option == "value" and not negated):
         if "label" in values:
             words = _one_of([*COMPARED[1:], "not"], "or")
             report.add(item.fields["label"].key, f"label has no meaning without {words}")
-        if group is not None and "*" not in values.get(option, "*"):
-            report.add(item.fields["group"].key, "group has no meaning for a single value, which has a single counter")
-        return ReadFit(counted_as=group, is_address=group is not None)
+        if by_prefix is not None and "*" not in values.get(option, "*"):
+            at = item.fields["prefix"].key
+            report.add(at, f"{at.text} has no meaning for a single value, which has a single counter")
+        return ReadFit(counted_as=by_prefix, is_address=by_prefix is not None)
     key: str = values.get("key", "")
     if option not in values or not key:
         return ReadFit()  # malformed, which is reported
@@ -139,8 +140,8 @@ def read_fit(
     first = siblings.add((level, key, content), place)
     if first is not place and "label" in values:  # without labels, their names are the same, which is reported
         report.add(at, f"this descriptor matches what the one at {first} does; join them")
-    is_address = group is not None or bool(fit.networks)
-    counted_as = group or (grouped_by(32, 128) if has_addresses else None)
+    is_address = by_prefix is not None or bool(fit.networks)
+    counted_as = by_prefix or (grouped_by(32, 128) if has_addresses else None)
     return ReadFit(fit, values.get("label", content), is_address, counted_as)
 
 
@@ -289,12 +290,13 @@ def _content(option: str, texts: Iterable[str]) -> str:
     return f"{option}({words})"
 
 
-def _read_group(item: YamlMap, values: Mapping[str, Any], report: Report) -> Callable[[str], str]:
-    """How `group` counts addresses."""
-    at = item.fields["group"].key
-    lengths = read_options(values["group"], MapType.GROUP, report)
+def _read_prefix(item: YamlMap, values: Mapping[str, Any], report: Report) -> Callable[[str], str]:
+    """How `prefix` counts addresses."""
+    at = item.fields["prefix"].key
+    lengths = read_options(values["prefix"], MapType.PREFIX, report)
     if values.get("share_threshold"):
-        report.add(at, "group contradicts share_threshold, with which all values share one counter")
-    elif not values["group"].fields:
-        report.add(at, "group has neither ipv4 nor ipv6, the lengths of the prefixes by which addresses are counted")
+        report.add(at, f"{at.text} contradicts share_threshold, with which all values share one counter")
+    elif not values["prefix"].fields:
+        lengths_of = "the lengths of the prefixes by which addresses are counted"
+        report.add(at, f"{at.text} has neither ipv4 nor ipv6, {lengths_of}")
     return grouped_by(lengths.get("ipv4", 32), lengths.get("ipv6", 128))

@@ -252,8 +252,8 @@ class _Parser:
         self._domain.pools.add(values.get("pools", []), self._report)
         for item in values.get("lookup", []):
             self._add_lookup(item)
-        if "default" in values:
-            self._add_default(values["default"], root.fields["default"].key)
+        if "otherwise" in values:
+            self._add_default(values["otherwise"], root.fields["otherwise"].key)
         self._add_descriptors(values.get("descriptors", []), (), self._domain.children)
         self._calendars.warn(self._report)
 
@@ -270,13 +270,13 @@ class _Parser:
                 if first != values[key]:
                     self._report.add(at, f"{key} of domain {quoted(self._domain.name)} has another value at {place}")
 
-    def _add_default(self, item: YamlMap, at: Positioned) -> None:
-        values = read_options(item, MapType.DEFAULT, self._report)
+    def _add_default(self, item: YamlMap, at: Scalar) -> None:
+        values = read_options(item, MapType.OTHERWISE, self._report)
         shared = DEFAULT if values.get("share_threshold") else None
         rule = self._read_rule(item, values, (Level(DEFAULT, shared),))
         if rule is None:
             if not given(item, "rate_limit") and not given(item, "rate_limits"):
-                self._report.add(at, "default has no rate_limit; write one, or take default away")
+                self._report.add(at, f"{at.text} has no rate_limit; write one, or take {at.text} away")
         elif (first := self._domain.default) is not None:
             self._report.add(at, f"domain {quoted(self._domain.name)} has a default already, at {first.place}")
         else:
@@ -426,11 +426,10 @@ class _Parser:
         if limit is not None and algorithm.name == "fixed_window" and not (limit.first_request or limit.calendar):
             self._calendars.add(limit, options["unit"].unit, block.fields["unit"].value)
         replaces = self._read_replaces(options.get("replaces", []), options.get("name", ""))
-        if given(block, "retry_after") and not given(block, "deny"):
-            at_retry = block.fields["retry_after"].key
-            self._report.add(
-                at_retry, "retry_after has no meaning without deny: of a limit it follows from the counter"
-            )
+        if given(block, "for") and not given(block, "deny"):
+            at_for = block.fields["for"].key
+            message = f"{at_for.text} has no meaning without deny: of a limit it follows from the counter"
+            self._report.add(at_for, message)
         path_suffix: Path = ()
         if before is not None:
             for key in filter(options.get, WITHOUT_LIMIT):

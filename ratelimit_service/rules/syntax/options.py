@@ -51,8 +51,8 @@ class MapType(StrEnum):
     CALENDAR = "in calendar"
     QUEUE = "in queue"
     REPLACES = "in an entry of replaces"
-    GROUP = "in group"
-    DEFAULT = "in default"
+    PREFIX = "in prefix"
+    OTHERWISE = "in otherwise"
     LOOKUP = "in lookup"
     POOL = "in pools"
     ELASTIC = "in elastic"
@@ -75,6 +75,8 @@ class Option(NamedTuple):
     """The field of Rule that has its value."""
     limit_field: str = ""
     """The field of Limit that has its value."""
+    former: str = ""
+    """An earlier name of the key, which is accepted in its place."""
 
 
 MAX_PARTS = 1000
@@ -151,21 +153,22 @@ OPTIONS = (
         False,
     ),
     Option(
-        "group",
+        "prefix",
         (MapType.DESCRIPTOR,),
-        map_of("group"),
+        map_of("prefix"),
         "Count addresses by prefix, so that a client cannot escape its limit with another address of its network.",
+        former="group",
     ),
     Option(
         "ipv4",
-        (MapType.GROUP,),
+        (MapType.PREFIX,),
         count(1, 32),
         "The length of the prefix by which IPv4 addresses are counted.",
         32,
     ),
     Option(
         "ipv6",
-        (MapType.GROUP,),
+        (MapType.PREFIX,),
         count(1, 128),
         "The length of the prefix by which IPv6 addresses are counted; most customers have a /64 or more.",
         128,
@@ -186,20 +189,20 @@ OPTIONS = (
     ),
     Option(
         "rate_limit",
-        (MapType.DESCRIPTOR, MapType.DEFAULT),
+        (MapType.DESCRIPTOR, MapType.OTHERWISE),
         map_of("rate_limit"),
         "The limit for requests whose last entry matches this descriptor. Without it they are not limited.",
     ),
     Option(
         "rate_limits",
-        (MapType.DESCRIPTOR, MapType.DEFAULT),
+        (MapType.DESCRIPTOR, MapType.OTHERWISE),
         maps_of("rate_limit"),
         "Several limits for the same requests, in place of rate_limit. They are decided together: a hit that one of "
         "them denies is not charged to the others.",
     ),
     Option(
         "charge",
-        (MapType.FILE, MapType.DESCRIPTOR, MapType.DEFAULT),
+        (MapType.FILE, MapType.DESCRIPTOR, MapType.OTHERWISE),
         choice(("each", "together")),
         "together: if one of these limits denies its hit, the request is charged to none of them. each: every limit is "
         "charged by itself, as in Envoy. At the top of the file it applies to all its descriptors.",
@@ -249,11 +252,12 @@ OPTIONS = (
         "Default values for the limits of the file. A default that a limit's algorithm does not use is ignored.",
     ),
     Option(
-        "default",
+        "otherwise",
         (MapType.FILE,),
-        map_of("default"),
+        map_of("otherwise"),
         "The limit for requests that no descriptor fits. A descriptor with neither rate_limit nor descriptors is an "
         "exemption from it.",
+        former="default",
     ),
     Option(
         "lookup",
@@ -597,12 +601,13 @@ OPTIONS = (
         rule_field="deny",
     ),
     Option(
-        "retry_after",
+        "for",
         (MapType.RATE_LIMIT,),
         DURATION,
         'The time that a request which `deny` refuses is told to wait, such as "1 hour", in Retry-After and in '
         "duration_until_reset. Only with deny: of a limit it follows from the counter.",
         rule_field="retry_after",
+        former="retry_after",
     ),
     Option(
         "name",
@@ -628,7 +633,7 @@ OPTIONS = (
     ),
     Option(
         "shadow_mode",
-        (MapType.DESCRIPTOR, MapType.DEFAULT),
+        (MapType.DESCRIPTOR, MapType.OTHERWISE),
         FLAG,
         "Try the limit: it is counted and reported, but denies nothing.",
         False,
@@ -636,7 +641,7 @@ OPTIONS = (
     ),
     Option(
         "quota_mode",
-        (MapType.DESCRIPTOR, MapType.DEFAULT),
+        (MapType.DESCRIPTOR, MapType.OTHERWISE),
         FLAG,
         "The limit is a quota: a request is refused when all its quotas are used up.",
         False,
@@ -644,7 +649,7 @@ OPTIONS = (
     ),
     Option(
         "detailed_metric",
-        (MapType.DESCRIPTOR, MapType.DEFAULT),
+        (MapType.DESCRIPTOR, MapType.OTHERWISE),
         FLAG,
         "The rule's metrics have the request's values at all levels. Not inherited.",
         False,
@@ -668,14 +673,14 @@ OPTIONS = (
     ),
     Option(
         "share_threshold",
-        (MapType.DEFAULT,),
+        (MapType.OTHERWISE,),
         FLAG,
         "All requests that no descriptor fits share one counter. Without it each list of entries has its own.",
         False,
     ),
     Option(
         "metadata",
-        (MapType.DESCRIPTOR, MapType.DEFAULT),
+        (MapType.DESCRIPTOR, MapType.OTHERWISE),
         JSON,
         "Any JSON object; Envoy receives it as dynamic metadata with the limit's response.",
         rule_field="metadata",
@@ -692,9 +697,7 @@ COMPARED = ("value", "values", "values_from", "cidr", "regex")
 """The keys that say what values are compared with. A descriptor has one of them, or none; `not` inverts each."""
 
 LIMITING = tuple(
-    key
-    for key in BY_MAP[MapType.RATE_LIMIT]
-    if key not in WITHOUT_LIMIT and key not in ("name", "replaces", "retry_after")
+    key for key in BY_MAP[MapType.RATE_LIMIT] if key not in WITHOUT_LIMIT and key not in ("name", "replaces", "for")
 )
 """The keys that say how much is allowed; a rule without a limit has none of them."""
 

@@ -11,11 +11,13 @@ _RULE_FIELDS = tuple((option.key, option.rule_field) for option in OPTIONS if op
 _LIMIT_FIELDS = tuple((option.key, option.limit_field) for option in OPTIONS if option.limit_field)
 _REQUIRED = {where: [option for option in options.values() if option.missing] for where, options in BY_MAP.items()}
 _KEYS = frozenset(option.key for option in OPTIONS)
+_FORMER = {where: [option for option in options.values() if option.former] for where, options in BY_MAP.items()}
 
 
 def read_options(fields: YamlMap, where: MapType, report: Report) -> dict[str, Any]:
     """The values of the options in a map. Unknown, misplaced and malformed keys are reported."""
     known = BY_MAP[where]
+    _rename_former(fields, where, report)
     values: dict[str, Any] = {}
     for key, (at, node) in fields.fields.items():
         option = known.get(key)
@@ -24,13 +26,21 @@ def read_options(fields: YamlMap, where: MapType, report: Report) -> dict[str, A
         elif option is None:
             report.add(at, _stray(key, where))
         elif not (isinstance(node, Scalar) and node.value is None):
-            value = option.type.read(node, key, report)
+            value = option.type.read(node, at.text, report)
             if value is not None:
                 values[key] = value
     for option in _REQUIRED[where]:
         if missing(fields, option.key, where):
             report.add(fields, option.missing)
     return values
+
+
+def _rename_former(fields: YamlMap, where: MapType, report: Report) -> None:
+    """Give options that have an earlier name their present one. Messages have the word that the file has."""
+    for option in _FORMER[where]:
+        field = fields.fields.pop(option.former, None)
+        if field is not None and fields.fields.setdefault(option.key, field) is not field:
+            report.add(field.key, f"{option.former} is another word for {option.key}: take one of them away")
 
 
 def rule_fields(*options: Mapping[str, Any]) -> dict[str, Any]:

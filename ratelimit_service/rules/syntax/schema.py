@@ -47,12 +47,17 @@ def _object(where: MapType) -> dict[str, Any]:
     options = BY_MAP[where].values()
     found: dict[str, Any] = {
         "type": "object",
-        "properties": {option.key: _property(option) for option in options},
+        "properties": {option.key: _property(option) for option in options}
+        | {option.former: _former(option) for option in options if option.former},
         "additionalProperties": False,
     }
     if required := [option.key for option in options if option.missing]:
         found["required"] = required
     return found
+
+
+def _former(option: Option) -> dict[str, Any]:
+    return {"description": f"An earlier word for {option.key}.", "deprecated": True, **option.type.schema}
 
 
 def _property(option: Option) -> dict[str, Any]:
