@@ -6,7 +6,8 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from ratelimit_service.system.calendar import Calendar
-from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
+from ratelimit_service.system.clock import DAY
+from ratelimit_service.system.duration import WORDS
 
 MAX_REQUESTS = 2**32 - 1
 """The largest limit and the largest cost: Envoy's fields are 32 bits wide."""
@@ -37,15 +38,7 @@ class Unit(IntEnum):
         return _WINDOWS[self]
 
 
-_WINDOWS = {
-    Unit.SECOND: SECOND,
-    Unit.MINUTE: MINUTE,
-    Unit.HOUR: HOUR,
-    Unit.DAY: DAY,
-    Unit.WEEK: 7 * DAY,
-    Unit.MONTH: 30 * DAY,
-    Unit.YEAR: 365 * DAY,
-}
+_WINDOWS = {unit: WORDS[unit.name.lower()] for unit in Unit}
 
 
 @dataclass(frozen=True, slots=True)

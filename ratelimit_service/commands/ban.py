@@ -18,12 +18,14 @@ from ratelimit_service.rules.report import printable
 Examples:
   ratelimit ban shop user=ada --for 1h --why "scrapes the catalogue, ticket 4711"
   ratelimit ban shop user=ada path=/search --for '15 minutes' --why "floods the search"
-  ratelimit ban '*' remote_address=203.0.113.7 --for ever --why "asked to stay away"
+  ratelimit ban '*' remote_address=203.0.113.7 --for forever --why "asked to stay away"
   ratelimit ban shop user=ada --for 1h --why test --url http://localhost:6070"""
 )
 @click.argument("domain")
 @click.argument("entries", metavar="KEY=VALUE...", nargs=-1, required=True, type=ENTRY)
-@click.option("--for", "length", metavar="TIME", required=True, help="How long: 1h, 90m, '15 minutes', week, or ever.")
+@click.option(
+    "--for", "length", metavar="TIME", required=True, help="How long: 1h, 90m, '15 minutes', week, or forever."
+)
 @click.option("--why", metavar="TEXT", required=True, help="The reason, for the log and the page.")
 @url_option
 @rules_option

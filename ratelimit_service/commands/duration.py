@@ -4,11 +4,11 @@ from typing import Final
 
 import click
 
-from ratelimit_service.settings.go_syntax import read_duration
+from ratelimit_service.system.duration import read_duration
 
 
 class DurationType(click.ParamType[int]):
-    """A duration such as 10s or 1m30s, in microseconds."""
+    """A duration such as 10s, 1m30s or '15 minutes', in microseconds."""
 
     name = "DURATION"
 

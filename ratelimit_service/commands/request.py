@@ -70,7 +70,7 @@ def one_descriptor(entries: Sequence[Entry | None], command: str) -> Entries:
 
 
 class _LimitType(click.ParamType[Limit]):
-    """An argument `N/UNIT`, with a unit as in a rules file: `10/minute`, `10/5 minutes`."""
+    """An argument `N/UNIT`, with a unit as in a rules file: `10/minute`, `10/5m`."""
 
     name = "N/UNIT"
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from ratelimit_service.commands.duration import DurationType
 from ratelimit_service.commands.operator_port import (
     EXIT_UNREACHABLE,
     AccessFiles,
@@ -22,6 +23,7 @@ from ratelimit_service.commands.screen import Screen
 from ratelimit_service.commands.sources import env_file_option, read_settings
 from ratelimit_service.commands.top_table import ORDERS, Sample, View, as_json, rates_between, read_sample, render
 from ratelimit_service.errors import StoreError
+from ratelimit_service.system.clock import HOUR, SECOND
 
 _MAX_INSTANCES: Final = 64
 _MAX_ROWS: Final = 10_000
@@ -39,6 +41,22 @@ _PLAIN_COLUMNS: Final = 120
 """Of the table that --once prints."""
 
 
+class _IntervalType(DurationType):
+    """A duration, or a number of seconds."""
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, str) and value.replace(".", "", 1).isdecimal():
+            value += "s"
+        duration = super().convert(value, param, ctx)
+        if not _SHORTEST <= duration <= HOUR:
+            self.fail(f"{value!r} is not from 100ms to 1h", param, ctx)
+        return duration
+
+
+_SHORTEST: Final = SECOND // 10
+_INTERVAL: Final = _IntervalType()
+
+
 @click.command(
     short_help="Show the busiest rules of running services, and who is refused, live.",
     epilog="""\b
@@ -50,11 +68,11 @@ Live, and of several instances together:
 Examples:
   ratelimit top --once
   ratelimit top localhost:6070 --once --sort hits --rows 5
-  ratelimit top http://localhost:6070 --json --interval 0.5""",
+  ratelimit top http://localhost:6070 --json --interval 500ms""",
 )
 @click.argument("urls", metavar="[URL...]", nargs=-1)
 @click.option(
-    "--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds between two samples."
+    "--interval", type=_INTERVAL, default="2s", show_default=True, help="Time between two samples; 2 is 2 seconds."
 )
 @click.option("--sort", "order", type=click.Choice(ORDERS), default="refused", show_default=True, help="The order.")
 @click.option(
@@ -71,7 +89,7 @@ Examples:
 def command(
     *,
     urls: Sequence[str],
-    interval: float,
+    interval: int,
     order: str,
     rows: int,
     once: bool,
@@ -148,14 +166,14 @@ class Poller:
         raise StoreError("its rules changed again and again meanwhile")
 
 
-def _measure(ports: Sequence[OperatorPort], view: View, interval: float) -> None:
+def _measure(ports: Sequence[OperatorPort], view: View, interval: int) -> None:
     """Take two samples of each that differ, of all at once."""
     lock = threading.Lock()
 
     def measure(poller: Poller) -> None:
         poller.poll()
         for _ in range(_MAX_POLLS):
-            time.sleep(interval)
+            time.sleep(interval / SECOND)
             poller.poll()
             if poller.done:
                 return
@@ -167,7 +185,7 @@ def _measure(ports: Sequence[OperatorPort], view: View, interval: float) -> None
         thread.join()
 
 
-def _show(ports: Sequence[OperatorPort], view: View, interval: float) -> None:
+def _show(ports: Sequence[OperatorPort], view: View, interval: int) -> None:
     """Draw until a key ends it. The threads are daemons: a sample under way does not keep the user waiting."""
     lock = threading.Lock()
     with Screen() as screen:
@@ -176,7 +194,7 @@ def _show(ports: Sequence[OperatorPort], view: View, interval: float) -> None:
             while True:
                 poller.poll()
                 screen.wake()
-                time.sleep(interval)
+                time.sleep(interval / SECOND)
 
         for port in ports:
             threading.Thread(target=poll_on, args=[Poller(port, view, lock)], daemon=True).start()

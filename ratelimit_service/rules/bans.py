@@ -19,8 +19,8 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.report import printable, quoted, shortened
 from ratelimit_service.rules.rule import Entries, Level, Rule, entries_in_words
 from ratelimit_service.rules.secret import from_operator
-from ratelimit_service.rules.window import read_time
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
+from ratelimit_service.system.duration import read_duration
 from ratelimit_service.telemetry.logs import about, iso_time
 
 log = logging.getLogger(__name__)
@@ -131,13 +131,13 @@ def key_of(domain: str, entries: Entries) -> str:
 
 
 def read_length(text: str) -> int:
-    """Microseconds that a ban lasts: of `1h`, `90m`, `15 minutes`, `week`; `FOR_EVER` of `ever`. Raises BanError."""
-    if text == "ever":
+    """Microseconds that a ban lasts; `FOR_EVER` of `forever` or `ever`. Raises BanError."""
+    if text in {"forever", "ever"}:
         return FOR_EVER
     try:
-        length = read_time(text)
+        length = read_duration(text)
     except ValueError as error:
-        raise BanError(f"{quoted(text)} is not a length of time such as 1h, 90m or 15 minutes, nor ever") from error
+        raise BanError(f"{quoted(text)} {error}, nor forever") from error
     if not SECOND <= length <= MAX_WINDOW:
         raise BanError(f"a ban lasts from a second to 100 years, or for ever, and not {shortened(text)}")
     return length

@@ -1,13 +1,13 @@
-"""The length of a window or a time as it is written, in a file or on the command line: `minute`, `5 minutes`, `90s`.
+"""The length of a window as it is written, in a file or on the command line: `minute`, `5 minutes`, `90s`.
 
 Apart from the other options, because a command that reads a limit from its arguments needs no YAML.
 """
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ratelimit_service.model import MAX_WINDOW, Unit
-from ratelimit_service.settings.go_syntax import read_duration
+from ratelimit_service.system.duration import read_duration
 
 UNITS = {unit.name.lower(): unit for unit in sorted(Unit, key=lambda unit: unit.window)}
 
@@ -37,14 +37,23 @@ class Window(NamedTuple):
 
 
 def read_window(text: str) -> Window | None:
-    """The window of a text such as `minute` or `5 minutes`; None for any other text."""
+    """The window of a text such as `minute`, `5 minutes` or `90s`; None for what is no duration of whole seconds."""
     if unit := UNITS.get(text.lower()):
         return Window(unit, None)
     match = _WINDOW.fullmatch(text)
-    return None if match is None else Window(UNITS[match[2].lower()], int(match[1]))
+    if match is not None:
+        return Window(UNITS[match[2].lower()], int(match[1]))
+    try:
+        length = read_duration(text)
+    except ValueError:
+        return None
+    unit = largest_unit(length)
+    return None if unit is None else Window(unit, length // unit.window)
 
 
-def read_time(text: str) -> int:
-    """Microseconds of a text such as `minute` or `5 minutes`, or of `read_duration`. Raises its ValueError."""
-    window = read_window(text)
-    return read_duration(text) if window is None else window.microseconds
+def largest_unit(length: int) -> Unit | None:
+    """The largest unit of which a length is a multiple; None if it is not of whole seconds."""
+    return next((unit for unit in _LARGEST_FIRST if length % unit.window == 0), None)
+
+
+_LARGEST_FIRST: Final = tuple(reversed(UNITS.values()))

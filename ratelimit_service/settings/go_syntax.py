@@ -1,7 +1,7 @@
 """Readers of values in Go's syntax, which upstream's deployments use.
 
 A reader takes a text and returns its value. It raises a ValueError that says what was expected; the caller adds the
-name and the text before it. A duration becomes an integer of microseconds, without a float in between.
+name and the text before it. Durations may be in Go's syntax too, and are read as everywhere.
 """
 
 import ipaddress
@@ -11,23 +11,11 @@ from typing import Final
 
 from ratelimit_service.system.address import ANY_HOST, Tcp
 from ratelimit_service.system.clock import DAY
+from ratelimit_service.system.duration import read_duration
 
 TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
-_NANOSECONDS: Final = {
-    "ns": 1,
-    "us": 1_000,
-    "µs": 1_000,  # U+00B5, the micro sign; Go reads both
-    "μs": 1_000,  # U+03BC, the Greek letter
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60_000_000_000,
-    "h": 3_600_000_000_000,
-}
-_MAX_NANOSECONDS: Final = 2**63 - 1
-"""Go keeps a duration in 64 bits: about 292 years."""
-_PART: Final = re.compile(r"([0-9]{0,30})(?:\.([0-9]{0,30}))?(ns|us|µs|μs|ms|s|m|h)")
 _INTEGER: Final = re.compile(
     r"([+-]?)(?:0[xX](?P<x>_?[0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)|0[bB](?P<b>_?[01]+(?:_[01]+)*)"
     r"|0[oO]?(?P<o>_?[0-7]+(?:_[0-7]+)*)|(?P<d>[1-9][0-9]*(?:_[0-9]+)*|0))"
@@ -50,28 +38,6 @@ def read_bool(text: str) -> bool:
     if text in FALSE:
         return False
     raise ValueError("is not a boolean such as true, false, 1 or 0")
-
-
-def read_duration(text: str) -> int:
-    """A duration in the syntax of `time.ParseDuration`, in microseconds, rounded up: only 0 is 0."""
-    nanoseconds = _nanoseconds(text[1:] if text.startswith(("+", "-")) else text)
-    if nanoseconds is None or nanoseconds > _MAX_NANOSECONDS:
-        raise ValueError("is not a duration such as 10s, 1m30s or 150us")
-    microseconds = -(-nanoseconds // 1_000)
-    return -microseconds if text.startswith("-") else microseconds
-
-
-def _nanoseconds(text: str) -> int | None:
-    if text == "0":
-        return 0
-    total = at = 0
-    while part := _PART.match(text, at):
-        whole, fraction, unit = part[1], part[2] or "", part[3]
-        if not whole and not fraction:
-            return None
-        total += int(whole + fraction) * _NANOSECONDS[unit] // 10 ** len(fraction)
-        at = part.end()
-    return total if text and at == len(text) else None
 
 
 def read_integer(text: str) -> int:

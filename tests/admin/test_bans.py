@@ -121,7 +121,7 @@ def test_there_is_nothing_to_lift(service: Service) -> None:
         (BAN | {"entries": [{"key": "user", "value": "\ud800"}]}, "UTF-8"),
         (BAN | {"entries": [{"key": "user", "value": "x" * 5000}]}, "the most is 2,000"),
         (BAN | {"domain": ""}, "the domain is empty"),
-        (BAN | {"for": "soon"}, '"soon" is not a length of time such as 1h'),
+        (BAN | {"for": "soon"}, '"soon" is not a duration such as 10s'),
         (BAN | {"for": "0s"}, "a ban lasts from a second"),
         (BAN | {"why": ""}, "say why"),
         (BAN | {"why": "a\nb"}, "one line"),

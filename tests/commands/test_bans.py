@@ -48,7 +48,7 @@ def invoke(words: tuple[str, ...], **environ: str) -> tuple[int, str]:
         (("ban", "shop", "ada", "--for", "1h", "--why", "spam"), 2, "'ada' has no =; write ada=VALUE"),
         (("ban", "shop", "user=ada", "+", "ip=1", "--for", "1h", "--why", "x"), 2, "ban takes one descriptor"),
         (("unban", "shop"), 2, "Missing argument 'KEY=VALUE...'"),
-        (("ban", "shop", "user=ada", "--for", "soon", "--why", "x"), 1, '"soon" is not a length of time such as 1h'),
+        (("ban", "shop", "user=ada", "--for", "soon", "--why", "x"), 1, '"soon" is not a duration such as 10s'),
         (("ban", "", "user=ada", "--for", "1h", "--why", "x"), 1, "the domain is empty"),
         (("ban", "shop", "user=ada", "--for", "1h", "--why", "a\nb"), 1, "why is one line of at most 200"),
     ],

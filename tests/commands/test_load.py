@@ -173,7 +173,10 @@ def test_a_wrong_line_of_a_file_is_told(tmp_path: Path, line: str, problem: str)
         (["localhost", "shop", "user=a"], "localhost has no port; the service's own is localhost:8081"),
         (["localhost:1"], "nothing to ask: write DOMAIN KEY=VALUE..., or --requests FILE"),
         (["localhost:1", "shop"], "nothing to ask: write DOMAIN KEY=VALUE..., or --requests FILE"),
-        (["localhost:1", "shop", "user=a", "--for=soon"], "'soon' is not a duration such as 10s, 1m30s or 150us"),
+        (
+            ["localhost:1", "shop", "user=a", "--for=soon"],
+            "'soon' is not a duration such as 10s, 1h30m, 15 minutes or 200ms",
+        ),
         (["localhost:1", "shop", "user=a", "--for=0"], "'0' is not longer than nothing"),
         (
             ["localhost:1", "shop", "--requests", "file"],

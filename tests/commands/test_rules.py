@@ -272,9 +272,9 @@ def test_a_request_that_the_service_does_not_answer_fails_its_case(tmp_path: Pat
         (case("request: user=ada\noverride: 5\nlimit: none"), ":4:15: override: '5' is not a limit such as 10/minute"),
         (
             case("request: user=ada\nafter: soon\nlimit: none"),
-            ':4:12: after "soon" is not a duration such as 30s, 1m30s',
+            ':4:12: after "soon" is not a duration such as 10s, 1h30m',
         ),
-        (case("request: user=ada\nafter: -1s\nlimit: none"), ':4:12: after "-1s" is not a duration'),
+        (case("request: user=ada\nafter: -1s\nlimit: none"), ':4:12: after "-1s" is below zero'),
         (case("request: user=ada\ntimes: 100001\nlimit: none"), ":4:12: times must be a whole number from 1 to 100000"),
         (case("request: user=ada\nanswer: denied"), ':4:13: answer "denied" is not one of allowed, refused'),
         (case("request: user=ada\nat: 2026-01-05\nlimit: none"), ':4:9: at "2026-01-05" is not a moment such as'),

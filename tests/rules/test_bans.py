@@ -139,6 +139,7 @@ def test_ten_thousand_bans_that_share_an_entry_lie_in_small_buckets() -> None:
         ("1s", SECOND),
         ("100 years", 100 * 365 * DAY),
         ("ever", FOR_EVER),
+        ("forever", FOR_EVER),
     ],
 )
 def test_lengths_are_written_as_windows_and_as_durations(text: str, length: int) -> None:
@@ -148,10 +149,10 @@ def test_lengths_are_written_as_windows_and_as_durations(text: str, length: int)
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("", "is not a length of time such as 1h"),
-        ("soon", "is not a length of time such as 1h, 90m or 15 minutes, nor ever"),
-        ("1 fortnight", "is not a length"),
-        ("10", "is not a length"),
+        ("", "is not a duration such as 10s"),
+        ("soon", "is not a duration such as 10s, 1h30m, 15 minutes or 200ms, nor forever"),
+        ("1 fortnight", "is not a duration"),
+        ("10", "is not a duration"),
         ("0s", "from a second to 100 years, or for ever, and not 0s"),
         ("-1h", "from a second"),
         ("999ms", "from a second"),

@@ -119,6 +119,13 @@ def test_a_network_matches_its_addresses(value: str, name: str) -> None:
     assert matched(NETWORKS, "ip", value) == name
 
 
+def test_one_value_may_stand_where_a_list_does() -> None:
+    rules = book(level("key: m, values: GET", "key: ip, cidr: 10.0.0.0/8"))
+
+    assert [matched(rules, "m", "GET"), matched(rules, "m", "PUT")] == ["m_values(GET)", None]
+    assert matched(rules, "ip", "10.1.2.3") == "ip_cidr(10.0.0.0/8)"
+
+
 @pytest.mark.parametrize("value", ["2001:db8::1", "2001:DB8:0::1", "2001:0db8::1%eth0"])
 def test_an_address_in_a_list_matches_however_it_is_written(value: str) -> None:
     rules = book(level("key: ip, values: ['2001:DB8::0:1', 10.0.0.1]"))
@@ -480,7 +487,7 @@ def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() ->
 @pytest.mark.parametrize(
     ("descriptors", "expected"),
     [
-        (["key: k, values: x"], ['1.yaml:3:20: values must be a list, not the text "x"']),
+        (["key: k, values: {x: 1}"], ["1.yaml:3:20: values must be a list, not a map"]),
         (["key: k, values: []"], [
             "1.yaml:3:20: values is an empty list, which fits nothing; take it away, or write what fits",
         ]),

@@ -50,7 +50,14 @@ def test_a_window_is_several_units_and_has_the_largest_that_divides_it(written: 
             "unit: 5 fortnights",
             (
                 '4:22: unit "5 fortnights" is no multiple of second, minute, hour, day, week, month, year, '
-                'such as "5 minutes"'
+                'such as 10m or "5 minutes"'
+            ),
+        ),
+        (
+            "unit: 1500ms",
+            (
+                '4:22: unit "1500ms" is no multiple of second, minute, hour, day, week, month, year, '
+                'such as 10m or "5 minutes"'
             ),
         ),
         ("unit: 0 minutes", '4:22: unit "0 minutes" is no length of time'),
@@ -197,26 +204,44 @@ def test_a_limit_that_its_algorithm_cannot_keep_is_refused_with_the_reason() -> 
     ]
 
 
+NO_TIME = 'must be a time from a second to 100 years, such as 10m or "15 minutes"'
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         ("block_up_to: day", ["1.yaml:4:52: block_up_to has no meaning without block_for"]),
         ("block_for: 2 days, block_up_to: day", ["1.yaml:4:71: block_up_to is shorter than block_for"]),
-        ("block_for: 0 minutes", ['1.yaml:4:63: block_for "0 minutes" is no length of time']),
-        ("block_for: 101 years", ['1.yaml:4:63: block_for "101 years" is longer than 100 years']),
-        (
-            "block_for: 15 minuts",
-            [
-                (
-                    '1.yaml:4:63: block_for "15 minuts" is no multiple of second, minute, hour, day, week, month, '
-                    'year, such as "5 minutes"'
-                )
-            ],
+        *(
+            (f"block_for: {wrong}", [f'1.yaml:4:63: block_for "{wrong}" {NO_TIME}'])
+            for wrong in ("0 minutes", "999ms", "101 years", "15 minuts", "10")
         ),
     ],
 )
 def test_a_block_that_cannot_be_is_refused(options: str, expected: list[str]) -> None:
     assert problems(limit(f"{{unit: minute, requests_per_unit: 5, {options}}}")) == expected
+
+
+def test_times_are_written_alike_in_every_option() -> None:
+    rules = book("""
+        domain: d
+        descriptors:
+          - {key: a, rate_limit: {unit: 90s, requests_per_unit: 5, block_for: 10m, block_up_to: 1h30m}}
+          - {key: b, rate_limit: {unit: 2d, requests_per_unit: 5}}
+          - {key: c, rate_limit: {unit: 1h30m, requests_per_unit: 5}}
+          - {key: d, rate_limit: {deny: true, for: 1h 30m}}
+          - {key: e, rate_limit: {concurrency: 5, hold: 1 minute 30 seconds, place: e}}
+        """).rules
+
+    limits = [rule.limit for rule in rules if rule.limit is not None]
+    windows = [(limit.window, limit.unit, limit.block_for, limit.block_up_to) for limit in limits]
+    assert windows == [
+        (90 * SECOND, Unit.SECOND, 10 * MINUTE, 90 * MINUTE),
+        (2 * DAY, Unit.DAY, 0, 0),
+        (90 * MINUTE, Unit.MINUTE, 0, 0),
+        (90 * SECOND, Unit.SECOND, 0, 0),
+    ]
+    assert rules[3].retry_after == 90 * MINUTE
 
 
 def test_blocks_are_read_and_may_be_defaults() -> None:

@@ -300,7 +300,6 @@ def test_an_error_does_not_quote_a_secret_value() -> None:
         "value: 41111.11111111111111e9",
         "values: 4111111111111111111111",
         "values: [4111111111111111111111, 41111.11111111111111e9]",
-        "values: 41111-hidden",
     ],
 )
 @pytest.mark.parametrize("keyed", [True, False])

@@ -28,8 +28,8 @@ from ratelimit_service.rules.syntax.document import (
 )
 from ratelimit_service.rules.syntax.reading import given
 from ratelimit_service.rules.syntax.values import COUNT, FLAG, JSON, NAME, TEXT, choice, count
-from ratelimit_service.rules.window import read_time
 from ratelimit_service.system.clock import SECOND
+from ratelimit_service.system.duration import read_duration
 
 MAX_TIMES: Final = 100_000
 """Requests of one step: a second or two."""
@@ -175,11 +175,12 @@ def _read_duration(node: YamlNode, key: str, report: Report) -> int | None:
     if text is None:
         return None
     try:
-        duration = read_time(text)
-    except ValueError:
-        duration = -1
+        duration = read_duration(text)
+    except ValueError as error:
+        report.add(node, f"{key} {quoted(text)} {error}")
+        return None
     if duration < 0:
-        report.add(node, f"{key} {quoted(text)} is not a duration such as 30s, 1m30s or 2 days")
+        report.add(node, f"{key} {quoted(text)} is below zero")
         return None
     return duration
 

@@ -11,13 +11,12 @@ from ratelimit_service.rules.syntax.document import YamlMap
 from ratelimit_service.rules.syntax.options import BY_MAP, LIMITING, OF_PLACES, WITHOUT_LIMIT, MapType
 from ratelimit_service.rules.syntax.reading import given, limit_fields, missing, read_options
 from ratelimit_service.rules.syntax.values import Excess
-from ratelimit_service.rules.window import Window
+from ratelimit_service.rules.window import Window, largest_unit
 from ratelimit_service.system.calendar import Calendar
 
 _OPTIONS = BY_MAP[MapType.RATE_LIMIT]
 _NOT_QUEUED = ("burst", "exceed", "count_refused", "block_for", "block_up_to")
 """What says how much is allowed at once, or what becomes of the refused: in a queue that is its length."""
-_LARGEST_FIRST = sorted(((unit.window, unit) for unit in Unit), reverse=True)
 
 
 def read_limit(
@@ -71,7 +70,7 @@ def _read_windowed(
     limit = Limit(
         requests,
         # Responses to Envoy have the window as a multiple of the largest unit that divides it.
-        next(unit for length, unit in _LARGEST_FIRST if window % length == 0),
+        largest_unit(window) or Unit.SECOND,
         window,
         first_request=chosen.get("anchor") == "first_request" and calendar is None,
         count_refused=chosen.get("count_refused", name == "fixed_window"),

@@ -27,6 +27,7 @@ from ratelimit_service.rules.syntax.values import (
     NAME,
     START,
     TEXT,
+    TEXTS,
     UNIT,
     ZONE,
     ValueType,
@@ -36,7 +37,6 @@ from ratelimit_service.rules.syntax.values import (
     map_of,
     map_or_maps_of,
     maps_of,
-    texts,
 )
 from ratelimit_service.system import calendar
 
@@ -120,7 +120,7 @@ OPTIONS = (
     Option(
         "values",
         (MapType.DESCRIPTOR,),
-        texts(),
+        TEXTS,
         "In place of value: the values that the descriptor matches, each with a counter of its own. One look-up finds "
         "a value, however many there are. An address matches however it is written.",
     ),
@@ -134,7 +134,7 @@ OPTIONS = (
     Option(
         "cidr",
         (MapType.DESCRIPTOR,),
-        texts(single=True),
+        TEXTS,
         "In place of value: the networks whose addresses the descriptor matches, such as 10.0.0.0/8 or 2001:db8::/32. "
         "Of several networks at a level with an address, the longest prefix wins.",
     ),
@@ -228,7 +228,7 @@ OPTIONS = (
         (MapType.FILE,),
         JITTER,
         "The most by which the waits in a refusal are lengthened at random, so that refused callers do not come back "
-        'all at once: a share of the wait, such as 10%, or a time, such as "5 seconds". 0%: not at all. Without it, '
+        "all at once: a share of the wait, such as 10%, or a time, such as 5s. 0%: not at all. Without it, "
         "the setting RESPONSE_RETRY_AFTER_JITTER applies.",
     ),
     Option(
@@ -305,7 +305,7 @@ OPTIONS = (
     Option(
         "pools",
         (MapType.FILE,),
-        maps_of("pool"),
+        map_or_maps_of("pool"),
         "Rates that limits with elastic share: what some leave idle, others borrow.",
         [],
     ),
@@ -353,9 +353,9 @@ OPTIONS = (
         "unit",
         (MapType.RATE_LIMIT,),
         UNIT,
-        'The length of the window, such as minute or "5 minutes". A month is 30 days and a year 365; fixed windows are '
-        "counted from 1970-01-01 in UTC, so that days begin at midnight and weeks on Thursday. Required unless "
-        "unlimited, allow, deny, concurrency or calendar.",
+        'The length of the window, such as minute, 90s or "5 minutes". A month is 30 days and a year 365; fixed '
+        "windows are counted from 1970-01-01 in UTC, so that days begin at midnight and weeks on Thursday. Required "
+        "unless unlimited, allow, deny, concurrency or calendar.",
     ),
     Option(
         "unit_multiplier",
@@ -525,8 +525,8 @@ OPTIONS = (
         "block_for",
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
         DURATION,
-        'The time for which a denial blocks the counter, such as "15 minutes": it denies every hit until then, and '
-        "charges none.",
+        'The time for which a denial blocks the counter, such as 15m or "15 minutes": it denies every hit until then, '
+        "and charges none.",
         limit_field="block_for",
     ),
     Option(
@@ -604,7 +604,7 @@ OPTIONS = (
         "for",
         (MapType.RATE_LIMIT,),
         DURATION,
-        'The time that a request which `deny` refuses is told to wait, such as "1 hour", in Retry-After and in '
+        "The time that a request which `deny` refuses is told to wait, such as 1h, in Retry-After and in "
         "duration_until_reset. Only with deny: of a limit it follows from the counter.",
         rule_field="retry_after",
         former="retry_after",

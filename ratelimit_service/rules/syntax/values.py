@@ -14,9 +14,10 @@ from ratelimit_service.model import MAX_REQUESTS, MAX_WINDOW
 from ratelimit_service.rules.report import Report, nearest, quoted, shortened
 from ratelimit_service.rules.response import MAX_JITTER, Jitter
 from ratelimit_service.rules.syntax.document import Scalar, YamlList, YamlMap, YamlNode, kind_of, printed
-from ratelimit_service.rules.window import UNITS, Window, read_time, read_window
+from ratelimit_service.rules.window import UNITS, Window, read_window
 from ratelimit_service.system import calendar
 from ratelimit_service.system.clock import MINUTE, SECOND
+from ratelimit_service.system.duration import PATTERN, read_duration
 
 
 class ValueType(NamedTuple):
@@ -86,7 +87,7 @@ def _read_unit(node: YamlNode, key: str, report: Report) -> Window | None:
     window = read_window(text)
     if window is None:
         if text[:1].isdecimal():
-            report.add(node, f'{key} {quoted(text)} is no multiple of {", ".join(UNITS)}, such as "5 minutes"')
+            report.add(node, f'{key} {quoted(text)} is no multiple of {", ".join(UNITS)}, such as 10m or "5 minutes"')
         else:
             report.add(node, f"{key} {quoted(text)} is not one of {', '.join(UNITS)}{did_you_mean(text, UNITS)}")
         return None
@@ -103,9 +104,9 @@ def _read_jitter(node: YamlNode, key: str, report: Report) -> Jitter | None:
     if (match := _PERCENT.fullmatch(text)) is not None:
         if int(match[1]) <= 100:
             return Jitter(percent=int(match[1]))
-    elif (window := read_window(text)) is not None and 0 < window.microseconds <= MAX_JITTER:
-        return Jitter(most=window.microseconds)
-    report.add(node, f'{key} must be a share up to 100% or a time up to 1 day, such as 10% or "5 seconds"')
+    elif 0 < (length := _length(text)) <= MAX_JITTER:
+        return Jitter(most=length)
+    report.add(node, f"{key} must be a share up to 100% or a time up to 1 day, such as 10% or 5s")
     return None
 
 
@@ -138,9 +139,12 @@ def _read_zone(node: YamlNode, key: str, report: Report) -> str | None:
     return text
 
 
-def _read_duration(node: YamlNode, key: str, report: Report) -> int | None:
-    window = _read_unit(node, key, report)
-    return None if window is None else window.microseconds
+def _length(text: str) -> int:
+    """Microseconds; 0 for what is no time."""
+    try:
+        return read_duration(text)
+    except ValueError:
+        return 0
 
 
 def _time(most: int, words: str, least: int = 1) -> ValueType:
@@ -150,16 +154,12 @@ def _time(most: int, words: str, least: int = 1) -> ValueType:
         text = _read_text(node, key, report)
         if text is None:
             return None
-        try:
-            found = read_time(text)
-        except ValueError:
-            found = 0
-        if least <= found <= most:
+        if least <= (found := _length(text)) <= most:
             return found
         report.add(node, f"{key} {quoted(text)} must be a time {words}")
         return None
 
-    return ValueType(read, {"type": ["string", "null"]})
+    return ValueType(read, {"type": ["string", "null"], **_TIME_SCHEMA})
 
 
 def did_you_mean(text: str, known: Iterable[str]) -> str:
@@ -185,9 +185,9 @@ def _read_maps(node: YamlNode, key: str, report: Report) -> list[YamlMap] | None
     return [item for item in node.items if isinstance(item, YamlMap)]
 
 
-def _read_texts(node: YamlNode, key: str, report: Report, *, single: bool) -> list[Scalar] | None:
-    """The values of a list; if `single`, of a text alone too."""
-    if single and isinstance(node, Scalar):
+def _read_texts(node: YamlNode, key: str, report: Report) -> list[Scalar] | None:
+    """The values of a list, or one alone."""
+    if isinstance(node, Scalar):
         return None if _read_name(node, key, report) is None else [node]
     if not isinstance(node, YamlList):
         report.add(node, f"{key} must be a list, not {kind_of(node)}")
@@ -236,10 +236,6 @@ def _plain(node: YamlNode, key: str, report: Report) -> Any:
     return node.value
 
 
-def _any_case(word: str) -> str:
-    return "".join(f"[{letter.upper()}{letter}]" for letter in word)
-
-
 MAX_DELAY = MINUTE
 """In a queue. Callers and proxies give up a request that takes longer."""
 
@@ -247,8 +243,7 @@ MAX_VALUES = 200_000
 """In a list. A file has 16 MiB, and data files have more."""
 
 _PERCENT = re.compile(r"([0-9]{1,4}) *%")
-_UNIT_PATTERN = "|".join(map(_any_case, UNITS))
-_WINDOW_SCHEMA = {"type": "string", "pattern": f"^([0-9]{{1,10}} *({_UNIT_PATTERN})[sS]?|{_UNIT_PATTERN})$"}
+_TIME_SCHEMA: Mapping[str, Any] = {"pattern": f"^{PATTERN}$"}
 
 
 def count(least: int, most: int = MAX_REQUESTS) -> ValueType:
@@ -275,39 +270,34 @@ def choice(names: Iterable[str]) -> ValueType:
 
 
 def choices(names: Iterable[str]) -> ValueType:
-    """A list of these words, each once at most."""
+    """A list of these words, each once at most; or one of them alone."""
     known = tuple(names)
     one = choice(known)
 
     def read(node: YamlNode, key: str, report: Report) -> tuple[str, ...] | None:
-        if not isinstance(node, YamlList):
+        if isinstance(node, YamlMap):
             report.add(node, f"{key} must be a list such as [{', '.join(known)}], not {kind_of(node)}")
             return None
         found: dict[str, None] = {}
-        for item in node.items:
-            name = one.read(item, f"each of {key}", report)
+        for item in node.items if isinstance(node, YamlList) else [node]:
+            name = one.read(item, key if item is node else f"each of {key}", report)
             if name in found:
                 report.add(item, f"{key} has {name} twice")
             elif name is not None:
                 found[name] = None
         return tuple(found)
 
-    return ValueType(read, {"type": ["array", "null"], "items": {"enum": [*known]}, "uniqueItems": True})
-
-
-def texts(*, single: bool = False) -> ValueType:
-    """A list of texts; if `single`, also one text in place of a list of one."""
-
-    def read(node: YamlNode, key: str, report: Report) -> list[Scalar] | None:
-        return _read_texts(node, key, report, single=single)
-
-    one = {"type": ["string", "integer", "boolean"]}
-    several = {"type": ["array", "null"], "items": one, "minItems": 1, "maxItems": MAX_VALUES}
-    return ValueType(read, {"anyOf": [one, several]} if single else several)
+    several = {"type": ["array", "null"], "items": {"enum": [*known]}, "uniqueItems": True}
+    return ValueType(read, {"anyOf": [{"enum": [*known]}, several]})
 
 
 TEXT = ValueType(_read_text, {"type": ["string", "integer", "boolean", "null"]})
 NAME = ValueType(_read_name, {"type": ["string", "integer", "boolean"], "minLength": 1})
+_ONE_TEXT = {"type": ["string", "integer", "boolean"]}
+TEXTS = ValueType(
+    _read_texts,
+    {"anyOf": [_ONE_TEXT, {"type": ["array", "null"], "items": _ONE_TEXT, "minItems": 1, "maxItems": MAX_VALUES}]},
+)
 COUNT = count(0)
 EXCESS = ValueType(
     _read_excess,
@@ -325,14 +315,14 @@ UNIT = ValueType(
     {
         "anyOf": [
             {"enum": [*UNITS, None]},
-            _WINDOW_SCHEMA,
+            {"type": "string", **_TIME_SCHEMA},
         ]
     },
 )
 FLOOR = ValueType(_read_floor, {"type": ["string", "null"], "pattern": "^0*([1-9]|[1-4][0-9]) *%$"})
 START = ValueType(_read_start, {"type": ["string", "integer", "null"]})
 ZONE = ValueType(_read_zone, {"type": ["string", "null"]})
-DURATION = ValueType(_read_duration, UNIT.schema)
+DURATION = _time(MAX_WINDOW, 'from a second to 100 years, such as 10m or "15 minutes"', SECOND)
 DELAY = _time(MAX_DELAY, 'up to a minute, such as 200ms or "2 seconds"')
 HOLD = _time(MAX_WINDOW, 'from 100ms to 100 years, such as 60s or "5 minutes"', SECOND // 10)
 JSON = ValueType(_read_json, {"type": ["object", "null"]})
@@ -341,7 +331,7 @@ JITTER = ValueType(
     {
         "anyOf": [
             {"type": ["string", "null"], "pattern": "^([0-9]{1,2}|0*100) *%$"},
-            _WINDOW_SCHEMA,
+            {"type": "string", **_TIME_SCHEMA},
         ]
     },
 )
