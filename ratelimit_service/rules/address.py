@@ -10,6 +10,9 @@ from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final, NamedTuple
 
+from ratelimit_service.rules.rule import Address
+from ratelimit_service.rules.secret import Digest
+
 IPV4: Final = 1 << 128
 
 _MAPPED: Final = 0xFFFF
@@ -133,19 +136,24 @@ def _network(number: int, bits: int) -> Network:
     return Network(low, bits, low == number)
 
 
-def grouped_by(ipv4: int, ipv6: int) -> Callable[[str], str]:
+def canonical(value: str) -> str:
+    """An address in its canonical text; whatever is no address as it is."""
+    number = parse_address(value)
+    return value if number is None else Address(address_text(number))
+
+
+def by_prefix(ipv4: int, ipv6: int) -> Callable[[str], str]:
     """How addresses are counted by the prefixes of these lengths; whatever is no address is counted as it is.
 
-    A network of one address is counted as the address: with 32 and 128, a value in its canonical text.
+    A network of one address is counted as the address.
     """
 
-    def group(value: str) -> str:
+    def prefix(value: str) -> str:
         number = parse_address(value)
         if number is None:
-            return value
-        if ipv4 == 32 and ":" not in value:
-            return value  # has one form
+            # The digest of an operator's request stands for a prefix here, rather than for a text.
+            return Address(value) if value.__class__ is Digest else value
         bits, most = (ipv4, 32) if number >= IPV4 else (ipv6, 128)
-        return address_text(number) if bits == most else str(_network(number, bits))
+        return Address(address_text(number) if bits == most else str(_network(number, bits)))
 
-    return group
+    return prefix

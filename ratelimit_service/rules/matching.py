@@ -304,6 +304,12 @@ class Matchers(Generic[N]):
         found = self._wildcards.find(text)
         return None if found is None else found.node
 
+    def fitting(self, key: str, value: str) -> N | None:
+        """The best node that matches an entry by what it compares values with, and not by its name."""
+        of_key = self._by_key.get(key)
+        found = None if of_key is None else of_key.find(value)
+        return None if found is None else found.node
+
     def has_fits(self, key: str) -> bool:
         """Whether some descriptor of this key has a fit."""
         return key in self._by_key

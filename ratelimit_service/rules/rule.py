@@ -34,6 +34,12 @@ class Place(NamedTuple):
         return f"{self.path}:{self.line}:{self.column}"
 
 
+class Address(str):
+    """An address or a prefix as it is counted, in its canonical text; or the digest of one. A text is never one."""
+
+    __slots__ = ()
+
+
 class Level(NamedTuple):
     """One level of descriptors on the path to a rule: its part in the rule's name and in the keys of its counters."""
 
@@ -44,10 +50,22 @@ class Level(NamedTuple):
     by_value: bool = False
     """In metrics this level has the request's value, not the rule's."""
     counted_as: Callable[[str], str] | None = None
-    """The value of a request as it is counted, and as pages, logs and metrics show it; None: as it is. Of a secret
-    value a digest is made afterwards (`Rule.secrets`)."""
+    """The value of a request as it is counted, and as pages, logs and metrics show it, an `Address` or a text; None: as
+    it is. Of a secret value a digest is made afterwards (`Rule.secrets`)."""
     key_only: bool = False
     """Its descriptor has a key, but nothing that is compared with values."""
+    key: str = ""
+    """The key of its descriptor, if values share a counter there, or if only values of this key are counted as others:
+    an entry that a lookup has changed came with another one."""
+    mark: str = ""
+    """What tells its addresses from those of other descriptors of the level, where two may count the same prefix."""
+    upstreams: bool = True
+    """envoyproxy/ratelimit has such a descriptor, and counts its values in the same way."""
+
+    @property
+    def counts_prefixes(self) -> bool:
+        """Whether addresses are counted by their prefixes."""
+        return self.counted_as is not None and not self.key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,7 +197,9 @@ def counted_entries(rule: Rule, entries: Entries) -> Entries:
     if rule.changes_values:
         entries = tuple(
             [
-                entry if level.counted_as is None else (entry[0], level.counted_as(entry[1]))
+                entry
+                if level.counted_as is None or level.key not in ("", entry[0])
+                else (entry[0], level.counted_as(entry[1]))
                 for level, entry in zip(rule.levels, entries, strict=True)
             ]
         )
@@ -236,11 +256,15 @@ def counter_key(rule: Rule, entries: Entries) -> str:
     uses the counter of the rule that it overrides, if that counts in a fixed window of the same length.
 
     Separators are escaped inside the parts. A shared level is written with `~` and the level's name, which cannot be
-    taken for a value; not with the pattern, because one pattern may occur twice at one level, below `a*` and `a`. A
-    level that counts values as others is written with its name and the value, because two addresses of one network may
-    match two rules. The suffix has the algorithm, the window, and everything else that changes the meaning of a state.
-    It does not have the limit itself, so a changed limit keeps its counters. A very long key is replaced by its digest,
-    so that the size of a counter does not depend on what clients send.
+    taken for a value; not with the pattern, because one pattern may occur twice at one level, below `a*` and `a`. An
+    address that is counted in its canonical form, or by its prefix, has `~=` in place of `=`: `value: 10.0.0.1` fits
+    this text alone, and a list `::ffff:10.0.0.1` too. Which list or network it fits is not in the key, so that a list
+    may change: an address fits the same one however it is written. Only a prefix may have addresses that fit several;
+    these have a mark each, after the `~`.
+
+    The suffix has the algorithm, the window, and everything else that changes the meaning of a state. It does not have
+    the limit itself, so a changed limit keeps its counters. A very long key is replaced by its digest, so that the size
+    of a counter does not depend on what clients send.
     """
     key = rule.key_prefix
     if not rule.names_levels:
@@ -256,11 +280,12 @@ def counter_key(rule: Rule, entries: Entries) -> str:
         for level, (name, value) in zip(rule.levels, entries, strict=True):
             if len(value) > MAX_KEY_LENGTH or len(name) > MAX_KEY_LENGTH:
                 return _digest(_plain_parts(rule, entries), rule)
-            key += f"|{escaped(name)}"
-            if level.shared is not None or level.counted_as is not None:
-                key += f"~{escaped(level.name)}"
-            if level.shared is None:
-                key += f"={escaped(value)}"
+            if level.shared is not None:
+                key += f"|{escaped(level.key or name)}~{escaped(level.name)}"
+            elif level.counted_as is not None and value.__class__ is Address:
+                key += f"|{escaped(name)}~{escaped(level.mark)}={escaped(value)}"
+            else:
+                key += f"|{escaped(name)}={escaped(value)}"
     return _digest(key, rule) if len(key) > MAX_KEY_LENGTH else key + rule.key_suffix
 
 
@@ -273,10 +298,12 @@ def _plain_parts(rule: Rule, entries: Entries) -> str:
     parts = [rule.counter_domain]
     for index, (name, value) in enumerate(entries):
         level = rule.levels[index] if rule.names_levels else None
-        if level is None or (level.shared is None and level.counted_as is None):
-            parts += (name, "=", value)
+        if level is not None and level.shared is not None:
+            parts += (level.key or name, "~", level.name)
+        elif level is not None and level.counted_as is not None and value.__class__ is Address:
+            parts += (name, "~=", level.mark, value)
         else:
-            parts += (name, "~", level.name) if level.shared is not None else (name, "~=", level.name, value)
+            parts += (name, "=", value)
     return "".join([f"{len(part)}:{part}" for part in parts])
 
 

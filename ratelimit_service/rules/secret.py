@@ -83,7 +83,11 @@ class Secrets:
         keys = self.keys
         if not keys:
             return entries
-        return tuple([(key, self.hash_value(value)) if key in keys else (key, value) for key, value in entries])
+        # What is an address, as it is counted, stays one.
+        hash_value = self.hash_value
+        return tuple(
+            [(key, value.__class__(hash_value(value))) if key in keys else (key, value) for key, value in entries]
+        )
 
     def exact_name(self, key: str, value: str) -> str:
         """The name in the book of the descriptor with exactly this value, as far as there may be one."""

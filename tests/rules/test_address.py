@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.rules.address import IPV4, address_text, grouped_by, parse_address, parse_network
+from ratelimit_service.rules.address import IPV4, address_text, by_prefix, parse_address, parse_network
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_a_network_holds_the_addresses_of_the_standard_librarys(v4: int, bits4: 
     ],
 )
 def test_addresses_are_counted_by_their_prefix(value: str, counted: str) -> None:
-    assert grouped_by(24, 64)(value) == counted
+    assert by_prefix(24, 64)(value) == counted
 
 
 def test_a_prefix_of_the_whole_length_is_the_address() -> None:
-    group = grouped_by(32, 128)
+    group = by_prefix(32, 128)
 
     assert [group("::ffff:10.1.2.3"), group("2001:DB8::1")] == ["10.1.2.3", "2001:db8::1"]

@@ -248,7 +248,7 @@ DAY_1, DAY_2 = "1 request per day", "2 requests per day"
         (
             [f"key: a, prefix: {{ipv6: 64}}, {ONE}"],
             [f"key: a, prefix: {{ipv6: 48}}, {ONE}"],
-            ["~ a: counter d|a~a=2001:db8:1:2::/64|fixed_window/{0} → d|a~a=2001:db8:1::/48|fixed_window/{0} (afresh)"],
+            ["~ a: counter d|a~=2001:db8:1:2::/64|fixed_window/{0} → d|a~=2001:db8:1::/48|fixed_window/{0} (afresh)"],
         ),
     ],
 )  # fmt: skip

@@ -17,11 +17,12 @@ from ratelimit_service.errors import RulesError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.rules.book import RuleBook, free_books
+from ratelimit_service.rules.checks.diff import diff
 from ratelimit_service.rules.checks.explain import explain
 from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.files.fits import MAX_ALL_VALUES, MAX_LIST_BYTES
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.rule import counted_entries, counter_key, metric_path
+from ratelimit_service.rules.rule import Rule, counted_entries, counter_key, metric_path
 from ratelimit_service.rules.secret import NO_SECRETS, HashValue
 from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.rules.syntax.values import MAX_VALUES
@@ -309,6 +310,67 @@ def test_each_value_of_a_list_has_its_own_counter_unless_they_share_one() -> Non
         assert found == keys
 
 
+def counted_by(value: str, *descriptors: str) -> str:
+    """The key of the counter of an entry at a level with these descriptors."""
+    rules = book(level(*descriptors), read_data=lambda _: b"10.1.1.1\nx\n")
+    rule = rules.match("d", (("ip", value),))
+    assert rule is not None
+    return counter_key(rule, counted_entries(rule, (("ip", value),)))
+
+
+@pytest.mark.parametrize(
+    ("value", "old", "new"),
+    [
+        ("10.1.1.1", "cidr: 10.0.0.0/8", "cidr: [10.0.0.0/8, 192.168.0.0/16]"),
+        ("10.1.1.1", "cidr: 10.0.0.0/8", "cidr: 10.0.0.0/8, label: office"),
+        ("10.1.1.1", "cidr: 10.0.0.0/8", "values: [10.1.1.1]"),
+        ("10.1.1.1", "values: [10.1.1.1]", "values: ['::ffff:10.1.1.1', x]"),
+        ("10.1.1.1", "values: [x, 10.1.1.1]", "values_from: list.txt"),
+        ("10.1.1.1", "values_from: list.txt", "values_from: lists/blocked.txt"),
+        ("10.1.1.1", "not: true, cidr: 10.2.0.0/16", "not: true, cidr: [10.2.0.0/16, 10.3.0.0/16]"),
+        ("10.1.1.1", "not: true, values: [x]", "not: true, values: [x, 10.2.2.2]"),
+        ("10.1.1.1", "prefix: {ipv4: 24}, cidr: 10.0.0.0/8", "prefix: {ipv4: 24}, cidr: [10.0.0.0/8, '::1']"),
+        ("10.1.1.1", "prefix: {ipv4: 24}, values: 10.1.1.1", "prefix: {ipv4: 24}, values_from: list.txt"),
+        ("x", "value: x", "values: [x, y]"),
+        ("x", "values: [x, y]", "values: [x, y, 10.0.0.1]"),
+        ("x", "values: [x, y]", "values_from: list.txt"),
+        ("x", "not: true, values: [y]", "not: true, values: [y, 10.0.0.1]"),
+        ("x", "prefix: {ipv4: 24}", "prefix: {ipv4: 16}"),
+    ],
+)
+def test_a_counter_knows_nothing_of_the_list_that_its_value_is_in(value: str, old: str, new: str) -> None:
+    before, after = f"key: ip, {old}", f"key: ip, {new}"
+    files = [book(level(text), read_data=lambda _: b"10.1.1.1\nx\n") for text in (before, after)]
+
+    assert counted_by(value, before) == counted_by(value, after)
+    assert "afresh" not in {change.counters for change in diff(*files) if change.entries == (("ip", value),)}
+
+
+def test_one_more_network_in_a_list_keeps_what_its_addresses_have_used_and_their_blocks() -> None:
+    limiter = Limiter(MemoryStore(1000, Clock()))
+    limit = "rate_limit: {unit: day, requests_per_unit: 3, block_for: 2 days}"
+    asked = Request("d", [Descriptor((("ip", "10.1.1.1"),))])
+    allowed = []
+    for networks in ("10.0.0.0/8", "10.0.0.0/8, 192.168.0.0/16", "10.0.0.0/8, 172.16.0.0/12"):
+        limiter.book = book(f"domain: d\ndescriptors: [{{key: ip, cidr: [{networks}], {limit}}}]")
+        allowed += [check(limiter, asked).allowed for _ in range(2)]
+
+    assert allowed == [True, True, True, False, False, False]
+
+
+def test_descriptors_that_may_count_one_prefix_are_told_apart_by_their_order() -> None:
+    halves = [f"key: ip, cidr: {network}, prefix: {{ipv4: 24}}" for network in ("10.1.1.0/25", "10.1.1.128/25")]
+    rest = ("key: ip, value: 10.*, prefix: {ipv4: 24}", "key: ip, prefix: {ipv4: 24}")
+
+    keys = [counted_by(value, *halves, *rest) for value in ("10.1.1.1", "10.1.1.200", "::ffff:10.1.2.3", "10.1.2.3")]
+    assert [key.removesuffix("|fixed_window/86400000000") for key in keys] == [
+        "d|ip~1=10.1.1.0/24",
+        "d|ip~2=10.1.1.0/24",
+        "d|ip~=10.1.2.0/24",
+        "d|ip~ip_10.*=10.1.2.0/24",
+    ]
+
+
 def from_file(text: bytes, *descriptors: str, **options: Any) -> RuleBook:
     """The rules of these descriptors, in a folder that has the data file `list.txt`."""
     files = {"list.txt": text}
@@ -453,15 +515,17 @@ descriptors:
 @pytest.mark.parametrize(
     ("value", "key"),
     [
-        ("10.1.2.3", "d|ip~ip=10.1.2.0/24"),
-        ("::ffff:10.1.2.99", "d|ip~ip=10.1.2.0/24"),
-        ("2001:DB8::1", "d|ip~ip=2001:db8::/64"),
+        ("10.1.2.3", "d|ip~=10.1.2.0/24"),
+        ("::ffff:10.1.2.99", "d|ip~=10.1.2.0/24"),
+        ("2001:DB8::1", "d|ip~=2001:db8::/64"),
         # The same network by another rule: another counter.
-        ("2001:db8:0:0:8000::1", "d|ip~ip_cidr(2001:db8:0:0:8000::/65)=2001:db8::/64"),
-        ("unknown", "d|ip~ip=unknown"),
+        ("2001:db8:0:0:8000::1", "d|ip~1=2001:db8::/64"),
+        ("unknown", "d|ip=unknown"),
+        # Whoever can send any text must not use up what a network has.
+        ("2001:db8::/64", "d|ip=2001:db8::/64"),
     ],
 )
-def test_a_group_counts_addresses_by_their_prefix(value: str, key: str) -> None:
+def test_addresses_are_counted_by_their_prefix_and_texts_as_they_are(value: str, key: str) -> None:
     rule = book(GROUPED).match("d", (("ip", value),))
 
     assert rule is not None
@@ -847,6 +911,30 @@ def test_matching_agrees_with_its_definition(some: list[dict[str, Any]]) -> None
         (found,) = explain(rules, Request("d", [Descriptor(((key, value),))])).descriptors
         chosen = [one.name for one in found.steps[0].candidates if one.chosen]
         assert chosen == ([] if rule is None else [rule.levels[0].name])
+
+
+PREFIXES = [None, {"ipv4": 24, "ipv6": 64}, {"ipv6": 64}, {"ipv4": 8}]
+
+
+@given(LEVELS, st.lists(st.sampled_from(PREFIXES), min_size=8, max_size=8))
+def test_two_descriptors_of_a_level_never_share_a_counter(
+    some: list[dict[str, Any]], prefixes: list[dict[str, int] | None]
+) -> None:
+    rules = parsed(
+        [
+            each if prefix is None or ("value" in each and "*" not in each["value"]) else {**each, "prefix": prefix}
+            for each, prefix in zip(some, prefixes, strict=False)
+        ]
+    )
+    if rules is None:
+        return
+
+    owners: dict[str, Rule] = {}
+    for key, value in [*ASKED, *(("k", text) for text in ("10.0.0.0/24", "2001:db8::/64", "10.0.0.0/8"))]:
+        rule = rules.match("d", ((key, value),))
+        if rule is not None:
+            counter = counter_key(rule, counted_entries(rule, ((key, value),)))
+            assert owners.setdefault(counter, rule) is rule
 
 
 @given(st.lists(descriptors(priorities=False), min_size=1, max_size=8), st.randoms(use_true_random=False))

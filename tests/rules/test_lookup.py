@@ -121,7 +121,16 @@ def test_a_shared_level_has_one_counter_for_all_values_of_a_name() -> None:
         TIERS.replace("value: pro\n        rate", "value: pro*\n        share_threshold: true\n        rate", 1)
     )
 
-    assert found(rules, "api_key=k-1") == (1000, "shop|api_key~tier_pro*")
+    asked = ("api_key=k-1", "tier=pro", "tier=protected")
+    assert {found(rules, text) for text in asked} == {(1000, "shop|tier~tier_pro*")}
+
+
+def test_an_address_that_is_looked_up_as_text_is_counted_as_text() -> None:
+    rules = tiers(
+        TIERS.replace("value: pro\n        rate", "values: [pro, max]\n        rate"), keys="::ffff:10.0.0.1,pro\n"
+    )
+
+    assert found(rules, "api_key=::ffff:10.0.0.1") == (1000, "shop|api_key=::ffff:10.0.0.1")
 
 
 def test_an_entry_may_become_one_of_the_same_key() -> None:

@@ -583,7 +583,7 @@ def test_an_earlier_word_of_an_option_means_the_same() -> None:
 
     assert diff(old, new) == []
     assert [rule.retry_after for rule in old.rules] == [-1, HOUR]
-    assert matched(old, "shop", (("ip", "2001:db8::1"),)) == ("shop.ip", "shop|ip~ip=2001:db8::/64")
+    assert matched(old, "shop", (("ip", "2001:db8::1"),)) == ("shop.ip", "shop|ip~=2001:db8::/64")
 
 
 def test_two_words_for_one_option_are_refused_and_messages_have_the_word_of_the_file() -> None:

@@ -265,8 +265,6 @@ def upstream_parse(of: RuleBook, domain: str, prefix: str = "") -> Callable[[str
         ((("file", "/a/b"),), "file_/a/*"),
         ((("dir", "/x/y"), ("verb", "GET")), "dir_/x/*_verb_GET"),
         ((("ax", "by"),), "ax_b*"),
-        ((("ip", "10.1.2.3"),), "ip_cidr(10.0.0.0/8)"),
-        ((("ip", "2001:DB8::1"), ("verb", "GET")), "ip_2001:db8::/64_verb_GET"),
     ],
 )
 @pytest.mark.parametrize("prefix", ["", "p_"])
@@ -279,6 +277,15 @@ def test_upstreams_name_tells_the_rule(entries: Entries, words: str, prefix: str
     assert counter is not None
     assert (counter.descriptor, counter.rule) == (words, hit.rule)
     assert counter.end == NOW + MINUTE
+
+
+@pytest.mark.parametrize(
+    "entries", [(("ip", "10.1.2.3"),), (("ip", "192.0.2.1"),), (("ip", "x"),), (("ip", "2001:DB8::1"), ("verb", "GET"))]
+)
+def test_lists_networks_and_prefixes_have_no_names_of_upstreams(entries: Entries) -> None:
+    [hit] = hits(SHOP, "shop", entries)
+
+    assert not is_upstreams(hit.rule)
 
 
 def test_upstreams_ambiguous_names_belong_to_the_rule_with_the_most_literal_text() -> None:

@@ -171,7 +171,9 @@ def compared(
             domain, names, entries, old, new, [Difference("limit", limits_in_words(old), limits_in_words(new))]
         )
     differences = list(_differences(old, new))
-    old_keys, new_keys = _counters(old, entries), _counters(new, entries)
+    old_keys, new_keys = (
+        [key for each in _and_addresses(old, new, entries) for key in _counters(rule, each)] for rule in (old, new)
+    )
     counters = ""
     if old_keys and new_keys:
         counters = KEPT if set(new_keys) <= set(old_keys) else AFRESH
@@ -234,12 +236,17 @@ def _value(value: object) -> str:
 
 
 def _counters(rule: Rule, entries: Entries) -> list[str]:
-    """The keys of the rule's counters for these entries, and for some addresses in their place."""
-    found = []
-    for address in ("", *_ADDRESSES):
-        counted = counted_entries(rule, tuple((key, address) for key, _ in entries) if address else entries)
-        found += [counter_key(each, counted) for each in (rule, *rule.beside) if each.limit is not None]
-    return found
+    """The keys of the rule's counters for these entries."""
+    counted = counted_entries(rule, entries)
+    return [counter_key(each, counted) for each in (rule, *rule.beside) if each.limit is not None]
+
+
+def _and_addresses(old: Rule, new: Rule, entries: Entries) -> Iterator[Entries]:
+    """The entries, and some with addresses where one of the rules counts by prefix."""
+    yield entries
+    counting = {index for rule in (old, new) for index, level in enumerate(rule.levels) if level.counts_prefixes}
+    for address in _ADDRESSES if counting else ():
+        yield tuple((key, address if index in counting else value) for index, (key, value) in enumerate(entries))
 
 
 _ADDRESSES: Final = ("198.51.100.77", "2001:db8:1:2:3:4:5:6")

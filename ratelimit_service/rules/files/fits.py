@@ -1,6 +1,6 @@
 """What a descriptor compares values with: `values`, `values_from`, `cidr`, `regex`, `not`; and how by `prefix`.
 
-Each such descriptor has a name, which its metrics have and the keys of its counters if all values share one. It is
+Each such descriptor has a name, which its metrics have and the key of its counter if all values share one. It is
 `label`, or else made of what stands in the file: `method_values(GET,POST)`, `ip_not_cidr(10.0.0.0/8)`. The start and a
 digest stand in for a long list, so that a name is never long, and two lists never have the same.
 """
@@ -11,7 +11,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from ratelimit_service.rules.address import Network, grouped_by, parse_address, parse_network
+from ratelimit_service.rules.address import Network, by_prefix, canonical, parse_address, parse_network
 from ratelimit_service.rules.data_files import DataFiles
 from ratelimit_service.rules.matching import Fit, Ranges, Table, Wildcards
 from ratelimit_service.rules.regex import compiled
@@ -51,6 +51,8 @@ class ReadFit(NamedTuple):
     """Values are compared or counted as addresses."""
     counted_as: Callable[[str], str] | None = None
     """How values are counted, for `Level.counted_as`."""
+    mark: str = ""
+    """For `Level.mark`."""
 
 
 class Siblings:
@@ -72,10 +74,10 @@ class Siblings:
         """Add a descriptor; returns the place of the first one that compares values with the same."""
         return self._contents.setdefault(content, place)
 
-    def count(self, level: object) -> int:
-        """Count a descriptor that needs a test of its own; returns how many the level has."""
-        self._counts[level] += 1
-        return self._counts[level]
+    def count(self, what: object) -> int:
+        """Count a descriptor of some kind and level; returns how many there are so far."""
+        self._counts[what] += 1
+        return self._counts[what]
 
     def free(self) -> None:
         """Forget everything, piece by piece."""
@@ -90,7 +92,6 @@ class _Read(NamedTuple):
     fit: Fit
     content: str
     """It in words that no other content has; the default of the label."""
-    has_addresses: bool
 
 
 def read_fit(
@@ -113,15 +114,15 @@ def read_fit(
     negated = bool(values.get("not"))
     if negated and not option:
         report.add(item.fields["not"].key, f"not has nothing to invert; write {_one_of(COMPARED, 'or')} beside it")
-    by_prefix = _read_prefix(item, values, report) if "prefix" in values else None
+    prefix = _read_prefix(item, values, report) if "prefix" in values else None
     if not option or (option == "value" and not negated):
         if "label" in values:
             words = _one_of([*COMPARED[1:], "not"], "or")
             report.add(item.fields["label"].key, f"label has no meaning without {words}")
-        if by_prefix is not None and "*" not in values.get(option, "*"):
+        if prefix is not None and "*" not in values.get(option, "*"):
             at = item.fields["prefix"].key
             report.add(at, f"{at.text} has no meaning for a single value, which has a single counter")
-        return ReadFit(counted_as=by_prefix, is_address=by_prefix is not None)
+        return ReadFit(counted_as=prefix, is_address=prefix is not None)
     key: str = values.get("key", "")
     if option not in values or not key:
         return ReadFit()  # malformed, which is reported
@@ -130,19 +131,22 @@ def read_fit(
     # The same network as in a descriptor that is negated is no mistake.
     networks = {} if negated else siblings.networks((level, key, values.get("priority", 0)))
     read = _Reader(key, siblings, report, hash_value, networks)
-    fit, content, has_addresses = read.option(option, values[option], item.fields[option].value)
+    fit, content = read.option(option, values[option], item.fields[option].value)
     if negated:
         fit, content = _negated(fit), f"not_{content}"
     at = item.fields["key"].key
-    if fit.is_tested and siblings.count((level, key)) == MAX_TESTS + 1:
+    if fit.is_tested and siblings.count(("tested", level, key)) == MAX_TESTS + 1:
         report.add(at, f"this level has more than {MAX_TESTS} descriptors of this key with not or regex")
     place = Place(report.path, at.line, at.column)
     first = siblings.add((level, key, content), place)
     if first is not place and "label" in values:  # without labels, their names are the same, which is reported
         report.add(at, f"this descriptor matches what the one at {first} does; join them")
-    is_address = by_prefix is not None or bool(fit.networks)
-    counted_as = by_prefix or (grouped_by(32, 128) if has_addresses else None)
-    return ReadFit(fit, values.get("label", content), is_address, counted_as)
+    is_address = prefix is not None or bool(fit.networks)
+    # Not the name: counters must stay when a list changes. Nor the option, as a list may move into a data file.
+    mark = f"{siblings.count(('counted by prefix', level, key))}" if prefix is not None else ""
+    # With or without an address in it: one that is added must not change how others are counted.
+    counted_as = prefix or (canonical if fit.kind in ("list", "range") else None)
+    return ReadFit(fit, values.get("label", content), is_address, counted_as, mark)
 
 
 def _negated(fit: Fit) -> Fit:
@@ -192,7 +196,7 @@ class _Reader(NamedTuple):
             case _, Scalar() if "*" not in value:
                 return self._values([at], at)
         fit = Fit(self.key, "pattern", quoted(value), search=Wildcards([(value, True)]).find, pattern=value)
-        return _Read(fit, _content("value", [value]), False)
+        return _Read(fit, _content("value", [value]))
 
     def _values(self, items: Sequence[Scalar], at: Positioned) -> _Read:
         texts = [self._text(item.text) for item in items]
@@ -232,8 +236,7 @@ class _Reader(NamedTuple):
         self.siblings.values += len(table)
         if before <= MAX_ALL_VALUES < self.siblings.values:
             self.report.add(at, f"all lists together have more than {MAX_ALL_VALUES:,} values")
-        has_addresses = any(not isinstance(value, str) for value in table)
-        return _Read(Fit(self.key, "list", words, values=table, hash_value=self.hash_value), content, has_addresses)
+        return _Read(Fit(self.key, "list", words, values=table, hash_value=self.hash_value), content)
 
     def _networks(self, items: Sequence[Scalar]) -> _Read:
         networks: list[Network] = []
@@ -252,7 +255,7 @@ class _Reader(NamedTuple):
                 self.report.add(item, message)
             networks.append(network)
         fit = Fit(self.key, "range", plural(len(networks), "network"), networks=tuple(networks))
-        return _Read(fit, _content("cidr", [str(network) for network in networks]), True)
+        return _Read(fit, _content("cidr", [str(network) for network in networks]))
 
     def _regex(self, pattern: str, at: Positioned) -> _Read:
         try:
@@ -261,7 +264,7 @@ class _Reader(NamedTuple):
             self.report.add(at, f"regex {quoted(pattern)}: {error}")
             search = bool
         fit = Fit(self.key, "regex", quoted(pattern), search=search, pattern=pattern)
-        return _Read(fit, _content("regex", [pattern]), False)
+        return _Read(fit, _content("regex", [pattern]))
 
 
 _NO_PATTERN: Final = "the values of a list are compared as they are, with no *"
@@ -299,4 +302,4 @@ def _read_prefix(item: YamlMap, values: Mapping[str, Any], report: Report) -> Ca
     elif not values["prefix"].fields:
         lengths_of = "the lengths of the prefixes by which addresses are counted"
         report.add(at, f"{at.text} has neither ipv4 nor ipv6, {lengths_of}")
-    return grouped_by(lengths.get("ipv4", 32), lengths.get("ipv6", 128))
+    return by_prefix(lengths.get("ipv4", 32), lengths.get("ipv6", 128))

@@ -343,7 +343,18 @@ class _Parser:
             own_value = bool(values.get("value_to_metric")) and shared is None and (several or not value)
             key_only = not value and found.fit is None
             counted_as = None if shared is not None else found.counted_as
-            levels = (*above, Level(name, shared, own_value, counted_as, key_only))
+            names_key = "*" not in key and (shared is not None or (counted_as is not None and "prefix" not in values))
+            own = Level(
+                name,
+                shared,
+                own_value,
+                counted_as,
+                key_only,
+                key=key if names_key else "",
+                mark=found.mark or (name if "*" in name and found.fit is None else ""),
+                upstreams=counted_as is None and (shared is None or found.fit is None),
+            )
+            levels = (*above, own)
             rule = self._read_rule(item, values, levels)
             review_descriptor(item, values, self._report)
             below: dict[str, Node] = {}

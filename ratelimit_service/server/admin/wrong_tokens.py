@@ -9,7 +9,7 @@ from typing import Final
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Limit, Unit
-from ratelimit_service.rules.address import grouped_by
+from ratelimit_service.rules.address import by_prefix
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
@@ -36,7 +36,7 @@ class WrongTokens:
         self._buckets = MemoryStore(MAX_ADDRESSES, clock)
         self._trusted: dict[str, None] = {}
         """In the order in which the right token came last."""
-        self._address = grouped_by(32, 64)
+        self._address = by_prefix(32, 64)
 
     def check(self, remote: str, *, right: bool, local: bool) -> int:
         """0: whether the token is right may be said. Else seconds after which this address may try again.

@@ -34,7 +34,7 @@ from ratelimit_service.algorithms import (
 from ratelimit_service.algorithms.regional import RegionCounter
 from ratelimit_service.model import NEVER, Limit, RegionMode, Unit
 from ratelimit_service.rules.book import Domain, Node, RuleBook, rule_at
-from ratelimit_service.rules.rule import POOL, Rule, counter_key
+from ratelimit_service.rules.rule import POOL, Address, Rule, counter_key
 from ratelimit_service.stores.redis.keys import VERSION, cluster_counter, plain_counter
 from ratelimit_service.stores.redis.region import HOME
 from ratelimit_service.system.clock import SECOND
@@ -109,6 +109,7 @@ class OwnKeyParser:
         self._read = (cluster_counter if clustered else plain_counter)(prefix)
         self._is_charged = is_charged
         self._by_text: dict[tuple[int, str], Sequence[Node]] = {}
+        self._by_fit: dict[tuple[int, str], Sequence[Node]] = {}
         # Where a hash tag may stand before the domain, keys of other domains match too: `parse` leaves them out.
         tag = "*" if clustered else ""
         self.pattern = f"{escaped(prefix + VERSION)}{tag}{escaped(self._start)}|*{escaped(ending)}*"
@@ -165,7 +166,7 @@ class OwnKeyParser:
         nodes: list[Node] = [root]
         for entry in entries:
             nodes = [child for node in nodes for child in self._children(root, node, entry)]
-        counted = tuple((entry.key, entry.value) for entry in entries)
+        counted = tuple((entry.key, entry.value if entry.mark is None else Address(entry.value)) for entry in entries)
         return [
             rule
             for found in ([rule_at(root, node) for node in nodes] or [root.default])
@@ -194,6 +195,9 @@ class OwnKeyParser:
             if (child := node.children.get(entry.level)) is not None:
                 yield child
             return
+        if entry.mark is not None:
+            yield from self._counting_addresses(root, node, entry)
+            return
         lookup = root.lookups.get(entry.key)
         key, value = (lookup.entry(entry.value) if lookup is not None else None) or (entry.key, entry.value)
         found = node.child(key, value, root.secrets)
@@ -203,6 +207,27 @@ class OwnKeyParser:
                 return
         if key in root.secrets.keys:
             yield from (child for child in self._comparing_text(node, key) if child is not found)
+
+    def _counting_addresses(self, root: Domain, node: Node, entry: "_Entry") -> Iterator[Node]:
+        """The nodes that may count the entry as an address: with a mark and for a digest several."""
+        found = None if node.matchers is None else node.matchers.fitting(entry.key, entry.value)
+        if entry.mark:
+            found = node.children.get(entry.mark)
+        if found is not None:
+            yield found
+            return
+        if entry.mark or entry.key in root.secrets.keys:
+            yield from self._with_fits(node, entry.key)
+        if (alone := node.children.get(entry.key)) is not None:
+            yield alone
+
+    def _with_fits(self, node: Node, key: str) -> Sequence[Node]:
+        """The children that compare the values of the key other than by their names."""
+        found = self._by_fit.get((id(node), key))
+        if found is None:
+            found = [child for child in node.children.values() if child.fit is not None and child.key == key]
+            self._by_fit[id(node), key] = found
+        return found
 
     def _comparing_text(self, node: Node, key: str) -> Sequence[Node]:
         """The children that compare the values of the key as text, and so match no digest."""
@@ -235,8 +260,10 @@ class _Entry(NamedTuple):
     key: str
     value: str
     """Where values share a counter, the pattern of the values."""
-    level: str | None
-    """The name of the rule's level, where values share a counter or are counted as others; else None."""
+    level: str | None = None
+    """The name of the rule's level, where values share a counter."""
+    mark: str | None = None
+    """Where the value is an address, the mark of the rule's level."""
 
 
 def _parse_entry(part: str) -> _Entry | None:
@@ -244,7 +271,7 @@ def _parse_entry(part: str) -> _Entry | None:
     name, equals, value = part.partition("=")
     name, tilde, level = map(unquote, name.partition("~"))
     if equals:
-        return _Entry(name, unquote(value), level if tilde else None)
+        return _Entry(name, unquote(value), mark=level if tilde else None)
     if not tilde:
         return None
     if level == name:  # it names the holders of places

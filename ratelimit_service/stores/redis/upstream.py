@@ -88,7 +88,7 @@ def _moment_of(key: str, limit: Limit, now: int) -> int:
 def is_upstreams(rule: Rule) -> bool:
     """Whether the rule counts as upstream does: in aligned windows, one unit long, with a single limit without blocks.
 
-    Upstream has no default of a domain.
+    Upstream has no default of a domain, and no addresses: its names could not tell one from a text, as our own do.
 
     The name has the start of the window, and not its length: several limits of a descriptor would share a counter
     whenever their windows start at one moment, such as those of a minute and an hour.
@@ -105,6 +105,7 @@ def is_upstreams(rule: Rule) -> bool:
         and not rule.default
         and limit.window == limit.unit.window
         and limit.region_mode in (None, RegionMode.SPLIT)
+        and all(level.upstreams for level in rule.levels)
     )
 
 
@@ -119,7 +120,7 @@ def _stem(rule: Rule, key: str) -> str:
     for index, part in enumerate(parts):
         name, equals, value = part.partition("=")
         if equals:
-            names += (unquote(name.partition("~")[0]), unquote(value))
+            names += (unquote(name), unquote(value))
         elif "~" in part:
             names += (unquote(part.partition("~")[0]), rule.levels[index].shared or "")
         else:
