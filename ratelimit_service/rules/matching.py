@@ -3,7 +3,7 @@
 A level of upstream's descriptors alone needs no more than names and `Wildcards`. As soon as one of its descriptors has
 a priority, or a `Fit` of its own, `Matchers` searches the whole level. Of all descriptors that match an entry it takes
 the one of the least rank: the highest priority; then the exact `key_value`, before all that stand in the order of the
-file, before the key alone; then the order of the file.
+file, before the key alone; then the order of the file, in which networks of one key and priority stand together.
 """
 
 from bisect import bisect_right
@@ -13,7 +13,7 @@ from heapq import merge
 from itertools import islice
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from ratelimit_service.rules.address import Network, parse_address
+from ratelimit_service.rules.address import Network, canonical, parse_address
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -162,7 +162,7 @@ class Fit:
     negated: bool = False
     """It fits the values that do not match."""
     values: Table[str | int, bool] | None = None
-    """Of a list; an address is its number, a secret value its digest."""
+    """Of a list; an address is its number, a secret value its digest, that of an address in its canonical form."""
     hash_value: Callable[[str], str] | None = None
     """Makes digests of secret values, of a list that has digests."""
     networks: tuple[Network, ...] = ()
@@ -195,7 +195,7 @@ class Fit:
 def _entry(value: str, hash_value: Callable[[str], str] | None) -> str | int:
     """What a list has for this value."""
     if hash_value is not None:
-        return hash_value(value)
+        return hash_value(canonical(value))
     address = parse_address(value)
     return value if address is None else address
 
@@ -213,6 +213,17 @@ class Matchable(Protocol):
 
 
 N = TypeVar("N", bound=Matchable)
+
+
+def standing(node: Matchable, order: int, first: dict[tuple[str, int], int]) -> int:
+    """Where a node stands in the order of the file: networks of one key and priority do where the first of them does.
+
+    So the longest prefix wins whatever stands between them. `first` has these places; `order` is the node's own.
+    """
+    fit = node.fit
+    if fit is None or not fit.networks or fit.negated:
+        return order
+    return first.setdefault((fit.key, node.priority), order)
 
 
 class _OfKey(Generic[N]):
@@ -242,7 +253,7 @@ class _OfKey(Generic[N]):
         """The best of those that fit the value."""
         address = parse_address(value) if self._addresses else None
         if self._hash_value is not None:
-            best = self.values.get(self._hash_value(value))
+            best = self.values.get(self._hash_value(canonical(value)))
         else:
             best = self.values.get(value if address is None else address)
         if address is not None and self.ranges is not None:
@@ -272,8 +283,9 @@ class Matchers(Generic[N]):
         self._alone: dict[str, _Ranked[N]] = {}
         patterns: list[tuple[str, _Ranked[N]]] = []
         by_key: dict[str, list[_Ranked[N]]] = {}
+        first: dict[tuple[str, int], int] = {}
         for order, (name, node) in enumerate(children.items()):
-            ranked = _Ranked((-node.priority, FILE_ORDER, order), node)
+            ranked = _Ranked((-node.priority, FILE_ORDER, standing(node, order, first)), node)
             if node.fit is not None:
                 by_key.setdefault(node.fit.key, []).append(ranked)
                 continue

@@ -127,6 +127,31 @@ def test_one_value_may_stand_where_a_list_does() -> None:
     assert matched(rules, "ip", "10.1.2.3") == "ip_cidr(10.0.0.0/8)"
 
 
+@pytest.mark.parametrize(
+    ("descriptors", "name"),
+    [
+        (["cidr: 10.0.0.0/8", "value: 10.1.*"], "ip_cidr(10.0.0.0/8)"),
+        (["cidr: 10.0.0.0/8", "value: 10.1.*", "cidr: 10.1.2.0/24"], "ip_cidr(10.1.2.0/24)"),
+        (["value: 10.1.*", "cidr: 10.0.0.0/8", "cidr: 10.1.2.0/24"], "ip_10.1.*"),
+        (["cidr: 11.0.0.0/8", "values: 10.1.2.3", "cidr: 10.1.2.0/24"], "ip_cidr(10.1.2.0/24)"),
+        (["not: true, cidr: 11.0.0.0/8", "value: 10.1.*", "cidr: 10.1.2.0/24"], "ip_not_cidr(11.0.0.0/8)"),
+        (["cidr: 10.0.0.0/8, priority: -1", "value: 10.1.*", "cidr: 10.1.2.0/24"], "ip_10.1.*"),
+    ],
+)
+def test_networks_stand_where_the_first_of_them_stands(descriptors: list[str], name: str) -> None:
+    rules = book(level(*(f"key: ip, {each}" for each in descriptors)))
+
+    assert matched(rules, "ip", "10.1.2.3") == name
+    assert [one[1] for one in why(rules, "ip", "10.1.2.3") if one[2]] == [name]
+
+
+def test_a_network_that_stands_with_one_before_a_wildcard_is_reached() -> None:
+    networks = ["key: ip, cidr: 10.0.0.0/8", "key: ip, cidr: 10.1.2.0/24"]
+
+    assert warnings(networks[0], "key: ip, value: '*'", networks[1]) == []
+    assert "never reached" in str(warnings("key: ip, value: '*'", *networks))
+
+
 @pytest.mark.parametrize("value", ["2001:db8::1", "2001:DB8:0::1", "2001:0db8::1%eth0"])
 def test_an_address_in_a_list_matches_however_it_is_written(value: str) -> None:
     rules = book(level("key: ip, values: ['2001:DB8::0:1', 10.0.0.1]"))
@@ -152,8 +177,8 @@ NEGATED = book(level(
     ("key", "value", "name"),
     [
         ("a", "ada", None),
-        ("a", "", "a_not_values(ada)"),
-        ("a", "adam", "a_not_values(ada)"),
+        ("a", "", "a_not_value(ada)"),
+        ("a", "adam", "a_not_value(ada)"),
         ("b", "adam", None),
         ("b", "a", None),
         ("b", "", "b_not_value(a*)"),
@@ -175,11 +200,21 @@ def test_not_matches_all_other_values(key: str, value: str, name: str | None) ->
     assert matched(NEGATED, key, value) == name
 
 
+@pytest.mark.parametrize("written", ["ada", "2001:DB8::1", "10.0.0.1", "10.*", "*"])
+@pytest.mark.parametrize("secret", [False, True])
+def test_not_with_a_value_is_the_opposite_of_the_value(written: str, secret: bool) -> None:
+    also = f"value: '{written}', hash_values: {json.dumps(secret)}"
+    both = [book(level(f"key: ip, {each}{also}"), hash_value=HashValue("key")) for each in ("", "not: true, ")]
+
+    for value in ("ada", "2001:DB8::1", "2001:db8::1", "10.0.0.1", "::ffff:10.0.0.1", "", "*"):
+        assert [rules.match("d", (("ip", value),)) is None for rules in both].count(True) == 1
+
+
 @pytest.mark.parametrize(
     ("key", "value", "reasons"),
     [
-        ("a", "x", ["fits: is none of 1 value"]),
-        ("a", "ada", ["does not fit: is one of 1 value"]),
+        ("a", "x", ['fits: does not match "ada"']),
+        ("a", "ada", ['does not fit: matches "ada"']),
         ("b", "x", ['fits: does not match "a*"']),
         ("b", "ada", ['does not fit: matches "a*"']),
         ("c", "x", ["does not fit: is one of 2 values"]),
@@ -455,6 +490,19 @@ def test_all_lists_together_have_a_bound() -> None:
     assert str(caught.value) == "1.yaml:22:27: all lists together have more than 2,000,000 values"
 
 
+def test_secret_addresses_of_a_list_match_however_they_are_written_and_have_one_counter() -> None:
+    digest = HashValue("key")("2001:db8::1")
+    keys = set()
+    for listed in ("2001:DB8::1", digest):
+        rules = book(level(f"key: ip, values: ['{listed}'], hash_values: true"), hash_value=HashValue("key"))
+        for value in ("2001:db8::1", "2001:DB8:0::1"):
+            rule = rules.match("d", (("ip", value),))
+            assert rule is not None
+            keys.add(counter_key(rule, counted_entries(rule, (("ip", value),))))
+
+    assert keys == {f"d|ip~={digest}|fixed_window/86400000000"}
+
+
 def test_a_list_has_one_name_in_metrics_and_its_values_by_option() -> None:
     for option, path in (("", ("d", "m_values(GET,PUT)")), ("value_to_metric: true, ", ("d", "m_PUT"))):
         rule = book(level(f"key: m, {option}values: [GET, PUT]")).match("d", (("m", "PUT"),))
@@ -607,8 +655,8 @@ def test_values_that_are_no_addresses_are_counted_where_addresses_are_meant() ->
         (["key: k*, not: true, value: x"], [
             "1.yaml:3:9: a key with a * in it cannot have value, which is for one key",
         ]),
-        (["key: k, not: true, value: x", "key: k, not: true, values: [x]"], [
-            '1.yaml:4:4: descriptor "k_not_values(x)" is given twice at this level, first at 1.yaml:3:4; join them',
+        (["key: k, not: true, value: x", "key: k, not: true, value: x"], [
+            '1.yaml:4:4: descriptor "k_not_value(x)" is given twice at this level, first at 1.yaml:3:4; join them',
         ]),
         (["key: k, not: true, cidr: ['::1', '::1/128']"], [
             "1.yaml:3:37: network ::1/128 is given twice at this level, first at 1.yaml:3:30; take one of them away",
@@ -846,22 +894,23 @@ def matches(each: Mapping[str, Any], value: str) -> bool:
         return canonical(value) in [canonical(one) for one in each["values"]]
     if "regex" in each:
         return re.fullmatch(each["regex"], value) is not None
-    return wild(each["value"], value) if "*" in each["value"] else canonical(each["value"]) == canonical(value)
+    return wild(each["value"], value)
 
 
 def naive(some: Sequence[Mapping[str, Any]], key: str, value: str) -> int | None:
     """The index of the descriptor that the entry matches, by the sentence in docs/rules.md."""
-    fitting: list[tuple[int, int, int]] = []
+    fitting: list[tuple[int, int, int, int]] = []
+    """Of each that fits: the negated priority, the class, where it stands in the order of the file, its index."""
     for index, each in enumerate(some):
         own, order = each["key"], -each.get("priority", 0)
         name = f"{own}_{each['value']}" if each.get("value") else own
         text = f"{key}_{value}"
         if each.get("not"):
             if own == key and not matches(each, value):
-                fitting.append((order, 1, index))
+                fitting.append((order, 1, index, index))
         elif "values" in each:
             if own == key and canonical(value) in [canonical(one) for one in each["values"]]:
-                fitting.append((order, 1, index))
+                fitting.append((order, 1, index, index))
         elif "cidr" in each:
             others = [
                 fitting_prefix(other, value)
@@ -872,17 +921,25 @@ def naive(some: Sequence[Mapping[str, Any]], key: str, value: str) -> int | None
                 and not other.get("not")
             ]
             if own == key and 0 <= fitting_prefix(each, value) == max(others):
-                fitting.append((order, 1, index))
+                first = next(
+                    place
+                    for place, other in enumerate(some)
+                    if "cidr" in other
+                    and other["key"] == key
+                    and other.get("priority", 0) == -order
+                    and not other.get("not")
+                )
+                fitting.append((order, 1, first, index))
         elif "regex" in each:
             if own == key and re.fullmatch(each["regex"], value):
-                fitting.append((order, 1, index))
+                fitting.append((order, 1, index, index))
         elif name == text:
-            fitting.append((order, 0, index))
+            fitting.append((order, 0, index, index))
         elif "*" in name and wild(name, text):
-            fitting.append((order, 1, index))
+            fitting.append((order, 1, index, index))
         elif name == key:
-            fitting.append((order, 2, index))
-    return min(fitting)[2] if fitting else None
+            fitting.append((order, 2, index, index))
+    return min(fitting)[3] if fitting else None
 
 
 def matched_index(rules: RuleBook, some: Sequence[Mapping[str, Any]], key: str, value: str) -> int | None:

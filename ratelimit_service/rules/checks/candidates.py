@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from ratelimit_service.rules.address import Network, parse_address
 from ratelimit_service.rules.book import Node
-from ratelimit_service.rules.matching import EXACT, FILE_ORDER, KEY_ALONE, Fit, Rank
+from ratelimit_service.rules.matching import EXACT, FILE_ORDER, KEY_ALONE, Fit, Rank, standing
 from ratelimit_service.rules.rule import Place
 from ratelimit_service.rules.secret import Secrets
 
@@ -75,17 +75,19 @@ def _is_of_key(name: str, key: str) -> bool:
 def _ranked(node: Node, key: str, text: str) -> Iterator[tuple[Rank, str, str, Node | None]]:
     """What the entry is compared with at the level, each with its rank, name and kind."""
     upstreams = ((text, EXACT, "exact"), (key, KEY_ALONE, "key"))
-    for name, rank, kind in upstreams:
+    for name, match, kind in upstreams:
         if name not in node.children or node.children[name].fit is not None:
-            yield (0, rank, 0), name, kind, None
+            yield (0, match, 0), name, kind, None
     names: Iterable[str] = node.children
     if node.matchers is None and node.wildcards is None:  # there may be a million, and two at most are looked up
         names = [name for name, _, _ in upstreams if name in node.children]
+    first: dict[tuple[str, int], int] = {}
     for order, name in enumerate(names):
         child = node.children[name]
         if child.fit is not None:
             if child.fit.key == key:
-                yield (-child.priority, FILE_ORDER, order), name, "not" if child.fit.negated else child.fit.kind, child
+                rank = (-child.priority, FILE_ORDER, standing(child, order, first))
+                yield rank, name, "not" if child.fit.negated else child.fit.kind, child
         elif name == text:
             yield (-child.priority, EXACT, order), name, "exact", child
         elif child.is_wildcard(name):

@@ -9,7 +9,7 @@ descriptors that no request reaches or that have no effect, and limits that cont
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, NamedTuple
 
@@ -17,6 +17,7 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.address import address_text
 from ratelimit_service.rules.book import Domain, Node, RuleBook, all_nodes
 from ratelimit_service.rules.checks.review import review
+from ratelimit_service.rules.matching import standing
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted, shortened, warning_at
 from ratelimit_service.rules.response import limit_name
 from ratelimit_service.rules.rule import Rule, units_in_words
@@ -117,7 +118,8 @@ _MAX_COMPARED: Final = 200_000
 def _level(root: Domain, parent: Node) -> Iterator[LintWarning]:
     key_only = any(node.key_only for node in parent.children.values())
     wildcards_left = sum(node.is_wildcard(name) for name, node in parent.children.items())
-    before: set[int] = set()
+    first_networks: dict[tuple[str, int], int] = {}
+    order = {id(node): standing(node, number, first_networks) for number, node in enumerate(parent.children.values())}
     fits = Counter(node.fit.key for node in parent.children.values() if node.fit is not None)
     for node, first, value in () if parent.matchers is None else parent.matchers.hidden:
         text = value if isinstance(value, str) else address_text(value)
@@ -126,8 +128,7 @@ def _level(root: Domain, parent: Node) -> Iterator[LintWarning]:
     for name, node in parent.children.items():
         if node.is_wildcard(name):
             wildcards_left -= 1
-            before.add(id(node))
-        if cover := _cover(parent, name, node, before):
+        if cover := _cover(parent, name, node, order):
             message = f"{quoted(name)} is never reached: {cover}, or take it away"
             yield warning_at(node.place, "unreached", message)
         elif node.rule is None and not node.children:
@@ -146,15 +147,15 @@ def _level(root: Domain, parent: Node) -> Iterator[LintWarning]:
         yield from _level(root, node)
 
 
-def _cover(parent: Node, name: str, node: Node, before: set[int]) -> str | None:
+def _cover(parent: Node, name: str, node: Node, order: Mapping[int, int]) -> str | None:
     """The descriptor that matches every request before this one can, and the remedy; None if there is none.
 
-    It is a wildcard of the same priority or of a higher one, or the key alone with a higher one. `before` has the
-    identities of the wildcards that stand before it.
+    It is a wildcard of the same priority or of a higher one, or the key alone with a higher one. `order` has by the
+    identity of each node where it stands in the file.
     """
     found = parent.children.get(node.key)
     if found is None or not found.key_only or found.priority <= node.priority:
-        found = _covering_wildcard(parent, name, node, before)
+        found = _covering_wildcard(parent, name, node, order)
     if found is None:
         return None
     cover = next(pattern for pattern, child in parent.children.items() if child is found)
@@ -163,7 +164,7 @@ def _cover(parent: Node, name: str, node: Node, before: set[int]) -> str | None:
     return f"{quoted(cover)} at {found.place} fits first, whatever would fit this; {remedy}"
 
 
-def _covering_wildcard(parent: Node, name: str, node: Node, before: set[int]) -> Node | None:
+def _covering_wildcard(parent: Node, name: str, node: Node, order: Mapping[int, int]) -> Node | None:
     if parent.wildcards is None:
         return None
     first_of = parent.wildcards.find if parent.matchers is None else parent.matchers.wildcard
@@ -173,7 +174,7 @@ def _covering_wildcard(parent: Node, name: str, node: Node, before: set[int]) ->
         return None
     if found.priority == node.priority:
         if node.fit is not None:
-            return found if id(found) in before else None
+            return found if order[id(found)] < order[id(node)] else None
         if not node.key_only and "*" not in name:
             return None  # an exact value comes first
     return found

@@ -193,13 +193,19 @@ class _Reader(NamedTuple):
                 return self._networks(value)
             case "regex", _:
                 return self._regex(value, at)
-            case _, Scalar() if "*" not in value:
-                return self._values([at], at)
-        fit = Fit(self.key, "pattern", quoted(value), search=Wildcards([(value, True)]).find, pattern=value)
-        return _Read(fit, _content("value", [value]))
+        text = value if "*" in value else self._text(value)
+        fit = Fit(self.key, "pattern", quoted(text), search=self._compared_with(text), pattern=text)
+        return _Read(fit, _content("value", [text]))
+
+    def _compared_with(self, text: str) -> Callable[[str], object]:
+        """What says whether a value is this `value`, as a descriptor without `not` would compare it."""
+        if "*" in text:
+            return Wildcards([(text, True)]).find
+        hash_value = self.hash_value
+        return text.__eq__ if hash_value is None else lambda value: hash_value(value) == text
 
     def _values(self, items: Sequence[Scalar], at: Positioned) -> _Read:
-        texts = [self._text(item.text) for item in items]
+        texts = [self._listed(item.text) for item in items]
         if sum(len(text.encode()) for text in texts) > MAX_LIST_BYTES:
             message = f"the values of this list are larger than {MAX_LIST_BYTES >> 20} MiB; put them into a data file"
             self.report.add(at, message)
@@ -217,7 +223,7 @@ class _Reader(NamedTuple):
         table: Table[str | int, bool] = Table(len(values))
         patterns = []
         for value in values:
-            _add(self._text(value), table)
+            _add(self._listed(value), table)
             if "*" in value:
                 patterns.append(value)
         if file is not None and patterns:
@@ -230,6 +236,10 @@ class _Reader(NamedTuple):
     def _text(self, value: str) -> str:
         """The value, or its digest if it is a secret."""
         return value if self.hash_value is None else self.hash_value.written(value)
+
+    def _listed(self, value: str) -> str:
+        """The value of a list, or its digest: of an address, that of its canonical form."""
+        return value if self.hash_value is None else self.hash_value.written(canonical(value))
 
     def _list(self, table: Table[str | int, bool], words: str, content: str, at: Positioned) -> _Read:
         before = self.siblings.values
