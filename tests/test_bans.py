@@ -105,6 +105,18 @@ def test_a_ban_holds_whatever_rule_applies_or_none(descriptor: str) -> None:
     assert shop.told(descriptor) == (False, [(True, 0)])
 
 
+def test_a_client_that_rotates_in_its_network_is_banned_by_the_name_of_its_counter() -> None:
+    shop = BanShop(RULES.replace("key: ip\n", "key: ip\n        prefix: {ipv6: 64}\n"))
+    before = [shop.told(f"ip=2001:db8:1:2::{number}")[0] for number in range(6)]
+    shop.ban("ip=2001:db8:1:2::/64")
+
+    assert before == [True] * 5 + [False]
+    assert [shop.told(f"ip=2001:db8:1:{network}::1") for network in (2, 3)] == [
+        (False, [(True, 0)]),
+        (True, [(False, 4)]),
+    ]
+
+
 def test_a_ban_comes_before_allow_shadow_and_quota() -> None:
     shop = BanShop()
     for entry in ("staff=", "watched=1", "quota=1"):

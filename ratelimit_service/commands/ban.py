@@ -9,7 +9,7 @@ from ratelimit_service.commands.ban_client import open_client, url_option
 from ratelimit_service.commands.operator_port import AccessFiles, access_options
 from ratelimit_service.commands.request import ENTRY, Entry, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, rules_option
-from ratelimit_service.rules.bans import canonical, moment_in_words
+from ratelimit_service.rules.bans import moment_in_words
 from ratelimit_service.rules.report import printable
 
 
@@ -18,6 +18,7 @@ from ratelimit_service.rules.report import printable
 Examples:
   ratelimit ban shop user=ada --for 1h --why "scrapes the catalogue, ticket 4711"
   ratelimit ban shop user=ada path=/search --for '15 minutes' --why "floods the search"
+  ratelimit ban shop ip=2001:db8:1:2::/64 --for 10m --why "rotates in its network"
   ratelimit ban '*' remote_address=203.0.113.7 --for forever --why "asked to stay away"
   ratelimit ban shop user=ada --for 1h --why test --url http://localhost:6070"""
 )
@@ -45,11 +46,15 @@ def command(
     """Refuse descriptors for a while, whatever the rules say.
 
     The ban fits every descriptor of the domain that has all KEY=VALUE entries, in any order, with or without others;
-    the domain '*' is every domain. It comes before all rules and before limits that are sent with requests, and charges
-    nothing. A ban of the same entries replaces the one before. It is kept where the counters are: in the Redis of the
-    service's settings, which must be set here as for the service, or in the memory of a running service.
+    the domain '*' is every domain. A VALUE may be as `ratelimit top` and the page show it: a network fits all its
+    addresses, and the name of a counter that values share all these values. A ban comes before all rules and before
+    limits that are sent with requests, and charges nothing. A ban of the same entries replaces the one before. It is
+    kept where the counters are: in the Redis of the service's settings, which must be set here as for the service, or
+    in the memory of a running service.
     """
     client = open_client(url, rules, env_file, access_files)
-    ban = client.ban(domain, canonical(one_descriptor(entries, "ban")), length, why)
+    ban = client.ban(domain, one_descriptor(entries, "ban"), length, why)
     click.echo(f"banned: {ban} {moment_in_words(ban.until)}: {printable(ban.why)}")
+    if client.note:
+        click.echo(f"Note: {printable(client.note)}.")
     click.echo(client.outlasts)

@@ -22,7 +22,7 @@ from ratelimit_service.commands.operator_port import (
 )
 from ratelimit_service.commands.sources import read_book, read_settings
 from ratelimit_service.errors import BanError, StoreError
-from ratelimit_service.rules.bans import Ban, hidden, key_of, make_ban, read_ban, read_length
+from ratelimit_service.rules.bans import Ban, check_fits, hidden, key_of, make_ban, read_ban, read_length
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.settings import Settings
@@ -53,6 +53,9 @@ class Listed(NamedTuple):
 
 class BanClient(Protocol):
     """Bans, wherever they are. Every method raises StoreError when that cannot be reached."""
+
+    note: str
+    """What is to be said of the ban that was made last; mostly nothing."""
 
     @property
     def outlasts(self) -> str:
@@ -89,6 +92,7 @@ class RedisBanClient:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self.note = ""
 
     def list(self, domain: str | None) -> Listed:
         """As BanClient says."""
@@ -97,10 +101,12 @@ class RedisBanClient:
 
     def ban(self, domain: str, entries: Entries, length: str, why: str) -> Ban:
         """As BanClient says."""
-        microseconds, secret = read_length(length), self._hidden(domain, entries)
+        microseconds, book = read_length(length), read_book(self._settings)
+        self.note = check_fits(book, domain, entries)
+        named = hidden(book, domain, entries)
 
         async def put(table: BanTable) -> Ban:
-            ban = make_ban(domain, secret, length=microseconds, why=why, who=who(), now=await table.now())
+            ban = make_ban(domain, named, length=microseconds, why=why, who=who(), now=await table.now())
             await table.put(ban)
             return ban
 
@@ -108,11 +114,8 @@ class RedisBanClient:
 
     def unban(self, domain: str, entries: Entries) -> Ban | None:
         """As BanClient says."""
-        key = key_of(domain, self._hidden(domain, entries))
+        key = key_of(domain, hidden(read_book(self._settings), domain, entries))
         return self._run(lambda table: table.lift(key, who()))
-
-    def _hidden(self, domain: str, entries: Entries) -> Entries:
-        return hidden(read_book(self._settings), domain, entries)
 
     def _run(self, use: Callable[[BanTable], Awaitable[_T]]) -> _T:
         async def run() -> _T:
@@ -134,6 +137,7 @@ class HttpBanClient:
         self._port = OperatorPort(url, access)
         self._hint = hint
         self._in_memory = False
+        self.note = ""
 
     @property
     def outlasts(self) -> str:
@@ -152,6 +156,7 @@ class HttpBanClient:
         """As BanClient says."""
         found = self._ask("POST", _PATH, entries_as_json(domain, entries) | {"for": length, "why": why})
         self._in_memory = found.pop("store", "") == Backend.MEMORY
+        self.note = found.pop("note", "")
         return _read(found)
 
     def unban(self, domain: str, entries: Entries) -> Ban | None:

@@ -19,6 +19,7 @@ from ratelimit_service.commands.request import Entry, EntryType, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, read_book, read_settings, rules_option
 from ratelimit_service.commands.table import aligned
 from ratelimit_service.errors import SettingsError, StoreError
+from ratelimit_service.rules.address import from_operator
 from ratelimit_service.rules.book import ANY_DOMAIN, RuleBook
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries, Place, Rule, entries_in_words, limit_in_words, plural, rule_in_words
@@ -236,7 +237,7 @@ def _select(
     settings, _ = read_settings({"rules_path": rules}, env_file)
     if settings.backend_type is not Backend.REDIS:
         raise SettingsError([_IN_MEMORY])
-    book = read_book(settings)
+    book, entries = read_book(settings), from_operator(entries)
     named = [rule for name in names for rule in _named(book, domain, name)]
     if not entries:
         return Selection(settings, book, domain, (), named, bool(names))

@@ -32,6 +32,7 @@ from ratelimit_service.commands.sources import (
 )
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Descriptor, Limit, RegionMode, Request
+from ratelimit_service.rules.address import from_operator
 from ratelimit_service.rules.bans import Bans, moment_in_words, read_ban
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.explain import (
@@ -123,6 +124,8 @@ def _explain_here(
 ) -> Mapping[str, Any]:
     settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file)
     book = read_book(settings)
+    for each in asked:
+        each.entries = from_operator(each.entries)
     explained = explain(book, Request(domain, asked))
     found = explanation_as_json(explained, system_clock())
     if settings.backend_type is Backend.REDIS:

@@ -10,7 +10,7 @@ from ratelimit_service.commands.ban_client import open_client, url_option
 from ratelimit_service.commands.operator_port import AccessFiles, access_options
 from ratelimit_service.commands.request import ENTRY, Entry, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, rules_option
-from ratelimit_service.rules.bans import canonical, domain_in_words
+from ratelimit_service.rules.bans import domain_in_words
 from ratelimit_service.rules.report import printable
 
 
@@ -39,7 +39,7 @@ def command(
 
     Settings are found as by `ratelimit ban`. Exits with 1 when there is no such ban; `ratelimit bans` lists them.
     """
-    named = canonical(one_descriptor(entries, "unban"))
+    named = one_descriptor(entries, "unban")
     lifted = open_client(url, rules, env_file, access_files).unban(domain, named)
     if lifted is None:
         # The entries are not repeated: only the rules, perhaps those of another machine, tell which are secret.

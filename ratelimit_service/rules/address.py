@@ -5,13 +5,13 @@ IPv6 address that maps it, `::ffff:10.0.0.1`. Zones (`%eth0`) are dropped. The s
 the same texts, and takes two to five times as long.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final, NamedTuple
 
-from ratelimit_service.rules.rule import Address
-from ratelimit_service.rules.secret import Digest
+from ratelimit_service.rules.rule import Address, Entries
+from ratelimit_service.rules.secret import DIGEST, Digest
 
 IPV4: Final = 1 << 128
 
@@ -26,7 +26,10 @@ _LONGEST: Final = 64
 
 
 def parse_address(text: str) -> int | None:
-    """The number of the address; None if the text is no address."""
+    """The number of the address; None if the text is no address. Of an operator's network, that of its first one."""
+    if text.__class__ is Address and "/" in text:
+        network = parse_network(text)
+        return None if network is None else network.low
     return _parse(text) if len(text) <= _LONGEST else None
 
 
@@ -142,6 +145,49 @@ def canonical(value: str) -> str:
     return value if number is None else Address(address_text(number))
 
 
+def canonical_network(value: str) -> str:
+    """An address or a network in its canonical text, a network of one as the address; any other text as it is."""
+    network = _network_in(value)
+    return value if network is None else _network_text(network)
+
+
+def address_names(value: str, lengths: Iterable[int]) -> Iterator[str]:
+    """What an address, or a network, may be called; no other text has such a name.
+
+    Its canonical text, and of the networks with prefixes of these lengths those that contain it.
+    """
+    network = _network_in(value)
+    if network is not None:
+        yield _network_text(network)
+        yield from (_network_text(_network(network.low, bits)) for bits in lengths if bits < network.bits)
+
+
+def _network_in(value: str) -> Network | None:
+    """The network of a text, of one address if that is what it has."""
+    if "/" in value:
+        return parse_network(value)
+    number = parse_address(value)
+    return None if number is None else _network(number, 32 if number >= IPV4 else 128)
+
+
+def from_operator(entries: Entries) -> Entries:
+    """The entries of an operator's request, which are as a page shows them.
+
+    So a digest stands for its value, and a network for its addresses, which some rule counts by this prefix.
+    """
+    return tuple([(key, _meant(value)) for key, value in entries])
+
+
+def _meant(value: str) -> str:
+    if DIGEST.fullmatch(value):
+        return Digest(value)
+    return Address(value) if "/" in value and parse_network(value) is not None else value
+
+
+def _network_text(network: Network) -> str:
+    return str(network) if network.end - network.low > 1 else address_text(network.low)
+
+
 def by_prefix(ipv4: int, ipv6: int) -> Callable[[str], str]:
     """How addresses are counted by the prefixes of these lengths; whatever is no address is counted as it is.
 
@@ -153,7 +199,6 @@ def by_prefix(ipv4: int, ipv6: int) -> Callable[[str], str]:
         if number is None:
             # The digest of an operator's request stands for a prefix here, rather than for a text.
             return Address(value) if value.__class__ is Digest else value
-        bits, most = (ipv4, 32) if number >= IPV4 else (ipv6, 128)
-        return Address(address_text(number) if bits == most else str(_network(number, bits)))
+        return Address(_network_text(_network(number, ipv4 if number >= IPV4 else ipv6)))
 
     return prefix

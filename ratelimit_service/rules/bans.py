@@ -1,11 +1,14 @@
 """Bans: descriptors that are refused for a while by order of an operator, whatever the rules say. Pure.
 
 A ban has a domain and entries. It fits every descriptor of that domain that has all these entries, in any order, among
-others or alone. Bans are no part of the book: a reload of the rules does not touch them.
+others or alone. An entry of a request has several names, and a ban has any of them: what was sent, an address in its
+canonical form, each network that contains it, and what its counter is called. So what a page shows of a request bans
+it. Bans are no part of the book: a reload of the rules does not touch them.
 """
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,10 +18,11 @@ from typing import Any, Final, NamedTuple
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.errors import BanError
 from ratelimit_service.model import MAX_WINDOW, NEVER, Decision
-from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.address import address_names, canonical_network, from_operator, parse_network
+from ratelimit_service.rules.book import Node, RuleBook, all_nodes
+from ratelimit_service.rules.hot_name import is_cut
 from ratelimit_service.rules.report import printable, quoted, shortened
-from ratelimit_service.rules.rule import Entries, Level, Rule, entries_in_words
-from ratelimit_service.rules.secret import from_operator
+from ratelimit_service.rules.rule import Entries, Level, Rule, changed_entries, entries_in_words, shared_entries
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 from ratelimit_service.system.duration import read_duration
 from ratelimit_service.telemetry.logs import about, iso_time
@@ -110,19 +114,91 @@ def moment_in_words(until: int) -> str:
 
 
 def canonical(entries: Iterable[tuple[str, str]]) -> Entries:
-    """The entries of a ban, the same for each order in which they may be written."""
+    """The entries of a ban, the same for each order and form in which they may be written."""
+    return _ordered((key, canonical_network(value)) for key, value in entries)
+
+
+def _ordered(entries: Iterable[tuple[str, str]]) -> Entries:
     return tuple(sorted(set(entries)))
 
 
 def hidden(book: RuleBook, domain: str, entries: Entries) -> Entries:
     """The canonical entries of a ban, with digests in place of secret values; a digest stands for its value."""
-    entries = from_operator(entries)
-    return canonical(book.shown_anywhere(entries) if domain == EVERY_DOMAIN else book.shown(domain, entries))
+    return _ordered(_hidden(book, domain, entry) for entry in from_operator(entries))
+
+
+def _hidden(book: RuleBook, domain: str, entry: tuple[str, str]) -> tuple[str, str]:
+    if _is_shared(book, domain, entry):
+        return entry  # it names a pattern or a list, which is no secret
+    plain = canonical([entry])
+    [found] = book.shown_anywhere(plain) if domain == EVERY_DOMAIN else book.shown(domain, plain)
+    return found
+
+
+def _rules(book: RuleBook, domain: str) -> Sequence[Rule]:
+    return book.rules if domain == EVERY_DOMAIN else book.rules_in(domain)
+
+
+def _is_shared(book: RuleBook, domain: str, entry: tuple[str, str]) -> bool:
+    """Whether some rule has a counter of this name, which values share."""
+    return any(entry in shared_entries(rule, (entry,) * len(rule.levels)) for rule in _rules(book, domain))
+
+
+def check_fits(book: RuleBook, domain: str, entries: Entries) -> str:
+    """BanError if a ban of these entries can fit nothing. Returns what is to be said of it, or an empty text."""
+    note = ""
+    for entry in from_operator(entries):
+        shown = _hidden(book, domain, entry)
+        words = quoted(entries_in_words((shown,)))
+        if is_cut(entry):
+            raise BanError(f"{words} is a part of what is too long to show: name the whole value")
+        if _is_shared(book, domain, entry):
+            continue
+        if "*" in entry[1]:
+            if (pattern := _pattern(book, domain, "_".join(entry))) is not None:
+                instead = f"name one of its values, or write deny: true at {pattern.place}"
+                raise BanError(f"{words} is a pattern, whose values do not share a counter: {instead}")
+            note = f"a * in a ban stands for itself: {words} fits this value alone"
+        [(key, value)] = canonical([entry])
+        if shown != (key, value) and "/" in value and not _is_counted(book, domain, key, value):
+            raise BanError(
+                f"the values of {quoted(key)} are secret, and no rule counts them by a prefix of this length"
+            )
+    return note
+
+
+def _pattern(book: RuleBook, domain: str, name: str) -> Node | None:
+    """The descriptor with this pattern."""
+    roots = book.domains.values() if domain == EVERY_DOMAIN else [book.root(domain)]
+    nodes = (node for root in roots if root is not None for node in all_nodes(root))
+    return next((node.children[name] for node in nodes if name in node.children), None)
+
+
+def _is_counted(book: RuleBook, domain: str, key: str, network: str) -> bool:
+    """Whether some rule counts addresses by this prefix. A digest does not tell of which length to make others."""
+    address = network.partition("/")[0]
+    return any(
+        level.counted_as is not None and level.counted_as(address) == network
+        for rule in _rules(book, domain)
+        for level in rule.levels
+        if f"{level.name}_".startswith(f"{key}_")
+    )
 
 
 def find_ban(bans: "Bans", book: RuleBook, domain: str, entries: Entries) -> Ban | None:
-    """The ban that fits a descriptor of a request."""
-    return bans.find(domain, book.shown(domain, entries), book.shown_anywhere(entries))
+    """The ban that fits a descriptor of a request: of several the one that ends last."""
+    if not (bans.concern(domain) or bans.concern(EVERY_DOMAIN)):
+        return None
+    rule = book.match(domain, entries)
+    names = {*entries} if rule is None or not rule.changes_values else {*entries, *changed_entries(rule, entries)}
+    for key, value in entries:
+        names.update([(key, name) for name in address_names(value, bans.lengths)])
+    plain, shared = tuple(names), () if rule is None else tuple(shared_entries(rule, entries))
+    own = bans.find(domain, {*book.shown(domain, plain), *shared})
+    if not bans.concern(EVERY_DOMAIN):
+        return own
+    anywhere = bans.find(EVERY_DOMAIN, {*book.shown_anywhere(plain), *shared})
+    return max((own, anywhere), key=lambda ban: 0 if ban is None else ban.until)
 
 
 def key_of(domain: str, entries: Entries) -> str:
@@ -163,7 +239,7 @@ def read_ban(text: str | bytes) -> Ban:
             raise BanError("an entry of it is no text")
         ban = Ban(
             found["domain"],
-            canonical(entries),
+            _ordered(entries),
             FOR_EVER if until is None else until * SECOND,
             found["why"],
             found["who"],
@@ -252,8 +328,13 @@ class Bans:
         self._by_key: dict[str, Ban] = {}
         self._denials: dict[Ban, Denial] = {}
         """Of the bans that some request met."""
-        self._by_domain: dict[str, dict[tuple[str, str], list[Ban]]] = {}
-        """In each domain by one of the entries: that which had the fewest bans when the ban was put there."""
+        self._by_domain: dict[str, dict[tuple[str, str], list[tuple[Ban, Entries]]]] = {}
+        """In each domain by one of the entries: that which had the fewest bans when the ban was put there. They are
+        canonical, also where an earlier release, which did not compare addresses, has made the ban."""
+        self._counts = Counter[int]()
+        """By the length of a prefix, how many entries of bans are networks with such a prefix."""
+        self.lengths: Sequence[int] = ()
+        """The lengths that some have: a request has a name for each."""
 
     def __len__(self) -> int:
         """How many there are."""
@@ -274,20 +355,18 @@ class Bans:
             self._summary = BanSummary(len(self), nlargest(MAX_SHOWN, self._by_key.values(), key=_made))
         return self._summary
 
-    def find(self, domain: str, entries: Entries, anywhere: Entries | None = None) -> Ban | None:
-        """The ban that fits a descriptor with these entries: of several the one that ends last.
+    def concern(self, domain: str) -> bool:
+        """Whether there are any of this domain."""
+        return domain in self._by_domain
 
-        Bans of every domain are compared with the entries `anywhere`, if they are given.
-        """
+    def find(self, domain: str, names: set[tuple[str, str]]) -> Ban | None:
+        """The ban of this domain that fits a descriptor whose entries have these names: the one that ends last."""
         found: Ban | None = None
-        for of_domain, shown in ((domain, entries), (EVERY_DOMAIN, entries if anywhere is None else anywhere)):
-            by_entry = self._by_domain.get(of_domain)
-            if by_entry is None:
-                continue
-            for entry in shown:
-                for ban in by_entry.get(entry, ()):
-                    if (found is None or ban.until > found.until) and set(ban.entries).issubset(shown):
-                        found = ban
+        by_entry = self._by_domain.get(domain, {})
+        for name in names:
+            for ban, entries in by_entry.get(name, ()):
+                if (found is None or ban.until > found.until) and names.issuperset(entries):
+                    found = ban
         return found
 
     def denial(self, ban: Ban) -> Denial:
@@ -307,8 +386,10 @@ class Bans:
             self._remove(before)
         self._by_key[key] = ban
         by_entry = self._by_domain.setdefault(ban.domain, {})
-        buckets = [by_entry.setdefault(entry, []) for entry in ban.entries]
-        min(buckets, key=len).append(ban)
+        entries = canonical(ban.entries)
+        buckets = [by_entry.setdefault(entry, []) for entry in entries]
+        min(buckets, key=len).append((ban, entries))
+        self._count_lengths(entries, 1)
         if not quietly:
             log_ban(ban)
         self._changed()
@@ -344,14 +425,22 @@ class Bans:
         del self._by_key[ban.key]
         self._denials.pop(ban, None)
         by_entry = self._by_domain[ban.domain]
-        for entry in ban.entries:
+        entries = canonical(ban.entries)
+        self._count_lengths(entries, -1)
+        for entry in entries:
             bucket = by_entry.get(entry, [])
-            if ban in bucket:
-                bucket.remove(ban)
+            if (ban, entries) in bucket:
+                bucket.remove((ban, entries))
             if not bucket:
                 by_entry.pop(entry, None)
         if not by_entry:
             del self._by_domain[ban.domain]
+
+    def _count_lengths(self, entries: Entries, times: int) -> None:
+        for _, value in entries:
+            if "/" in value and (network := parse_network(value)) is not None:
+                self._counts[network.bits] += times
+        self.lengths = sorted((+self._counts).keys())
 
 
 def log_ban(ban: Ban) -> None:

@@ -4,6 +4,7 @@ It is the rule's levels and the key of the counter, `user||shop|user=ada|fixed_w
 digests in it, and values are there as they are counted. A long one is cut, and ends with a digest.
 """
 
+import re
 from hashlib import blake2b
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -16,6 +17,11 @@ MAX_LENGTH: Final = 600
 
 _MAX_KEY_LENGTH: Final = 300 - len("||…0123456789abcdef")
 _MAX_ENTRIES: Final = 8
+
+_REST: Final = "…"
+_TOO_LONG: Final = "(too long to show)"
+"""Keys of entries that are none: of a digest of what was cut, or of all."""
+_CUT: Final = re.compile("…[0-9a-f]{16}\\Z")
 
 
 class HotName(NamedTuple):
@@ -49,7 +55,12 @@ def shortened(entries: Entries) -> Entries:
             return entries
     digest = blake2b(repr(entries).encode(), digest_size=8).hexdigest()
     half = _MAX_KEY_LENGTH // 2
-    return (*((key[:half], value[:half]) for key, value in entries[:_MAX_ENTRIES]), ("…", digest))
+    return (*((key[:half], value[:half]) for key, value in entries[:_MAX_ENTRIES]), (_REST, digest))
+
+
+def is_cut(entry: tuple[str, str]) -> bool:
+    """Whether the entry is not the whole of what it stands for: a name was too long to keep."""
+    return entry[0] in (_REST, _TOO_LONG) or _CUT.search(entry[1]) is not None
 
 
 def key_without_counter(rule: Rule, domain: str, entries: Entries) -> str:
@@ -79,4 +90,7 @@ def _entry(part: str) -> tuple[str, str]:
         return name, unquote(value)
     if level == name:
         return name, "*"  # it names the holders of places
-    return (name, level.removeprefix(f"{name}_")) if level else ("(too long to show)", part[1:17])
+    if not level:
+        return _TOO_LONG, part[1:17]
+    # A key with a * in it is not the one of the request.
+    return name, level[len(name) + 1 :] if level.startswith(f"{name}_") else level.partition("_")[2]

@@ -195,15 +195,27 @@ def counted_in(rule: Rule, domain: str) -> Rule:
 def counted_entries(rule: Rule, entries: Entries) -> Entries:
     """The entries of a request as the rule counts them: `counter_key` takes these."""
     if rule.changes_values:
-        entries = tuple(
-            [
-                entry
-                if level.counted_as is None or level.key not in ("", entry[0])
-                else (entry[0], level.counted_as(entry[1]))
-                for level, entry in zip(rule.levels, entries, strict=True)
-            ]
-        )
+        entries = changed_entries(rule, entries)
     return rule.secrets.hide(entries) if rule.secrets.keys else entries
+
+
+def changed_entries(rule: Rule, entries: Entries) -> Entries:
+    """The entries with the values as which a rule that changes values counts them; no secret is hidden yet."""
+    return tuple(
+        [
+            entry
+            if level.counted_as is None or level.key not in ("", entry[0])
+            else (entry[0], level.counted_as(entry[1]))
+            for level, entry in zip(rule.levels, entries, strict=True)
+        ]
+    )
+
+
+def shared_entries(rule: Rule, entries: Entries) -> Iterator[tuple[str, str]]:
+    """In place of each entry whose values share a counter, the one that stands for all of them."""
+    for level, (key, _) in zip(rule.levels, entries, strict=False):  # a default has one level for all entries
+        if level.shared is not None and not rule.default:
+            yield level.key or key, level.shared
 
 
 def metric_entries(rule: Rule, entries: Entries, matched: Entries, counted: Entries) -> Entries:

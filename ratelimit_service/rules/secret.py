@@ -103,11 +103,6 @@ NO_SECRETS: Final = Secrets(HashValue(""), set())
 """Of a domain without secret values."""
 
 
-def from_operator(entries: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """The entries of an operator's request, in which a digest stands for its value."""
-    return tuple([(key, Digest(value)) if DIGEST.fullmatch(value) else (key, value) for key, value in entries])
-
-
 def hash_value_of(settings: Settings, *, keep_digests: bool = False) -> HashValue | None:
     """The digests of a service with these settings; None if it can make none."""
     key = settings.hash_key.get_secret_value()

@@ -71,6 +71,14 @@ def test_a_ban_is_made_listed_and_lifted(service: Service, caplog: pytest.LogCap
     assert lines[1:] == ["no longer banned: user=ada in domain shop, lifted by eve from 127.0.0.1"]
 
 
+def test_a_star_that_stands_for_itself_is_noted(service: Service) -> None:
+    entries = [{"key": "accept", "value": "*/*"}]
+    found = json.loads(send(service, "POST", BAN | {"entries": entries}).text)
+
+    assert found["note"] == 'a * in a ban stands for itself: "accept=*/*" fits this value alone'
+    assert "note" not in json.loads(send(service, "DELETE", UNBAN | {"entries": entries}).text)
+
+
 def test_the_address_stands_for_a_client_without_a_name(service: Service) -> None:
     made = send(service, "POST", {name: value for name, value in BAN.items() if name != "who"})
 
@@ -120,6 +128,10 @@ def test_there_is_nothing_to_lift(service: Service) -> None:
         (BAN | {"entries": []}, "a ban needs an entry"),
         (BAN | {"entries": [{"key": "user", "value": "\ud800"}]}, "UTF-8"),
         (BAN | {"entries": [{"key": "user", "value": "x" * 5000}]}, "the most is 2,000"),
+        (
+            BAN | {"entries": [{"key": "user", "value": "a\u20260123456789abcdef"}]},
+            "is a part of what is too long to show",
+        ),
         (BAN | {"domain": ""}, "the domain is empty"),
         (BAN | {"for": "soon"}, '"soon" is not a duration such as 10s'),
         (BAN | {"for": "0s"}, "a ban lasts from a second"),

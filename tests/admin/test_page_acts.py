@@ -219,7 +219,7 @@ def test_who_has_the_token_acts_after_the_browser_asked_for_it(tmp_path: Path) -
         assert page.problems == []
 
 
-def test_a_network_is_reset_and_what_a_ban_of_it_fits_is_said(tmp_path: Path) -> None:
+def test_a_network_is_reset_and_banned_with_all_its_addresses(tmp_path: Path) -> None:
     limit = "rate_limit: {unit: day, requests_per_unit: 3}"
     rules = f"domain: shop\ndescriptors: [{{key: user, prefix: {{ipv4: 24, ipv6: 64}}, {limit}}}]\n"
     with running(tmp_path, rules) as service, opened(address(service)) as page:
@@ -227,12 +227,16 @@ def test_a_network_is_reset_and_what_a_ban_of_it_fits_is_said(tmp_path: Path) ->
         page.wait_until("document.querySelector('#who .link') !== null")
         press(page, "#who .link")
         wait_for(page, "#dialog-body", "2 of 3 left")
-        title, shown = text(page, "#dialog-title"), text(page, "#dialog-body")
+        title = text(page, "#dialog-title")
         click(page, "Reset")
         wait_for(page, "#dialog-body", "3 of 3 left")
+        fill(page, "#dialog [name=why]", "rotates")
+        press(page, "#dialog [name=why]")
+        wait_for(page, "#dialog-body", "because: rotates")
+        answers = [ask(service, user) for user in ("203.0.113.9", "::ffff:203.0.113.1", "203.0.114.7")]
 
     assert "user=203.0.113.0/24" in title
-    assert "A ban fits requests that name the network itself" in shown
+    assert answers == [429, 429, 200]
 
 
 ROWS = "[...document.querySelectorAll('#who tbody')[{0}].rows].map(row => [...row.cells].map(cell => cell.innerText))"

@@ -33,6 +33,9 @@ def rules_in(folder: Path) -> Path:
     return path
 
 
+CUT = "a\u20260123456789abcdef"
+
+
 def invoke(words: tuple[str, ...], **environ: str) -> tuple[int, str]:
     """The exit code, and what is said."""
     result = CliRunner().invoke(main, words, env=environ)
@@ -51,6 +54,7 @@ def invoke(words: tuple[str, ...], **environ: str) -> tuple[int, str]:
         (("ban", "shop", "user=ada", "--for", "soon", "--why", "x"), 1, '"soon" is not a duration such as 10s'),
         (("ban", "", "user=ada", "--for", "1h", "--why", "x"), 1, "the domain is empty"),
         (("ban", "shop", "user=ada", "--for", "1h", "--why", "a\nb"), 1, "why is one line of at most 200"),
+        (("ban", "shop", f"user={CUT}", "--for", "1h", "--why", "x"), 1, "is a part of what is too long to show"),
     ],
 )
 def test_a_wrong_argument_is_told(redis: Redis, tmp_path: Path, words: tuple[str, ...], code: int, wrong: str) -> None:

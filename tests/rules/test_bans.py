@@ -14,6 +14,7 @@ from ratelimit_service.rules.bans import (
     Ban,
     Bans,
     canonical,
+    check_fits,
     find_ban,
     hidden,
     key_of,
@@ -21,11 +22,13 @@ from ratelimit_service.rules.bans import (
     read_ban,
     read_length,
 )
+from ratelimit_service.rules.hot_name import read_hot_name
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 from tests.books import book
 from tests.clocks import Clock
+from tests.shop import Shop, entries_of
 
 NOW = 1_795_348_800 * SECOND
 """2026-11-22 12:00:00 UTC."""
@@ -45,6 +48,7 @@ def banned(*bans: Ban) -> Bans:
     return found
 
 
+NO_RULES = book()
 ADA, EVE, SEARCH, FREE = ("user", "ada"), ("user", "eve"), ("path", "/search"), ("plan", "free")
 
 
@@ -77,16 +81,66 @@ def test_a_ban_fits_descriptors_that_have_all_its_entries(
 ) -> None:
     made = ban(*of)
 
-    assert banned(made).find(domain, entries) == (made if fits else None)
+    assert find_ban(banned(made), NO_RULES, domain, entries) == (made if fits else None)
+
+
+@pytest.mark.parametrize(
+    ("value", "fitting", "others"),
+    [
+        ("10.0.0.1", ["10.0.0.1", "::ffff:10.0.0.1", "::FFFF:a00:1%eth0"], ["10.0.0.2", "10.0.0.10"]),
+        ("2001:DB8:0::1", ["2001:db8::1", "2001:0DB8::1"], ["2001:db8::2"]),
+        ("10.0.0.0/8", ["10.1.2.3", "::ffff:10.1.2.3", "10.0.0.0/8", "10.1.0.0/16"], ["11.0.0.1", "0.0.0.0/0", "10"]),
+        ("10.1.2.3/8", ["10.9.9.9"], ["11.0.0.1"]),
+        ("2001:db8:1:2::/64", ["2001:db8:1:2::7", "2001:DB8:1:2::/64"], ["2001:db8:1:3::7", "unknown", ""]),
+        ("10.0.0.1/32", ["10.0.0.1"], ["10.0.0.2"]),
+        ("1.5", ["1.5"], ["1.50"]),
+        ("a*", ["a*"], ["ab", "*"]),
+    ],
+)
+@pytest.mark.parametrize("domain", ["shop", "*"])
+def test_a_ban_compares_addresses_as_such_and_a_network_has_all_of_its_own(
+    value: str, fitting: list[str], others: list[str], domain: str
+) -> None:
+    bans = banned(ban(domain, ("ip", value), ADA))
+
+    for asked in (*fitting, *others):
+        found = find_ban(bans, NO_RULES, "shop", (ADA, ("ip", asked)))
+        assert (found is not None) is (asked in fitting), asked
+
+
+def test_one_ban_has_one_key_however_its_addresses_are_written() -> None:
+    assert ban("shop", ("ip", "::ffff:10.0.0.1")).key == ban("shop", ("ip", "10.0.0.1/32")).key
+    assert ban("shop", ("ip", "2001:DB8::1/64")).entries == (("ip", "2001:db8::/64"),)
+
+
+def test_a_ban_that_an_earlier_release_wrote_has_its_key_and_compares_addresses() -> None:
+    text = ban("shop", ("ip", "10.0.0.1")).text.replace("10.0.0.1", "::ffff:10.0.0.1")
+    old = read_ban(text)
+    bans = banned(old)
+
+    assert old.key == key_of("shop", (("ip", "::ffff:10.0.0.1"),))
+    assert find_ban(bans, NO_RULES, "shop", (("ip", "10.0.0.1"),)) == old
+    bans.drop(old.key, "lifted")
+    assert bans._by_domain == {}
+
+
+def test_a_request_has_a_name_for_each_length_of_prefix_in_use_however_many_bans_there_are() -> None:
+    some = [ban("shop", ("ip", f"2001:db8:{number:x}::/{bits}")) for number in range(500) for bits in (48, 64)]
+    bans = banned(*some, ban("shop", ADA), ban("shop", ("ip", "10.0.0.0/8")))
+
+    assert list(bans.lengths) == [8, 48, 64]
+    for each in some[1::2]:
+        bans.drop(each.key, "lifted")
+    assert list(bans.lengths) == [8, 48]
 
 
 def test_of_several_bans_the_one_that_ends_last_is_found() -> None:
     short, long, other = ban("shop", ADA), ban("shop", FREE, length=DAY), ban("*", SEARCH, length=FOR_EVER)
     bans = banned(short, long, other)
 
-    assert bans.find("shop", (ADA, FREE)) == long
-    assert bans.find("shop", (ADA, FREE, SEARCH)) == other
-    assert bans.find("shop", (ADA,)) == short
+    assert find_ban(bans, NO_RULES, "shop", (ADA, FREE)) == long
+    assert find_ban(bans, NO_RULES, "shop", (ADA, FREE, SEARCH)) == other
+    assert find_ban(bans, NO_RULES, "shop", (ADA,)) == short
 
 
 _ENTRY = st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"))
@@ -112,7 +166,7 @@ def test_the_index_finds_what_a_look_at_all_bans_finds(
     fitting = [
         each for each in left.values() if each.domain in {domain, "*"} and all(one in entries for one in each.entries)
     ]
-    found = bans.find(domain, tuple(entries))
+    found = find_ban(bans, NO_RULES, domain, tuple(entries))
     assert (found.until if found else 0) == max((each.until for each in fitting), default=0)
     assert found is None or found in fitting
     assert len(bans) == len(left)
@@ -284,6 +338,111 @@ def test_a_ban_of_a_secret_value_has_its_digest_in_every_domain() -> None:
         assert find_ban(bans, rules, of, plain) is not None
         assert find_ban(bans, rules, of, entries) is None
         assert "hunter2" not in bans.all()[0].text
+
+
+AS_SHOWN = """
+    domain: shop
+    lookup: {from: keys.csv, key: api_key, as: tier}
+    descriptors:
+      - {key: ip, cidr: 10.0.0.0/8, label: office, share_threshold: true, LIMIT}
+      - {key: ip, values: [192.0.2.1, x], LIMIT}
+      - {key: ip, cidr: 198.51.100.0/24, prefix: {ipv4: 28}, LIMIT}
+      - {key: ip, prefix: {ipv4: 24, ipv6: 64}, LIMIT}
+      - {key: path, value: "/x*", share_threshold: true, LIMIT, descriptors: [{key: user, LIMIT}]}
+      - {key: verb, values: [GET, PUT], share_threshold: true, LIMIT}
+      - {key: "a*", value: "b*", share_threshold: true, LIMIT}
+      - {key: tier, value: "g*", share_threshold: true, LIMIT}
+      - {key: token, value: "t*", share_threshold: true, hash_values: true, LIMIT}
+      - {key: token, hash_values: true, LIMIT}
+      - {key: from, prefix: {ipv4: 24, ipv6: 64}, hash_values: true, LIMIT}
+      - {key: request_id, rate_limit: {concurrency: 5, hold: 1m, place: request_id}}
+      - {key: accept, LIMIT}
+      - {key: never, rate_limit: {deny: true}}
+    """.replace("LIMIT", "rate_limit: {unit: year, requests_per_unit: 9}")
+
+
+def as_shown() -> Shop:
+    shop = Shop("domain: shop\ndescriptors: []\n")
+    shop.limiter.book = book(AS_SHOWN, hash_value=HashValue("key"), read_data=lambda _: b"k1,gold\nk2,grey\n")
+    return shop
+
+
+@pytest.mark.parametrize(
+    ("asked", "also", "not_this"),
+    [
+        ("ip=10.1.2.3", "ip=10.9.9.9", "ip=11.1.1.1"),
+        ("ip=::ffff:192.0.2.1", "ip=192.0.2.1", "ip=x"),
+        ("ip=198.51.100.17", "ip=198.51.100.31", "ip=198.51.100.32"),
+        ("ip=203.0.113.7", "ip=::ffff:203.0.113.9", "ip=203.0.114.7"),
+        ("ip=2001:db8:1:2::7", "ip=2001:DB8:1:2:ffff::1", "ip=2001:db8:1:3::7"),
+        ("path=/x1", "path=/x2 user=ada", "path=/y"),
+        ("path=/x1 user=ada", "path=/x2 user=ada", "path=/x1 user=bob"),
+        ("verb=GET", "verb=PUT", "verb=POST"),
+        ("ax=by", "ax=bz", "ay=by"),
+        ("api_key=k1", "api_key=k2", "api_key=k3"),
+        ("tier=gold", "api_key=k1", "tier=silver"),
+        ("token=t1", "token=t2", "token=s1"),
+        ("token=s1", "token=s1 more=x", "token=s2"),
+        ("from=203.0.113.7", "from=203.0.113.8", "from=203.0.114.7"),
+        ("request_id=1", "request_id=2", "request=1"),
+        ("accept=*/*", "accept=*/* more=x", "accept=text/html"),
+        ("never=x", "never=x", "never=y"),
+        ("unknown=::ffff:10.0.0.1", "unknown=10.0.0.1", "unknown=10.0.0.2"),
+    ],
+)
+@pytest.mark.parametrize("domain", ["shop", "*"])
+def test_what_is_shown_of_a_request_bans_it(asked: str, also: str, not_this: str, domain: str) -> None:
+    shop = as_shown()
+    rules = shop.limiter.book
+    assert rules is not None
+    shop.ask(asked)
+    hot = shop.limiter.hot.take()
+    names = [read_hot_name(name).entries for counts in (hot.allowed, hot.refused) for name in counts.counts]
+
+    # Where no rule counts, nothing is shown: the operator has the request from elsewhere.
+    shown = names[0] if names else entries_of(asked)
+    check_fits(rules, domain, shown)
+    bans = banned(ban(domain, *hidden(rules, domain, shown)))
+    found = [find_ban(bans, rules, "shop", entries_of(text)) is not None for text in (asked, also, not_this)]
+    assert found == [True, True, False]
+    assert hidden(rules, domain, bans.all()[0].entries) == bans.all()[0].entries
+
+
+@pytest.mark.parametrize(
+    ("entry", "wrong"),
+    [
+        (("user", "a" * 200 + "…" + "0123456789abcdef"), "is a part of what is too long to show"),
+        (("…", "0123456789abcdef"), "is a part of what is too long to show"),
+        (("(too long to show)", "0123456789abcdef"), "is a part of what is too long to show"),
+        (
+            ("route", "/x*"),
+            '"route=/x*" is a pattern, whose values do not share a counter: name one of its values, or ',
+        ),
+        (
+            ("token", "10.0.0.0/8"),
+            'the values of "token" are secret, and no rule counts them by a prefix of this length',
+        ),
+        (("from", "2001:db8::/48"), 'the values of "from" are secret, and no rule counts them by a prefix'),
+    ],
+)
+@pytest.mark.parametrize("domain", ["shop", "*"])
+def test_a_ban_that_can_fit_nothing_is_refused(entry: tuple[str, str], wrong: str, domain: str) -> None:
+    rules = book(
+        """
+        domain: shop
+        descriptors:
+          - {key: route, value: "/x*", rate_limit: {unit: day, requests_per_unit: 1}}
+          - {key: token, hash_values: true, rate_limit: {unit: day, requests_per_unit: 1}}
+          - {key: from, hash_values: true, prefix: {ipv6: 64}, rate_limit: {unit: day, requests_per_unit: 1}}
+        """,
+        hash_value=HashValue("key"),
+    )
+
+    with pytest.raises(BanError) as refused:
+        check_fits(rules, domain, (ADA, entry))
+    assert wrong in str(refused.value)
+    assert check_fits(rules, domain, (ADA, ("from", "2001:db8::/64"))) == ""
+    assert "stands for itself" in check_fits(rules, domain, (("accept", "*/*"),))
 
 
 def test_where_a_key_is_secret_in_another_domain_alone_its_bans_are_plain() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ratelimit_service.errors import RulesError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Request
+from ratelimit_service.rules.address import from_operator
 from ratelimit_service.rules.book import RuleBook, free_books
 from ratelimit_service.rules.checks.diff import diff
 from ratelimit_service.rules.checks.explain import explain
@@ -391,6 +392,20 @@ def test_one_more_network_in_a_list_keeps_what_its_addresses_have_used_and_their
         allowed += [check(limiter, asked).allowed for _ in range(2)]
 
     assert allowed == [True, True, True, False, False, False]
+
+
+def test_a_network_that_an_operator_names_is_the_counter_of_its_addresses() -> None:
+    rules = book(level("key: ip, cidr: 10.0.0.0/8, prefix: {ipv4: 24}", "key: ip, prefix: {ipv6: 64}", "key: net"))
+
+    for key, sent, shown in (("ip", "10.1.2.3", "10.1.2.0/24"), ("ip", "2001:db8::1", "2001:db8::/64")):
+        keys = set()
+        for entries in (((key, sent),), from_operator(((key, shown),))):
+            rule = rules.match("d", entries)
+            assert rule is not None
+            keys.add(counter_key(rule, counted_entries(rule, entries)))
+        assert len(keys) == 1
+    [(_, text)] = from_operator((("net", "10.0.0.0/8"),))
+    assert rules.match("d", (("net", text),)) is not None
 
 
 def test_descriptors_that_may_count_one_prefix_are_told_apart_by_their_order() -> None:

@@ -10,7 +10,8 @@ from typing import Any, Final
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import BanError, RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
-from ratelimit_service.rules.bans import Ban, hidden, key_of, make_ban, read_length
+from ratelimit_service.rules.bans import Ban, check_fits, hidden, key_of, make_ban, read_length
+from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.server.admin.answers import Answers
 from ratelimit_service.server.admin.changes import read_change
@@ -61,25 +62,28 @@ class BanMethod:
                 return json.dumps(found, ensure_ascii=False).encode()
             case ["ban", domain, entries, length, why, who]:
                 microseconds, now = read_length(length), await self._store.now()
-                ban = make_ban(domain, self._hidden(domain, entries), length=microseconds, why=why, who=who, now=now)
+                book, entries = self._book(), _pairs(entries)
+                note = check_fits(book, domain, entries)
+                named = hidden(book, domain, entries)
+                ban = make_ban(domain, named, length=microseconds, why=why, who=who, now=now)
                 await self._store.put(ban)
-                return self._described(ban)
+                return self._described(ban, note)
             case ["unban", domain, entries, who]:
-                lifted = await self._store.lift(key_of(domain, self._hidden(domain, entries)), who)
+                lifted = await self._store.lift(key_of(domain, hidden(self._book(), domain, _pairs(entries))), who)
                 if lifted is None:
                     raise RpcError(Status.NOT_FOUND, "there is no ban of exactly these entries in this domain")
                 return self._described(lifted)
         raise RpcError(Status.INTERNAL, "that is no request for bans")
 
-    def _hidden(self, domain: str, entries: Iterable[tuple[str, str]]) -> Entries:
-        """The entries as bans have them; only the rules tell which values are secret."""
-        book = self._limiter.book
-        if book is None:
+    def _book(self) -> RuleBook:
+        """The rules: they alone tell which values are secret, and what values share a counter."""
+        if self._limiter.book is None:
             raise RpcError(Status.UNAVAILABLE, "no rate limit configuration loaded")
-        return hidden(book, domain, tuple((key, value) for key, value in entries))
+        return self._limiter.book
 
-    def _described(self, ban: Ban) -> bytes:
-        return json.dumps(ban.as_json() | {"store": self._store_name}, ensure_ascii=False).encode()
+    def _described(self, ban: Ban, note: str = "") -> bytes:
+        found = ban.as_json() | {"store": self._store_name} | ({"note": note} if note else {})
+        return json.dumps(found, ensure_ascii=False).encode()
 
 
 def listing(domain: str | None) -> bytes:
@@ -97,6 +101,10 @@ def unbanning(body: bytes, remote: str) -> bytes:
     """A request to lift the ban of a JSON body. RpcError if the body is wrong."""
     found = read_change(_BAN, body, {"domain", "entries"}, remote)
     return _request("unban", found["domain"], found["entries"], found["who"])
+
+
+def _pairs(entries: Iterable[Iterable[str]]) -> Entries:
+    return tuple((key, value) for key, value in entries)
 
 
 def _request(*words: object) -> bytes:

@@ -16,6 +16,7 @@ from ratelimit_service.api.request import decode
 from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Blocked, Request
+from ratelimit_service.rules.address import from_operator
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.explain import (
     MatchedRule,
@@ -28,7 +29,6 @@ from ratelimit_service.rules.checks.explain import (
     loans,
     pool_of,
 )
-from ratelimit_service.rules.secret import from_operator
 from ratelimit_service.server.admin.answers import Answers
 from ratelimit_service.stores.hit import Hit, pool_look
 from ratelimit_service.stores.store import Store

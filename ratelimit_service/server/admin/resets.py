@@ -10,10 +10,9 @@ from typing import Any, Final
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
-from ratelimit_service.rules.address import address_text, parse_network
+from ratelimit_service.rules.address import from_operator
 from ratelimit_service.rules.report import printable, shortened
 from ratelimit_service.rules.rule import Entries, entries_in_words, plural
-from ratelimit_service.rules.secret import from_operator
 from ratelimit_service.server.admin.answers import Answers
 from ratelimit_service.server.admin.changes import read_change
 from ratelimit_service.stores.descriptor import limiting_rules, looks
@@ -48,8 +47,6 @@ class ResetMethod:
         entries: Entries = from_operator(tuple([(key, value) for key, value in pairs]))
         shown = book.shown(domain, entries)
         rules = limiting_rules(book, domain, entries)
-        if not rules and (rules := limiting_rules(book, domain, one_of_each := _in_networks(entries))):
-            entries = one_of_each
         words = f"{shortened(entries_in_words(shown))} in domain {shortened(domain)}"
         try:
             reset = await store.reset(list(looks(book, domain, entries, rules)))
@@ -68,12 +65,6 @@ class ResetMethod:
             "store": store.name,
         }
         return json.dumps(found, ensure_ascii=False).encode()
-
-
-def _in_networks(entries: Entries) -> Entries:
-    """An address in place of each network: a rule that counts addresses by prefix is shown with networks as values."""
-    networks = ((key, value, parse_network(value) if "/" in value else None) for key, value in entries)
-    return tuple([(key, value if network is None else address_text(network.low)) for key, value, network in networks])
 
 
 def resetting(body: bytes, remote: str) -> bytes:

@@ -5,8 +5,8 @@ import {date, get, make, send, whole} from "./dom.js";
 const WHO = "the page"; // the service adds the address
 
 export async function ban(domain, entries, length, why) {
-  const {until} = await send("/bans", {domain, entries, for: length, why, who: WHO});
-  return until === null ? "Banned for ever." : `Banned until ${date(until)}.`;
+  const {until, note} = await send("/bans", {domain, entries, for: length, why, who: WHO});
+  return `Banned ${until === null ? "for ever" : `until ${date(until)}`}.${note ? ` But ${note}.` : ""}`;
 }
 
 export async function lift(domain, entries) {

@@ -5,8 +5,6 @@ import {button, make, send, whole} from "./dom.js";
 import {openDialog} from "./dialog.js";
 import {banInWords, entriesInWords, explanation, stateInWords} from "./explanation.js";
 
-const NETWORK = /^(?=.*[.:])[\da-f.:]+\/\d+$/i;
-
 function field(name, value) {
   const input = make("input", "");
   Object.assign(input, {name, value, required: true, maxLength: 200});
@@ -25,12 +23,6 @@ class Descriptor {
     this.unban = button("Lift the ban", () => this.act(() => lift(this.found.domain, this.found.entries)));
   }
 
-  // A rule with `group` counts networks. A ban is compared with the entries of requests, which mostly have addresses.
-  banNote() {
-    if (!this.asked.entries.some(({value}) => NETWORK.test(value))) return "";
-    return make("p", "soft", "A ban fits requests that name the network itself; to refuse its addresses write a rule with cidr and deny.");
-  }
-
   banForm() {
     const {domain, entries} = this.asked;
     const [long, length] = field("for", "1h"), [reason, why] = field("why", ""), form = make("form", "tools", this.ban, long, reason);
@@ -43,7 +35,7 @@ class Descriptor {
   }
 
   contents() {
-    return [make("p", "soft", this.counts), this.now, this.banForm(), this.banNote(),
+    return [make("p", "soft", this.counts), this.now, this.banForm(),
       make("p", "tools", this.reset, this.unban), this.result.line,
       make("details", "", make("summary", "", "Why this rule"), this.walk)];
   }
