@@ -3,7 +3,7 @@
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from textwrap import indent
+from textwrap import dedent, indent
 
 import pytest
 from click.testing import CliRunner, Result
@@ -195,6 +195,51 @@ def test_a_failure_names_the_rule_that_applied_and_its_place(tmp_path: Path) -> 
 
     assert lines[1].strip() == "remaining of user=ada"
     assert lines[4].strip() == f"(shop.user, {tmp_path}/rules/shop.yaml:4:5)"
+
+
+TOLD = """\
+domain: told
+rule_metadata: true
+descriptors:
+  - key: user
+    metadata: {owner: {team: billing, level: 1}}
+    rate_limit: {unit: minute, requests_per_unit: 5, exceed: 1, name: users}
+  - key: api_key
+    hash_values: true
+    rate_limit: {unit: minute, requests_per_unit: 5}
+"""
+
+
+def test_the_metadata_of_a_case_have_the_rule_that_refused_or_whose_soft_limit_it_was(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "told.yaml").write_text(TOLD)
+    steps = """\
+        domain: told
+        request: user=ada
+        steps:
+          - {hits: 5, metadata: {owner: {team: billing}}}
+          - {metadata: {soft_limit: {rule: user, name: users}}}
+          - {metadata: {refused_by: {domain: told, name: users}}}
+        """
+
+    assert run(tmp_path, case(dedent(steps))).exit_code == 0
+    failed = run(tmp_path, case(dedent(steps).replace("refused_by: {domain: told", "refused_by: {domain: shop")))
+    assert "metadata refused_by in the step at" in failed.stdout
+    assert "'name': 'users'" in failed.stdout
+
+
+def test_reports_have_digests_in_place_of_secret_values(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "told.yaml").write_text(TOLD)
+    text = case("domain: told\nrequest: api_key=hunter2 + api_key=hunter2\nremaining: [4, 9]")
+
+    results = [
+        run(tmp_path, text, *arguments, HASH_KEY="0123456789abcdef0123456789abcdef")
+        for arguments in ((), ("--json",), ("--junit", str(tmp_path / "report.xml")))
+    ]
+    said = [result.stdout for result in results] + [(tmp_path / "report.xml").read_text()]
+    assert [result.exit_code for result in results] == [1, 1, 1]
+    assert all("api_key=h-" in text and "hunter2" not in text for text in said)
 
 
 def test_a_failure_where_no_rule_applies_says_why(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.watch import read_sources
 from ratelimit_service.rules.report import printable
-from ratelimit_service.rules.rule import plural
+from ratelimit_service.rules.rule import entries_in_words, plural
 
 FAILED: Final = 1
 """Exit code: a case failed. `BROKEN`: the rules or a file of cases cannot be read."""
@@ -46,6 +46,7 @@ def command() -> None:
 
 class _Result(NamedTuple):
     case: Case
+    name: str
     mismatches: Sequence[Mismatch]
 
 
@@ -101,11 +102,11 @@ def test(
     except (RulesError, StartError) as error:
         exit_broken(error, as_json=as_json)
     encoder = ResponseEncoder(header_names(settings), dynamic_metadata=True, draw=lambda: 0)
-    results = [_Result(case, run_case(case, book, encoder)) for case in cases]
+    results = [_Result(case, _name(case, book), run_case(case, book, encoder)) for case in cases]
     if as_json:
         click.echo(json.dumps(_as_json(results), indent=2, ensure_ascii=False))
     else:
-        for line in _lines(results, book, settings.rules_path):
+        for line in _lines(results, settings.rules_path, len(book.rules)):
             click.echo(line)
     if junit is not None:
         try:
@@ -130,16 +131,22 @@ def _read(paths: Sequence[Path]) -> list[Case]:
     return cases
 
 
-def _lines(results: Sequence[_Result], book: RuleBook, rules: Path) -> Iterator[str]:
+def _name(case: Case, book: RuleBook) -> str:
+    """The case's own, or its request, with digests in place of secret values: reports lie about in CI."""
+    request = (entries_in_words(book.shown(case.domain, entries)) for entries in case.request)
+    return case.name or " + ".join(request) or "without a name"
+
+
+def _lines(results: Sequence[_Result], rules: Path, number: int) -> Iterator[str]:
     for result in results:
         verdict = RED("FAIL") if result.mismatches else GREEN("ok  ")
-        yield f"{verdict} {_place(result.case)}  {printable(result.case.name)}"
+        yield f"{verdict} {_place(result.case)}  {printable(result.name)}"
         for mismatch in result.mismatches:
             what, expected, got, *by = _diff(result.case, mismatch)
             yield from (f"       {line}" for line in (what, RED(expected), GREEN(got), *by))
     failed = sum(bool(result.mismatches) for result in results)
     counts = f"{plural(len(results) - failed, 'case')} passed, {failed:,} failed"
-    yield f"{(RED if failed else GREEN)(counts)} ({plural(len(book.rules), 'rule')} of {rules})"
+    yield f"{(RED if failed else GREEN)(counts)} ({plural(number, 'rule')} of {rules})"
 
 
 def _diff(case: Case, mismatch: Mismatch) -> Iterator[str]:
@@ -165,11 +172,11 @@ def _as_json(results: Sequence[_Result]) -> dict[str, Any]:
                 "file": case.path,
                 "line": case.line,
                 "column": case.column,
-                "name": case.name,
+                "name": name,
                 "passed": not mismatches,
                 "mismatches": [mismatch._asdict() for mismatch in mismatches],
             }
-            for case, mismatches in results
+            for case, name, mismatches in results
         ],
     }
 
@@ -181,9 +188,9 @@ def _as_junit(results: Sequence[_Result]) -> ET.Element:
         some = list(group)
         failed = sum(bool(result.mismatches) for result in some)
         suite = ET.SubElement(root, "testsuite", name=path, tests=f"{len(some)}", failures=f"{failed}")
-        for case, mismatches in some:
+        for case, name, mismatches in some:
             found = ET.SubElement(
-                suite, "testcase", name=printable(case.name), classname=path, file=path, line=f"{case.line}"
+                suite, "testcase", name=printable(name), classname=path, file=path, line=f"{case.line}"
             )
             if mismatches:
                 first = mismatches[0]

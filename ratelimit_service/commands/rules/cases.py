@@ -74,6 +74,10 @@ class Case(NamedTuple):
     line: int
     column: int
     name: str
+    """Empty for one without a name, which its request stands for."""
+    domain: str
+    request: Sequence[Entries]
+    """Empty where the steps have their own."""
     at: int
     """The simulated time of its begin, in microseconds since 1970."""
     steps: Sequence[CaseStep]
@@ -127,8 +131,8 @@ def _read_case(item: YamlMap, domain: str | None, report: Report) -> Case:
     ]
     if not any(step.expected for step in read) and not report.problems:
         report.add(item, f"nothing is expected; write at least one of {', '.join(Expected._fields)}")
-    name = values.get("name") or getattr(getattr(item.fields.get("request"), "value", None), "text", "")
-    return Case(report.path, item.line, item.column, name or "without a name", values.get("at", _BEGIN), read)
+    of = values.get("name", ""), values.get("domain") or domain or "", values.get("request", ())
+    return Case(report.path, item.line, item.column, *of, values.get("at", _BEGIN), read)
 
 
 def _read_step(at: YamlMap, values: Mapping[str, Any], fields: Mapping[str, Field], report: Report) -> CaseStep:

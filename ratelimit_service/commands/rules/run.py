@@ -50,6 +50,8 @@ class _Answer(NamedTuple):
     explanation: Explanation
     rules: Sequence[Sequence[Rule]]
     """The rules that apply to each descriptor."""
+    shown: Sequence[str]
+    """Each descriptor, with digests in place of secret values."""
 
 
 class _World:
@@ -74,9 +76,9 @@ class _World:
         try:
             rules = self._rules(body)
             for number in range(1, step.times):
-                if found := list(_answer_differs(step, self._send(body, rules), number)):
+                if found := list(_answer_differs(step, self._send(step, body, rules), number)):
                     return found
-            answer = self._send(body, rules)
+            answer = self._send(step, body, rules)
         except RpcError as error:
             return [Mismatch(step.line, "answer", "a response", f"{error.status.name}: {error.message}", "")]
         return [*_answer_differs(step, answer, step.times), *_differs(step, answer)]
@@ -85,7 +87,7 @@ class _World:
         hits = self._limiter.plan(decode(body)).verdict.hits
         return [[] if hit is None else [hit.rule, *(beside.rule for beside in hit.beside)] for hit in hits]
 
-    def _send(self, body: bytes, rules: Sequence[Sequence[Rule]]) -> _Answer:
+    def _send(self, step: CaseStep, body: bytes, rules: Sequence[Sequence[Rule]]) -> _Answer:
         replies: list[bytes | RpcError] = []
         self._turn = self._now
         self._method.call(body, replies.append)
@@ -95,7 +97,8 @@ class _World:
         [reply] = replies
         if isinstance(reply, RpcError):
             raise reply
-        return _Answer(RateLimitResponse.FromString(reply), decode_explanation(reply), rules)
+        shown = [entries_in_words(self._limiter.shown(step.domain, each.entries)) for each in step.descriptors]
+        return _Answer(RateLimitResponse.FromString(reply), decode_explanation(reply), rules, shown)
 
 
 _ANSWERS: Final = {RateLimitResponse.OK: "allowed", RateLimitResponse.OVER_LIMIT: "refused"}
@@ -116,7 +119,7 @@ def _differs(step: CaseStep, answer: _Answer) -> Iterator[Mismatch]:
     expected, message = step.expected, answer.message
     places = _places(answer)
     for index, status in enumerate(message.statuses):
-        of = f" of {entries_in_words(step.descriptors[index].entries)}" if len(message.statuses) > 1 else ""
+        of = f" of {answer.shown[index]}" if len(message.statuses) > 1 else ""
         for what, want, agrees, got in _of_descriptor(expected, index, answer, status):
             if not agrees:
                 yield Mismatch(step.line, f"{what}{of}", want, got, places[index])
@@ -126,7 +129,7 @@ def _differs(step: CaseStep, answer: _Answer) -> Iterator[Mismatch]:
             yield Mismatch(step.line, f"header {name}", _or_none(value), _or_none(headers.get(name)), "")
     metadata = _metadata(message)
     for name, value in (expected.metadata or {}).items():
-        if metadata.get(name) != value:
+        if not _has(metadata.get(name), value):
             yield Mismatch(step.line, f"metadata {name}", f"{value}", _or_none(metadata.get(name)), "")
 
 
@@ -171,8 +174,16 @@ def _places(answer: _Answer) -> Sequence[str]:
 
 
 def _metadata(message: RateLimitResponse) -> Mapping[str, Any]:
-    found = MessageToDict(message.dynamic_metadata).get("metadata", {})
-    return found if isinstance(found, dict) else {}
+    """The `metadata` of rules, and by `rule_metadata` the rule that refused, or whose soft limit is exceeded."""
+    found: dict[str, Any] = MessageToDict(message.dynamic_metadata)
+    return {**{key: found[key] for key in ("refused_by", "soft_limit") if key in found}, **found.get("metadata", {})}
+
+
+def _has(found: object, expected: object) -> bool:
+    """Whether it is what is expected; of a map, whether each key given has its value."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        return all(_has(found.get(key), value) for key, value in expected.items())
+    return found == expected
 
 
 def _flag(value: bool) -> str:
