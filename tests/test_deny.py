@@ -291,7 +291,6 @@ def test_the_status_of_a_deny_rule_has_a_limit_of_0_and_no_time_to_come_back() -
     assert [(header.key, header.value) for header in response.response_headers_to_add] == [
         ("RateLimit-Limit", "0"),
         ("RateLimit-Remaining", "0"),
-        ("RateLimit-Reset", "0"),
     ]
 
 

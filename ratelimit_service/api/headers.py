@@ -130,7 +130,8 @@ class HeaderEncoder:
                 wait += options.retry_after_jitter.of(wait, share)
             yield self._constant(tightest).limit
             yield header(self._remaining, b"%d" % tightest.remaining)
-            yield header(self._reset, b"%d" % -(-wait // SECOND))
+            if tightest.limit.requests or not _never_ends(tightest):
+                yield header(self._reset, b"%d" % -(-wait // SECOND))
         if "x_ratelimit" not in headers and "ietf" not in headers:
             return
         # A shadow rule is a trial: no caller should keep to it.
@@ -145,7 +146,8 @@ class HeaderEncoder:
                 windows = b"".join([self._constant(hit).window for hit in hits])
                 yield header(_X_LIMIT, b"%d%b" % (shown.limit.requests, windows))
                 yield header(_X_REMAINING, b"%d" % shown.remaining)
-                yield header(_X_RESET, b"%d" % wait_seconds(shown, options, share))
+                if shown.limit.requests or not _never_ends(shown):
+                    yield header(_X_RESET, b"%d" % wait_seconds(shown, options, share))
         if "ietf" in headers:
             yield from self._ietf(hits, options, share)
 
@@ -200,6 +202,11 @@ class HeaderEncoder:
             quota_policy_header=header(_POLICY, quota_policy),
         )
         return constant
+
+
+def _never_ends(hit: Hit) -> bool:
+    """Whether a hit on a limit of 0, or without a limit, is denied however long it waits. Then no reset is told."""
+    return not hit.decision.allowed and hit.decision.retry_after <= 0
 
 
 def wait_seconds(hit: Hit, options: ResponseOptions, share: int) -> int:

@@ -410,6 +410,30 @@ def test_a_rule_that_denies_may_tell_a_time_to_wait() -> None:
     assert found["RateLimit"] == '"a";r=0;t=3780'
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "{unit: minute, requests_per_unit: 0}",
+        "{unit: minute, requests_per_unit: 0, algorithm: sliding_log}",
+        "{unit: minute, requests_per_unit: 0, algorithm: token_bucket}",
+        "{unit: minute, requests_per_unit: 0, algorithm: leaky_bucket, burst: 5}",
+        "{deny: true}",
+    ],
+)
+def test_what_is_never_allowed_has_no_time_to_come_back(limit: str) -> None:
+    found = Shop(f"- {{key: a, rate_limit: {limit}}}", f"{ALL}\nretry_after_jitter: 10%").headers("a", hits=9)
+
+    assert found["RateLimit-Remaining"] == found["X-RateLimit-Remaining"] == "0"
+    assert not {"RateLimit-Reset", "X-RateLimit-Reset", "Retry-After"} & found.keys()
+    assert found["RateLimit"] == '"a";r=0'
+
+
+def test_a_soft_limit_of_0_has_a_time_to_come_back() -> None:
+    shop = Shop("- {key: a, rate_limit: {unit: minute, requests_per_unit: 0, exceed: 1}}", ALL)
+
+    assert [shop.headers("a")["X-RateLimit-Reset"] for _ in range(2)] == ["60", "60"]
+
+
 def test_with_global_shadow_mode_nothing_is_said_of_a_refusal() -> None:
     shop = Shop(USER, f"{ALL}\nproblem_body: true\nrule_metadata: true", shadow_mode=True)
 
