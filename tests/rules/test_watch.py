@@ -27,10 +27,12 @@ def rules(requests: int, domain: str = "shop") -> str:
 class Watched:
     """A watcher at work, and what comes of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settled_seconds: float = 0.01) -> None:
         self.folder = folder
         self.books: asyncio.Queue[RuleBook] = asyncio.Queue()
-        self.watcher = Watcher(folder, self._parse, self.books.put_nowait, poll_seconds=0.01)
+        self.watcher = Watcher(
+            folder, self._parse, self.books.put_nowait, poll_seconds=0.01, settled_seconds=settled_seconds
+        )
 
     @staticmethod
     def _parse(sources: Sequence[Source], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
@@ -52,11 +54,11 @@ class Watched:
         return "\n".join(map(str, self.watcher.problems)).replace(str(self.folder), "…")
 
 
-def play(folder: Path, story: Story) -> Watched:
+def play(folder: Path, story: Story, settled_seconds: float = 0.01) -> Watched:
     """Load, then watch while the story happens."""
 
     async def run() -> Watched:
-        watched = Watched(folder)
+        watched = Watched(folder, settled_seconds)
         await watched.watcher.load()
         watching = asyncio.create_task(watched.watcher.run())
         await story(watched)

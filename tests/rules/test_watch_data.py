@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from ratelimit_service.rules.files.data_reads import DataRead, DataReads, reread
+from ratelimit_service.rules.files.watch import FoundFiles, Watcher
+from ratelimit_service.rules.syntax.document import Source
 from tests.rules.test_watch import SECONDS, Watched, play
 
 RULES = """\
@@ -69,6 +71,83 @@ def test_one_renamed_into_place_is_loaded_even_if_it_is_as_old_and_as_large(fold
         assert await names(watched) == {"k-2": "pro"}
 
     play(folder, story)
+
+
+def test_half_of_a_list_that_is_written_in_place_is_not_taken_and_a_renamed_one_is(folder: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await names(watched)
+        watched.write("k-1,pro\nk-2,p", "keys.csv")
+        await asyncio.sleep(0.1)  # some polls
+        assert watched.watcher.successes == 1
+        watched.write("k-1,pro\nk-2,pro\n", ".new")
+        (folder / ".new").rename(folder / "keys.csv")
+        assert await names(watched) == {"k-1": "pro", "k-2": "pro"}
+
+    assert play(folder, story, settled_seconds=3600).watcher.failures == 0
+
+
+def test_a_request_to_reload_takes_a_list_as_it_is(folder: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await names(watched)
+        watched.write("k-2,pro\n", "keys.csv")
+        watched.watcher.reload()
+        assert await names(watched) == {"k-2": "pro"}
+
+    play(folder, story, settled_seconds=3600)
+
+
+OLD = DataRead(b"a\n", None, (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("data", "seconds"),
+    [
+        (OLD, 0.1),
+        (DataRead(b"a\nb\n", None, (1, 2)), 0.1),  # renamed into place
+        (DataRead(b"a\nb\n", None, (1, 1)), 2.0),
+        (DataRead(b"a\nb", None, (1, 1)), 10.0),
+        (DataRead(b"", None, (1, 1)), 2.0),
+        (DataRead("no such file", None), 0.1),
+    ],
+)
+def test_what_is_written_in_place_must_not_change_for_a_while_and_longer_if_its_last_line_has_no_end(
+    data: DataRead, seconds: float
+) -> None:
+    watcher = Watcher(Path("/rules"), Watched._parse, lambda _: None, poll_seconds=2.0)
+    watcher._seen = FoundFiles([], {"/keys": OLD})
+
+    assert watcher._unchanged_for(FoundFiles([], {"/keys": data})) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "inode", "seconds"), [(b"a", 1, 0.1), (b"b", 2, 0.1), (b"b", 1, 2.0)], ids=["same", "renamed", "in place"]
+)
+def test_rules_that_are_written_in_place_must_not_change_for_a_poll(text: bytes, inode: int, seconds: float) -> None:
+    watcher = Watcher(Path("/rules"), Watched._parse, lambda _: None, poll_seconds=2.0)
+    watcher._seen = FoundFiles([Source("/rules/a.yaml", b"a")], {}, {"/rules/a.yaml": (1, 1)})
+
+    found = FoundFiles([Source("/rules/a.yaml", text)], {}, {"/rules/a.yaml": (1, inode)})
+    assert watcher._unchanged_for(found) == seconds
+    new = FoundFiles([Source("/rules/b.yaml", text)], {}, {"/rules/b.yaml": (1, inode)})
+    assert watcher._unchanged_for(new) == 2.0
+
+
+def test_files_that_never_rest_are_a_failed_load(folder: Path) -> None:
+    async def story(watched: Watched) -> None:
+        await names(watched)
+        watched.write("k-1,pro\n", "keys.csv")
+        watched.write("k-2,pro\n", "keys.csv")
+        async with asyncio.timeout(SECONDS):
+            while (changing := watched.watcher._changing) is None:  # noqa: ASYNC110  # a poll is told to nobody
+                await asyncio.sleep(0.001)
+        watched.watcher._changing = changing._replace(began=changing.began - 61)
+        watched.write("k-3,pro\n", "keys.csv")
+        told = await watched.refusal(1)
+        assert told.endswith("has files that change again and again for 60 s: write them aside, and rename")
+        watched.watcher.reload()
+        assert await names(watched) == {"k-3": "pro"}
+
+    play(folder, story, settled_seconds=3600)
 
 
 @pytest.mark.parametrize("file", ["../lists/keys", "ABSOLUTE/lists/keys"])

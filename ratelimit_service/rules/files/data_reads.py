@@ -18,6 +18,9 @@ count in seconds, and Linux in 4 ms. Until then it is compared by its bytes."""
 
 _Signature = tuple[int, int, int, int, int]
 
+Inode = tuple[int, int]
+"""Device and number: a file that is renamed into place has others, and one that is written in place has not."""
+
 
 @dataclass(frozen=True, slots=True)
 class DataRead:
@@ -27,6 +30,13 @@ class DataRead:
     """The bytes, or why they cannot be read."""
     signature: _Signature | None = field(compare=False)
     """Of the file when it was read; None if the next poll must read it again."""
+    inode: Inode | None = field(default=None, compare=False)
+    """None if it could not be read."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its last line has no end: perhaps it is still being written."""
+        return isinstance(self.contents, bytes) and self.contents[-1:] not in (b"", b"\n")
 
 
 def read_data_file(path: str) -> bytes:
@@ -45,9 +55,8 @@ def reread(path: str, before: DataRead | None = None) -> DataRead:
         text = read_data_file(path)
     except (OSError, ValueError) as error:  # ValueError: the path has a NUL
         return DataRead((getattr(error, "strerror", "") or str(error)).lower(), None)
-    if before is not None and before.contents == text:
-        return DataRead(before.contents, signature if settled else None)
-    return DataRead(text, signature if settled else None)
+    contents = before.contents if before is not None and before.contents == text else text
+    return DataRead(contents, signature if settled else None, signature[:2])
 
 
 class DataReads:

@@ -5,6 +5,9 @@ renamed into place, added, removed, or a ConfigMap whose symlink is swapped. Cha
 some of these, and save nothing that can be measured. Data files may be large: those that the last load asked for are
 polled with the rules, and read again when their `stat` has changed.
 
+A file that is renamed into place is whole, and so is a folder to which a link is turned. What is written in place is
+taken when it has not changed for a while: half of it may be valid too.
+
 A load is all or nothing. It runs in a thread; the loop only publishes the finished book. A read of the files that
 hangs, as on a network file system whose server is gone, counts as a failed load, and delays neither start nor stop.
 """
@@ -13,8 +16,10 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Final, NamedTuple
 
 from ratelimit_service.errors import Problem, RulesError, StartError
@@ -22,7 +27,7 @@ from ratelimit_service.rules.book import RuleBook, free_books
 from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.checks.regions import without_effect
 from ratelimit_service.rules.data_files import ReadData
-from ratelimit_service.rules.files.data_reads import DataRead, DataReads, reread
+from ratelimit_service.rules.files.data_reads import DataRead, DataReads, Inode, reread
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.rules.syntax.document import MAX_BYTES, Source
 from ratelimit_service.system.background import DaemonExecutor
@@ -36,11 +41,14 @@ Parse = Callable[[Sequence[Source], RuleBook | None, ReadData], RuleBook]
 """Makes a book of the files, the book before, and a reader of data files."""
 
 
-class FoundFiles(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FoundFiles:
     """What a read found: the rules files, and the data files that the last load asked for."""
 
-    sources: list[Source]
+    sources: Sequence[Source]
     data: Mapping[str, DataRead]
+    inodes: Mapping[str, Inode] = field(default_factory=dict, compare=False)
+    """Those of the rules files, by path."""
 
 
 ReadResult = FoundFiles | tuple[Problem, ...]
@@ -49,10 +57,15 @@ ReadResult = FoundFiles | tuple[Problem, ...]
 READ_TIMEOUT_SECONDS: Final = 10.0
 """Timeout of a read. A folder of rules takes milliseconds; on a network file system, perhaps a second."""
 
-_UNCHANGED_SECONDS = 0.1
-"""A changed file is read again after this time, and loaded only if it did not change in between: a file that is not yet
-complete can be valid YAML with some of the rules."""
-_MAX_READS = 20
+_UNCHANGED_SECONDS: Final = 0.1
+"""All files are read again this long after a change, and loaded only if none changed in between."""
+_SETTLED_SECONDS: Final = 1.0
+"""How long a data file that was written in place must not have changed, or a poll if that is longer: any part of it is
+a valid list. Programs write what they copy in pieces, with pauses when they wait for the network."""
+_CUT: Final = 5
+"""Times as long for one whose last line has no end: most likely it goes on."""
+_CHANGING_SECONDS: Final = 60.0
+"""Files that have changed again and again for so long are a failed load, so that log and gauge show it."""
 
 _MAX_LOGGED = 20
 """Problems of one load in the log; the page has all."""
@@ -67,13 +80,14 @@ class Watcher:
     Once a book is loaded, there is always one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it calls, and four times
         self,
         path: Path,
         parse: Parse,
         publish: Callable[[RuleBook], None],
         *,
         poll_seconds: float = 1.0,
+        settled_seconds: float = _SETTLED_SECONDS,
         read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
         clock: Clock = system_clock,
     ) -> None:
@@ -92,9 +106,12 @@ class Watcher:
         self._parse = parse
         self._publish = publish
         self._poll_seconds = poll_seconds
+        self._settled_seconds = max(poll_seconds, settled_seconds)
         self._read_timeout_seconds = read_timeout_seconds
         self._clock = clock
         self._seen: ReadResult | None = None
+        self._changing: _Changing | None = None
+        """What differs from what was seen, and is not taken yet."""
         self._data: Mapping[str, DataRead] = {}
         """The data files that the last load asked for, as they were read last."""
         self._now_reading = str(path)
@@ -118,8 +135,9 @@ class Watcher:
     async def _run(self) -> None:
         while True:
             requested = True
+            left = self._poll_seconds if self._changing is None else self._changing.unchanged_for
             try:
-                await asyncio.wait_for(self._reload_requested.wait(), self._poll_seconds)
+                await asyncio.wait_for(self._reload_requested.wait(), min(self._poll_seconds, left))
             except TimeoutError:
                 requested = False
             self._reload_requested.clear()
@@ -127,10 +145,9 @@ class Watcher:
                 continue
             try:
                 found = await self._read()
-                if requested:
+                if requested or (found is not None and self._is_whole(found)):
+                    self._changing = None
                     await self._load(found)
-                elif found is not None and found != self._seen:
-                    await self._load(await self._wait_until_unchanged(found))
             except Exception:
                 log.exception("reading the rules failed; the next attempt is in %g s", self._poll_seconds)
 
@@ -165,20 +182,44 @@ class Watcher:
             sources = read_sources(self.path)
         except RulesError as error:
             return error.problems
+        inodes = {source.path: _inode_of(source.path) for source in sources}
         data = {}
         for path, before in self._data.items():
             self._now_reading = path
             data[path] = reread(path, before)
-        return FoundFiles(sources, data)
+        return FoundFiles(sources, data, {path: inode for path, inode in inodes.items() if inode is not None})
 
-    async def _wait_until_unchanged(self, found: ReadResult) -> ReadResult | None:
-        for _ in range(_MAX_READS):
-            await asyncio.sleep(_UNCHANGED_SECONDS)
-            again = await self._read()
-            if again is None or again == found:
-                return again
-            found = again
-        return found
+    def _is_whole(self, found: ReadResult) -> bool:
+        """Whether what was found is another than what was seen, and has not changed for long enough to be taken."""
+        now, changing = monotonic(), self._changing
+        if found == self._seen:
+            self._changing = None
+            return False
+        if changing is not None and found == changing.found:
+            return now - changing.since >= changing.unchanged_for
+        began = now if changing is None else changing.began
+        if now - began > _CHANGING_SECONDS:
+            began = now
+            problem = f"has files that change again and again for {_CHANGING_SECONDS:g} s: write them aside, and rename"
+            self._reject((Problem(str(self.path), 0, 0, problem),))
+        self._changing = _Changing(found, now, began, self._unchanged_for(found))
+        return False
+
+    def _unchanged_for(self, found: ReadResult) -> float:
+        """The seconds for which these files must not have changed."""
+        if not isinstance(found, FoundFiles):
+            return _UNCHANGED_SECONDS
+        seen = self._seen if isinstance(self._seen, FoundFiles) else FoundFiles((), {})
+        known = {source.path: source.text for source in seen.sources}
+        seconds = _UNCHANGED_SECONDS
+        for path, text in found.sources:
+            if known.get(path) != text and found.inodes.get(path) == seen.inodes.get(path, found.inodes.get(path)):
+                seconds = max(seconds, self._poll_seconds)
+        for path, data in found.data.items():
+            before = seen.data.get(path)
+            if data != before and (before is None or before.inode in (None, data.inode)):
+                seconds = max(seconds, self._settled_seconds * (_CUT if data.is_cut else 1))
+        return seconds
 
     async def _load(self, found: ReadResult | None) -> None:
         if found is None:
@@ -199,7 +240,7 @@ class Watcher:
             await in_thread(free_books, old)
         finally:
             self._data = data.asked
-            self._seen = FoundFiles(found.sources, data.asked)
+            self._seen = FoundFiles(found.sources, data.asked, found.inodes)
 
     def _accept(self, book: RuleBook, sources: Sequence[Source], warnings: int) -> None:
         self.book = book
@@ -242,6 +283,26 @@ class Watcher:
         kept = "the old rules stay" if self.book is not None else "there are none yet, calls are refused"
         fields = about("rules_refused", path=str(self.path), problems=lines)
         log.error("rules not loaded, %s:\n  %s", kept, "\n  ".join(lines), extra=fields)
+
+
+class _Changing(NamedTuple):
+    """Files that differ from what was seen."""
+
+    found: ReadResult
+    since: float
+    """When they were found so."""
+    began: float
+    """When something was found to differ first."""
+    unchanged_for: float
+    """The seconds for which they must not change."""
+
+
+def _inode_of(path: str) -> Inode | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def read_sources(path: Path) -> list[Source]:
