@@ -1,6 +1,7 @@
 """`ratelimit init`: a first rules file."""
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -93,15 +94,24 @@ def _by_questions() -> tuple[str, str]:
         requests = click.prompt("Requests that each value of it has", default=100, type=click.IntRange(0, 2**32 - 1))
         unit = click.prompt("In each", default="minute", type=click.Choice(_UNITS))
         rule: dict[str, object] = {"key": key, "rate_limit": {"unit": unit, "requests_per_unit": requests}}
-        if click.confirm("Only count, and refuse nothing yet?", default=False):
+        if _confirmed("Only count, and refuse nothing yet?"):
             rule["shadow_mode"] = True
         rules[key] = rule
-        if not click.confirm("Another rule?", default=False):
+        if not _confirmed("Another rule?"):
             break
     body = {"domain": domain, "descriptors": list(rules.values())}
     text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100)
     entry = shlex.quote(f"{next(iter(rules))}=ada")
     return text, f"{shlex.quote(domain)} {entry}"
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return click.confirm(question, default=False)
+    except click.Abort:
+        if sys.stdin.isatty():  # Ctrl-C
+            raise
+        return False  # the answers that were piped have ended
 
 
 def _word(text: str) -> str:

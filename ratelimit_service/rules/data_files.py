@@ -82,6 +82,11 @@ class DataFiles:
         shown = f'"{printable(path)}"'  # whole, or one could not find it
         if path in self.files:
             return self.files[path]
+        if name.endswith((".yaml", ".yml")):
+            report.add(
+                at, f"{key} {shown} has a name of rules files, and would be read as rules too; name it otherwise"
+            )
+            return None
         own = self._reports.get(path)
         if own is None:
             if len(self._reports) >= MAX_FILES:

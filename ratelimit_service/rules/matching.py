@@ -322,6 +322,13 @@ class Matchers(Generic[N]):
         found = None if of_key is None else of_key.find(value)
         return None if found is None else found.node
 
+    def listing(self, key: str, value: str) -> N | None:
+        """The node of the first list that has this value, or this digest of a secret one."""
+        of_key = self._by_key.get(key)
+        address = parse_address(value)
+        found = None if of_key is None else of_key.values.get(value if address is None else address)
+        return None if found is None else found.node
+
     def has_fits(self, key: str) -> bool:
         """Whether some descriptor of this key has a fit."""
         return key in self._by_key

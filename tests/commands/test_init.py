@@ -43,6 +43,13 @@ def test_questions_become_these_rules(tmp_path: Path) -> None:
     )
 
 
+def test_the_last_two_questions_need_no_answer(tmp_path: Path) -> None:
+    file = tmp_path / "first.yaml"
+
+    assert init(str(file), answers="shop\nuser\n7\nhour\n").exit_code == 0
+    assert file.read_text().endswith("unit: hour\n    requests_per_unit: 7\n")
+
+
 def test_a_file_that_exists_is_kept_unless_forced(tmp_path: Path) -> None:
     file = tmp_path / "first.yaml"
     file.write_text("mine")

@@ -166,6 +166,16 @@ def test_a_name_is_relative_to_the_rules_file_that_has_it_and_is_read_once() -> 
     assert files.asked == ["rules/keys.csv", "rules/../lists/a.txt", "/etc/keys"]
 
 
+def test_a_file_that_would_be_read_as_rules_is_an_error() -> None:
+    files = Files({"rules/keys.yaml": b"ada"})
+
+    assert files.open("keys.yaml") is None
+    [problem] = files.report.problems
+    assert problem.message == (
+        'from "rules/keys.yaml" has a name of rules files, and would be read as rules too; name it otherwise'
+    )
+
+
 def test_a_missing_file_is_an_error_everywhere_it_is_named() -> None:
     files = Files({})
 

@@ -789,6 +789,58 @@ def test_what_is_allowed_but_hardly_meant_is_warned_of(descriptors: list[str], e
     assert warnings(*descriptors) == expected
 
 
+@pytest.mark.parametrize(
+    ("descriptors", "expected"),
+    [
+        (["value: x", "values: [x, y]"], ["4 duplicate"]),
+        (["values: [x, y]", "value: x"], ["3 duplicate"]),
+        (["value: 10.0.0.1", "values: [10.0.0.1], priority: 1"], ["3 duplicate"]),
+        (["value: z", "values: [x, y]"], []),
+        (["value: a*", "not: true, value: a*", "priority: 0"], ["5 unreached"]),
+        (["value: a*", "not: true, value: b*", "priority: 0"], []),
+        (["value: a*, priority: 1", "not: true, value: a*", "priority: 1"], ["4 unreached"]),
+        (["cidr: 10.0.0.0/8", "not: true, cidr: 10.0.0.0/8", "regex: a+"], ["5 unreached"]),
+        (["regex: a+", "cidr: 10.0.0.0/8", "not: true, cidr: 10.0.0.0/8"], []),
+        (["values: [a, b]", "not: true, values: [b, a]", "priority: 0", "value: c"], ["5 unreached"]),
+        (["values: [a, b]", "not: true, values: [b, c]", "priority: 0"], []),
+        (["not: true, value: '*'"], ["3 unreached"]),
+        (["not: true, regex: .*"], ["3 unreached"]),
+        (["regex: .*", "value: x", "value: x*", "priority: 0"], ["3 regex", "5 unreached", "6 unreached"]),
+        (["regex: .+", "priority: 0"], []),
+        (["regex: '.{0,999}'", "priority: 0"], []),
+    ],
+)
+def test_what_no_request_reaches_is_warned_of(descriptors: list[str], expected: list[str]) -> None:
+    found = lint(book(level(*(f"key: k, {each}" for each in descriptors))))
+
+    assert [f"{warning.line} {warning.kind}" for warning in found] == expected
+
+
+def test_a_warning_names_what_is_reached_first() -> None:
+    [_, by_one] = warnings("key: k, regex: .*", "key: k")
+    [by_two] = warnings("key: k, value: a", "key: k, not: true, value: a", "key: k, value: b, priority: -2")
+    advice = "give it a higher priority, or take it away [unreached]"
+
+    assert by_one == (
+        '1.yaml:4:4: warning: "k" is never reached: "k_regex(.*)" at 1.yaml:3:4 fits first, whatever would fit this; '
+        + advice
+    )
+    assert by_two == (
+        '1.yaml:5:4: warning: "k_b" is never reached: "k_a" at 1.yaml:3:4 and "k_not_value(a)" at 1.yaml:4:4 fit all '
+        f"values between them; {advice}"
+    )
+
+
+def test_a_prefix_where_nothing_is_counted_is_warned_of() -> None:
+    denied = "key: ip, prefix: {ipv6: 64}, rate_limit: {deny: true}"
+    below = f"{denied}, descriptors: [{{key: user, {LIMIT}}}]"
+
+    assert [str(warning) for warning in lint(book(f"domain: d\ndescriptors:\n- {{{denied}}}\n"))] == [
+        "1.yaml:3:13: warning: prefix has no effect: what is always denied, or allowed, has no counter [no-effect]"
+    ]
+    assert lint(book(f"domain: d\ndescriptors:\n- {{{below}}}\n")) == []
+
+
 def test_a_list_without_a_limit_exempts_if_something_else_would_match() -> None:
     exempting = "domain: d\ndescriptors:\n- {key: k, values: [a]}\n"
 

@@ -211,6 +211,7 @@ NO_TIME = 'must be a time from a second to 100 years, such as 10m or "15 minutes
     ("options", "expected"),
     [
         ("block_up_to: day", ["1.yaml:4:52: block_up_to has no meaning without block_for"]),
+        ("block_for: often, block_up_to: day", [f'1.yaml:4:63: block_for "often" {NO_TIME}']),
         ("block_for: 2 days, block_up_to: day", ["1.yaml:4:71: block_up_to is shorter than block_for"]),
         *(
             (f"block_for: {wrong}", [f'1.yaml:4:63: block_for "{wrong}" {NO_TIME}'])

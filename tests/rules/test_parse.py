@@ -595,3 +595,13 @@ def test_two_words_for_one_option_are_refused_and_messages_have_the_word_of_the_
     assert problems(descriptor(f"- {{key: ip, group: [64], {limit}}}")) == [
         "1.yaml:3:20: group must be a map, not a list"
     ]
+
+
+def test_a_malformed_value_makes_no_second_error() -> None:
+    one, other = (
+        f"- {{key: ip{more}, rate_limit: {{unit: day, requests_per_unit: 1}}}}\n" for more in ("", ", value: 1e1")
+    )
+    wrong = "value must be text, and 1e1 is a number; write it in quotes"
+
+    assert problems(descriptor(one + other)) == [f"1.yaml:4:20: {wrong}"]
+    assert problems(descriptor(other + one)) == [f"1.yaml:3:20: {wrong}"]

@@ -8,16 +8,14 @@ descriptors that no request reaches or that have no effect, and limits that cont
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, NamedTuple
 
 from ratelimit_service.model import Limit, Unit
-from ratelimit_service.rules.address import address_text
-from ratelimit_service.rules.book import Domain, Node, RuleBook, all_nodes
+from ratelimit_service.rules.book import Domain, RuleBook, all_nodes
 from ratelimit_service.rules.checks.review import review
-from ratelimit_service.rules.matching import standing
+from ratelimit_service.rules.checks.unreached import review_levels
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted, shortened, warning_at
 from ratelimit_service.rules.response import limit_name
 from ratelimit_service.rules.rule import Rule, units_in_words
@@ -51,15 +49,11 @@ KINDS: Final = (
 )
 """All kinds of warnings; `ratelimit check --ignore` takes them."""
 
-_ANY_TEXT = "\0"
-"""A character that no literal of a pattern contains, because YAML has no NUL; only a `*` matches it. So a pattern
-covers another one if and only if it matches the text of the other one with this in place of each `*`."""
-
 
 def lint(book: RuleBook) -> list[LintWarning]:
     """All warnings about the book, sorted by file and line."""
     found = [*book.warnings]
-    found += [warning for root in book.domains.values() for warning in _level(root, root)]
+    found += [warning for root in book.domains.values() for warning in review_levels(root, root)]
     found += [warning for root in book.domains.values() for warning in _lookups(root)]
     found += [warning for rule in book.rules if rule.beside for warning in _same_names(book, rule)]
     found += review(book)
@@ -113,82 +107,6 @@ def _lookups(root: Domain) -> Iterator[LintWarning]:
 
 _MAX_COMPARED: Final = 200_000
 """Names tried at descriptors, for one lookup."""
-
-
-def _level(root: Domain, parent: Node) -> Iterator[LintWarning]:
-    key_only = any(node.key_only for node in parent.children.values())
-    wildcards_left = sum(node.is_wildcard(name) for name, node in parent.children.items())
-    first_networks: dict[tuple[str, int], int] = {}
-    order = {id(node): standing(node, number, first_networks) for number, node in enumerate(parent.children.values())}
-    fits = Counter(node.fit.key for node in parent.children.values() if node.fit is not None)
-    for node, first, value in () if parent.matchers is None else parent.matchers.hidden:
-        text = value if isinstance(value, str) else address_text(value)
-        message = f"{quoted(text)} is in the list at {first.place} too, which is tried first"
-        yield warning_at(node.place, "duplicate", message)
-    for name, node in parent.children.items():
-        if node.is_wildcard(name):
-            wildcards_left -= 1
-        if cover := _cover(parent, name, node, order):
-            message = f"{quoted(name)} is never reached: {cover}, or take it away"
-            yield warning_at(node.place, "unreached", message)
-        elif node.rule is None and not node.children:
-            if node.fit is not None:
-                exempts = key_only or wildcards_left > 0 or fits[node.fit.key] > 1
-            elif node.is_wildcard(name):
-                exempts = key_only or wildcards_left > 0 or bool(fits)
-            else:
-                exempts = _falls_back(parent, name)
-            if root.default is None and (node.key_only or not exempts):
-                nothing = (
-                    f"{quoted(name)} does nothing: it has no rate_limit, no descriptors, and exempts from no limit"
-                )
-                message = f"{nothing}; give it a rate_limit, or take it away"
-                yield warning_at(node.place, "no-effect", message)
-        yield from _level(root, node)
-
-
-def _cover(parent: Node, name: str, node: Node, order: Mapping[int, int]) -> str | None:
-    """The descriptor that matches every request before this one can, and the remedy; None if there is none.
-
-    It is a wildcard of the same priority or of a higher one, or the key alone with a higher one. `order` has by the
-    identity of each node where it stands in the file.
-    """
-    found = parent.children.get(node.key)
-    if found is None or not found.key_only or found.priority <= node.priority:
-        found = _covering_wildcard(parent, name, node, order)
-    if found is None:
-        return None
-    cover = next(pattern for pattern, child in parent.children.items() if child is found)
-    in_order = found.priority == node.priority and not node.key_only
-    remedy = "move it before that one" if in_order else "give it a higher priority"
-    return f"{quoted(cover)} at {found.place} fits first, whatever would fit this; {remedy}"
-
-
-def _covering_wildcard(parent: Node, name: str, node: Node, order: Mapping[int, int]) -> Node | None:
-    if parent.wildcards is None:
-        return None
-    first_of = parent.wildcards.find if parent.matchers is None else parent.matchers.wildcard
-    any_value = node.fit is not None or (node.key_only and "*" not in name)
-    found = first_of(f"{node.key}_{_ANY_TEXT}" if any_value else name.replace("*", _ANY_TEXT))
-    if found is None or found is node or found.priority < node.priority:
-        return None
-    if found.priority == node.priority:
-        if node.fit is not None:
-            return found if order[id(found)] < order[id(node)] else None
-        if not node.key_only and "*" not in name:
-            return None  # an exact value comes first
-    return found
-
-
-def _falls_back(parent: Node, name: str) -> bool:
-    """Whether another descriptor would match if the one with this exact value did not exist."""
-    if parent.wildcards is not None and parent.wildcards.find(name) is not None:
-        return True
-    parts = name.split("_")
-    keys = ["_".join(parts[:end]) for end in range(1, len(parts))]
-    if parent.matchers is not None and any(map(parent.matchers.has_fits, keys)):
-        return True
-    return any((other := parent.children.get(key)) is not None and other.key_only for key in keys)
 
 
 _MAX_LINES: Final = 10

@@ -118,7 +118,7 @@ def _read_places(block: YamlMap, at: Positioned, options: Mapping[str, Any], rep
 def _check_blocks(block: YamlMap, limit: Limit, at: Positioned, report: Report) -> None:
     place = next((block.fields[key].key for key in ("block_up_to", "block_for") if given(block, key)), at)
     if not limit.block_for:
-        if given(block, "block_up_to"):
+        if given(block, "block_up_to") and not given(block, "block_for"):
             report.add(place, "block_up_to has no meaning without block_for")
     elif limit.block_up_to and limit.block_up_to < limit.block_for:
         report.add(place, "block_up_to is shorter than block_for")

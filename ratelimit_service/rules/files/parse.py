@@ -18,7 +18,7 @@ from ratelimit_service.rules.checks.lint import Calendars, lint_key, lint_value,
 from ratelimit_service.rules.checks.review import review_descriptor, review_limit
 from ratelimit_service.rules.data_files import DataFiles, ReadData
 from ratelimit_service.rules.files.data_reads import read_data_file
-from ratelimit_service.rules.files.fits import Siblings, read_fit
+from ratelimit_service.rules.files.fits import ReadFit, Siblings, read_fit
 from ratelimit_service.rules.files.limit import read_limit
 from ratelimit_service.rules.files.pools import DomainPools, Membership, read_elastic
 from ratelimit_service.rules.files.regions import read_regions
@@ -48,7 +48,7 @@ from ratelimit_service.rules.syntax.document import (
     kind_of,
     read_document,
 )
-from ratelimit_service.rules.syntax.options import WITHOUT_LIMIT, MapType
+from ratelimit_service.rules.syntax.options import COMPARED, WITHOUT_LIMIT, MapType
 from ratelimit_service.rules.syntax.reading import given, read_options, rule_fields
 from ratelimit_service.telemetry.tally import ByteBudget, Path, Tallies, Tally
 
@@ -326,34 +326,14 @@ class _Parser:
                 self._report.warn(item.fields["key"].value, *finding)
             if not secret and (finding := lint_value(key, value)):
                 self._report.warn(item.fields["value"].value, *finding)
-            if key and name in children:
+            is_malformed = any(given(item, option) and option not in values for option in COMPARED)
+            if key and name in children and not is_malformed:
                 first = children[name].place
                 message = f"descriptor {quoted(name)} is given twice at this level, first at {first}; join them"
                 self._report.add(at, message)
-            several = found.fit is not None or "*" in name
-            shared = None
-            if values.get("share_threshold"):
-                shared = found.label or value or key
-                if key and not several:
-                    needs = "a list, cidr, regex, not or a value with a * in it"
-                    message = f"share_threshold needs {needs}, and this is {quoted(name)}"
-                    self._report.add(item.fields["share_threshold"].key, message)
             if found.is_address:
                 self._domain.address_keys.add(key)
-            own_value = bool(values.get("value_to_metric")) and shared is None and (several or not value)
-            key_only = not value and found.fit is None
-            counted_as = None if shared is not None else found.counted_as
-            names_key = "*" not in key and (shared is not None or (counted_as is not None and "prefix" not in values))
-            own = Level(
-                name,
-                shared,
-                own_value,
-                counted_as,
-                key_only,
-                key=key if names_key else "",
-                mark=found.mark or (name if "*" in name and found.fit is None else ""),
-                upstreams=counted_as is None and (shared is None or found.fit is None),
-            )
+            own = self._read_level(item, values, found, name)
             levels = (*above, own)
             rule = self._read_rule(item, values, levels)
             review_descriptor(item, values, self._report)
@@ -362,8 +342,39 @@ class _Parser:
             if rule is not None:
                 self._check_suffixes(rule, below)
             priority = values.get("priority", 0)
-            node = Node(below, rule, self._place_of(at), key=key, key_only=key_only, fit=found.fit, priority=priority)
-            children.setdefault(name, node)
+            node = Node(
+                below, rule, self._place_of(at), key=key, key_only=own.key_only, fit=found.fit, priority=priority
+            )
+            if rule is not None and rule.limit is None and given(item, "prefix") and not below:
+                at_prefix = item.fields["prefix"].key
+                message = f"{at_prefix.text} has no effect: what is always denied, or allowed, has no counter"
+                self._report.warn(at_prefix, "no-effect", message)
+            if not is_malformed:
+                children.setdefault(name, node)
+
+    def _read_level(self, item: YamlMap, values: Mapping[str, Any], found: ReadFit, name: str) -> Level:
+        """The level of a descriptor with this name."""
+        key, has_value = values.get("key", ""), bool(values.get("value"))
+        several = found.fit is not None or "*" in name
+        shared = None
+        if values.get("share_threshold"):
+            shared = name[len(key) + 1 :] or key
+            if key and not several:
+                needs = "a list, cidr, regex, not or a value with a * in it"
+                message = f"share_threshold needs {needs}, and this is {quoted(name)}"
+                self._report.add(item.fields["share_threshold"].key, message)
+        counted_as = None if shared is not None else found.counted_as
+        names_key = "*" not in key and (shared is not None or (counted_as is not None and "prefix" not in values))
+        return Level(
+            name,
+            shared,
+            by_value=bool(values.get("value_to_metric")) and shared is None and (several or not has_value),
+            counted_as=counted_as,
+            key_only=not has_value and found.fit is None,
+            key=key if names_key else "",
+            mark=found.mark or (name if "*" in name and found.fit is None else ""),
+            upstreams=counted_as is None and (shared is None or found.fit is None),
+        )
 
     def _read_secret(self, item: YamlMap, key: str, value: str) -> str:
         """Make the values of the key secret; returns the descriptor's value as the book has it."""
