@@ -160,10 +160,10 @@ def check_fits(book: RuleBook, domain: str, entries: Entries) -> str:
                 raise BanError(f"{words} is a pattern, whose values do not share a counter: {instead}")
             note = f"a * in a ban stands for itself: {words} fits this value alone"
         [(key, value)] = canonical([entry])
-        if shown != (key, value) and "/" in value and not _is_counted(book, domain, key, value):
-            raise BanError(
-                f"the values of {quoted(key)} are secret, and no rule counts them by a prefix of this length"
-            )
+        is_network = "/" in value and parse_network(value) is not None
+        if is_network and shown[1] != value and not _is_counted(book, domain, key, value):
+            wrong = "are secret, and no rule counts them by a prefix of this length"
+            raise BanError(f"the values of {quoted(key)} {wrong}")
     return note
 
 

@@ -441,7 +441,8 @@ def test_a_ban_that_can_fit_nothing_is_refused(entry: tuple[str, str], wrong: st
     with pytest.raises(BanError) as refused:
         check_fits(rules, domain, (ADA, entry))
     assert wrong in str(refused.value)
-    assert check_fits(rules, domain, (ADA, ("from", "2001:db8::/64"))) == ""
+    for fitting in (("from", "2001:db8::/64"), ("token", "a/b"), ("net", "10.0.0.0/8")):
+        assert check_fits(rules, domain, (ADA, fitting)) == ""
     assert "stands for itself" in check_fits(rules, domain, (("accept", "*/*"),))
 
 

@@ -117,6 +117,39 @@ def test_a_name_tells_the_entries_and_the_rule(entries: Entries, words: str, clu
         assert counter == Counter(key, "shop", words, hit.rule, hit.rule.algorithm.name, hit.rule.limit)  # type: ignore[arg-type]  # it has one
 
 
+ADDRESSES = """
+    domain: shop
+    lookup: {from: tiers.csv, key: from, as: tier}
+    descriptors:
+      - {key: ip, value: 192.0.2.1, LIMIT}
+      - {key: ip, value: "10.2.*", prefix: {ipv4: 24}, LIMIT}
+      - {key: ip, cidr: 10.1.1.0/25, prefix: {ipv4: 24}, LIMIT}
+      - {key: ip, cidr: 10.1.1.128/25, prefix: {ipv4: 24}, LIMIT}
+      - {key: ip, values: [192.0.2.1, 192.0.2.2], LIMIT}
+      - {key: ip, prefix: {ipv4: 24}, LIMIT}
+      - {key: token, cidr: 10.0.0.0/8, prefix: {ipv4: 24}, hash_values: true, LIMIT}
+      - {key: tier, prefix: {ipv4: 24}, LIMIT}
+    """.replace("LIMIT", "rate_limit: {unit: day, requests_per_unit: 1}")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *(("ip", value) for value in ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2", "x", "10.1.1.0/24")),
+        *(("ip", value) for value in ("10.1.1.1", "10.1.1.200", "10.2.1.1", "::ffff:10.2.1.1", "10.9.9.9")),
+        *(("token", "10.1.1.1"), ("from", "203.0.113.7"), ("tier", "203.0.113.7")),
+    ],
+)
+def test_a_name_tells_the_rule_that_counts_an_address(entry: tuple[str, str]) -> None:
+    rules = book(ADDRESSES, hash_value=HashValue("key", keep_digests=True), read_data=lambda _: b"203.0.113.7,gold\n")
+    [hit] = hits(rules, "shop", (entry,))
+
+    counter = parser(rules, "shop").parse(plain_key("")(hit).encode(), NOW)
+
+    assert counter is not None
+    assert counter.rule is hit.rule
+
+
 REST = """
     domain: "{}"
     otherwise: {{rate_limits: [{{unit: minute, requests_per_unit: 5}}, {{unit: day, requests_per_unit: 9}}], {}}}

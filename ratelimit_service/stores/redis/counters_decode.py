@@ -216,10 +216,12 @@ class OwnKeyParser:
         if found is not None:
             yield found
             return
-        if entry.mark or entry.key in root.secrets.keys:
-            yield from self._with_fits(node, entry.key)
-        if (alone := node.children.get(entry.key)) is not None:
-            yield alone
+        lookup = root.lookups.get(entry.key)
+        for key in (entry.key,) if lookup is None else (entry.key, lookup.becomes):
+            if entry.mark or key in root.secrets.keys:
+                yield from self._with_fits(node, key)
+            if (alone := node.children.get(key)) is not None:
+                yield alone
 
     def _with_fits(self, node: Node, key: str) -> Sequence[Node]:
         """The children that compare the values of the key other than by their names."""
