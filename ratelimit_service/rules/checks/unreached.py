@@ -20,7 +20,8 @@ def review_levels(root: Domain, parent: Node) -> Iterator[LintWarning]:
     key_only = any(node.key_only for node in parent.children.values())
     wildcards_left = sum(node.is_wildcard(name) for name, node in parent.children.items())
     first_networks: dict[tuple[str, int], int] = {}
-    order = {id(node): standing(node, number, first_networks) for number, node in enumerate(parent.children.values())}
+    ordered = parent.children.values() if parent.wildcards is not None or parent.matchers is not None else ()
+    order = {id(node): standing(node, number, first_networks) for number, node in enumerate(ordered)}
     fits = Counter(node.fit.key for node in parent.children.values() if node.fit is not None)
     for node, first, value in () if parent.matchers is None else parent.matchers.hidden:
         text = value if isinstance(value, str) else address_text(value)
