@@ -105,7 +105,7 @@ OLD = DataRead(b"a\n", None, (1, 1))
         (OLD, 0.1),
         (DataRead(b"a\nb\n", None, (1, 2)), 0.1),  # renamed into place
         (DataRead(b"a\nb\n", None, (1, 1)), 2.0),
-        (DataRead(b"a\nb", None, (1, 1)), 10.0),
+        (DataRead(b"a\nb", None, (1, 1)), 6.0),
         (DataRead(b"", None, (1, 1)), 2.0),
         (DataRead("no such file", None), 0.1),
     ],
