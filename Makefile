@@ -87,7 +87,7 @@ proto: $(VENV)/.development  ## Generate ratelimit_service/api/generated from pr
 # Not --quiet: strict mode does not count the warnings that it hides.
 docs: .tools/docs/.installed  ## Build the documents as a site, .site/html/index.html.
 	@rm -rf .site && mkdir -p .site/source
-	@cp -r *.md Dockerfile LICENSE config deploy docs .site/source
+	@cp -r *.md Dockerfile LICENSE bench config deploy docs .site/source
 	@NO_MKDOCS_2_WARNING=1 .tools/docs/bin/mkdocs build
 	@echo "the site is in .site/html"
 
