@@ -264,6 +264,37 @@ def test_the_limit_and_the_place_of_a_rule_can_be_joined_with_its_counters() -> 
     assert series_of(parts, "ratelimit_rule_limit").keys() <= rule_series(parts, "total_hits").keys()
 
 
+def test_a_rule_tells_whether_all_callers_share_its_counter_and_whether_it_is_in_shadow_mode() -> None:
+    """RatelimitNearLimit asks for the first and not the second: a small limit of each user is near all the time."""
+    parts = Parts("""
+        domain: shop
+        descriptors:
+          - {key: plan, value: free, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 10}}
+          - key: plan
+            value: paid
+            descriptors:
+              - {key: user, rate_limit: {unit: minute, requests_per_unit: 10}}
+              - {key: path, value: /cart, rate_limit: {unit: minute, requests_per_unit: 10}}
+          - {key: user, value: a*, rate_limit: {unit: minute, requests_per_unit: 10}}
+          - {key: user, value: b*, share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 10}}
+          - {key: method, values: [GET], rate_limit: {unit: minute, requests_per_unit: 10}}
+          - {key: vip, value: ada, rate_limit: {unlimited: true}}
+        default: {share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 10}}
+    """)
+    any_domain = Parts("""
+        domain: "*"
+        descriptors: [{key: plan, value: free, rate_limit: {unit: minute, requests_per_unit: 10}}]
+    """)
+    info = [dict(labels) for labels in series_of(parts, "ratelimit_rule_info")]
+
+    def named(label: str, value: str) -> list[tuple[str, ...]]:
+        return [(each["key1"], *filter(None, [each.get("key2")])) for each in info if each.get(label) == value]
+
+    assert named("counter", "shared") == [("plan_free",), ("plan_paid", "path_/cart"), ("user_b*",), ("default",)]
+    assert named("shadow", "true") == [("plan_free",)]
+    assert [dict(labels).get("counter") for labels in series_of(any_domain, "ratelimit_rule_info")] == [None]
+
+
 def test_rules_that_come_out_under_the_same_labels_have_one_limit() -> None:
     parts = Parts("""
         domain: shop

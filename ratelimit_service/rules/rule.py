@@ -61,6 +61,8 @@ class Level(NamedTuple):
     """What tells its addresses from those of other descriptors of the level, where two may count the same prefix."""
     upstreams: bool = True
     """envoyproxy/ratelimit has such a descriptor, and counts its values in the same way."""
+    several: bool = False
+    """Its descriptor fits more values than one."""
 
     @property
     def counts_prefixes(self) -> bool:

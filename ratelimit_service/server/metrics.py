@@ -72,6 +72,8 @@ _OWN_LABELS: Final = frozenset(
         "place",
         "algorithm",
         "window",
+        "counter",
+        "shadow",
     }
 )
 """All label names of our metrics."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from operator import add, attrgetter
 from typing import Final, NamedTuple
 
+from ratelimit_service.rules.book import ANY_DOMAIN
 from ratelimit_service.rules.rule import Rule, gauge_names, window_in_words
 from ratelimit_service.server.state import Counted
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
@@ -155,6 +156,8 @@ def describe_rules(counted: Counted, write: Callable[[Path], str]) -> Generator[
                 ("place", "" if rule.place is None else f"{rule.place.path}:{rule.place.line}"),
                 ("algorithm", "" if limit is None else rule.algorithm.name),
                 ("window", "" if limit is None else window_in_words(limit)),
+                ("counter", "shared" if limit is not None and _has_one_counter(rule) else ""),
+                ("shadow", "true" if rule.shadow else ""),
             )
         )
         for path, _ in tallies_of(rule):
@@ -162,6 +165,12 @@ def describe_rules(counted: Counted, write: Callable[[Path], str]) -> Generator[
         if len(found) % BLOCK == 0:
             yield ""
     return found
+
+
+def _has_one_counter(rule: Rule) -> bool:
+    """Whether all callers share its counter: no level of it counts values apart."""
+    apart = any(level.several and level.shared is None for level in rule.levels)
+    return not apart and rule.domain != ANY_DOMAIN
 
 
 def merge_gauges(counted: Counted, write: Callable[[Path], str]) -> Generator[str, None, GaugesByText]:

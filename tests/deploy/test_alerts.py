@@ -1,6 +1,6 @@
 """deploy/alerts.yaml: Prometheus takes it, each alert fires when it should, and all of it is documented.
 
-The series of tests/deploy/alerts.yaml are given to Prometheus's own promtool.
+The series of tests/deploy/alerts*.yaml are given to Prometheus's own promtool. deploy/alertmanager.yaml inhibits some.
 """
 
 import re
@@ -15,7 +15,7 @@ from tests import peers
 from tests.processes import ROOT
 
 ALERTS: Final = "deploy/alerts.yaml"
-CASES: Final = "tests/deploy/alerts.yaml"
+CASES: Final = ("tests/deploy/alerts.yaml", "tests/deploy/alerts_of_days.yaml")
 
 
 def load(path: str) -> Any:
@@ -41,14 +41,14 @@ def test_prometheus_takes_the_alerts() -> None:
 
 def test_each_case_fires_the_alerts_that_it_says() -> None:
     """Redis lost under ON_STORE_FAILURE=open among them: nothing else of the service tells of it."""
-    tested = promtool("test", "rules", CASES)
+    tested = promtool("test", "rules", *CASES)
 
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
 def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
     fires = defaultdict(set)
-    for case in load(CASES)["tests"]:
+    for case in [case for path in CASES for case in load(path)["tests"]]:
         for moment in case["alert_rule_test"]:
             fires[moment["alertname"]].add("exp_alerts" in moment)
 
@@ -77,3 +77,24 @@ def test_the_documents_have_the_same_alerts() -> None:
         (name, name.lower(), alert.get("for", "at once"), alert["labels"]["severity"])
         for name, alert in alerts().items()
     ]
+
+
+def test_an_alert_is_inhibited_by_its_cause_alone_and_by_labels_that_both_have() -> None:
+    """A label that is missing on both sides is equal, too: then any instance's alert would inhibit all others'."""
+    labels = {
+        moment["alertname"]: fired["exp_labels"].keys()
+        for path in CASES
+        for case in load(path)["tests"]
+        for moment in case["alert_rule_test"]
+        for fired in moment.get("exp_alerts", [])
+    }
+    pairs = []
+    for rule in load("deploy/alertmanager.yaml")["inhibit_rules"]:
+        [cause] = re.findall(r"^alertname = (\w+)$", rule["source_matchers"][0])
+        [effects] = re.findall(r"^alertname =~? \"?([\w|]+)\"?$", rule["target_matchers"][0])
+        for effect in effects.split("|"):
+            pairs.append((cause, effect))
+            assert {*rule.get("equal", [])} <= labels[cause] & labels[effect]
+
+    assert ("RatelimitStoreLost", "RatelimitSlow") in pairs
+    assert {effect: cause for cause, effect in pairs if (effect, cause) in pairs} == {}

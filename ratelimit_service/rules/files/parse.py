@@ -273,7 +273,7 @@ class _Parser:
     def _add_default(self, item: YamlMap, at: Scalar) -> None:
         values = read_options(item, MapType.OTHERWISE, self._report)
         shared = DEFAULT if values.get("share_threshold") else None
-        rule = self._read_rule(item, values, (Level(DEFAULT, shared),))
+        rule = self._read_rule(item, values, (Level(DEFAULT, shared, several=True),))
         if rule is None:
             if not given(item, "rate_limit") and not given(item, "rate_limits"):
                 self._report.add(at, f"{at.text} has no rate_limit; write one, or take {at.text} away")
@@ -354,8 +354,9 @@ class _Parser:
 
     def _read_level(self, item: YamlMap, values: Mapping[str, Any], found: ReadFit, name: str) -> Level:
         """The level of a descriptor with this name."""
-        key, has_value = values.get("key", ""), bool(values.get("value"))
+        key = values.get("key", "")
         several = found.fit is not None or "*" in name
+        key_only = not values.get("value") and found.fit is None
         shared = None
         if values.get("share_threshold"):
             shared = name[len(key) + 1 :] or key
@@ -368,9 +369,10 @@ class _Parser:
         return Level(
             name,
             shared,
-            by_value=bool(values.get("value_to_metric")) and shared is None and (several or not has_value),
+            by_value=bool(values.get("value_to_metric")) and shared is None and (several or key_only),
             counted_as=counted_as,
-            key_only=not has_value and found.fit is None,
+            key_only=key_only,
+            several=several or key_only,
             key=key if names_key else "",
             mark=found.mark or (name if "*" in name and found.fit is None else ""),
             upstreams=counted_as is None and (shared is None or found.fit is None),
