@@ -22,6 +22,7 @@ from ratelimit_service.commands.terminal import GREEN, RED
 from ratelimit_service.errors import StoreError
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import plural
+from ratelimit_service.settings.fields import Backend
 from ratelimit_service.system.clock import SECOND, delay_in_words, duration_in_words
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 
@@ -102,7 +103,10 @@ def _render(url: str, status: Json, *, healthy: bool) -> Iterator[str]:
 def _store(store: Json) -> str:
     text = f"{printable(store['name'])}, {'healthy' if store['healthy'] else RED('not healthy')}"
     if store["counters"]:
-        text += f", {plural(store['counters'], 'counter')}"
+        # Redis tells how many keys it has, which are not all counters, nor all ours.
+        in_memory = store["name"] == Backend.MEMORY
+        text += f", {plural(store['counters'], 'counter' if in_memory else 'key')}"
+        text += "" if in_memory else " in its database"
     return text + (f", {store['evicted']:,} evicted" if store["evicted"] else "")
 
 

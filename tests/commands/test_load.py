@@ -178,6 +178,8 @@ def test_a_wrong_line_of_a_file_is_told(tmp_path: Path, line: str, problem: str)
             "'soon' is not a duration such as 10s, 1h30m, 15 minutes or 200ms",
         ),
         (["localhost:1", "shop", "user=a", "--for=0"], "'0' is not longer than nothing"),
+        (["localhost:1", "shop", "user=u{kee}"], "user=u{kee}: there is no field {kee}, only {key}"),
+        (["localhost:1", "shop", "user=u{key"], "user=u{key: expected '}' before end of string; a brace itself is {{"),
         (
             ["localhost:1", "shop", "--requests", "file"],
             "the requests are in --requests: leave DOMAIN and KEY=VALUE out",
@@ -242,6 +244,12 @@ def test_a_key_has_as_many_digits_as_the_last_one() -> None:
     seen = {tuple(entries_of(requests.next())) for _ in range(500)}
 
     assert seen == {(("user", f"u{key:02}-{key:02}"), ("0", "1")) for key in range(11)}
+
+
+def test_a_brace_itself_is_two() -> None:
+    requests = Requests([("shop", [(("path", "/users/{{id}}/{key}"),)])], keys=1)
+
+    assert b"/users/{id}/0" in requests.next()
 
 
 def test_zipf_makes_the_nth_key_as_likely_as_one_nth() -> None:

@@ -126,6 +126,16 @@ def test_each_format_is_known_by_its_first_line(tmp_path: Path, form: str) -> No
     ]
 
 
+@pytest.mark.parametrize("form", ["combined", "common", "json"])
+def test_a_first_line_that_was_cut_is_one_that_cannot_be_read(tmp_path: Path, form: str) -> None:
+    """By logrotate, or `tail -c`."""
+    first, *rest = FORMATS[form]
+
+    found = result_of(tmp_path, "\n".join([first[30:], *rest]))
+
+    assert (found["requests"], found["unread"]["lines"]) == (4, 1)
+
+
 def test_json_has_fields_at_paths_and_names_with_dots(tmp_path: Path) -> None:
     records = [
         {"at": {"start": "2026-01-05T13:00:00.5+01:00"}, "headers": {"x-user": 7}},
@@ -350,6 +360,18 @@ def test_the_picture_has_a_line_for_all_and_for_each_side(tmp_path: Path) -> Non
     assert "12:00:00" in svg.read_text()
 
 
+def test_a_log_that_begins_and_ends_within_a_span_has_the_same_rate_there(tmp_path: Path) -> None:
+    """A request each five seconds for an hour, by half minutes; the first has 15 seconds, the last ten."""
+    svg = tmp_path / "picture.svg"
+
+    run(tmp_path, "\n".join(line(at) for at in range(45, 3610, 5)), "--svg", str(svg))
+
+    root = ET.fromstring(svg.read_text())  # noqa: S314 - our own
+    requests = root.findall("{http://www.w3.org/2000/svg}polyline")[0].attrib["points"]
+    heights = {float(corner.partition(",")[2]) for corner in requests.split()}
+    assert max(heights) - min(heights) < 5, "of 290"
+
+
 def test_a_picture_goes_along_its_lines_and_names_do_not_cover_each_other() -> None:
     steps = [(0.0, 2.0), (1.0, 2.0), (1.0, 0.0), (2.0, 0.0)]
 
@@ -506,6 +528,7 @@ def test_the_timeline_is_bounded_and_loses_nothing(times: list[int]) -> None:
         (("--descriptor", "user={user} +"), "a descriptor is empty"),
         (("--pattern", "steady", "--rate", "1000000"), "more than 10,000,000"),
         (("--format", "csv"), "the CSV has no column user"),
+        (("--log", str(ROOT / "LICENSE")), "(--columns, or --format if this is another one)"),
         (("--json", "--csv"), "either --json or --csv"),
         (("--algorithm", "sliding_log") * 3, "two sides"),
     ],

@@ -99,13 +99,16 @@ def test_a_lost_redis_and_workers_are_told(tmp_path: Path) -> None:
     with start_redis(tmp_path / "redis") as redis:
         environ = {"REDIS_URL": str(redis.socket), "WORKERS": "2", "TRANSPORT": "http2", "STORE_DEADLINE": "10s"}
         with start_service(tmp_path / "service", RULES, environ) as service:
-            well = status(f"localhost:{service.debug_port}")
+            url = f"localhost:{service.debug_port}"
+            service.wait_until(lambda: " in its database" in status(url).stdout, "the keys are counted")
+            well = status(url)
             redis.kill()
             service.wait_until(lambda: 'ratelimit_store_healthy{store="redis"} 0' in service.metrics(), "Redis is lost")
-            lost = status(f"localhost:{service.debug_port}")
+            lost = status(url)
 
     assert well.exit_code == 0
     assert re.search(r"^workers  2 of 2 ready \(pid \d+, \d+\), 0 connections$", well.stdout, re.MULTILINE)
+    assert re.search(r"^store    redis, healthy, \d keys? in its database$", well.stdout, re.MULTILINE)
     assert lost.exit_code == 1
     assert "store    redis, not healthy" in lost.stdout
     assert f"Redis at unix:{redis.socket} is lost, for " in lost.stdout

@@ -11,10 +11,12 @@ from typing import Final
 import click
 
 from ratelimit_service.commands.request import as_message
+from ratelimit_service.commands.template import pieces
 from ratelimit_service.model import Descriptor
 from ratelimit_service.rules.rule import Entries
 
-PLACE: Final = "{key}"
+_FIELD: Final = "key"
+PLACE: Final = f"{{{_FIELD}}}"
 """In a value it stands for the number of a key."""
 
 MAX_KEYS: Final = 10_000_000
@@ -29,7 +31,7 @@ class Template:
 
     def __init__(self, domain: str, descriptors: Sequence[Entries], hits: int | None, digits: int) -> None:
         def encode(key: str) -> bytes:
-            filled = [tuple((name, value.replace(PLACE, key)) for name, value in entries) for entries in descriptors]
+            filled = [tuple((name, _filled(name, value, key)) for name, value in entries) for entries in descriptors]
             cost = 1 if hits is None else hits
             body = as_message(domain, [Descriptor(entries, cost, hits) for entries in filled]).SerializeToString()
             return b"\0" + len(body).to_bytes(4, "big") + body  # gRPC's prefix of a message
@@ -42,6 +44,18 @@ class Template:
     def message(self, key: int) -> bytes:
         """The request with this key, as gRPC sends it."""
         return (b"%0*d" % (self._digits, key)).join(self._pieces)
+
+
+def _filled(name: str, value: str, key: str) -> str:
+    """The value with this key; a usage error if it has another field."""
+    try:
+        found = list(pieces(value))
+    except ValueError as error:
+        raise click.UsageError(f"{name}={value}: {error}") from error
+    if unknown := [field for _, field in found if field not in {None, _FIELD}]:
+        hint = f"there is no field {{{unknown[0]}}}, only {PLACE}; a brace itself is {{{{ or }}}}"
+        raise click.UsageError(f"{name}={value}: {hint}")
+    return "".join(text + (key if field else "") for text, field in found)
 
 
 def _split_where_different(one: bytes, other: bytes, width: int) -> list[bytes]:

@@ -81,7 +81,7 @@ Of CSV: the columns. Of a pattern: user, remote_host, path, method.""",
     type=click.Choice(NAMES),
     help="Count all limits by this algorithm; given twice, by either, side by side.",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Of the log.  [default: as its first line looks]")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Of the log.  [default: as its first lines look]")
 @click.option(
     "--time",
     "time_field",

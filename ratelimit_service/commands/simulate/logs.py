@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
 from io import BufferedReader
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -58,7 +59,10 @@ class Reader:
         time_field: str | None = None,
         columns: Sequence[str] = (),
     ) -> None:
-        """`form` is one of FORMATS; None: as the first line of each file looks. `columns` of CSV; none: a header."""
+        """`form` is one of FORMATS; None: as the first two lines of each file look, since the first one may be cut.
+
+        `columns` of CSV; none: a header.
+        """
         self.unread = 0
         """Lines that cannot be read."""
         self.problems: list[UnreadLine] = []
@@ -90,12 +94,14 @@ class Reader:
             return chunk
 
         try:
-            for number, line in _lines(fetch):
+            found = _lines(fetch)
+            first = list(islice(found, 2))
+            for number, line in chain(first, found):
                 if line is None:
                     self._note(path, number, f"longer than {MAX_LINE:,} bytes", "")
                     continue
                 if parse is None:
-                    parse, has_header = self._parser(line)
+                    parse, has_header = self._parser(line, [each for _, each in first if each])
                     if has_header:
                         continue
                 try:
@@ -113,21 +119,22 @@ class Reader:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(UnreadLine(str(path), number, reason, line[:80]))
 
-    def _parser(self, first: str) -> tuple[Parse, bool]:
-        """The parser for a file that begins with this line, and whether that is a header."""
+    def _parser(self, line: str, first: Sequence[str]) -> tuple[Parse, bool]:
+        """The parser for a file with these first lines, and whether this one, the first to be read, is a header."""
         form = self._form or _form_of(first)
         if form == "json":
             return _json_parser(self._fields, self._time_field), False
         if form == "csv":
-            columns = self._columns or next(csv.reader([first]), [])
-            return _csv_parser(self._fields, self._time_field, columns), not self._columns
+            columns = self._columns or next(csv.reader([line]), [])
+            return _csv_parser(self._fields, self._time_field, columns, known=self._form is not None), not self._columns
         return _access_parser(self._fields), False
 
 
-def _form_of(line: str) -> str:
-    if line.lstrip().startswith("{"):
-        return "json"
-    return "combined" if _ACCESS.match(line) else "csv"
+def _form_of(lines: Sequence[str]) -> str:
+    if any(_ACCESS.match(line) for line in lines):
+        return "combined"
+    # Not the begin alone: a row of CSV may have a brace there.
+    return "json" if any(line.lstrip().startswith("{") and line.rstrip().endswith("}") for line in lines) else "csv"
 
 
 def _lines(fetch: Callable[[], bytes]) -> Iterator[tuple[int, str | None]]:
@@ -294,13 +301,14 @@ def _text(value: Any) -> str | None:
     return None
 
 
-def _csv_parser(fields: Sequence[str], time_field: str | None, columns: Sequence[str]) -> Parse:
+def _csv_parser(fields: Sequence[str], time_field: str | None, columns: Sequence[str], *, known: bool) -> Parse:
     names = [name.strip() for name in columns]
     time = next((name for name in ((time_field,) if time_field else _TIME_FIELDS) if name in names), None)
     for field in (*fields, time):
         if field not in names:
             missing = f"no column {field}" if field else f"no column {time_field or 'of a time (--time)'}"
-            raise click.UsageError(f"the CSV has {missing}; there are {', '.join(names)[:200]} (--columns)")
+            hint = "--columns" if known else "--columns, or --format if this is another one"
+            raise click.UsageError(f"the CSV has {missing}; there are {', '.join(names)[:200]} ({hint})")
     when, wanted = names.index(time or ""), [names.index(field) for field in fields]
 
     def parse(line: str) -> Record:

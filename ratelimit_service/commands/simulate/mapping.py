@@ -2,12 +2,12 @@
 
 import shlex
 from collections.abc import Sequence
-from string import Formatter
 from typing import NamedTuple
 
 import click
 
 from ratelimit_service.commands.request import ENTRY, descriptors
+from ratelimit_service.commands.template import pieces
 from ratelimit_service.model import MAX_WINDOW
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.system.clock import SECOND
@@ -65,16 +65,14 @@ class Mapping:
     def _parts(self, template: str, value: str) -> list[_Part]:
         parts: list[_Part] = []
         try:
-            parsed = list(Formatter().parse(value))
+            parsed = list(pieces(value))
         except ValueError as error:
-            raise click.UsageError(f"--descriptor {template!r}: {error}; a brace itself is {{{{ or }}}}") from error
-        for text, field, form, conversion in parsed:
+            raise click.UsageError(f"--descriptor {template!r}: {error}") from error
+        for text, field in parsed:
             if text:
                 parts.append(text)
             if field is None:
                 continue
-            if not field or form or conversion:
-                raise click.UsageError(f"--descriptor {template!r}: write a field as {{name}}, such as {{user}}")
             if field not in self.fields:
                 self.fields.append(field)
             parts.append(self.fields.index(field))

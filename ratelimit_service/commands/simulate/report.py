@@ -209,13 +209,14 @@ def as_csv(replay: Replay) -> str:
 def as_svg(replay: Replay) -> str:
     """Requests per second over time: all, and those that each side allows; or of a single side by member of a pool."""
     timeline = replay.sides[0].timeline
-    chart = {"requests": _points(replay.sides[0], lambda span: span.requests)}
+    points = partial(_points, replay)
+    chart = {"requests": points(replay.sides[0], lambda span: span.requests)}
     for number, side in enumerate(replay.sides, 1):
         name = "allowed" if len(replay.sides) == 1 else f"{number}: {_short(side.name)}"
-        chart[name] = _points(side, lambda span: span.allowed)
+        chart[name] = points(side, lambda span: span.allowed)
     members = [*replay.sides[0].loans()][:_MAX_DRAWN] if len(replay.sides) == 1 else []
     for rule in members:
-        chart[_short(rule.path[-1])] = _points(replay.sides[0], partial(_allowed, rule))
+        chart[_short(rule.path[-1])] = points(replay.sides[0], partial(_allowed, rule))
     if members:  # loans are small beside all that is asked
         del chart["requests"]
     begin, end = timeline.spans[0].start, timeline.spans[-1].start + timeline.width
@@ -235,18 +236,36 @@ def _short(name: str) -> str:
     return name if len(name) <= 16 else f"…{name[-15:]}"
 
 
-def _points(side: Side, number: Callable[[Span], int]) -> Points:
+def _points(replay: Replay, side: Side, number: Callable[[Span], int]) -> Points:
     """Steps: each span has two corners; where nothing came, the line is at 0."""
-    width = side.timeline.width
     points: list[tuple[float, float]] = []
-    end: float | None = None
-    for span in side.timeline.spans:
-        if end is not None and span.start > end:
-            points += [(end, 0.0), (span.start, 0.0)]
-        rate = number(span) * SECOND / width
-        end = span.start + width
-        points += [(span.start, rate), (end, rate)]
+    for begin, end, count in _steps(replay, side, number):
+        if points and begin > points[-1][0]:
+            points += [(points[-1][0], 0.0), (begin, 0.0)]
+        rate = count * SECOND / (end - begin)
+        points += [(begin, rate), (end, rate)]
     return points
+
+
+def _steps(replay: Replay, side: Side, number: Callable[[Span], int]) -> list[tuple[float, float, int]]:
+    """Begin, end and number of each span; of the first and the last one, the part that the log covers.
+
+    Otherwise a log that begins within a minute would seem to begin slowly. Less than half a span is joined with the one
+    beside it. One that stands alone is whole: a burst is no log that was cut.
+    """
+    width = side.timeline.width
+    steps: list[tuple[float, float, int]] = [
+        (span.start, span.start + width, number(span)) for span in side.timeline.spans
+    ]
+    begin, end = replay.first, replay.last + (replay.last - replay.first) / max(replay.requests - 1, 1)
+    if len(steps) > 1 and steps[0][1] == steps[1][0]:
+        (_, middle, count), (_, after, more) = steps[:2]
+        steps[:2] = [(begin, after, count + more)] if middle - begin < width / 2 else [(begin, middle, count), steps[1]]
+    # A queue has turns after the log's end.
+    if len(steps) > 1 and steps[-2][1] == steps[-1][0] < end < steps[-1][1]:
+        (before, _, more), (middle, _, count) = steps[-2:]
+        steps[-2:] = [(before, end, count + more)] if end - middle < width / 2 else [steps[-2], (middle, end, count)]
+    return steps
 
 
 def _path(rule: Rule) -> str:

@@ -83,7 +83,8 @@ function showState(status) {
     ...(calls.by_policy ? [card("Answered by policy", whole(calls.by_policy),
       `without the store; ${rate(rateOf("by_policy"))} a second`, "warn")] : []),
     card("Store", store.healthy ? store.name : `${store.name} is lost`,
-      `${whole(store.counters)} ${store.counters === 1 ? "counter" : "counters"}` +
+      `${whole(store.counters)} ${store.name === "memory" ? "counter" : "key"}${store.counters === 1 ? "" : "s"}` +
+      (store.name === "memory" ? "" : " in its database") +
       (store.evicted ? `; ${whole(store.evicted)} evicted because it was full` : ""), store.healthy ? "" : "bad"),
     card("Rules", whole(status.rules.length),
       reload.last_success ? `loaded ${ago(status.now - reload.last_success)} ago from ${reload.path}` : `none from ${reload.path} yet`,
