@@ -2,13 +2,15 @@
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import click
 import yaml
 
 from ratelimit_service.errors import Problem, RulesError
+from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import read_sources
@@ -16,6 +18,9 @@ from ratelimit_service.rules.syntax.document import Source
 
 _UNITS: Final = ("second", "minute", "hour", "day")
 _MAX_RULES: Final = 100
+_MAX_DIGITS: Final = 10
+
+_T = TypeVar("_T")
 
 EXAMPLE: Final = """\
 # Three rules to begin with. The domain is that of Envoy's filter; each key is a descriptor_key of its actions.
@@ -65,7 +70,8 @@ def command(*, file: Path, example: bool, force: bool) -> None:
     """Write a first rules file, by a few questions or as an example.
 
     FILE is rules/rules.yaml unless it is given. A file that exists is kept, unless --force is given. The rules are
-    checked together with others in the same folder before they are written.
+    checked together with others in the same folder before they are written. Answers may come from a pipe, a line each:
+    domain, key, number, unit; then, where it goes on, whether it only counts and whether there is another rule, y or n.
     """
     if file.exists() and not force:
         raise click.ClickException(f"{file} exists: name another file, or add --force to replace it")
@@ -84,20 +90,20 @@ def command(*, file: Path, example: bool, force: bool) -> None:
 def _by_questions() -> tuple[str, str]:
     """The text of the file, and the arguments of a call that its first rule limits."""
     click.echo("Rules limit what has a key, such as user, for each of its values. Enter takes what is in brackets.")
-    domain = click.prompt("Domain, as in Envoy's filter", default="shop", value_proc=_word)
+    domain = _ask("Domain, as in Envoy's filter", "shop", _word)
     rules: dict[str, dict[str, object]] = {}
     while len(rules) < _MAX_RULES:
-        key = click.prompt("Key to limit, as in Envoy's descriptor_key", default="user", value_proc=_word)
+        key = _ask("Key to limit, as in Envoy's descriptor_key", "user", _word)
         if key in rules:
             click.echo(f"{key} has a limit already")
             continue
-        requests = click.prompt("Requests that each value of it has", default=100, type=click.IntRange(0, 2**32 - 1))
-        unit = click.prompt("In each", default="minute", type=click.Choice(_UNITS))
+        requests = _ask("Requests that each value of it has", "100", _number)
+        unit = _ask(f"In each ({', '.join(_UNITS)})", "minute", _unit)
         rule: dict[str, object] = {"key": key, "rate_limit": {"unit": unit, "requests_per_unit": requests}}
-        if _confirmed("Only count, and refuse nothing yet?"):
+        if _ask("Only count, and refuse nothing yet? y or n", "n", _yes, optional=True):
             rule["shadow_mode"] = True
         rules[key] = rule
-        if not _confirmed("Another rule?"):
+        if not _ask("Another rule? y or n", "n", _yes, optional=True):
             break
     body = {"domain": domain, "descriptors": list(rules.values())}
     text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100)
@@ -105,19 +111,46 @@ def _by_questions() -> tuple[str, str]:
     return text, f"{shlex.quote(domain)} {entry}"
 
 
-def _confirmed(question: str) -> bool:
-    try:
-        return click.confirm(question, default=False)
-    except click.Abort:
-        if sys.stdin.isatty():  # Ctrl-C
-            raise
-        return False  # the answers that were piped have ended
+def _ask(question: str, default: str, read: Callable[[str], _T], *, optional: bool = False) -> _T:
+    """The answer, asked for until `read` raises no ValueError; at the end of a pipe the default, if it is optional."""
+    while True:
+        try:
+            text = input(f"{question} [{default}]: ").strip() or default
+        except EOFError:
+            click.echo()
+            if sys.stdin.isatty():
+                raise click.Abort from None
+            if not optional:
+                raise click.ClickException(f"the answers end before {question!r}; nothing was written") from None
+            text = default
+        try:
+            return read(text)
+        except ValueError as error:
+            click.echo(f"{text!r} {error}")
 
 
 def _word(text: str) -> str:
-    if not text.strip() or not text.isprintable() or "=" in text:
-        raise click.BadParameter("it needs a word without =")
-    return text.strip()
+    if not text.isprintable() or "=" in text:
+        raise ValueError("is not a word without =")
+    return text
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or len(text) > _MAX_DIGITS or int(text) > MAX_REQUESTS:
+        raise ValueError(f"is not a number from 0 to {MAX_REQUESTS:,}, written without marks")
+    return int(text)
+
+
+def _unit(text: str) -> str:
+    if text not in _UNITS:
+        raise ValueError(f"is not one of {', '.join(_UNITS)}")
+    return text
+
+
+def _yes(text: str) -> bool:
+    if text.lower() not in {"y", "yes", "n", "no"}:
+        raise ValueError("is not y or n")
+    return text.lower().startswith("y")
 
 
 def _check(file: Path, text: str) -> None:

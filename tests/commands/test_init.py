@@ -43,11 +43,33 @@ def test_questions_become_these_rules(tmp_path: Path) -> None:
     )
 
 
-def test_the_last_two_questions_need_no_answer(tmp_path: Path) -> None:
+def test_what_is_no_answer_is_told_and_asked_again(tmp_path: Path) -> None:
+    asked = init(
+        str(tmp_path / "first.yaml"), answers="a=b\nshop\n\nabc\n5000000000\n7\nfortnight\nhour\nmaybe\nn\nn\n"
+    )
+
+    assert asked.exit_code == 0
+    assert [line.rpartition("]: ")[2] for line in asked.stdout.splitlines() if " is not " in line] == [
+        "'a=b' is not a word without =",
+        "'abc' is not a number from 0 to 4,294,967,295, written without marks",
+        "'5000000000' is not a number from 0 to 4,294,967,295, written without marks",
+        "'fortnight' is not one of second, minute, hour, day",
+        "'maybe' is not y or n",
+    ]
+
+
+def test_answers_of_a_pipe_may_end_with_the_first_rule_and_not_before(tmp_path: Path) -> None:
     file = tmp_path / "first.yaml"
 
-    assert init(str(file), answers="shop\nuser\n7\nhour\n").exit_code == 0
-    assert file.read_text().endswith("unit: hour\n    requests_per_unit: 7\n")
+    without_unit = init(str(file), answers="shop\nuser\n7\n")
+    written = file.exists()
+    whole = init(str(file), answers="shop\nuser\n7\nhour\n")
+
+    assert (without_unit.exit_code, written) == (1, False)
+    assert without_unit.stderr.endswith(
+        "the answers end before 'In each (second, minute, hour, day)'; nothing was written\n"
+    )
+    assert (whole.exit_code, "requests_per_unit: 7" in file.read_text()) == (0, True)
 
 
 def test_a_file_that_exists_is_kept_unless_forced(tmp_path: Path) -> None:
