@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ratelimit_service import __version__
-from ratelimit_service.errors import RateLimitError, SettingsError
+from ratelimit_service.errors import RateLimitError, SettingsError, UnreachableError
 
 VERBS = (
     "serve",
@@ -77,7 +77,7 @@ class Verbs(click.Group):
             ctx.exit(2)
         except RateLimitError as error:
             click.echo(f"ratelimit: {error}", err=True)
-            ctx.exit(1)
+            ctx.exit(3 if isinstance(error, UnreachableError) else 1)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -9,7 +9,8 @@
     ├── StartError        something outside is missing: a certificate, a folder; exits 1
     │   └── ListenError   an address cannot be had
     ├── StoreError        the counters cannot be reached; answered by policy
-    │   └── TooHeavyError a request asks for more in one step than a store does in one; INVALID_ARGUMENT
+    │   ├── TooHeavyError a request asks for more in one step than a store does in one; INVALID_ARGUMENT
+    │   └── UnreachableError  a command's service gives no answer; exits 3
     ├── BanError          a ban cannot be as it was asked for
     ├── RpcError          a call that cannot be answered; becomes a gRPC status
     └── WireError         a peer breaks HTTP/2 or asks too much; its connection ends with GOAWAY
@@ -78,6 +79,10 @@ class StoreError(RateLimitError):
 
 class TooHeavyError(StoreError):
     """Hits that must be charged in one step are more than the store does in one; the message names the bound."""
+
+
+class UnreachableError(StoreError):
+    """What a command asks is not there, or is not a service of this kind; the message says which."""
 
 
 class BanError(RateLimitError):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from ratelimit_service.commands.ban_client import open_client, url_option
+from ratelimit_service.commands.ban_client import open_client, service_option
 from ratelimit_service.commands.operator_port import AccessFiles, access_options
 from ratelimit_service.commands.request import ENTRY, Entry, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, rules_option
@@ -20,7 +20,7 @@ Examples:
   ratelimit ban shop user=ada path=/search --for '15 minutes' --why "floods the search"
   ratelimit ban shop ip=2001:db8:1:2::/64 --for 10m --why "rotates in its network"
   ratelimit ban '*' remote_address=203.0.113.7 --for forever --why "asked to stay away"
-  ratelimit ban shop user=ada --for 1h --why test --url http://localhost:6070"""
+  ratelimit ban shop user=ada --for 1h --why test --at localhost:6070"""
 )
 @click.argument("domain")
 @click.argument("entries", metavar="KEY=VALUE...", nargs=-1, required=True, type=ENTRY)
@@ -28,7 +28,7 @@ Examples:
     "--for", "length", metavar="TIME", required=True, help="How long: 1h, 90m, '15 minutes', week, or forever."
 )
 @click.option("--why", metavar="TEXT", required=True, help="The reason, for the log and the page.")
-@url_option
+@service_option
 @rules_option
 @env_file_option
 @access_options
@@ -38,7 +38,7 @@ def command(
     entries: Sequence[Entry | None],
     length: str,
     why: str,
-    url: str | None,
+    at: str | None,
     rules: Path | None,
     env_file: Path | None,
     access_files: AccessFiles,
@@ -52,7 +52,7 @@ def command(
     kept where the counters are: in the Redis of the service's settings, which must be set here as for the service, or
     in the memory of a running service.
     """
-    client = open_client(url, rules, env_file, access_files)
+    client = open_client(at, rules, env_file, access_files)
     ban = client.ban(domain, one_descriptor(entries, "ban"), length, why)
     click.echo(f"banned: {ban} {moment_in_words(ban.until)}: {printable(ban.why)}")
     if client.note:

@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
-import click
 import uvloop
 
 from ratelimit_service.commands.operator_port import (
     AccessFiles,
     OperatorPort,
     PortAccess,
+    at_option,
     default_url,
     entries_as_json,
     read_access,
     who,
+    with_rules,
 )
 from ratelimit_service.commands.sources import read_book, read_settings
-from ratelimit_service.errors import BanError, StoreError
+from ratelimit_service.errors import BanError, StoreError, UnreachableError
 from ratelimit_service.rules.bans import Ban, check_fits, hidden, key_of, make_ban, read_ban, read_length
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries
@@ -35,12 +36,10 @@ _T = TypeVar("_T")
 
 _PATH: Final = "/bans"
 
-url_option = click.option(
+service_option = at_option(
+    "Debug port of a service, which is asked then: one on this machine, or one whose ADMIN_TOKEN is given. "
+    "Without it, the settings' Redis; without one, localhost:6070, with the port of DEBUG_PORT.",
     "--url",
-    metavar="URL",
-    help="The debug port of a service, which then makes the change: one on this machine, or one whose ADMIN_TOKEN is "
-    "given.  [default: the settings' Redis; "
-    "without one http://localhost:6070, with the port of DEBUG_PORT]",
 )
 
 
@@ -71,16 +70,16 @@ class BanClient(Protocol):
         """Lift the ban of exactly these entries; returns it, or None if there is none."""
 
 
-def open_client(url: str | None, rules: Path | None, env_file: Path | None, access_files: AccessFiles) -> BanClient:
-    """The bans of the service with the settings, or of that at the URL."""
+def open_client(at: str | None, rules: Path | None, env_file: Path | None, access_files: AccessFiles) -> BanClient:
+    """The bans of the service with the settings, or of that at this debug port."""
     access = read_access(access_files, env_file)
-    if url is not None:
-        return HttpBanClient(url, access)
+    if at is not None:
+        return HttpBanClient(at, access)
     settings, _ = read_settings({"rules_path": rules}, env_file)
     if settings.backend_type is Backend.REDIS:
-        return RedisBanClient(settings)
+        return RedisBanClient(with_rules(settings, access))
     hint = (
-        "BACKEND_TYPE is memory: the service itself has the bans. Name it by --url, or set REDIS_URL as for the service"
+        "BACKEND_TYPE is memory: the service itself has the bans. Name it by --at, or set REDIS_URL as for the service"
     )
     return HttpBanClient(default_url(settings), access, hint)
 
@@ -170,7 +169,7 @@ class HttpBanClient:
         try:
             reply = self._port.ask(verb, path, None if body is None else json.dumps(body))
         except StoreError as error:
-            raise StoreError(f"{self._port.url}: {error}{f'. {self._hint}' if self._hint else ''}") from error
+            raise type(error)(f"{self._port.url}: {error}{f'. {self._hint}' if self._hint else ''}") from error
         found = reply.json()
         if found is not None:
             return found
@@ -180,7 +179,7 @@ class HttpBanClient:
             raise BanError(printable(reply.text.strip()))
         if reply.status in {http.client.FORBIDDEN, http.client.SERVICE_UNAVAILABLE}:
             raise StoreError(f"{self._port.url}: {printable(reply.text.strip())}")
-        raise StoreError(
+        raise UnreachableError(
             f"{self._port.url}: it answers {reply.status} to {_PATH}: is that the debug port of a service?"
         )
 

@@ -1,11 +1,13 @@
 """`ratelimit bans`: list the bans in force."""
 
 import json
+import re
 from pathlib import Path
+from typing import Final
 
 import click
 
-from ratelimit_service.commands.ban_client import Listed, open_client, url_option
+from ratelimit_service.commands.ban_client import Listed, open_client, service_option
 from ratelimit_service.commands.operator_port import AccessFiles, access_options
 from ratelimit_service.commands.sources import env_file_option
 from ratelimit_service.commands.table import aligned
@@ -13,6 +15,7 @@ from ratelimit_service.rules.bans import Ban, domain_in_words, moment_in_words
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import entries_in_words, plural
 
+_ADDRESS: Final = re.compile(r":\d+$|://|^unix:")
 _HEADER = ("domain", "entries", "banned", "made by", "why")
 
 
@@ -27,14 +30,14 @@ Examples:
 @click.option(
     "--json", "json_wanted", is_flag=True, help="Print JSON; times are seconds since the epoch, null for ever."
 )
-@url_option
+@service_option
 @env_file_option
 @access_options
 def command(
     *,
     domain: str | None,
     json_wanted: bool,
-    url: str | None,
+    at: str | None,
     env_file: Path | None,
     access_files: AccessFiles,
 ) -> None:
@@ -42,7 +45,9 @@ def command(
 
     Settings are found as by `ratelimit ban`. Bans of every domain are listed with the domain '*'.
     """
-    listed = open_client(url, None, env_file, access_files).list(domain)
+    if domain is not None and at is None and _ADDRESS.search(domain):
+        raise click.UsageError(f"{domain} is an address, not a domain: write --at {domain}")
+    listed = open_client(at, None, env_file, access_files).list(domain)
     if json_wanted:
         found = {"total": listed.total, "bans": [ban.as_json() for ban in listed.bans]}
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))

@@ -14,7 +14,14 @@ import click
 import uvloop
 
 from ratelimit_service.commands.counters_at import reset_at
-from ratelimit_service.commands.operator_port import AccessFiles, access_options, read_access
+from ratelimit_service.commands.operator_port import (
+    AccessFiles,
+    PortAccess,
+    access_options,
+    at_option,
+    read_access,
+    with_rules,
+)
 from ratelimit_service.commands.request import Entry, EntryType, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, read_book, read_settings, rules_option
 from ratelimit_service.commands.table import aligned
@@ -150,7 +157,7 @@ Examples:
 @click.option("--json", "json_wanted", is_flag=True, help="Print JSON.")
 @rules_option
 @env_file_option
-@click.option("--at", metavar="HOST:PORT", help="Debug port of a service, which resets its counters, in memory too.")
+@at_option("Debug port of a service, which resets its counters, in memory too.")
 @access_options
 def command(
     *,
@@ -178,19 +185,20 @@ def command(
     descriptor = one_descriptor(entries, "counters")
     if reset and not yes and not sys.stdin.isatty():
         raise click.UsageError("--reset asks for confirmation, and the input is not a terminal: add --yes")
+    access = read_access(access_files, env_file)
     if at is not None:
         if not reset or not descriptor or names or rules is not None:
             raise click.UsageError(_RESETS_ONE)
         if not yes:
             _confirm(f"the counters of {_words(domain, descriptor)}")
-        found = reset_at(at, read_access(access_files, env_file), domain, descriptor)
+        found = reset_at(at, access, domain, descriptor)
         shown = tuple([(entry["key"], entry["value"]) for entry in found["entries"]])
         lines = [f"{plural(found['reset'], 'counter')} of {_words(domain, shown)} reset"]
         if found["reset"] and found["store"] != Backend.MEMORY:
             lines.append(_DENIALS_REMEMBERED)
         _print(found, "\n".join(lines), json_wanted)
         return
-    selection = _select(domain, descriptor, names, rules, env_file)
+    selection = _select(domain, descriptor, names, rules, env_file, access)
     if reset:
         _reset_here(selection, yes=yes, json_wanted=json_wanted)
         return
@@ -232,11 +240,17 @@ def _confirm(what: str) -> None:
 
 
 def _select(
-    domain: str, entries: Entries, names: Sequence[str], rules: Path | None, env_file: Path | None
+    domain: str,
+    entries: Entries,
+    names: Sequence[str],
+    rules: Path | None,
+    env_file: Path | None,
+    access: PortAccess,
 ) -> Selection:
     settings, _ = read_settings({"rules_path": rules}, env_file)
     if settings.backend_type is not Backend.REDIS:
         raise SettingsError([_IN_MEMORY])
+    settings = with_rules(settings, access)
     book, entries = read_book(settings), from_operator(entries)
     named = [rule for name in names for rule in _named(book, domain, name)]
     if not entries:

@@ -5,7 +5,7 @@ import json
 from typing import Any, Final
 
 from ratelimit_service.commands.operator_port import NOT_THERE, OperatorPort, PortAccess, PortReply, entries_as_json
-from ratelimit_service.errors import StoreError
+from ratelimit_service.errors import StoreError, UnreachableError
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries
 
@@ -26,16 +26,16 @@ def reset_at(url: str, access: PortAccess, domain: str, entries: Entries) -> dic
     try:
         reply = port.ask("POST", _PATH, json.dumps(entries_as_json(domain, entries)))
     except StoreError as error:
-        raise StoreError(f"{url}: {error}") from error
+        raise type(error)(f"{url}: {error}") from error
     found = reply.json()
     if found is None or not {"entries", "reset", "store"} <= found.keys():
-        raise StoreError(f"{url}: {_problem(reply)}")
+        raise _problem(url, reply)
     return found
 
 
-def _problem(reply: PortReply) -> str:
+def _problem(url: str, reply: PortReply) -> StoreError:
     if reply.status in NOT_THERE and "/rlconfig" in reply.text:
-        return f"that service is older than this command: it has no POST {_PATH}"
+        return StoreError(f"{url}: that service is older than this command: it has no POST {_PATH}")
     if reply.status in _WITH_REASON:
-        return printable(reply.text.strip())
-    return f"it answers {reply.status} to POST {_PATH}: is that the debug port of a service?"
+        return StoreError(f"{url}: {printable(reply.text.strip())}")
+    return UnreachableError(f"{url}: it answers {reply.status} to POST {_PATH}: is that the debug port of a service?")

@@ -19,7 +19,9 @@ from ratelimit_service.commands.operator_port import (
     OperatorPort,
     PortAccess,
     access_options,
+    at_option,
     read_access,
+    with_rules,
 )
 from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, descriptors
 from ratelimit_service.commands.sources import (
@@ -71,7 +73,7 @@ Examples:
 @rules_option
 @env_file_option
 @merge_option
-@click.option("--at", metavar="HOST:PORT", help="Debug port of a service, which explains by its rules and counters.")
+@at_option("Debug port of a service, which explains by its rules and counters.")
 @access_options
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
 def command(
@@ -98,10 +100,12 @@ def command(
     if at is not None and (rules is not None or merge_domains):
         raise click.UsageError("--at asks a service for its own rules: leave --rules and --merge-domains out")
     asked = [Descriptor(each, 0, None, limit) for each in descriptors(entries)]
+    access = read_access(access_files, env_file)
     if at is None:
-        found = _explain_here(domain, asked, rules, env_file, merge_domains)
+        settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file)
+        found = _explain_here(domain, asked, with_rules(settings, access))
     else:
-        found = _explain_at_or_exit(at, domain, asked, read_access(access_files, env_file))
+        found = _explain_at_or_exit(at, domain, asked, access)
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
@@ -119,10 +123,7 @@ def _explain_at_or_exit(at: str, domain: str, asked: Sequence[Descriptor], acces
     return found
 
 
-def _explain_here(
-    domain: str, asked: Sequence[Descriptor], rules: Path | None, env_file: Path | None, merge_domains: bool
-) -> Mapping[str, Any]:
-    settings, _ = read_settings(rules_flags(rules, merge_domains=merge_domains), env_file)
+def _explain_here(domain: str, asked: Sequence[Descriptor], settings: Settings) -> Mapping[str, Any]:
     book = read_book(settings)
     for each in asked:
         each.entries = from_operator(each.entries)

@@ -17,7 +17,7 @@ import click
 from ratelimit_service.commands.probe import GRPC, HTTP, connect, connection_error, protocol_of, speaks_tls
 from ratelimit_service.commands.sources import read_settings
 from ratelimit_service.commands.target import check_host
-from ratelimit_service.errors import StoreError
+from ratelimit_service.errors import StoreError, UnreachableError
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.settings import Section, Settings
@@ -91,35 +91,40 @@ class OperatorPort:
         self._access = access
 
     def ask(self, verb: str, path: str, body: str | None = None) -> PortReply:
-        """The response to one request. Raises StoreError, with one line that says why, if there is none."""
+        """The response to one request. Raises UnreachableError, with one line that says why, if there is none.
+
+        StoreError if the token is missing or wrong.
+        """
         try:
             connection, target = self._connection()
         except (ValueError, http.client.InvalidURL) as error:
-            raise StoreError(f"that is no URL such as http://localhost:{_PORT}") from error
+            raise UnreachableError(f"that is no URL such as http://localhost:{_PORT}") from error
         try:
             headers = {} if body is None else {"Content-Type": "application/json"}
             connection.request(verb, path, body, {"Accept": "application/json"} | headers | self._access.headers)
             response = connection.getresponse()
             text = response.read(_MAX_BYTES + 1)
         except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
-            raise StoreError(_not_http(target)) from error
+            raise UnreachableError(_not_http(target)) from error
         except OSError as error:
             if _is_no_tls(error) and _speaks_http(target):
-                raise StoreError(f"it speaks HTTP without TLS: write http:// before it; {DEBUG_PORT_HINT}") from error
+                raise UnreachableError(
+                    f"it speaks HTTP without TLS: write http:// before it; {DEBUG_PORT_HINT}"
+                ) from error
             if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
-                raise StoreError(self._client_certificate(error.reason)) from error
-            raise StoreError(connection_error(error, target, _TIMEOUT_SECONDS)) from error
+                raise UnreachableError(self._client_certificate(error.reason)) from error
+            raise UnreachableError(connection_error(error, target, _TIMEOUT_SECONDS)) from error
         finally:
             connection.close()
         if len(text) > _MAX_BYTES:
-            raise StoreError(f"its response is larger than {_MAX_BYTES >> 20} MiB")
+            raise UnreachableError(f"its response is larger than {_MAX_BYTES >> 20} MiB")
         reply = PortReply(response.status, text.decode(errors="replace"))
         if reply.status == http.client.BAD_REQUEST and "speaks gRPC" in reply.text:  # the service's own HTTP/2
-            raise StoreError(f"it speaks gRPC, not HTTP; {DEBUG_PORT_HINT}")
+            raise UnreachableError(f"it speaks gRPC, not HTTP; {DEBUG_PORT_HINT}")
         if reply.status == http.client.BAD_REQUEST and "speaks HTTPS" in reply.text:
-            raise StoreError(f"{_SPEAKS_TLS}; {DEBUG_PORT_HINT}")
+            raise UnreachableError(f"{_SPEAKS_TLS}; {DEBUG_PORT_HINT}")
         if reply.status in NOT_THERE and "/json" in reply.text and "/rlconfig" not in reply.text:
-            raise StoreError(f"that is the HTTP port; {DEBUG_PORT_HINT}")
+            raise UnreachableError(f"that is the HTTP port; {DEBUG_PORT_HINT}")
         if reply.status == http.client.UNAUTHORIZED:
             raise StoreError(f"{printable(reply.text.strip())}; {HOW_TO_SEND}")
         if reply.status == http.client.TOO_MANY_REQUESTS:
@@ -223,6 +228,12 @@ def access_options(command: _Command) -> _Command:
     return cast("_Command", made)
 
 
+def at_option(text: str, *older: str, multiple: bool = False) -> Callable[[_Command], _Command]:
+    """The option `--at`, with names that it had in older versions: the operator's port of a service."""
+    text = f"{text} HOST, a URL or unix:PATH will do, too."
+    return click.option("--at", *older, "at", metavar="HOST:PORT", multiple=multiple, help=text)
+
+
 def read_access(files: AccessFiles, env_file: Path | None) -> PortAccess:
     """The access by these options, and by the settings of the operator's port. SettingsError if they are wrong."""
     # A file that is named comes before a token of the environment.
@@ -237,6 +248,24 @@ def default_url(settings: Settings) -> str:
         return f"{_UNIX}{settings.debug_uds}"
     scheme = "https" if settings.admin_tls_cert else "http"
     return f"{scheme}://{from_here(Tcp(settings.debug_host[0], settings.debug_port))}"
+
+
+def with_rules(settings: Settings, access: PortAccess) -> Settings:
+    """The settings; if they name no rules, and there are none by default, with those of a service on this machine.
+
+    After `make run`, or `serve --rules`, no variable names them.
+    """
+    if settings.rules_path != Settings().rules_path or settings.rules_path.exists():
+        return settings
+    try:
+        status = OperatorPort(default_url(settings), access).status()
+    except StoreError:
+        return settings
+    # A relative path is one of that process, whose folder may be another.
+    path = Path(f"/proc/{status['process']['pid']}/cwd", status["reload"]["path"]).resolve()
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    there = os.path.exists(path)  # noqa: PTH110 - unlike Path's, False where it may not be looked at
+    return settings.model_copy(update={"rules_path": path}) if there else settings
 
 
 def who() -> str:

@@ -14,6 +14,7 @@ from ratelimit_service.commands.operator_port import (
     AccessFiles,
     OperatorPort,
     access_options,
+    at_option,
     default_url,
     read_access,
 )
@@ -38,22 +39,27 @@ Json = Mapping[str, Any]
     epilog="""\b
 Examples:
   ratelimit status
-  ratelimit status http://localhost:6070
+  ratelimit status --at localhost:6070
   ratelimit status localhost:6070 --json""",
 )
-@click.argument("url", required=False)
+@click.argument("named", metavar="[HOST:PORT]", required=False)
+@at_option("Debug port of the service; the argument says the same.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; times are seconds since the epoch.")
 @env_file_option
 @access_options
-def command(*, url: str | None, as_json: bool, env_file: Path | None, access_files: AccessFiles) -> None:
+def command(
+    *, named: str | None, at: str | None, as_json: bool, env_file: Path | None, access_files: AccessFiles
+) -> None:
     """Show whether a running service is well: its health, store, workers, rules, calls and bans.
 
-    URL is the debug port of the service; without one http://localhost:6070, with DEBUG_HOST and DEBUG_PORT of the
-    settings. Exits with 0 when the service is healthy, with 1 when something is wrong (it does not serve, Redis is
-    lost, the rules on disk could not be loaded, workers ended unexpectedly), with 3 when it cannot be reached.
+    Without --at, the service is at http://localhost:6070, with DEBUG_HOST and DEBUG_PORT of the settings. Exits with 0
+    when the service is healthy, with 1 when something is wrong (it does not serve, Redis is lost, the rules on disk
+    could not be loaded, workers ended unexpectedly), with 3 when it cannot be reached.
     """
+    if named and at:
+        raise click.UsageError("one service at a time: either HOST:PORT or --at HOST:PORT")
     access = read_access(access_files, env_file)
-    port = OperatorPort(url or default_url(read_settings({}, env_file)[0]), access)
+    port = OperatorPort(named or at or default_url(read_settings({}, env_file)[0]), access)
     try:
         status = port.status()
     except StoreError as error:

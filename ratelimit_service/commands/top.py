@@ -16,6 +16,7 @@ from ratelimit_service.commands.operator_port import (
     AccessFiles,
     OperatorPort,
     access_options,
+    at_option,
     default_url,
     read_access,
 )
@@ -67,10 +68,11 @@ Live, and of several instances together:
 \b
 Examples:
   ratelimit top --once
-  ratelimit top localhost:6070 --once --sort hits --rows 5
+  ratelimit top --at localhost:6070 --once --sort hits --rows 5
   ratelimit top http://localhost:6070 --json --interval 500ms""",
 )
-@click.argument("urls", metavar="[URL...]", nargs=-1)
+@click.argument("named", metavar="[HOST:PORT...]", nargs=-1)
+@at_option("Debug port of a service, once for each; the arguments say the same.", multiple=True)
 @click.option(
     "--interval", type=_INTERVAL, default="2s", show_default=True, help="Time between two samples; 2 is 2 seconds."
 )
@@ -88,7 +90,8 @@ Examples:
 @access_options
 def command(
     *,
-    urls: Sequence[str],
+    named: Sequence[str],
+    at: Sequence[str],
     interval: int,
     order: str,
     rows: int,
@@ -99,15 +102,16 @@ def command(
 ) -> None:
     """Show the busiest rules of a running service, and who is refused: per second, and in the last minutes.
 
-    A URL is the debug port of a service; without one http://localhost:6070, with DEBUG_HOST and DEBUG_PORT of the
-    settings. Rates are sums of cost, of all instances together. Below the rules stand the descriptors that were refused
-    most in the last five to ten minutes. The table is redrawn at each sample; q ends it, r, h and n sort the rules by
-    refusals, hits and name. With --once or --json it exits with 3 when an instance cannot be reached.
+    Without --at, the service is at http://localhost:6070, with DEBUG_HOST and DEBUG_PORT of the settings. Rates are
+    sums of cost, of all instances together. Below the rules stand the descriptors that were refused most in the last
+    five to ten minutes. The table is redrawn at each sample; q ends it, r, h and n sort the rules by refusals, hits and
+    name. With --once or --json it exits with 3 when an instance cannot be reached.
     """
+    urls = dict.fromkeys((*named, *at))
     if len(urls) > _MAX_INSTANCES:
         raise click.UsageError(f"at most {_MAX_INSTANCES} instances are shown together")
     access = read_access(access_files, env_file)
-    ports = [OperatorPort(url, access) for url in dict.fromkeys(urls) or [default_url(read_settings({}, env_file)[0])]]
+    ports = [OperatorPort(url, access) for url in urls or [default_url(read_settings({}, env_file)[0])]]
     view = View({}, {}, [port.url for port in ports], order)
     if not (once or json_wanted):
         if not (sys.stdin.isatty() and sys.stdout.isatty()):

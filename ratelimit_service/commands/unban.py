@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ratelimit_service.commands.ban_client import open_client, url_option
+from ratelimit_service.commands.ban_client import open_client, service_option
 from ratelimit_service.commands.operator_port import AccessFiles, access_options
 from ratelimit_service.commands.request import ENTRY, Entry, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, rules_option
@@ -22,7 +22,7 @@ Examples:
 )
 @click.argument("domain")
 @click.argument("entries", metavar="KEY=VALUE...", nargs=-1, required=True, type=ENTRY)
-@url_option
+@service_option
 @rules_option
 @env_file_option
 @access_options
@@ -30,7 +30,7 @@ def command(
     *,
     domain: str,
     entries: Sequence[Entry | None],
-    url: str | None,
+    at: str | None,
     rules: Path | None,
     env_file: Path | None,
     access_files: AccessFiles,
@@ -40,7 +40,7 @@ def command(
     Settings are found as by `ratelimit ban`. Exits with 1 when there is no such ban; `ratelimit bans` lists them.
     """
     named = one_descriptor(entries, "unban")
-    lifted = open_client(url, rules, env_file, access_files).unban(domain, named)
+    lifted = open_client(at, rules, env_file, access_files).unban(domain, named)
     if lifted is None:
         # The entries are not repeated: only the rules, perhaps those of another machine, tell which are secret.
         what = f"there is no ban of exactly these entries in {printable(domain_in_words(domain))}"

@@ -51,6 +51,7 @@ def invoke(words: tuple[str, ...], **environ: str) -> tuple[int, str]:
         (("ban", "shop", "ada", "--for", "1h", "--why", "spam"), 2, "'ada' has no =; write ada=VALUE"),
         (("ban", "shop", "user=ada", "+", "ip=1", "--for", "1h", "--why", "x"), 2, "ban takes one descriptor"),
         (("unban", "shop"), 2, "Missing argument 'KEY=VALUE...'"),
+        (("bans", "localhost:6070"), 2, "localhost:6070 is an address, not a domain: write --at localhost:6070"),
         (("ban", "shop", "user=ada", "--for", "soon", "--why", "x"), 1, '"soon" is not a duration such as 10s'),
         (("ban", "", "user=ada", "--for", "1h", "--why", "x"), 1, "the domain is empty"),
         (("ban", "shop", "user=ada", "--for", "1h", "--why", "a\nb"), 1, "why is one line of at most 200"),
@@ -69,15 +70,15 @@ def test_where_nothing_answers_it_says_what_is_missing(redis: Redis, tmp_path: P
     port = free_port()
     for words in (BAN, ("unban", "shop", "user=ada"), ("bans",)):
         code, said = invoke(words, DEBUG_PORT=str(port))
-        assert code == 1
+        assert code == 3
         assert said == (
             f"ratelimit: http://localhost:{port}: nothing listens there. BACKEND_TYPE is memory: the service itself "
-            "has the bans. Name it by --url, or set REDIS_URL as for the service\n"
+            "has the bans. Name it by --at, or set REDIS_URL as for the service\n"
         )
-    code, said = invoke((*BAN, "--url", "ftp://localhost"))
-    assert (code, said) == (1, "ratelimit: ftp://localhost: that is no URL such as http://localhost:6070\n")
-    code, said = invoke((*BAN, "--url", f"localhost:{redis.port}"))
-    assert (code, "does not speak HTTP" in said) == (1, True)
+    code, said = invoke((*BAN, "--at", "ftp://localhost"))
+    assert (code, said) == (3, "ratelimit: ftp://localhost: that is no URL such as http://localhost:6070\n")
+    code, said = invoke((*BAN, "--url", f"localhost:{redis.port}"))  # as --at was called
+    assert (code, "does not speak HTTP" in said) == (3, True)
     code, said = invoke(BAN, REDIS_URL=str(redis.socket), RULES_PATH=str(tmp_path / "none"))
     assert (code, "none does not exist" in said) == (1, True), said
     code, said = invoke(BAN, REDIS_URL=f"127.0.0.1:{port}", RULES_PATH=str(rules_in(tmp_path)))
@@ -139,7 +140,7 @@ def test_bans_change_at_a_service_with_its_token_alone(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{token}\n")
     rules = "domain: shop\ndescriptors: [{key: user}]\n"
     with start_service(tmp_path, rules, {"ADMIN_TOKEN_FILE": str(tmp_path / "token")}) as service:
-        at = ("--url", f"http://127.0.0.1:{service.debug_port}")
+        at = ("--at", f"http://127.0.0.1:{service.debug_port}")
         without = invoke((*BAN, *at))
         wrong = invoke((*BAN, *at), ADMIN_TOKEN=token[::-1])
         by_variable = invoke((*BAN, *at), ADMIN_TOKEN=token)
@@ -157,5 +158,5 @@ def test_bans_change_at_a_service_with_its_token_alone(tmp_path: Path) -> None:
 def test_a_token_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("hunter2")
     for file, wrong in (("short", "has fewer than 32 characters"), ("missing", "No such file or directory")):
-        code, said = invoke(("bans", "--url", "http://localhost:1", "--token-file", str(tmp_path / file)))
+        code, said = invoke(("bans", "--at", "http://localhost:1", "--token-file", str(tmp_path / file)))
         assert (code, wrong in said, "hunter2" in said) == (2, True, False), said

@@ -97,6 +97,20 @@ def shop(redis: Redis, tmp_path: Path) -> Shop:
     return shop
 
 
+def test_without_rules_the_commands_take_those_of_the_service_on_this_machine(shop: Shop) -> None:
+    """After `make run`, whose rules no variable names."""
+    with start_service(shop.folder / "service", RULES, {"REDIS_URL": str(shop.redis.socket)}) as service:
+        here: dict[str, str | None] = {"RULES_PATH": None, "DEBUG_PORT": str(service.debug_port)}
+        shown = shop.counters("shop", "--rule", "per-user", **here)
+        commands = (["explain", "shop", "user=bob"], ["ban", "shop", "user=eve", "--for", "1h", "--why", "a test"])
+        others = [CliRunner().invoke(main, words, env={**shop.environ, **here}) for words in commands]
+    without = shop.counters("shop", **here)
+
+    assert (shown.exit_code, "shop.user" in shown.stdout) == (0, True), shown.stderr
+    assert [result.exit_code for result in others] == [0, 0]
+    assert (without.exit_code, "there are no rules: /srv/runtime_data/current/config" in without.stderr) == (1, True)
+
+
 def test_the_fullest_stand_first(shop: Shop) -> None:
     result = shop.counters("shop")
 

@@ -17,9 +17,9 @@ TOKEN = "0123456789abcdef" * 2
 VERBS = {
     "status": ["status", "{}"],
     "top": ["top", "{}", "--once"],
-    "bans": ["bans", "--url", "{}"],
-    "ban": ["ban", "shop", "user=eve", "--for", "1h", "--why", "test", "--url", "{}"],
-    "unban": ["unban", "shop", "user=eve", "--url", "{}"],
+    "bans": ["bans", "--at", "{}"],
+    "ban": ["ban", "shop", "user=eve", "--for", "1h", "--why", "test", "--at", "{}"],
+    "unban": ["unban", "shop", "user=eve", "--at", "{}"],
     "explain": ["explain", "shop", "user=ada", "--at", "{}"],
     "counters": ["counters", "shop", "user=ada", "--reset", "--yes", "--at", "{}"],
 }

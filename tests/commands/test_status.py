@@ -30,7 +30,7 @@ def test_a_healthy_service_has_exit_code_0_and_is_found_by_its_settings(tmp_path
         ban = {"domain": "shop", "entries": [{"key": "user", "value": "eve"}], "for": "1h", "why": "x", "who": "x"}
         assert ask(service.debug_port, "/bans", method="POST", body=json.dumps(ban)).status == 200
         shown = status(DEBUG_PORT=str(service.debug_port))
-        as_json = json.loads(status(f"localhost:{service.debug_port}", "--json").stdout)
+        as_json = json.loads(status("--at", f"localhost:{service.debug_port}", "--json").stdout)
 
     lines = shown.stdout.splitlines()
     assert shown.exit_code == 0

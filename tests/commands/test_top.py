@@ -152,7 +152,7 @@ def test_the_table_fits_every_terminal(columns: int, lines: int) -> None:
 
 
 def test_once_sums_instances_and_sorts(services: tuple[Service, Service]) -> None:
-    both = json.loads(top(url(services[0]), url(services[1]), "--json").stdout)
+    both = json.loads(top(url(services[0]), "--at", url(services[1]), "--json").stdout)
     by_hits = top(url(services[0]), "--once", "--sort", "hits", "--rows", "1")
 
     assert both["instances"] == 2

@@ -203,7 +203,7 @@ def test_bans_in_memory_outlast_a_reload_and_end_with_the_service(tmp_path: Path
         service.wait_until(lambda: metric(service, "ratelimit_service_config_load_success") == "2", "it is reloaded")
         assert status(service) == 429
         assert "until" in commands.ok("bans", "shop")
-        assert commands.ok("unban", "shop", "user=ada", "--url", f"localhost:{port}").startswith("no longer banned")
+        assert commands.ok("unban", "shop", "user=ada", "--at", f"localhost:{port}").startswith("no longer banned")
         assert status(service) == 200
         commands.ok("ban", "shop", "user=ada", "--for", "week", "--why", "spam")
         assert "banned: user=ada in domain shop until 2" in service.log

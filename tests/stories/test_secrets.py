@@ -250,7 +250,7 @@ def runner(service: Service, environ: Mapping[str, str], caplog: pytest.LogCaptu
 
 def bans(service: Service, run: Run, found: Found, *, in_redis: bool) -> None:
     """Bans are made and shown, refuse requests, and are lifted: by value and by digest."""
-    at = () if in_redis else ("--url", f"http://127.0.0.1:{service.debug_port}")
+    at = () if in_redis else ("--at", f"http://127.0.0.1:{service.debug_port}")
     why = ("--for", "1h", "--why", "a test")
     banned = f"api_key={BANNED}"
     said = [run("ban", "shop", banned, *why, *at), run("ban", "*", f"{banned}2", "path=/", *why, *at)]
