@@ -46,7 +46,7 @@ EXPOSE 8080 8081 6070
 # Without urllib: it would ask a proxy that the environment names.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=30s --retries=3 CMD ["python", "-c", "import http.client, os, sys; ask = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('PORT', '8080')), timeout=2); ask.request('GET', '/healthcheck'); sys.exit(ask.getresponse().status != 200)"]
 
-# SIGTERM drains, for DRAIN_SECONDS and then up to DRAIN_TIMEOUT: give `docker stop --time` more than both.
+# SIGTERM drains, for DRAIN_SECONDS and then up to DRAIN_TIMEOUT: give `docker stop --time` both and 25 s.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["ratelimit"]
 CMD ["serve"]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import uvloop
@@ -29,8 +29,11 @@ from ratelimit_service.telemetry.logs import start_logging
 
 log = logging.getLogger(__name__)
 
-_STOP_SECONDS = 20.0
-"""How long a stop may take beyond DRAIN_SECONDS and DRAIN_TIMEOUT; workers that do not end are killed within it."""
+STOP_SECONDS: Final = 20.0
+"""How long a stop may take beyond DRAIN_SECONDS and DRAIN_TIMEOUT; workers that do not end are killed within it.
+
+What ends the process from outside gives it more: deploy/ and docs/deploy.md have this and 5 seconds.
+"""
 
 _CALL = """
   {ratelimit} call {grpc} shop login=ada
@@ -87,7 +90,7 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
     app = App(settings, count)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    seconds = settings.drain_seconds + settings.drain_timeout / SECOND + _STOP_SECONDS
+    seconds = settings.drain_seconds + settings.drain_timeout / SECOND + STOP_SECONDS
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, app, stop, number, seconds)
     loop.add_signal_handler(signal.SIGHUP, app.reload)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from ratelimit_service.commands.serve import STOP_SECONDS
 from ratelimit_service.settings import SETTINGS, Settings, load_settings
 
 VARIABLES: Final = frozenset(setting.variable for setting in SETTINGS)
@@ -19,5 +20,5 @@ def understood(environ: Mapping[str, str]) -> Settings:
 
 
 def max_stop(settings: Settings) -> float:
-    """Seconds between SIGTERM and the end, at most."""
-    return settings.drain_seconds + settings.drain_timeout / SECOND
+    """Seconds between SIGTERM and the end, at most: then the service ends itself, and removes its sockets."""
+    return settings.drain_seconds + settings.drain_timeout / SECOND + STOP_SECONDS
