@@ -1,4 +1,7 @@
-"""`python docs/generate.py`: write the tables of docs/settings.md and docs/commands.md, between their markers."""
+"""`python docs/generate.py`: write the tables of docs/settings.md and docs/commands.md, between their markers.
+
+And the names of all settings, for the Helm chart, which refuses others.
+"""
 
 import sys
 from collections.abc import Iterable
@@ -15,6 +18,8 @@ from ratelimit_service.settings.load import ALWAYS_ON, UNUSED  # noqa: E402 - as
 
 BEGIN, END = "<!-- generated:begin -->\n", "<!-- generated:end -->\n"
 
+
+NAMES = "deploy/helm/ratelimit/files/settings.txt"
 
 READ = {
     "serve": "deploy.md",
@@ -60,6 +65,12 @@ def commands_table() -> str:
     return _table("command | does | more", map(_command_row, VERBS))
 
 
+def names() -> str:
+    """Every variable that the service knows, a line each."""
+    known = {setting.variable for setting in SETTINGS} | ALWAYS_ON.keys() | UNUSED.keys()
+    return "".join(f"{name}\n" for name in sorted(known))
+
+
 def filled(text: str, table: str) -> str:
     """The text with the table between its markers."""
     before, begin, rest = text.partition(BEGIN)
@@ -96,3 +107,4 @@ if __name__ == "__main__":
     for name, table in (("settings.md", settings_table()), ("commands.md", commands_table())):
         path = ROOT / "docs" / name
         path.write_text(filled(path.read_text(encoding="utf-8"), table), encoding="utf-8")
+    (ROOT / NAMES).write_text(names(), encoding="utf-8")

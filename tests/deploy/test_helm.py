@@ -6,9 +6,12 @@ schemas, and its environment given to the service's own reader of settings.
 
 import copy
 import json
+import os
 import re
+import runpy
 import shutil
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +26,7 @@ from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend, RedisType
 from tests import peers
 from tests.deploy.manifests import OF_OPERATOR, Manifest, applied, container, invalid, of_kind, pod, read_all, settings
-from tests.processes import ROOT
+from tests.processes import ROOT, start_service
 
 CHART: Final = ROOT / "deploy" / "helm" / "ratelimit"
 CASES: Final = sorted((ROOT / "tests" / "deploy" / "helm").glob("*.yaml"))
@@ -50,7 +53,8 @@ def template(*words: str, release: str = "ratelimit") -> subprocess.CompletedPro
 
 
 def rendered(*words: str, release: str = "ratelimit") -> list[Manifest]:
-    done = template(*words, release=release)
+    """Without what `helm test` starts."""
+    done = template("--skip-tests", *words, release=release)
     assert done.returncode == 0, done.stderr
     return read_all(done.stdout)
 
@@ -369,6 +373,14 @@ def test_the_example_s_rules_load() -> None:
         ("replicas=3", "replicas"),
         ("env.DRAIN_SECONDS=5", "DRAIN_SECONDS"),
         ("env.lower=5", "lower"),
+        ("env.PORT=9090", "env.PORT cannot be set: containers have ports of their own"),
+        ("env.GRPC_PROT=http2", "env.GRPC_PROT is not a setting of docs/settings.md"),
+        ("store=redis,redis.type=sentinel,redis.url=r:6379", "mymaster,host:26379"),
+        ("store=redis,redis.url=a:6379\\,b:6379", "redis.url has several addresses: set redis.type"),
+        ("rules.files.a\\.yaml=domain: [", "rules.files: a.yaml cannot be read"),
+        ("rules.files.a\\.txt=x", "rules.files has no file of rules"),
+        ("rules.files.a b=x", "a b"),
+        ("rules.check=true,rules.volume.emptyDir.sizeLimit=1Mi", "rules.check is for rules.files"),
     ],
 )
 def test_values_that_would_limit_wrongly_are_refused_with_what_to_change(said: str, answered: str) -> None:
@@ -376,6 +388,60 @@ def test_values_that_would_limit_wrongly_are_refused_with_what_to_change(said: s
 
     assert done.returncode != 0
     assert answered in done.stderr
+
+
+def test_helm_test_calls_the_service_and_nothing_selects_its_pod(tmp_path: Path) -> None:
+    """Its command is run here, where the service is another address."""
+    over_tls = [read_all(template("--set", said).stdout) for said in ("tls.existingSecret=", "tls.existingSecret=tls")]
+    commands = []
+    for manifests in over_tls:
+        test = of_kind(manifests, "Pod")
+        (caller,) = test["spec"]["containers"]
+        commands.append(caller["command"])
+        assert invalid([test], tmp_path) == ""
+        assert test["metadata"]["labels"]["app.kubernetes.io/name"] == "ratelimit-test"
+    with start_service(tmp_path / "service", "domain: shop\ndescriptors: []\n") as service:
+        here = {
+            "ratelimit:8081": f"localhost:{service.grpc_port}",
+            "'ratelimit', 8080": f"'localhost', {service.http_port}",
+        }
+        codes = [run_here(command, here) for command in commands]
+    codes += [run_here(command, here) for command in commands]
+
+    assert [code == 0 for code in codes] == [True, True, False, False]
+
+
+def run_here(command: list[str], addresses: dict[str, str]) -> int:
+    """The exit code of a command of the image, with these addresses in place of those."""
+    for there, here in addresses.items():
+        command = [word.replace(there, here) for word in command]
+    environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return subprocess.run(command, env=environ, capture_output=True, timeout=60, check=False).returncode
+
+
+def test_rules_are_checked_before_an_upgrade_where_the_values_say_so(tmp_path: Path) -> None:
+    manifests = rendered("--set", "rules.check=true")
+    job, rules = of_kind(manifests, "Job"), of_kind(manifests, "ConfigMap", "ratelimit-check")
+    spec = job["spec"]["template"]["spec"]
+    (check,) = spec["containers"]
+    (mount,) = check["volumeMounts"]
+    theirs = of_kind(rendered("--set", "rules.check=true,rules.existingConfigMap=my-rules"), "Job")["spec"]["template"]
+
+    assert invalid(manifests, tmp_path) == ""
+    assert check["args"] == ["check", mount["mountPath"]]
+    assert check["env"] == container(manifests)["env"]
+    assert spec["volumes"] == [{"name": mount["name"], "configMap": {"name": "ratelimit-check"}}]
+    assert theirs["spec"]["volumes"] == [{"name": mount["name"], "configMap": {"name": "my-rules"}}]
+    assert rules["data"] == of_kind(manifests, "ConfigMap", "ratelimit-rules")["data"]
+    for each in (job, rules):
+        assert each["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+
+
+def test_the_chart_knows_the_names_of_all_settings() -> None:
+    """If this fails: python docs/generate.py."""
+    generate: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "generate.py"))
+
+    assert (ROOT / generate["NAMES"]).read_text(encoding="utf-8") == generate["names"]()
 
 
 def test_the_notes_name_the_service_of_the_release(tmp_path: Path) -> None:
@@ -389,6 +455,7 @@ def test_the_notes_name_the_service_of_the_release(tmp_path: Path) -> None:
     (text,) = [manifest["text"] for manifest in read_all(done.stdout) if manifest["kind"] == "Notes"]
     assert "Envoy asks eu-ratelimit.edge.svc.cluster.local:8081 (gRPC, STRICT_DNS)" in text
     assert "kubectl --namespace edge port-forward deployment/eu-ratelimit 6070" in text
+    assert "No registry has the image ratelimit-service:0.1.0" in text.replace(ratelimit_service.__version__, "0.1.0")
 
 
 def test_the_example_of_the_readme_is_taken(tmp_path: Path) -> None:

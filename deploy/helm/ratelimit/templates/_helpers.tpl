@@ -49,6 +49,38 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- else if not $v.redis.url -}}
   {{- fail "store=redis needs redis.url, such as redis-master:6379" -}}
 {{- end -}}
+{{- range $name, $one := dict "redis" $v.redis "redis.perSecond" $v.redis.perSecond "redis.home" $v.redis.home -}}
+  {{- if and $one.url (eq $one.type "sentinel") (not (regexMatch "^[^,:@]+,." $one.url)) -}}
+    {{- fail (printf "%s.type=sentinel needs the name of the primary and its sentinels in %s.url, such as mymaster,host:26379,host:26379" $name $name) -}}
+  {{- else if and (eq $one.type "single") (regexMatch "^[^@?]+," $one.url) -}}
+    {{- fail (printf "%s.url has several addresses: set %s.type to sentinel or cluster" $name $name) -}}
+  {{- end -}}
+{{- end -}}
+{{- $rules := 0 -}}
+{{- range $name, $text := $v.rules.files -}}
+  {{- if regexMatch "^[^.].*[.]ya?ml$" $name -}}
+    {{- $rules = add1 $rules -}}
+    {{- with (fromYaml $text).Error }}{{ fail (printf "rules.files: %s cannot be read: %s" $name .) }}{{ end -}}
+  {{- end -}}
+{{- end -}}
+{{- if and $v.rules.files (not $rules) -}}
+  {{- fail "rules.files has no file of rules: their names end in .yaml or .yml; others are only lists that rules name" -}}
+{{- end -}}
+{{- if and $v.rules.check $v.rules.volume -}}
+  {{- fail "rules.check is for rules.files and rules.existingConfigMap: rules.volume is empty before its container runs" -}}
+{{- end -}}
+{{- $known := .Files.Lines "files/settings.txt" -}}
+{{- range $name, $_ := $v.env -}}
+  {{- with get (include "ratelimit.instead" $ | fromYaml) $name -}}
+    {{- fail (printf "env.%s cannot be set: %s" $name .) -}}
+  {{- end -}}
+  {{- $family := printf "%s_" (splitList "_" $name | first) -}}
+  {{- range ternary list $known (has $name $known) -}}
+    {{- if hasPrefix $family . -}}
+      {{- fail (printf "env.%s is not a setting of docs/settings.md, and looks like one; what another program reads goes to envFrom" $name) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
 {{- if and $v.regions.names (not (has $v.regions.name $v.regions.names)) -}}
   {{- fail "regions.names needs regions.name, the one of them that this release is in" -}}
 {{- end -}}
@@ -64,6 +96,25 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and $v.podMonitor.enabled $v.serviceMonitor.enabled -}}
   {{- fail "podMonitor and serviceMonitor would scrape every pod twice: enable one of them" -}}
 {{- end -}}
+{{- end }}
+
+{{/* What stands in place of a name in `env`, which the manifests follow. */}}
+{{- define "ratelimit.instead" -}}
+PORT: &ports containers have ports of their own, so the chart's are fixed
+GRPC_PORT: *ports
+DEBUG_PORT: *ports
+BACKEND_TYPE: set store
+WORKERS: set workers
+INSTANCES: set replicaCount, or autoscaling.maxReplicas
+REDIS_TYPE: set redis.type
+REDIS_URL: set redis.url
+RULES_PATH: set rules.folder
+DRAIN_SECONDS: set drain.seconds, which the pod's grace follows
+DRAIN_TIMEOUT: set drain.timeoutSeconds, which the pod's grace follows
+ADMIN_READ_NEEDS_TOKEN: set admin.readNeedsToken
+ADMIN_TLS_CERT: &admin set admin.tlsSecret
+ADMIN_TLS_KEY: *admin
+ADMIN_CLIENT_TLS_CACERT: set admin.clientCa
 {{- end }}
 
 {{/* The environment: what the values say, and `env` besides. A name stands once; what is not said is the service's default. */}}
@@ -134,6 +185,43 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   value: {{ and (kindIs "float64" $value) (eq (floor $value) $value) | ternary (int64 $value) $value | toString | quote }}
   {{- end }}
 {{- end }}
+{{- end }}
+
+{{- define "ratelimit.image" -}}
+{{- with .Values.image -}}
+image: "{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}"
+{{- if .pullPolicy }}
+imagePullPolicy: {{ .pullPolicy }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Labels of what runs a command and ends: (list . name). The Service, the budget and the policy select none of it. */}}
+{{- define "ratelimit.aside" -}}
+{{- $name := index . 1 -}}
+{{- with index . 0 -}}
+{{- $own := dict "app.kubernetes.io/name" $name "app.kubernetes.io/instance" .Release.Name "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- merge $own .Values.commonLabels | toYaml }}
+{{- end }}
+{{- end }}
+
+{{- define "ratelimit.command" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+restartPolicy: Never
+securityContext:
+  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- range $field := list "imagePullSecrets" "nodeSelector" "tolerations" }}
+{{- with index $.Values $field }}
+{{ $field }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "ratelimit.ruleFiles" -}}
+{{- /* The example is no default of `files`: Helm would add it to those of a release. */ -}}
+{{- .Values.rules.files | default (dict "web.yaml" (.Files.Get "files/web.yaml")) | toYaml }}
 {{- end }}
 
 {{- define "ratelimit.fromSecret" -}}
