@@ -13,6 +13,7 @@ PYTHON ?=
 VENV := .venv$(if $(PYTHON),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
 LOCK := requirements.lock
+IMAGE_LOCK := requirements-image.lock
 DEVELOPMENT_LOCK := requirements-dev.lock
 DOCUMENTS_LOCK := requirements-docs.lock
 PYTEST_ARGS ?= -n 2
@@ -105,10 +106,12 @@ screenshots: .venv/.development  ## Draw the pictures of the page in the documen
 	@$(NOTED) $(BIN)/python docs/screenshots.py $(MINUTES)
 
 # The locks name packages and hashes only: no index, no folder of this machine. That of development comes first, because
-# what generates code narrows what runs it; the other is what of it the service needs, and what builds the service.
+# what generates code narrows what runs it; the others are what of it the service needs, and what builds the service. The
+# image's has the packages of tracing too.
 lock: $(VENV)/.development  ## Pin the newest packages that pyproject.toml and requirements-docs.in allow, in all locks.
 	$(COMPILE) --upgrade --extra dev --extra regex --extra tracing --output-file $(DEVELOPMENT_LOCK) pyproject.toml
-	$(COMPILE) --upgrade --extra regex --extra tracing --build-deps-for editable --constraint $(DEVELOPMENT_LOCK) --output-file $(LOCK) pyproject.toml
+	$(COMPILE) --upgrade --extra regex --extra tracing --build-deps-for editable --constraint $(DEVELOPMENT_LOCK) --output-file $(IMAGE_LOCK) pyproject.toml
+	$(COMPILE) --upgrade --extra regex --build-deps-for editable --constraint $(DEVELOPMENT_LOCK) --output-file $(LOCK) pyproject.toml
 	$(COMPILE) --upgrade --output-file $(DOCUMENTS_LOCK) requirements-docs.in
 
 version: $(VENV)/bin/python  ## Give the project VERSION=1.2.0 wherever it stands, and the CHANGELOG its section.

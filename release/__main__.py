@@ -58,7 +58,7 @@ def release(root: Path, dist: Path) -> list[Path]:
         pack(dist / f"ratelimit-{version}.tgz", source / CHART, chart, time, below="ratelimit/")
         made_at = datetime.fromtimestamp(time, UTC).isoformat()
         (wheel,) = dist.glob("*.whl")
-        bill = sbom((source / "requirements.lock").read_text("utf-8"), version, made_at, wheel)
+        bill = sbom((source / "requirements-image.lock").read_text("utf-8"), version, made_at, wheel)
         _write(dist / f"ratelimit-service-{version}.cdx.json", json.dumps(bill, indent=2) + "\n")
     _write(dist / f"RELEASE-NOTES-{version}.md", notes)
     made = sorted(dist.iterdir())

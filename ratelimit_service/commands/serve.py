@@ -35,6 +35,9 @@ STOP_SECONDS: Final = 20.0
 What ends the process from outside gives it more: deploy/ and docs/deploy.md have this and 5 seconds.
 """
 
+_AS_UPSTREAM = "--as-upstream"
+"""The image's /bin/ratelimit begins with it: manifests give upstream's program arguments, of which it reads none."""
+
 _CALL = """
   {ratelimit} call {grpc} shop login=ada
 
@@ -52,16 +55,28 @@ The page is {page} and the rules are in {rules}: change one while the service ru
 """
 
 
+class _Serve(click.Command):
+    """The verb. Behind `--as-upstream`, arguments that it does not know are left over in place of an error."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does."""
+        ctx.ignore_unknown_options = ctx.allow_extra_args = _AS_UPSTREAM in args
+        return super().parse_args(ctx, args)
+
+
 @click.command(
+    cls=_Serve,
     epilog="""\b
 Examples:
   ratelimit serve --rules config
   GRPC_PORT=9081 ratelimit serve --rules config --log-level debug
-Every other setting is a variable of the environment, or a line in an .env file: see docs/settings.md."""
+Every other setting is a variable of the environment, or a line in an .env file: see docs/settings.md.""",
 )
 @env_file_option
 @click.option("--hints", is_flag=True, help="Say what to try once it runs.")
-def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
+@click.option(_AS_UPSTREAM, is_flag=True, hidden=True, expose_value=False)
+@click.pass_context
+def command(ctx: click.Context, /, env_file: Path | None, hints: bool, **flags: Any) -> None:
     """Run the service.
 
     It loads the rules, listens for gRPC and HTTP, and loads the rules again whenever a file changes. SIGHUP loads them
@@ -71,6 +86,8 @@ def command(env_file: Path | None, hints: bool, **flags: Any) -> None:
     start_logging(settings.log_level, settings.log_format)
     for warning in warnings:
         log.warning("%s", warning)
+    if ctx.args:
+        log.warning("ignored, as envoyproxy/ratelimit ignores all arguments: %s", " ".join(ctx.args))
     grpc, http = settings.grpc_max_connections, settings.http_max_connections
     if problem := raise_file_limit(grpc, http):
         log.warning("GRPC_MAX_CONNECTIONS: %s", problem)

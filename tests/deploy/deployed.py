@@ -94,6 +94,8 @@ class Deployment:
         service = compose()[name]
         root = self._folder / name
         for volume in service.get("volumes", []):
+            if volume["type"] == "volume":  # kept by Docker, and empty at first
+                continue
             assert volume["type"] == "bind"
             self._mount(name, Path(volume["source"]), root / volume["target"][1:])
         root.mkdir(parents=True, exist_ok=True)

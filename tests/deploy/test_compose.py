@@ -36,11 +36,15 @@ def test_compose_says_nothing_that_the_service_does_not_understand() -> None:
 
 
 def test_what_compose_mounts_is_there() -> None:
-    """And nothing may be written there."""
+    """And nothing may be written there; but what Prometheus has seen outlives its container."""
     volumes = [volume for service in compose().values() for volume in service.get("volumes", [])]
+    mounted = [volume for volume in volumes if volume["type"] == "bind"]
+    kept = [volume for volume in volumes if volume not in mounted]
 
-    assert len(volumes) == 9
-    assert all(volume["read_only"] and Path(volume["source"]).exists() for volume in volumes)
+    assert len(mounted) == 9
+    assert all(volume["read_only"] and Path(volume["source"]).exists() for volume in mounted)
+    assert [(volume["type"], volume["target"]) for volume in kept] == [("volume", "/prometheus")]
+    assert "--storage.tsdb.path=/prometheus" in compose()["prometheus"]["command"]
     assert Path(compose()["ratelimit"]["build"]["context"], "Dockerfile").exists()
 
 

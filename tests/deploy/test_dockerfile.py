@@ -11,9 +11,11 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -198,12 +200,40 @@ def test_the_image_says_how_it_is_run() -> None:
     assert str(settings.rules_path) == "/srv/runtime_data/current/config"
 
 
+def test_the_image_has_the_newest_python_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = re.findall(r":: (3\.\d+)\b", "\n".join(project["classifiers"]))
+    version = re.findall(r"^ARG PYTHON=(3\.\d+)-slim-\w+$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+
+    assert version == named[-1:]
+    assert {instruction.rest.split()[0] for stage in stages() for instruction in stage[:1]} == {"python:${PYTHON}"}
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "127.0.0.1"), ("127.0.0.2, 127.0.0.3", "127.0.0.2")],  # noqa: S104 - as said to the service
+)
+def test_the_health_check_asks_where_the_service_listens(host: str, address: str) -> None:
+    check = json.loads(final("HEALTHCHECK").partition(" CMD ")[2])
+    with socket.create_server((address, 0)) as server:
+        port = server.getsockname()[1]
+        command = [sys.executable, *check[1:]]
+        with subprocess.Popen(command, env={"HOST": host, "PORT": str(port)}) as asking:
+            connection, _ = server.accept()
+            with connection:
+                asked = connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    assert asked.startswith(b"GET /healthcheck ")
+    assert asking.returncode == 0
+
+
 def test_what_the_image_is_built_from_is_not_ignored() -> None:
     """.dockerignore keeps the rest out."""
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     sources = [source for word, rest in stages()[0] if word == "COPY" for source in rest.split()[:-1]]
 
-    assert sources == ["requirements.lock", "pyproject.toml", "README.md", "LICENSE", "ratelimit_service"]
+    assert sources == ["requirements-image.lock", "pyproject.toml", "README.md", "LICENSE", "ratelimit_service"]
     assert set(sources).isdisjoint(ignored)
     assert all((ROOT / source).exists() for source in sources)
 
@@ -274,6 +304,8 @@ def takes_verbs_and_flags(image: Image) -> None:
 def serves_as_istio_starts_it(image: Image) -> None:
     """With the command, the environment and the mount of Istio's sample (samples/ratelimit of istio/istio).
 
+    And with the argument that Agent Router's manifest gives it, which upstream's program ignores.
+
     Here only: free ports, where Redis is, time for it on a busy machine, and no wait for new rules and for the end. The
     user is Envoy Gateway's, which owns nothing of the image either.
     """
@@ -299,7 +331,7 @@ def serves_as_istio_starts_it(image: Image) -> None:
     }
     here = {"PORT": "0", "GRPC_PORT": "0", "DEBUG_PORT": "0", "STORE_DEADLINE": "10s", "RULES_POLL_INTERVAL": "50ms"}
     here["DRAIN_SECONDS"] = "0"
-    command = image.command([f"{image.root}/bin/ratelimit"], UPSTREAM_USER)
+    command = image.command([f"{image.root}/bin/ratelimit", "--quotaRateLimitServiceAddr=quota:8081"], UPSTREAM_USER)
     before = files(image.root)
     with start_redis(image.root / "redis") as redis:
         here["REDIS_URL"] = f"127.0.0.1:{redis.port}"
@@ -319,7 +351,7 @@ def serves_as_istio_starts_it(image: Image) -> None:
             code = service.stop()
 
     assert (limited, others, after) == ([0, 1], [0, 0], [0, 1])
-    assert warnings == []
+    assert ["ignored, as envoyproxy/ratelimit ignores all arguments: --quota" in line for line in warnings] == [True]
     assert code == 0
     assert {file.partition("/")[0] for file in files(image.root) - before} <= {"log", "redis"}, "the tests' own"
 

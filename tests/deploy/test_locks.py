@@ -1,4 +1,4 @@
-"""The two locks: what runs the service, and what develops it; and which of them `make` uses for what."""
+"""The locks: what runs the service, what the image has, what develops it; and which of them `make` uses for what."""
 
 import os
 import re
@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from tests.processes import ROOT
 
 LOCKS: Final = ("requirements.lock", "requirements-dev.lock")
+IMAGE_LOCK: Final = "requirements-image.lock"
 
 
 def pins(lock: str) -> dict[str, tuple[str, frozenset[str]]]:
@@ -26,10 +27,17 @@ def pins(lock: str) -> dict[str, tuple[str, frozenset[str]]]:
 
 def test_what_runs_is_pinned_as_in_development() -> None:
     """So what the tests try is what the image has; hashes too."""
-    run, development = map(pins, LOCKS)
+    run, image, development = map(pins, (LOCKS[0], IMAGE_LOCK, LOCKS[1]))
 
-    assert run.items() <= development.items()
-    assert len(run) < len(development) - 20
+    assert run.items() < image.items() < development.items()
+    assert len(image) < len(development) - 20
+
+
+def test_tracing_is_in_the_image_and_not_where_nobody_asked_for_it() -> None:
+    """It is an extra, of eleven packages and those that they need."""
+    run, image = pins(LOCKS[0]).keys(), pins(IMAGE_LOCK).keys()
+
+    assert {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-grpc", "requests"} <= image - run
 
 
 def test_the_lock_for_running_has_what_the_project_names_and_no_tools() -> None:

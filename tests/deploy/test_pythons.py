@@ -37,7 +37,17 @@ def install(folder: Path, version: str) -> str:
     python = str(folder / "bin" / "python")
     options = ["--quiet", "--disable-pip-version-check", "--no-compile", "--only-binary", ":all:", "--require-hashes"]
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "--python", python, "install", *options, "-r", str(ROOT / "requirements.lock")],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            python,
+            "install",
+            *options,
+            "-r",
+            str(ROOT / "requirements-image.lock"),
+        ],
         capture_output=True,
         text=True,
         check=False,

@@ -122,7 +122,7 @@ def test_the_image_context_is_what_the_dockerfile_copies(dist: Path) -> None:
     found = names(dist / f"ratelimit-service-image-{VERSION}.tar.gz")
 
     assert {name.partition("/")[0] for name in found} == {
-        *("Dockerfile", "LICENSE", "README.md", "pyproject.toml", "ratelimit_service", "requirements.lock"),
+        *("Dockerfile", "LICENSE", "README.md", "pyproject.toml", "ratelimit_service", "requirements-image.lock"),
     }
     assert "ratelimit_service/algorithms/token_bucket.lua" in found
 
