@@ -43,8 +43,9 @@ help:  ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
 		printf '  make %-11s %s\n' "$$name" "$$text"; done
 
+# For this machine alone: HOST=0.0.0.0, and the others, open it to all.
 run: $(VENV)/.project  ## Start the service with the example rules of config/, on ports 8080, 8081 and 6070.
-	@exec $(BIN)/ratelimit serve --rules config --hints --drain-seconds 0
+	@HOST=$${HOST:-127.0.0.1} GRPC_HOST=$${GRPC_HOST:-127.0.0.1} DEBUG_HOST=$${DEBUG_HOST:-127.0.0.1} exec $(BIN)/ratelimit serve --rules config --hints --drain-seconds 0
 
 test: $(VENV)/.development  ## Run all tests, fetching the programs they talk to (PYTEST_ARGS="-n 0 tests/api" for some).
 	@$(NOTED) $(BIN)/pytest $(PYTEST_ARGS)

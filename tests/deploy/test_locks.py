@@ -87,6 +87,14 @@ def test_make_installs_what_its_target_needs_and_fetches_nothing(
     assert "tests.peers" not in planned
 
 
+def test_make_run_listens_for_this_machine_alone_unless_it_is_told(tmp_path: Path) -> None:
+    """A page on all addresses of a laptop is for whoever shares its network."""
+    planned = plan(tmp_path, "run")
+
+    for name in ("HOST", "GRPC_HOST", "DEBUG_HOST"):
+        assert f"{name}=${{{name}:-127.0.0.1}} " in planned
+
+
 def test_another_python_has_a_virtualenv_of_its_own(tmp_path: Path) -> None:
     """An existing .venv, of whatever version, is not taken for it."""
     planned = plan(tmp_path, "test", f"PYTHON={sys.executable}")
