@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 # Two stages: wheels and a virtualenv are made in the first, the second has only what runs.
 #   docker build -t ratelimit-service .
 #   docker run -p 8080:8080 -p 8081:8081 -p 6070:6070 -v "$PWD/config:/srv/runtime_data/current/config:ro" ratelimit-service
