@@ -156,7 +156,7 @@ def test_a_ban_holds_in_a_domain_without_rules(domain: str) -> None:
 
     assert shop.told("user=ada", "user=eve", domain="mail") == (False, [(True, 0), None])
     assert shop.told("user=eve", domain="mail") == (True, [None])
-    assert shop.requests("mail") == {"refused": 1, "allowed": 1, "banned": 1}
+    assert shop.requests("mail") == {"refused": 1, "unlimited": 1, "banned": 1}
 
 
 def test_where_the_rules_of_any_domain_apply_a_banned_descriptor_is_counted_with_them() -> None:

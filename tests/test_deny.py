@@ -250,7 +250,7 @@ def test_a_deny_rule_refuses_although_the_store_fails() -> None:
     assert (verdict.allowed, summary(verdict)) == (False, [(False, 0), (True, 0)])
     assert tested.counts("user_mallory") == {"total_hits": 1, "over_limit": 1}
     assert tested.counts("ip") == {"error_failed": 1}
-    assert tested.limiter.domains.of("shop").by_policy == 1
+    assert tested.limiter.domains.of("shop").policy_refused == 1
     assert tested.limiter.totals.store_errors == 0
 
 

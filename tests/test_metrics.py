@@ -319,7 +319,7 @@ def test_requests_are_counted_by_domain_and_outcome_from_the_start() -> None:
     assert set(before.values()) == {0}
     assert {labels: value for labels, value in after.items() if value} == {
         labelled(domain="shop", outcome="refused"): 1,
-        labelled(domain="other", outcome="allowed"): 1,
+        labelled(domain="other", outcome="unlimited"): 1,
     }
     assert before.keys() == after.keys()
 

@@ -6,6 +6,7 @@ from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Request
+from ratelimit_service.rules.bans import FOR_EVER, make_ban
 from ratelimit_service.server.series import domain_numbers
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.telemetry.tally import OUTCOMES
@@ -111,7 +112,7 @@ def test_domains_without_rules_are_counted_together() -> None:
     ask(tested, ("user", "ada"), domain="one")
     ask(tested, ("user", "ada"), domain="two")
 
-    assert outcomes(tested, "other") == {"allowed": 2}
+    assert outcomes(tested, "other") == {"unlimited": 2}
     assert outcomes(tested) == {}
     assert shapes(tested) == {}
 
@@ -131,6 +132,27 @@ def test_outcomes_stay_when_rules_are_loaded_again() -> None:
     tested.book = book(RULES)
 
     assert outcomes(tested) == {"allowed": 1}
+
+
+def test_a_request_about_which_the_rules_say_nothing_is_unlimited() -> None:
+    tested = limiter()
+
+    ask(tested, ("login", "ada"))
+    check(tested, Request("shop", [Descriptor((("login", "ada"),)), Descriptor((("path", "/"),))]))
+    check(tested, Request("shop", [Descriptor((("login", "ada"),)), Descriptor((("quota", "x"),))]))
+    check(tested, Request("shop", [Descriptor((("login", "ada"),)), Descriptor((("user", "root"),))]))
+
+    assert outcomes(tested) == {"unlimited": 2, "allowed": 2}
+
+
+def test_a_request_that_a_ban_alone_is_about_is_not_unlimited() -> None:
+    tested = limiter()
+    for domain in ("shop", "elsewhere"):
+        ban = make_ban(domain, [("login", "eve")], length=FOR_EVER, why="x", who="x", now=0)
+        tested.bans.put(ban, quietly=True)
+        ask(tested, ("login", "eve"), domain=domain)
+
+    assert outcomes(tested) == outcomes(tested, "other") == {"refused": 1}
 
 
 def test_a_descriptor_that_no_rule_fits_is_counted_by_its_keys() -> None:

@@ -88,7 +88,7 @@ def _render(url: str, status: Json, *, healthy: bool) -> Iterator[str]:
     yield f"rules    {_rules(status)}"
     yield f"loaded   {_loaded(status['reload'], now)}"
     yield (
-        f"calls    {calls['total']:,}, {calls['by_policy']:,} answered by policy; "
+        f"calls    {calls['total']:,}, {_by_policy(calls['outcomes'])}; "
         f"errors: {calls['store_errors']:,} of the store, {calls['service_errors']:,} of the service"
     )
     yield f"bans     {status['bans']['total']:,}"
@@ -114,6 +114,13 @@ def _store(store: Json) -> str:
         text += f", {plural(store['counters'], 'counter' if in_memory else 'key')}"
         text += "" if in_memory else " in its database"
     return text + (f", {store['evicted']:,} evicted" if store["evicted"] else "")
+
+
+def _by_policy(outcomes: Json) -> str:
+    refused = outcomes["policy_refused"]
+    return f"{outcomes['policy_allowed'] + refused:,} answered by policy" + (
+        f", {refused:,} of them refused" if refused else ""
+    )
 
 
 def _workers(workers: Sequence[Json]) -> str:

@@ -37,7 +37,7 @@ class RuleName(NamedTuple):
 
 
 class RuleCounts(NamedTuple):
-    """What a rule has counted since the service started, as cost; or per second."""
+    """What a rule has counted since the service started, as cost; or per second. With what its policy answered."""
 
     hits: float
     refused: float
@@ -56,6 +56,8 @@ class HotKeys(NamedTuple):
     seconds: float
     error: float
     """By how much `refused` may be too high."""
+    hits_error: float
+    """By how much `hits` may be."""
     estimated: bool
     """Not every hit was looked at."""
     keys: Mapping[DescriptorName, RuleCounts]
@@ -100,13 +102,15 @@ def read_sample(now: Mapping[str, Any], described: Mapping[str, Any]) -> Sample:
     """The sample in the JSON of `/status/now` and `/status/rules`; StoreError if that is of another version."""
     try:
         columns = now["columns"]
-        total, over, shadow = map(columns.index, ("total", "over", "shadow"))
+        hits = [columns.index(name) for name in ("total", "policy_allowed", "policy_refused", "failed")]
+        over, shadow, refused = map(columns.index, ("over", "shadow", "policy_refused"))
         own = [(name, columns.index(name)) for name in Gauges._fields if name in columns]
         rules, limits, gauges = {}, {}, {}
         for rule, counts in zip(described["rules"], now["counts"], strict=True):
             name = RuleName(rule["domain"], " › ".join(rule["path"]))
             numbers = counts or [0] * len(columns)
-            rules[name] = RuleCounts(numbers[total], max(0, numbers[over] - numbers[shadow]))
+            all_hits = sum(numbers[index] for index in hits)
+            rules[name] = RuleCounts(all_hits, max(0, numbers[over] - numbers[shadow]) + numbers[refused])
             limits[name] = rule["limit"]
             if any(numbers[index] for _, index in own):
                 gauges[name] = Gauges(**{each: numbers[index] for each, index in own})
@@ -124,7 +128,7 @@ def _read_hot(hot: Mapping[str, Any]) -> HotKeys:
             DescriptorName(key["domain"], entries_in_words(key["entries"])),
             RuleCounts(key["hits"], key["refused"]),
         )
-    return HotKeys(hot["seconds"], hot["refused_error"], hot["skipped"] > 0, keys)
+    return HotKeys(hot["seconds"], hot["refused_error"], hot["error"], hot["skipped"] > 0, keys)
 
 
 def _add(sums: dict[N, RuleCounts], name: N, counts: RuleCounts) -> None:
@@ -148,7 +152,8 @@ def summed(found: Iterable[Rates]) -> Rates:
     """The rates of several instances together."""
     calls, rules, limits = 0.0, dict[RuleName, RuleCounts](), dict[RuleName, str]()
     gauges = dict[RuleName, Gauges]()
-    seconds, error, estimated, keys = 0.0, 0.0, False, dict[DescriptorName, RuleCounts]()
+    hot = HotKeys(0, 0, 0, False, {})
+    keys = dict[DescriptorName, RuleCounts]()
     for rates in found:
         calls += rates.calls
         limits |= rates.limits
@@ -156,11 +161,17 @@ def summed(found: Iterable[Rates]) -> Rates:
             _add(rules, name, counts)
         for name, own in rates.gauges.items():
             gauges[name] = own.merge(gauges.get(name, NO_GAUGES))
-        hot = rates.hot
-        seconds, error, estimated = max(seconds, hot.seconds), error + hot.error, estimated or hot.estimated
-        for key, counts in hot.keys.items():
+        other = rates.hot
+        hot = HotKeys(
+            max(hot.seconds, other.seconds),
+            hot.error + other.error,
+            hot.hits_error + other.hits_error,
+            hot.estimated or other.estimated,
+            keys,
+        )
+        for key, counts in other.keys.items():
             _add(keys, key, counts)
-    return Rates(calls, rules, limits, gauges, HotKeys(seconds, error, estimated, keys))
+    return Rates(calls, rules, limits, gauges, hot)
 
 
 def busiest(rates: Rates, order: str, most: int) -> list[tuple[RuleName, RuleCounts]]:
@@ -199,6 +210,7 @@ def as_json(view: View, most: int) -> dict[str, Any]:
         "refused": {
             "seconds": rates.hot.seconds,
             "error": rates.hot.error,
+            "hits_error": rates.hot.hits_error,
             "estimated": rates.hot.estimated,
             "descriptors": [
                 {"domain": name.domain, "entries": name.entries, "hits": counts.hits, "refused": counts.refused}
@@ -218,12 +230,21 @@ def render(view: View, columns: int, lines: int, *, rules: int = _MAX_RULES, key
 def _render_keys(hot: HotKeys, columns: int, most: int) -> Iterator[str]:
     if not hot.keys:
         return
-    about = "estimated" if hot.estimated else f"at most {hot.error:,} too many" if hot.error else "exact"
     last = duration_in_words(round(hot.seconds) * SECOND)
-    yield _cut(f"{'refused':>{_NUMBER}}{'hits':>{_NUMBER}}  descriptor, in the last {last}, {about}", columns)
+    yield _cut(f"{'refused':>{_NUMBER}}{'hits':>{_NUMBER}}  descriptor, in the last {last}, {_exactness(hot)}", columns)
     for name, counts in most_refused(hot, most):
         rest = f"{counts.hits:>{_NUMBER},}  {printable(f'{name.domain} {name.entries}')}"
         yield _row(f"{counts.refused:>{_NUMBER},}", rest, columns, red=True)
+
+
+def _exactness(hot: HotKeys) -> str:
+    """`exact`, or how far the numbers may be off."""
+    if hot.estimated:
+        return "estimated"
+    if not hot.error and not hot.hits_error:
+        return "exact"
+    refused = f"at most {hot.error:,} too many" if hot.error else "exact"
+    return f"refused {refused}, hits at most {hot.hits_error:,} too many"
 
 
 def _render(view: View, rates: Rates, columns: int, rules: int) -> Iterator[str]:

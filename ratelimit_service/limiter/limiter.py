@@ -193,7 +193,7 @@ class Limiter:
                 log.pending.append(hit)
             else:
                 log.skipped += 1
-        if not denied and not by_policy:
+        if not denied and not by_policy and plan.ruled:
             verdict.allowed = True
             plan.domain.allowed += 1
             return verdict
@@ -254,9 +254,11 @@ def _count_by_policy(hit: Hit, answered: ByPolicy) -> None:
 def _outcome(plan: Plan, *, refused: bool, by_policy: bool) -> str:
     """The counter of DomainTally that the request adds to. `refused`: it is, or would be without SHADOW_MODE."""
     if by_policy:
-        return "by_policy"
+        return "policy_allowed" if plan.verdict.allowed else "policy_refused"
     if not plan.verdict.allowed:
         return "refused"
+    if not plan.ruled:
+        return "unlimited"
     # A quota that is used up while another one is not makes no shadow: nothing would refuse the request.
     hits = chain(plan.charged, plan.hits)
     shadow = refused or any(hit is not None and hit.rule.shadow and not hit.decision.allowed for hit in hits)

@@ -59,7 +59,7 @@ class Plan:
 
     __slots__ = (
         *("bytes", "charged", "denied", "domain", "edition", "hits"),
-        *("increments", "joint", "measured", "refused", "verdict"),
+        *("increments", "joint", "measured", "refused", "ruled", "verdict"),
     )
 
     def __init__(  # noqa: PLR0913 - one for each of its parts
@@ -73,9 +73,12 @@ class Plan:
         *,
         response: ResponseOptions | None = None,
         queued_bytes: int = 0,
+        ruled: bool = True,
     ) -> None:
         self.edition = edition
         """Of the book that made it."""
+        self.ruled = ruled
+        """The rules, or a ban, say something about some descriptor; if not, nothing limits the request."""
         self.bytes = queued_bytes
         """The estimated size of a request that may wait in a queue; 0 for one that never does."""
         self.domain = domain
@@ -135,6 +138,7 @@ class Plan:
         plan.increments = self.increments
         plan.joint = plan.denied = False
         plan.measured = self.measured
+        plan.ruled = True
         plan.bytes = 0
         plan.refused = ()
         plan.charged = charged = tuple(map(Hit.again, self.charged))
@@ -183,7 +187,8 @@ class Planner:
             nothing = [banned.get(index) for index in range(len(request.descriptors))]
             increments.append((self._unknown_domains.of((domain,)), "total_hits", 1))
             unmatched = _unmatched(request, nothing, book) if request.explain else None
-            return Plan(nothing, tally, increments, edition, unmatched, response=book.response if banned else None)
+            response, ruled = book.response if banned else None, bool(banned)
+            return Plan(nothing, tally, increments, edition, unmatched, response=response, ruled=ruled)
         if address_keys := book.domains[name].address_keys:
             increments += [
                 (tally, "no_address", 1)
@@ -192,7 +197,7 @@ class Planner:
             ]
         hits: list[Hit | None] = []
         without_limit = queued = False
-        count, max_hits = 0, self._max_hits
+        count, max_hits, unruled = 0, self._max_hits, 0
         replaced: frozenset[str] = frozenset()
         for descriptor in request.descriptors:
             if banned and len(hits) in banned:
@@ -201,7 +206,9 @@ class Planner:
             rule = self._rule(book, domain, descriptor)
             if rule is None:
                 hits.append(None)
-                increments += self._count_unmatched(book, name, descriptor.entries)
+                unmatched_counts = self._count_unmatched(book, name, descriptor.entries)
+                increments += unmatched_counts
+                unruled += bool(unmatched_counts)
                 continue
             count += 1 + len(rule.beside) if rule.beside else 1
             if count > max_hits:
@@ -237,6 +244,7 @@ class Planner:
             idle_quota,
             response=book.domains[name].response,
             queued_bytes=_mark_queued(hits, request) if queued else 0,
+            ruled=unruled < len(request.descriptors),
         )
 
     def _count_unmatched(self, book: RuleBook, name: str, entries: Entries) -> Sequence[TallyIncrement]:

@@ -53,6 +53,12 @@ POLICY_ANSWERS: Final = (
 )
 """`open` denies a hit whose limit is 0 or whose cost is above the limit; `closed` allows a hit that costs 0."""
 
+POLICY_NUMBERS: Final = {
+    outcome: tuple(answer.number for answer in POLICY_ANSWERS if answer.outcome == outcome)
+    for outcome in ("allowed", "refused", "failed")
+}
+"""The numbers of a Tally that count the hits that some policy answered so."""
+
 
 class Tally:
     """The counts of one rule. All are sums of cost, not numbers of calls.
@@ -161,8 +167,12 @@ class Tally:
         if cost > 0:
             self.add(f"{policy}_{outcome}", cost)
 
+    def by_policy(self, outcome: str) -> int:
+        """The cost of hits that any policy answered so, of the outcomes in POLICY_NUMBERS."""
+        return sum(getattr(self, number) for number in POLICY_NUMBERS[outcome])
 
-OUTCOMES: Final = ("allowed", "refused", "shadow", "by_policy", "failed")
+
+OUTCOMES: Final = ("allowed", "refused", "shadow", "policy_allowed", "policy_refused", "unlimited", "failed")
 """How a request ends; the names of a DomainTally's counts."""
 
 
@@ -176,8 +186,11 @@ class DomainTally:
         self.refused = 0
         self.shadow = 0
         """Allowed only because a rule, or the service, is in shadow mode."""
-        self.by_policy = 0
-        """Answered, allowed or refused, while the store could not decide at least one hit."""
+        self.policy_allowed = 0
+        self.policy_refused = 0
+        """Answered so while the store could not decide at least one hit."""
+        self.unlimited = 0
+        """Allowed because the rules say nothing about any of its descriptors."""
         self.failed = 0
         """Ended with an error."""
         self.unmatched = 0

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ratelimit_service.errors import StartError
+from ratelimit_service.telemetry.tally import OUTCOMES
 from tests.admin.conftest import RULES
 from tests.admin.service import Reply, Service, ask, running
 from tests.ports import free_port
@@ -139,10 +140,12 @@ def test_the_status_tells_what_the_page_shows(service: Service) -> None:
         "exceeded": 0,
         "spared": 0,
         "shadow": 0,
-        "by_policy": 0,
+        "policy_allowed": 0,
+        "policy_refused": 0,
+        "failed": 0,
     }
     assert status["domains"] == [
-        {"domain": "shop", "allowed": 3, "refused": 1, "shadow": 0, "by_policy": 0, "failed": 0, "total": 4}
+        {"domain": "shop", "total": 4} | dict.fromkeys(OUTCOMES, 0) | {"allowed": 3, "refused": 1}
     ]
     assert [rule["limit"] for rule in status["rules"]] == ["3 per minute", "1 per second", "unlimited"]
     assert status["rules"][1]["options"] == ["shadow"]

@@ -86,7 +86,16 @@ def url(service: Service) -> str:
 
 
 def said(
-    now: float, started: float, hits: int, over: int, shadow: int = 0, refused: int = 0, *, gauges: Sequence[int] = ()
+    now: float,
+    started: float,
+    hits: int,
+    over: int,
+    shadow: int = 0,
+    refused: int = 0,
+    *,
+    gauges: Sequence[int] = (),
+    by_policy: Sequence[int] = (0, 0, 0),
+    hits_error: int = 0,
 ) -> Sample:
     described = {"domain": "shop", "path": ["user", "x"], "limit": "5 per day"}
     key = {"domain": "shop", "rule": ["user"], "entries": [["user", "x\x1b[2J"]], "hits": refused, "refused": refused}
@@ -94,10 +103,14 @@ def said(
         "now": now,
         "started": started,
         "calls": {"total": hits},
-        "columns": ["total", "shadow", "over", *("held", "waiting", "places_taken")[: len(gauges)]],
-        "counts": [[hits, shadow, over, *gauges] if hits else 0],
+        "columns": [
+            *("total", "shadow", "over", "policy_allowed", "policy_refused", "failed"),
+            *("held", "waiting", "places_taken")[: len(gauges)],
+        ],
+        "counts": [[hits, shadow, over, *by_policy, *gauges] if hits else 0],
         "hot": {
             "seconds": 300,
+            "error": refused // 10 + hits_error,
             "refused_error": refused // 10,
             "skipped": 0,
             "most_refused": [key] if refused else [],
@@ -118,7 +131,32 @@ def test_rates_are_differences_by_seconds_and_a_restart_begins_at_0() -> None:
     assert rates_between(second, restarted).rules == {NAME: RuleCounts(15.0, 10.0)}
     both = summed([rates_between(first, second)] * 2)
     assert both.rules == {NAME: RuleCounts(60.0, 20.0)}
-    assert both.hot == HotKeys(300, 6, False, {DescriptorName("shop", "user=x\x1b[2J"): RuleCounts(60, 60)})
+    assert both.hot == HotKeys(300, 6, 6, False, {DescriptorName("shop", "user=x\x1b[2J"): RuleCounts(60, 60)})
+
+
+def test_what_the_policy_answers_while_redis_is_lost_is_busy_and_refused() -> None:
+    rates = rates_between(said(50.0, 1, 100, 10), said(52.0, 1, 100, 10, by_policy=(20, 40, 6)))
+
+    assert rates.rules == {NAME: RuleCounts(33.0, 20.0)}
+    assert "1 of 1 rule busy" in render(View({"http://a": rates}, {}, ["a"]), 100, 50)[0]
+
+
+@pytest.mark.parametrize(
+    ("refused", "hits_error", "says"),
+    [
+        (9, 0, "exact"),
+        (9, 41, "refused exact, hits at most 41 too many"),
+        (60, 35, "refused at most 6 too many, hits at most 41 too many"),
+    ],
+)
+def test_the_list_of_who_is_refused_is_exact_when_both_of_its_numbers_are(
+    refused: int, hits_error: int, says: str
+) -> None:
+    rates = rates_between(said(0.0, 1, 1, 0), said(1.0, 1, 1, 0, refused=refused, hits_error=hits_error))
+
+    table = render(View({"http://a": rates}, {}, ["a"]), 120, 50, keys=5)
+
+    assert table[-2].endswith(f"descriptor, in the last 5 min, {says}")
 
 
 def test_what_is_held_waits_or_is_taken_is_shown_of_all_instances_where_there_is_room() -> None:

@@ -68,19 +68,22 @@ def asked_without_redis(
 
 
 @pytest.mark.parametrize(
-    ("key", "allowed", "counted"),
+    ("key", "allowed", "counted", "answered"),
     [
-        ("open", [True, True, True], {"open_allowed": 3}),
-        ("blocked", [False, False, False], {"open_refused": 3}),
-        ("closed", [False, False, False], {"closed_refused": 3}),
-        ("watched", [True, True, True], {"closed_refused": 3}),
-        ("local", [True, True, False], {"local_allowed": 2, "local_refused": 1}),
+        ("open", [True, True, True], {"open_allowed": 3}, {"policy_allowed": 3}),
+        ("blocked", [False, False, False], {"open_refused": 3}, {"policy_refused": 3}),
+        ("closed", [False, False, False], {"closed_refused": 3}, {"policy_refused": 3}),
+        ("watched", [True, True, True], {"closed_refused": 3}, {"policy_allowed": 3}),
+        (
+            *("local", [True, True, False]),
+            *({"local_allowed": 2, "local_refused": 1}, {"policy_allowed": 2, "policy_refused": 1}),
+        ),
     ],
 )
-def test_an_answer_by_policy_is_in_no_other_number_of_the_rule(
-    key: str, allowed: list[bool], counted: dict[str, int]
+def test_an_answer_by_policy_is_in_no_other_number_of_the_rule_and_has_a_verdict(
+    key: str, allowed: list[bool], counted: dict[str, int], answered: dict[str, int]
 ) -> None:
-    assert asked_without_redis([key], [key], [key]) == (allowed, {key: counted}, {"by_policy": 3})
+    assert asked_without_redis([key], [key], [key]) == (allowed, {key: counted}, answered)
 
 
 def test_a_request_that_fails_is_counted_as_failed_at_the_rule_whose_policy_is_error() -> None:
@@ -96,7 +99,7 @@ def test_each_rule_of_a_request_is_counted_by_its_own_policy() -> None:
 
     assert answers == [False]
     assert rules == {"open": {"open_allowed": 1}, "local": {"local_allowed": 1}, "closed": {"closed_refused": 1}}
-    assert domain == {"by_policy": 1}
+    assert domain == {"policy_refused": 1}
 
 
 def test_what_is_counted_is_cost() -> None:
@@ -109,4 +112,4 @@ def test_what_costs_nothing_counts_nothing(cost: int) -> None:
 
     assert answers == [True]
     assert rules == {}
-    assert domain == {"by_policy": 1}
+    assert domain == {"policy_allowed": 1}

@@ -37,7 +37,7 @@ def test_json_and_metrics_say_by_which_policy_a_request_is_answered(tmp_path: Pa
             for keys in (["user"], ["user", "path"], ["free"])
         )
         service.wait_until(
-            lambda: 'ratelimit_requests_total{domain="shop",outcome="by_policy"} 2' in service.metrics(), "counted"
+            lambda: 'ratelimit_requests_total{domain="shop",outcome="policy_refused"} 1' in service.metrics(), "counted"
         )
         metrics = service.metrics()
 
@@ -53,6 +53,7 @@ def test_json_and_metrics_say_by_which_policy_a_request_is_answered(tmp_path: Pa
         in metrics
     )
     assert 'ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"} 0\n' in metrics
+    assert 'ratelimit_requests_total{domain="shop",outcome="policy_allowed"} 1\n' in metrics
     assert 'ratelimit_requests_total{domain="shop",outcome="allowed"} 1\n' in metrics
 
 

@@ -16,14 +16,14 @@ from ratelimit_service.rules.rule import Rule, amount_in_words, counting_in_word
 from ratelimit_service.server.admin.recent_counts import RecentCounts
 from ratelimit_service.server.history import History, named
 from ratelimit_service.server.hot import HotDescriptors
-from ratelimit_service.server.minutes import MINUTES
+from ratelimit_service.server.minutes import MINUTES, Numbers
 from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState, Workers
 from ratelimit_service.system.clock import MINUTE, SECOND, system_clock
 from ratelimit_service.system.cpus import cpu_seconds
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 from ratelimit_service.telemetry.metric import value_of
-from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_ANSWERS, DomainTallies, Tallies, Tally
+from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_NUMBERS, Tallies, Tally
 
 _MAX_PROBLEMS: Final = 100
 _MAX_TALLIES: Final = 20
@@ -204,6 +204,7 @@ class StatusPage:
     def _service(self) -> dict[str, Any]:
         counted, method, watcher, health, metrics, workers = self._state
         store, now, bans = counted.store, system_clock(), counted.ban_summary
+        by_domain = {domain: domain_numbers(tally)[: len(OUTCOMES)] for domain, tally in counted.domains.items()}
         return {
             "version": __version__,
             "python": platform.python_version(),
@@ -242,7 +243,7 @@ class StatusPage:
                 "service_errors": counted.totals.service_errors,
                 "store_errors": counted.totals.store_errors,
                 "shadowed": counted.totals.global_shadow_mode,
-                "by_policy": sum(tally.by_policy for _, tally in counted.domains.items()),
+                "outcomes": dict(zip(OUTCOMES, map(sum, zip(*by_domain.values(), strict=True)), strict=True)),
                 "latency": method.latency.buckets(),
             },
             "last_minute": _last_minute(self._history),
@@ -256,7 +257,7 @@ class StatusPage:
             },
             "bans": {"total": bans.total, "newest": [_shown_ban(ban) for ban in bans.newest]},
             "hot": self._hot.as_json(),
-            "domains": _requests(counted.domains),
+            "domains": _requests(by_domain),
             "unmatched": _max_hit(counted.unmatched),
             "unknown_domains": _max_hit(counted.unknown_domains),
             "overrides": _max_hit(counted.overrides),
@@ -280,9 +281,13 @@ def _last_minute(history: History) -> dict[str, Any]:
     }
 
 
-COUNTS: Final = ("total", "over", "near", "within", "exceeded", "spared", "shadow", "by_policy")
+COUNTS: Final = (
+    *("total", "over", "near", "within", "exceeded", "spared", "shadow"),
+    *("policy_allowed", "policy_refused", "failed"),
+)
 """`total` is the sum of `within`, `over` (the cost of denied hits), `exceeded` and `spared`; `shadow` is a part of
-`over`, and `near` of what was below the limit."""
+`over`, and `near` of what was below the limit. The last three are what the failure policy answered, and in none of the
+others."""
 
 
 class RulesNow(NamedTuple):
@@ -336,7 +341,7 @@ def _counts(rule: Rule) -> Sequence[int]:
         sum(tally.exceeded for tally in tallies),
         sum(tally.spared for tally in tallies),
         sum(tally.shadow_mode + tally.shadow_below_limit for tally in tallies),
-        sum(getattr(tally, answer.number) for tally in tallies for answer in POLICY_ANSWERS),
+        *(sum(tally.by_policy(outcome) for tally in tallies) for outcome in POLICY_NUMBERS),
     )
 
 
@@ -388,19 +393,19 @@ def _max_hit(tallies: Tallies) -> list[dict[str, Any]]:
     return [
         {
             "path": [CONTROL.sub("_", part) for part in path],
-            "total": tally.total_hits,
-            "over": tally.over_limit + tally.denied_below_limit,
+            "total": tally.total_hits + sum(map(tally.by_policy, POLICY_NUMBERS)),
+            "over": tally.over_limit + tally.denied_below_limit + tally.by_policy("refused"),
         }
         for path, tally in most
     ]
 
 
-def _requests(domains: DomainTallies) -> list[dict[str, Any]]:
+def _requests(by_domain: Mapping[str, Numbers]) -> list[dict[str, Any]]:
     """The requests of the busiest domains by outcome."""
     found = [
-        {"domain": domain, **dict(zip(OUTCOMES, numbers, strict=False)), "total": sum(numbers[: len(OUTCOMES)])}
-        for domain, tally in domains.items()
-        if any(numbers := domain_numbers(tally))
+        {"domain": domain, **dict(zip(OUTCOMES, numbers, strict=True)), "total": sum(numbers)}
+        for domain, numbers in by_domain.items()
+        if any(numbers)
     ]
     return nlargest(_MAX_TALLIES, found, key=itemgetter("total"))
 

@@ -46,7 +46,7 @@ const COLUMNS = [
   {head: "Options", value: rule => rule.options.join(" "),
     cell: rule => make("td", "options", ...rule.options.map(option => make("span", "chip", option)))},
   rated("Hits/s", "hits", plain, "bar"),
-  rated("Over/s", "over", red, "bar over"),
+  rated("Over/s", "denied", red, "bar over"),
   gauge("Leased", "leased", "Counters of which processes hold units, charged in Redis in advance"),
   gauge("Held", "held", "Units of these counters that are not spent yet"),
   gauge("Waiting", "waiting", "Requests that wait for their turn in a queue"),
@@ -60,7 +60,9 @@ const COLUMNS = [
   counted("Spared", "spared", "Not charged, because another limit charged together with this one denied"),
   counted("Near", "near", "Below the limit, and near it; a part of the others"),
   counted("Would have refused", "shadow", "The part of Over that a rule in shadow mode let pass", amber),
-  counted("By policy", "by_policy", "Answered without the store, by the rule's policy; in no other column", amber),
+  counted("Allowed by policy", "policy_allowed", "Allowed without the store, by the rule's policy; in no other column", amber),
+  counted("Refused by policy", "policy_refused", "Refused without the store, by the rule's policy; in no other column", red),
+  counted("Failed", "failed", "Answered with an error, because the store could not decide; in no other column", amber),
   text("Where", rule => rule.where, "mono soft"),
 ];
 

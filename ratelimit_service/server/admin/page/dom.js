@@ -5,8 +5,9 @@ const REQUEST_MILLISECONDS = 10000, CHANGE_MILLISECONDS = 300000;
 export const at = id => document.getElementById(id);
 export const whole = number => number.toLocaleString("en");
 
-// What may come of a request, with its words.
-export const OUTCOMES = [["allowed", "Allowed"], ["refused", "Refused"], ["shadow", "Would have been refused"], ["by_policy", "By policy"], ["failed", "Failed"]];
+// What may come of a request, with its words, as charts have it from the bottom up: what passed, then what did not.
+export const OUTCOMES = [["allowed", "Allowed"], ["unlimited", "Not limited"], ["policy_allowed", "Allowed by policy"],
+  ["shadow", "Would have been refused"], ["refused", "Refused"], ["policy_refused", "Refused by policy"], ["failed", "Failed"]];
 
 // Text of rules and requests is set as text only, so it is never markup.
 export function make(name, className, ...inside) {

@@ -58,6 +58,12 @@ function showLost(words) {
   setText(at("lost"), words);
 }
 
+function byPolicy({policy_allowed: allowed, policy_refused: refused}) {
+  const rates = [rateOf("policy_allowed"), rateOf("policy_refused")];
+  return allowed + refused ? [card("Answered by policy", whole(allowed + refused),
+    `without the store: ${rate(rates[0])} a second allowed, ${rate(rates[1])} refused`, "warn")] : [];
+}
+
 function showState(status) {
   const [className, words] = stateOf(status);
   at("state").className = "state " + className;
@@ -80,8 +86,7 @@ function showState(status) {
       `${whole(calls.service_errors)} by the request or rules, ${whole(calls.store_errors)} by the store`,
       calls.service_errors + calls.store_errors ? "warn" : ""),
     ...(calls.shadowed ? [card("Would have been refused", whole(calls.shadowed), "calls that SHADOW_MODE allowed", "warn")] : []),
-    ...(calls.by_policy ? [card("Answered by policy", whole(calls.by_policy),
-      `without the store; ${rate(rateOf("by_policy"))} a second`, "warn")] : []),
+    ...byPolicy(calls.outcomes),
     card("Store", store.healthy ? store.name : `${store.name} is lost`,
       `${whole(store.counters)} ${store.name === "memory" ? "counter" : "key"}${store.counters === 1 ? "" : "s"}` +
       (store.name === "memory" ? "" : " in its database") +

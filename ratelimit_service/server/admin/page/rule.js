@@ -5,7 +5,7 @@ import {Chart} from "./chart.js";
 import {openDialog} from "./dialog.js";
 import {HotTables} from "./hot.js";
 
-const OF_A_RULE = [...OUTCOMES, ["spared", "Spared"]];
+const OF_A_RULE = [...OUTCOMES.filter(([name]) => name !== "unlimited"), ["spared", "Spared"]];
 
 export function openRule(rule) {
   const chart = new Chart(OF_A_RULE), hot = new HotTables(), problem = make("p", "bad");

@@ -41,18 +41,19 @@ export async function statusNow() {
 
 function count(status, seconds) {
   for (const [index, rule] of rules.entries()) {
-    const counts = status.counts[index], {hits, over} = rule;
+    const counts = status.counts[index], {hits, denied} = rule;
     if (counts !== undefined) {
       status.columns.forEach((name, column) => { rule[name] = counts ? counts[column] : 0; });
       // Hits that a policy answers are in no other number of their rule.
-      rule.hits = rule.total + rule.by_policy;
+      rule.hits = rule.total + rule.policy_allowed + rule.policy_refused + rule.failed;
+      rule.denied = rule.over + rule.policy_refused;
     }
-    rule.rates = hits === undefined || seconds <= 0 ? {} : increase({hits, over}, rule, seconds);
+    rule.rates = hits === undefined || seconds <= 0 ? {} : increase({hits, denied}, rule, seconds);
   }
 }
 
 function increase(old, now, seconds) {
-  return {hits: Math.max(0, now.hits - old.hits) / seconds, over: Math.max(0, now.over - old.over) / seconds};
+  return {hits: Math.max(0, now.hits - old.hits) / seconds, denied: Math.max(0, now.denied - old.denied) / seconds};
 }
 
 // A second's increase of what is counted under this key, between the last two answers.
@@ -62,7 +63,7 @@ export function rateOf(key) {
 
 function measure(status, seconds) {
   const now = new Map([status.process, ...status.workers].map(one => [`pid ${one.pid}`, one.cpu_seconds || 0]));
-  now.set("by_policy", status.calls.by_policy);
+  for (const [outcome, number] of Object.entries(status.calls.outcomes)) now.set(outcome, number);
   rates = new Map();
   for (const [key, number] of now) {
     if (seconds > 0 && before.has(key)) rates.set(key, Math.max(0, number - before.get(key)) / seconds);
