@@ -19,7 +19,7 @@ from ratelimit_service.commands.operator_port import (
     read_access,
 )
 from ratelimit_service.commands.sources import env_file_option, read_settings
-from ratelimit_service.commands.terminal import GREEN, RED
+from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
 from ratelimit_service.errors import StoreError
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import plural
@@ -30,6 +30,8 @@ from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 _WRONG: Final = 1
 _MAX_DETAILS: Final = 5
 """Lines of one trouble, such as errors in rules files."""
+_MAX_NAMED: Final = 3
+"""Domains, or lists of keys, that no rule is about."""
 
 Json = Mapping[str, Any]
 
@@ -91,6 +93,8 @@ def _render(url: str, status: Json, *, healthy: bool) -> Iterator[str]:
         f"calls    {calls['total']:,}, {_by_policy(calls['outcomes'])}; "
         f"errors: {calls['store_errors']:,} of the store, {calls['service_errors']:,} of the service"
     )
+    if unlimited := ", ".join(_unlimited(status)):
+        yield YELLOW(printable(f"no rule  {unlimited}"))
     yield f"bans     {status['bans']['total']:,}"
     gauges = _gauges(status["rules"])
     if gauges.held:
@@ -121,6 +125,19 @@ def _by_policy(outcomes: Json) -> str:
     return f"{outcomes['policy_allowed'] + refused:,} answered by policy" + (
         f", {refused:,} of them refused" if refused else ""
     )
+
+
+def _unlimited(status: Json) -> Iterator[str]:
+    """What is not limited because the rules say nothing about it, with what is asked most by name."""
+    if requests := status["calls"]["outcomes"]["unlimited"]:
+        yield f"{plural(requests, 'request')} since the start"
+    for words, asked in (
+        ("domains without rules", status["unknown_domains"]),
+        ("descriptors that match no rule", status["unmatched"]),
+    ):
+        if asked:
+            named = [f"{' › '.join(one['path'])} ({one['total']:,})" for one in asked[:_MAX_NAMED]]
+            yield f"{words}: {', '.join(named)}{' …' if len(asked) > _MAX_NAMED else ''}"
 
 
 def _workers(workers: Sequence[Json]) -> str:

@@ -153,6 +153,13 @@ class RuleBook:
         """The names of those that some rules have."""
         self.measured = tuple(rule for rule in self.rules if gauge_names(rule) and not rule.lease)
         """The rules that have some, other than by leases."""
+        by_policy: dict[str, list[Rule]] = {}
+        for rule in self.rules:
+            if rule.limit is not None:
+                by_policy.setdefault(rule.on_store_failure, []).append(rule)
+        self.by_policy: Mapping[str, Sequence[Rule]] = by_policy
+        """The rules that have counters by what answers without these; under the empty name those that leave it to the
+        settings."""
         # Each plan keeps its rules: those for one domain share them.
         self._counted_in = lru_cache(_MAX_COUNTED_IN)(counted_in)
 

@@ -14,6 +14,11 @@ from tests.processes import Service, ask, start_service
 from tests.redis import start_redis
 
 RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 100}}]\n"
+POLICIES = {"login": "closed", "mail": "open"} | {f"k{number}": "local" for number in range(5)}
+WITH_POLICIES = RULES.removesuffix("]\n") + "".join(
+    f", {{key: {key}, rate_limit: {{unit: year, requests_per_unit: 9, on_store_failure: {policy}}}}}"
+    for key, policy in POLICIES.items()
+)
 
 
 def body(key: str) -> str:
@@ -42,12 +47,13 @@ def test_nothing_is_wrong_with_a_service_that_is_well(tmp_path: Path) -> None:
     assert " serving version " in text
 
 
-def test_a_lost_redis_is_a_banner_and_the_head_is_not_green(tmp_path: Path) -> None:
+def test_a_lost_redis_is_a_banner_that_says_which_rules_refuse_and_the_head_is_not_green(tmp_path: Path) -> None:
     port = free_port()
     environ = {"REDIS_URL": f"127.0.0.1:{port}", "ON_STORE_FAILURE": "open"}
-    with start_service(tmp_path / "service", RULES, environ) as service:
+    with start_service(tmp_path / "service", f"{WITH_POLICIES}]\n", environ) as service:
         service.wait_until(lambda: bool(status(service)["troubles"]), "Redis is lost")
-        ask(service.http_port, "/json", method="POST", body=body("user"))
+        for key in ("user", "login", "login"):
+            ask(service.http_port, "/json", method="POST", body=body(key))
         state, text = shown(service)
 
         with start_redis(tmp_path / "redis", port=port):
@@ -58,10 +64,14 @@ def test_a_lost_redis_is_a_banner_and_the_head_is_not_green(tmp_path: Path) -> N
     assert "serving without its store" in text
     assert f"Redis at 127.0.0.1:{port} is lost , for" in text
     assert "Why: connection refused." in text
-    assert "Meanwhile requests are allowed, as if no counter had been charged yet (ON_STORE_FAILURE=open;" in text
-    assert "Answered by policy 1 without the store" in text
+    assert (
+        "Meanwhile requests are allowed, as if no counter had been charged yet (ON_STORE_FAILURE=open, 2 rules); but "
+        "closed, which refuses, for 1 rule: shop.login; local, which counts in the memory of each process, "
+        "for 5 rules: shop.k0, shop.k1, shop.k2 and 2 more."
+    ) in text
+    assert "Answered by policy 3 without the store" in text
     assert "redis is lost" in text
-    assert re.search(r"Requests by domain .* shop 0 0 0 1 0 ", text)
+    assert re.search(r"Requests by domain .* shop 0 0 1 0 0 2 0 ", text)
     assert after == "state good"
 
 

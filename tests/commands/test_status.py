@@ -23,10 +23,12 @@ def status(*words: str, **environ: str) -> Result:
     return CliRunner().invoke(main, ["status", *words], env=environ)
 
 
-def test_a_healthy_service_has_exit_code_0_and_is_found_by_its_settings(tmp_path: Path) -> None:
+def test_a_healthy_service_has_exit_code_0_and_names_what_no_rule_limits(tmp_path: Path) -> None:
     with start_service(tmp_path, RULES) as service:
         for _ in range(3):
             ask(service.http_port, "/json", method="POST", body=BODY)
+        for body in (BODY.replace("shop", "web"), BODY.replace("user", "login")):
+            ask(service.http_port, "/json", method="POST", body=body)
         ban = {"domain": "shop", "entries": [{"key": "user", "value": "eve"}], "for": "1h", "why": "x", "who": "x"}
         assert ask(service.debug_port, "/bans", method="POST", body=json.dumps(ban)).status == 200
         shown = status(DEBUG_PORT=str(service.debug_port))
@@ -39,8 +41,11 @@ def test_a_healthy_service_has_exit_code_0_and_is_found_by_its_settings(tmp_path
     version = as_json["rules_version"]
     assert lines[3] == f"rules    1 rule in 1 domain, version {version}, from {service.rules}"
     assert re.fullmatch(r"loaded   .* ago; 1 load, 0 refused", lines[4])
-    assert lines[5:] == ["calls    3, 0 answered by policy; errors: 0 of the store, 0 of the service", "bans     1"]
-    assert (as_json["healthy"], as_json["rules"], as_json["calls"]["total"]) == (True, 1, 3)
+    assert lines[5] == "calls    5, 0 answered by policy; errors: 0 of the store, 0 of the service"
+    assert lines[6].startswith("no rule  2 requests since the start, domains without rules: web (1), descriptors ")
+    assert lines[6].endswith(" that match no rule: shop › login (1)")
+    assert lines[7:] == ["bans     1"]
+    assert (as_json["healthy"], as_json["rules"], as_json["calls"]["total"]) == (True, 1, 5)
     assert re.fullmatch("[0-9a-f]{12}", version)
 
 

@@ -1,4 +1,4 @@
-"""The status of the service as JSON, for the page at `/`: what is wrong now, and what is counted."""
+"""The status of the service as JSON, for the page at `/`."""
 
 import json
 import os
@@ -11,99 +11,23 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_service import __version__
 from ratelimit_service.rules.bans import Ban
-from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.rules.rule import Rule, amount_in_words, counting_in_words, entries_in_words, rule_in_words
 from ratelimit_service.server.admin.recent_counts import RecentCounts
+from ratelimit_service.server.admin.troubles import troubles
 from ratelimit_service.server.history import History, named
 from ratelimit_service.server.hot import HotDescriptors
 from ratelimit_service.server.minutes import MINUTES, Numbers
 from ratelimit_service.server.series import CONTROL, domain_numbers
-from ratelimit_service.server.state import ServiceState, Workers
-from ratelimit_service.system.clock import MINUTE, SECOND, system_clock
+from ratelimit_service.server.state import ServiceState
+from ratelimit_service.system.clock import SECOND, system_clock
 from ratelimit_service.system.cpus import cpu_seconds
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 from ratelimit_service.telemetry.metric import value_of
 from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_NUMBERS, Tallies, Tally
 
-_MAX_PROBLEMS: Final = 100
 _MAX_TALLIES: Final = 20
 _BLOCK: Final = 20
 """Rules in one block of text: a tenth of a millisecond."""
-
-_CRASH_WINDOW: Final = 15 * MINUTE
-_MIN_CRASHES: Final = 2
-"""Workers that ended unexpectedly within that time. One may be chance; the log has it."""
-
-_MEANWHILE: Final = {
-    "error": "requests end with UNAVAILABLE, and the caller decides (in Envoy, failure_mode_deny)",
-    "open": "requests are allowed, as if no counter had been charged yet",
-    "closed": "requests are refused",
-    "local": "each process counts in its own memory, with its share of the limits",
-}
-
-
-class Trouble(NamedTuple):
-    """One thing that is wrong; a banner of the page."""
-
-    what: str
-    since: float | None
-    """Seconds since the epoch."""
-    why: str
-    meanwhile: str
-    """What the service answers, or does, until it is over."""
-    details: Sequence[str] = ()
-
-
-def troubles(state: ServiceState, now: int) -> Iterator[Trouble]:
-    """Everything that is wrong at the time `now`, the most urgent first."""
-    health, watcher = state.health, state.watcher
-    if health.draining_since is not None:
-        yield Trouble(
-            "The service is draining",
-            health.draining_since / SECOND,
-            "it received the signal to stop",
-            "health says NOT_SERVING; calls are still answered until the ports close",
-        )
-    for lost in state.counted.store.lost:
-        answered = _MEANWHILE[lost.policy]
-        if lost.at_home:
-            answered = (
-                f"only limits that regions share need it: those with a floor keep it, and of the others {answered}"
-            )
-        yield Trouble(
-            f"Redis at {lost.server} is lost",
-            lost.since,
-            lost.words,
-            f"{answered} (ON_STORE_FAILURE={lost.policy}; a rule's on_store_failure comes first)",
-        )
-    if watcher.problems:
-        yield _not_loaded(watcher)
-    if state.workers is not None:
-        yield from _deaths(state.workers, now)
-
-
-def _not_loaded(watcher: Watcher) -> Trouble:
-    more = len(watcher.problems) - _MAX_PROBLEMS
-    details = [str(problem) for problem in watcher.problems[:_MAX_PROBLEMS]]
-    return Trouble(
-        "The rules on disk could not be loaded",
-        None if watcher.failing_since is None else watcher.failing_since / SECOND,
-        f"{watcher.path} has problems",
-        "there are no rules in force, and calls fail" if watcher.book is None else "the old ones stay in force",
-        details + ([f"and {more:,} more"] if more > 0 else []),
-    )
-
-
-def _deaths(workers: Workers, now: int) -> Iterator[Trouble]:
-    recent = [death for death in workers.last_deaths if death.when >= now - _CRASH_WINDOW]
-    if len(recent) >= _MIN_CRASHES:
-        first, last = recent[0], recent[-1]
-        yield Trouble(
-            f"{len(recent)} workers ended unexpectedly in the last {_CRASH_WINDOW // MINUTE} minutes",
-            first.when / SECOND,
-            f"the last one, worker {last.number}, {last.how}",
-            "each is replaced, after a longer pause each time; its clients connect again",
-        )
 
 
 class Listening(NamedTuple):

@@ -1,0 +1,115 @@
+"""What is wrong with the service now: the banners of its page, and of `ratelimit status`."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from ratelimit_service.model import RegionMode
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.files.watch import Watcher
+from ratelimit_service.rules.rule import Rule, plural
+from ratelimit_service.server.state import ServiceState, Workers
+from ratelimit_service.stores.store import LostServer
+from ratelimit_service.system.clock import MINUTE, SECOND
+
+_MAX_PROBLEMS: Final = 100
+_CRASH_WINDOW: Final = 15 * MINUTE
+_MIN_CRASHES: Final = 2
+"""Workers that ended unexpectedly within that time. One may be chance; the log has it."""
+
+_MEANWHILE: Final = {
+    "error": "requests end with UNAVAILABLE, and the caller decides (in Envoy, failure_mode_deny)",
+    "open": "requests are allowed, as if no counter had been charged yet",
+    "closed": "requests are refused",
+    "local": "each process counts in its own memory, with its share of the limits",
+}
+
+
+_WHICH: Final = {
+    "error": "which answers UNAVAILABLE",
+    "open": "which lets pass",
+    "closed": "which refuses",
+    "local": "which counts in the memory of each process",
+}
+_MAX_NAMED: Final = 3
+"""Rules of one policy."""
+
+
+class Trouble(NamedTuple):
+    """One thing that is wrong; a banner of the page."""
+
+    what: str
+    since: float | None
+    """Seconds since the epoch."""
+    why: str
+    meanwhile: str
+    """What the service answers, or does, until it is over."""
+    details: Sequence[str] = ()
+
+
+def troubles(state: ServiceState, now: int) -> Iterator[Trouble]:
+    """Everything that is wrong at the time `now`, the most urgent first."""
+    health, watcher = state.health, state.watcher
+    if health.draining_since is not None:
+        yield Trouble(
+            "The service is draining",
+            health.draining_since / SECOND,
+            "it received the signal to stop",
+            "health says NOT_SERVING; calls are still answered until the ports close",
+        )
+    for lost in state.counted.store.lost:
+        yield Trouble(f"Redis at {lost.server} is lost", lost.since, lost.words, _answered(lost, state.counted.book))
+    if watcher.problems:
+        yield _not_loaded(watcher)
+    if state.workers is not None:
+        yield from _deaths(state.workers, now)
+
+
+def _answered(lost: LostServer, book: RuleBook | None) -> str:
+    """What is answered without that server, by the settings and by rules that say otherwise."""
+    answered = _MEANWHILE[lost.policy]
+    by_policy = {} if book is None else book.by_policy
+    if lost.at_home:
+        answered = f"only limits that regions share need it: those with a floor keep it, and of the others {answered}"
+        by_policy = {policy: [rule for rule in rules if _needs_home(rule)] for policy, rules in by_policy.items()}
+    number = sum(len(by_policy.get(policy, ())) for policy in ("", lost.policy))
+    others = [
+        f"{policy}, {_WHICH[policy]}, for {plural(len(rules), 'rule')}: {_named(rules)}"
+        for policy, rules in by_policy.items()
+        if rules and policy not in {"", lost.policy}
+    ]
+    but = f"; but {'; '.join(others)}" if others else ""
+    return f"{answered} (ON_STORE_FAILURE={lost.policy}, {plural(number, 'rule')}){but}"
+
+
+def _needs_home(rule: Rule) -> bool:
+    return rule.limit is not None and rule.limit.region_mode in {RegionMode.CENTRAL, RegionMode.LEASED}
+
+
+def _named(rules: Sequence[Rule]) -> str:
+    names = [".".join(rule.path) for rule in rules[:_MAX_NAMED]]
+    more = len(rules) - len(names)
+    return ", ".join(names) + (f" and {more:,} more" if more else "")
+
+
+def _not_loaded(watcher: Watcher) -> Trouble:
+    more = len(watcher.problems) - _MAX_PROBLEMS
+    details = [str(problem) for problem in watcher.problems[:_MAX_PROBLEMS]]
+    return Trouble(
+        "The rules on disk could not be loaded",
+        None if watcher.failing_since is None else watcher.failing_since / SECOND,
+        f"{watcher.path} has problems",
+        "there are no rules in force, and calls fail" if watcher.book is None else "the old ones stay in force",
+        details + ([f"and {more:,} more"] if more > 0 else []),
+    )
+
+
+def _deaths(workers: Workers, now: int) -> Iterator[Trouble]:
+    recent = [death for death in workers.last_deaths if death.when >= now - _CRASH_WINDOW]
+    if len(recent) >= _MIN_CRASHES:
+        first, last = recent[0], recent[-1]
+        yield Trouble(
+            f"{len(recent)} workers ended unexpectedly in the last {_CRASH_WINDOW // MINUTE} minutes",
+            first.when / SECOND,
+            f"the last one, worker {last.number}, {last.how}",
+            "each is replaced, after a longer pause each time; its clients connect again",
+        )
