@@ -24,6 +24,15 @@ def test_the_bounds_have_all_of_upstreams() -> None:
     assert list(BOUNDS) == sorted(BOUNDS)
 
 
+def test_a_quantile_is_the_bound_of_its_bucket() -> None:
+    latency = Latency()
+    for nanoseconds, calls in ((40_000, 98), (7_000_000, 1), (11_000_000_000, 1)):
+        latency.observe_all(nanoseconds, calls)
+
+    assert [latency.quantile(share) for share in (0.5, 0.98, 0.99, 1)] == [0.00005, 0.00005, 0.01, 10.0]
+    assert Latency().quantile(0.99) == 0
+
+
 def test_what_is_taken_from_one_is_added_to_another() -> None:
     one, other = Latency(), Latency()
     one.observe(60_000)

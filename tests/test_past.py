@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from ratelimit_service.server.past import MAX_BYTES, Past
+from ratelimit_service.server.past import MAX_BYTES, MAX_MARKS, Mark, Past
 from ratelimit_service.stores.redis.faults import Fault, Outage
 from ratelimit_service.telemetry.logs import pass_events
 
@@ -48,6 +48,37 @@ def test_an_outage_lasts_from_the_first_worker_that_loses_the_server_until_none_
     assert (over["kind"], over["from"], over["until"]) == ("outage", START + 0.5, START + 6)
     assert over["details"] == ["still lost: no memory", "back"]
     assert [event["until"] for event in shown(past) if event["what"] == "another is lost"] == [None]
+
+
+def test_how_long_a_worker_missed_the_server_is_not_said_of_the_outage() -> None:
+    past = Past()
+    past.record(START + 1, "lost", lost(), 1)
+    past.record(START + 361, "store regained: Redis at redis:6379, after 149.4 s", regained(), 1)
+
+    (over,) = shown(past)
+    assert over["details"] == ["store regained: Redis at redis:6379"]
+
+
+def test_charts_mark_the_events_of_a_time_and_bans_make_way() -> None:
+    past = Past()
+    past.record(START, "lost", lost())
+    past.record(START + 10, "loaded", {"event": "rules_loaded"})
+    past.record(START + 15, "back", regained())
+    past.record(START + 20, "reset", {"event": "counters_reset", "who": "me"})
+    for number in range(MAX_MARKS):
+        past.record(START + 30, "banned", banned("2026-11-22T13:00:30Z", str(number)))
+
+    outage, loaded, ban = (
+        Mark(*fields)
+        for fields in (
+            ("outage", START + 0.5, START + 15),
+            ("reload", START + 10, START + 10),
+            ("ban", START + 30, None),
+        )
+    )
+    assert past.marks(START - 60) == [loaded, outage, *[ban] * (MAX_MARKS - 2)]
+    assert past.marks(START + 12)[:2] == [outage, ban]
+    assert past.marks(START + 31) == []
 
 
 def test_an_outage_does_not_outlast_the_only_worker_that_told_of_it() -> None:
@@ -140,4 +171,4 @@ def test_the_outage_of_a_server_that_leaves_its_cluster_is_over() -> None:
     (over,) = shown(past)
     assert lasts == [None]
     assert over["until"] >= over["from"]
-    assert over["details"][0].startswith("Redis at redis:7001 is not used any more, after ")
+    assert over["details"] == ["Redis at redis:7001 is not used any more"]

@@ -128,9 +128,10 @@ def _readable(request: RateLimitRequest, response: RateLimitResponse, explanatio
     for descriptor, status, reason in zip(request.descriptors, response.statuses, reasons, strict=True):
         entries = " ".join(f"{entry.key}={entry.value}" for entry in descriptor.entries)
         lines.append(f"  {entries}: {describe(status, reason, '' if known else request.domain)}")
-        if reason.rule:
-            place = f", {printable(reason.place)}" if reason.place else ""  # of a ban
-            lines.append(f"    rule {printable(reason.rule)}{place}")
+        if reason.place:
+            lines.append(f"    rule {printable(reason.rule)}, {printable(reason.place)}")
+        elif reason.rule:  # only a ban stands in no file
+            lines.append("    by a ban; `ratelimit bans` says who made it, and why")
         if reason.policy:
             lines.append(f"    answered without the store, by policy {reason.policy}: {printable(reason.reason)}")
     lines += [f"  {header.key}: {header.value}" for header in response.response_headers_to_add]

@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from operator import add, attrgetter
+from operator import add, attrgetter, sub
 from typing import Final, NamedTuple
 
 from ratelimit_service.errors import RpcError, Status
@@ -18,7 +18,7 @@ from ratelimit_service.server.minutes import Key, MinuteSums, Numbers
 from ratelimit_service.server.series import domain_numbers
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.system.clock import MINUTE, SECOND, Clock, steady_clock
-from ratelimit_service.telemetry.latency import Latency
+from ratelimit_service.telemetry.latency import BOUNDS, Latency
 from ratelimit_service.telemetry.metric import BLOCK, value_of
 from ratelimit_service.telemetry.tally import OTHER, OUTCOMES, POLICY_NUMBERS, Path, Tally
 
@@ -39,6 +39,8 @@ request denied. These four are `total` of `/status`."""
 
 _LOOKS: Final = 60 // LOOK_SECONDS + 1
 _WIDTH: Final = len(OUTCOMES)
+_CALLS: Final = "calls"
+"""The key of the only histogram that has sums by minute."""
 _NONE: Final = (0,) * len(RULE_OUTCOMES)
 
 _read: Callable[[Tally], tuple[int, ...]] = attrgetter(
@@ -61,6 +63,8 @@ class Snapshot(NamedTuple):
     """None if the transport does not measure it."""
     errors: Mapping[str, int]
     """Of the store, by cause."""
+    outcomes: Numbers
+    """Requests, in the order of OUTCOMES."""
 
 
 class LastMinute(NamedTuple):
@@ -72,6 +76,7 @@ class LastMinute(NamedTuple):
     waits: Latency
     lag: Latency | None
     errors: Mapping[str, int]
+    outcomes: Numbers
 
 
 class History:
@@ -80,6 +85,7 @@ class History:
     def __init__(self, state: ServiceState, clock: Clock = steady_clock) -> None:
         self.domains = MinuteSums[str](_WIDTH, MAX_DOMAINS, OTHER[0])
         self._rules = MinuteSums[Path](len(RULE_OUTCOMES), MAX_RULES)
+        self._latency = MinuteSums[str](len(BOUNDS) + 1, 1)
         self._one_look = asyncio.Lock()
         self._edition = 0
         """Of the rules that were last looked at."""
@@ -88,7 +94,8 @@ class History:
         self._state = state
         self._clock = clock
         self._started = clock()
-        self._snapshots = deque([Snapshot(self._started, 0, Latency(), Latency(), None, {})], maxlen=_LOOKS)
+        nothing = Snapshot(self._started, 0, Latency(), Latency(), None, {}, (0,) * _WIDTH)
+        self._snapshots = deque([nothing], maxlen=_LOOKS)
 
     @property
     def running_seconds(self) -> float:
@@ -96,19 +103,27 @@ class History:
         return (self._clock() - self._started) % MINUTE / SECOND
 
     def look(self) -> None:
-        """Take a snapshot, and add what domains have counted since the last look. Called every LOOK_SECONDS."""
+        """Take a snapshot, and add what was counted since the last look. Called every LOOK_SECONDS."""
         self.update()
         self._snapshots.append(self._snapshot())
 
     def update(self) -> None:
-        """Add what domains have counted since the last look to the running minute."""
+        """Add what domains have counted, and how long calls took, since the last look to the running minute."""
         domains = self._state.counted.domains.items()
         self.domains.add(self.minute, ((domain, domain_numbers(tally)[:_WIDTH]) for domain, tally in domains))
+        self._latency.add(self.minute, [(_CALLS, tuple(self._state.method.latency.counts))])
 
     async def look_at_rules(self) -> None:
         """Add what rules have counted since the last look, in blocks between which calls go on."""
         async with self._one_look:
             await self._look_at_rules()
+
+    def latency(self, share: float, minutes: int) -> Sequence[float]:
+        """In how many seconds this share of the calls of each of the last minutes was answered; 0 without calls."""
+        if _CALLS not in self._latency.keys:
+            return [0] * minutes
+        columns = [row[-minutes:] for row in self._latency.rows(_CALLS)]
+        return [_latency_of(counts).quantile(share) for counts in zip(*columns, strict=True)]
 
     def rule_blocks(self) -> Iterator[None]:
         """Add what rules have counted; yields after each block, which takes a fraction of a millisecond."""
@@ -197,7 +212,8 @@ class History:
         return (self._clock() - self._started) // MINUTE
 
     def last_minute(self) -> LastMinute:
-        """The last minute; less after the start."""
+        """The last minute until now; less after the start."""
+        self.update()
         now = self._snapshot()
         # Looks may be late, and a machine that slept looks at nothing.
         oldest = next((each for each in self._snapshots if now.when - each.when <= MINUTE), self._snapshots[-1])
@@ -208,6 +224,7 @@ class History:
             _difference(now.waits, oldest.waits),
             None if now.lag is None else _difference(now.lag, oldest.lag or Latency()),
             dict(sorted((Counter(now.errors) - Counter(oldest.errors)).items())),
+            tuple(map(sub, now.outcomes, oldest.outcomes)),
         )
 
     def _snapshot(self) -> Snapshot:
@@ -220,6 +237,7 @@ class History:
             _copy(counted.waits),
             _copy(lag) if isinstance(lag, Latency) else None,
             dict(counted.store.errors),
+            self.domains.total,
         )
 
 
@@ -252,14 +270,16 @@ def _is_named(path: Path, domain: str, name: str) -> bool:
 
 
 def _copy(latency: Latency) -> Latency:
-    copy = Latency()
-    copy.add(latency.counts, latency.nanoseconds)
-    return copy
+    return _latency_of(latency.counts, latency.nanoseconds)
+
+
+def _latency_of(counts: Sequence[int], nanoseconds: int = 0) -> Latency:
+    found = Latency()
+    found.add(counts, nanoseconds)
+    return found
 
 
 def _difference(now: Latency, before: Latency) -> Latency:
     # A worker that was killed takes what it had not reported with it: no number may become negative.
-    difference = Latency()
     counts = [max(0, one - other) for one, other in zip(now.counts, before.counts, strict=True)]
-    difference.add(counts, max(0, now.nanoseconds - before.nanoseconds))
-    return difference
+    return _latency_of(counts, max(0, now.nanoseconds - before.nanoseconds))

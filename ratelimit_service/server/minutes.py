@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from operator import sub
+from operator import add, sub
 from typing import Final, Generic, TypeVar
 
 from ratelimit_service.telemetry.tally import MAX_PATH_LENGTH, Path
@@ -27,6 +27,8 @@ class MinuteSums(Generic[Key]):
         self._most = most + (other is not None)
         self._minute = 0
         self._rings: dict[Key, _Ring] = {} if other is None else {other: _Ring(width)}
+        self.total: Numbers = (0,) * width
+        """What all keys together have grown by since the start."""
         self._seen: dict[Key, Numbers] = {}
         """The last counts of each key, also of one that has no sums."""
         self._seen_before: dict[Key, Numbers] = {}
@@ -57,6 +59,7 @@ class MinuteSums(Generic[Key]):
                 grown = tuple(max(0, number) for number in grown)
             if any(grown) and (ring := self._ring_of(key)) is not None:
                 ring.add(minute, grown)
+                self.total = tuple(map(add, self.total, grown))
 
     def rows(self, key: Key) -> Iterator[Sequence[int]]:
         """For each count its growth in each minute, the oldest first; the last minute is the running one."""

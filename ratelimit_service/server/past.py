@@ -8,10 +8,11 @@ none has it lost; a ban is known by its time and its entries.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from math import inf
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ratelimit_service.server.series import CONTROL
 
@@ -37,6 +38,19 @@ _KINDS: Final[Mapping[str, str]] = {
 
 _LASTING: Final = frozenset({"rules_refused", "store_lost", "banned", "draining"})
 """Events that last until another one ends them."""
+
+MARKED: Final = frozenset({"reload", "outage", "ban", "worker"})
+"""The kinds of events that charts mark."""
+MAX_MARKS: Final = 40
+
+
+class Mark(NamedTuple):
+    """An event in a chart; times are seconds since the epoch."""
+
+    kind: str
+    since: float
+    until: float | None
+
 
 Fields = Mapping[str, Any]
 """What `about` says of an event."""
@@ -84,6 +98,15 @@ class Past:
             yield f"{', ' if index else ''}{event.as_json()}"
         yield "]}\n"
 
+    def marks(self, since: float) -> Sequence[Mark]:
+        """The events for charts that begin at this time, at most MAX_MARKS of them; bans make way for others."""
+        found = [
+            Mark(event.kind, event.since, event.until)
+            for event in self._events
+            if event.kind in MARKED and (event.since if event.kind == "ban" else event.until or inf) >= since
+        ]
+        return sorted(found, key=lambda mark: (mark.kind == "ban", -mark.since))[:MAX_MARKS]
+
     def record(self, when: float, message: str, fields: Fields, worker: int = 0) -> None:
         """Take the event of a log line; `worker` is the number of that which logged it."""
         match fields["event"]:
@@ -98,7 +121,9 @@ class Past:
             case "store_still_lost":
                 self._say_more(self._lasting("outage", fields["server"]), message)
             case "store_regained" | "store_unused":
-                self._end_for(worker, self._lasting("outage", fields["server"]), when, message)
+                # How long it was lost is true of that worker only, which may have been started meanwhile.
+                said = message.rpartition(", after ")[0] or message
+                self._end_for(worker, self._lasting("outage", fields["server"]), when, said)
             case "banned":
                 self._ban(when, message, fields)
             case "ban_ended":

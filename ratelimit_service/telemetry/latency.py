@@ -88,6 +88,13 @@ class Latency:
         """The number of calls counted."""
         return sum(self._counts)
 
+    def quantile(self, share: float) -> float:
+        """The bound that this share of the calls kept, in seconds; the last one if they did not, 0 without calls."""
+        wanted = self.calls * share
+        if not wanted:
+            return 0
+        return next((bound for bound, calls in self.buckets() if calls >= wanted), BOUNDS[-1] / 1e9)
+
     def buckets(self) -> list[Bucket]:
         """Cumulative buckets, as Prometheus has them, without the last, which has no bound: it is `calls`."""
         return [Bucket(bound / 1e9, calls) for bound, calls in zip(BOUNDS, accumulate(self._counts), strict=False)]

@@ -157,12 +157,29 @@ def test_the_last_minute_is_the_last_one_only(service: Service) -> None:
         history.look()
     service.method.calls += 7
     latency.observe_all(2_000_000, 7)
+    service.limiter.domains.of("shop").policy_refused += 3
     clock.advance(SECOND)
 
     minute = history.last_minute()
 
     assert (minute.calls, minute.latency.calls, minute.seconds) == (7, 7, 56)
+    assert dict(zip(OUTCOMES, minute.outcomes, strict=True)) == dict.fromkeys(OUTCOMES, 0) | {"policy_refused": 3}
     assert [bucket.calls for bucket in minute.latency.buckets()[:6]] == [0, 0, 0, 0, 0, 7]
+
+
+def test_each_minute_has_its_latency(service: Service) -> None:
+    clock = Clock()
+    history = History(_state(service), clock)
+    for nanoseconds, calls in ((40_000, 99), (0, 0), (8_000_000, 2)):
+        service.method.latency.observe_all(nanoseconds, calls)
+        history.look()
+        clock.advance(MINUTE)
+
+    assert history.latency(0.99, 60)[-4:] == [0, 0.00005, 0, 0.01]
+    assert history.latency(0.5, 2) == [0, 0.01]
+    clock.advance(60 * MINUTE)
+    history.look()
+    assert history.latency(0.99, 3) == [0, 0, 0]
 
 
 def test_a_machine_that_slept_has_no_old_minute(service: Service) -> None:

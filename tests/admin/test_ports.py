@@ -131,6 +131,7 @@ def test_the_status_tells_what_the_page_shows(service: Service) -> None:
         "domain": "shop",
         "path": ["user"],
         "limit": "3 per minute",
+        "per_second": 0.05,
         "options": [],
         "place": f"{service.rules}/rules.yaml:4",
         "total": 4,

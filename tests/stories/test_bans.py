@@ -141,7 +141,7 @@ def test_explain_says_who_is_banned_why_and_until_when(redis: Redis, tmp_path: P
         assert ", because: asked to stay away (the ban of user=ada in domain shop)\n" in text
     assert "banned" not in other
     assert "OVER_LIMIT" in call
-    assert "    rule shop.banned\n" in call
+    assert "    by a ban; `ratelimit bans` says who made it, and why\n" in call
 
 
 def test_while_redis_is_away_known_bans_hold_and_it_is_logged_once(tmp_path: Path) -> None:

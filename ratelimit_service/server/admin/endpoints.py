@@ -90,7 +90,7 @@ class Endpoints:
         self._metrics = Metrics(state, http=http_metrics, extra_labels=settings.extra_tags)
         self._history = History(state)
         self._hot = HotDescriptors(state)
-        self._status = StatusPage(state, self._history, self._hot)
+        self._status = StatusPage(state, self._history, self._hot, past)
         # JSON objects of the largest request: itself, its descriptors, each perhaps with two more objects, and entries.
         objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
         json_api = partial(JsonApi, max_bytes=settings.http_max_body_size, max_objects=objects)

@@ -17,6 +17,7 @@ from ratelimit_service.server.admin.troubles import troubles
 from ratelimit_service.server.history import History, named
 from ratelimit_service.server.hot import HotDescriptors
 from ratelimit_service.server.minutes import MINUTES, Numbers
+from ratelimit_service.server.past import Past
 from ratelimit_service.server.series import CONTROL, domain_numbers
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.system.clock import SECOND, system_clock
@@ -40,11 +41,12 @@ class Listening(NamedTuple):
 class StatusPage:
     """The text of `/status`; times in it are seconds since the epoch."""
 
-    def __init__(self, state: ServiceState, history: History, hot: HotDescriptors) -> None:
+    def __init__(self, state: ServiceState, history: History, hot: HotDescriptors, past: Past) -> None:
         self.listening: Sequence[Listening] = ()
         self._state = state
         self._history = history
         self._hot = hot
+        self._past = past
         self._recent = RecentCounts()
         self._started = system_clock()
 
@@ -103,10 +105,19 @@ class StatusPage:
         return RulesNow(book.rules, edition, book.gauges, counted.gauges if book.gauges else {})
 
     def history(self, minutes: int = MINUTES) -> Iterator[str]:
-        """The requests of each of the last minutes as a JSON object, in blocks: the last minute is running."""
-        self._history.update()
-        domains = self._history.domains
-        yield json.dumps(self._minutes() | {"minutes": minutes, "minute": self._history.minute})[:-1] + ', "domains": {'
+        """The requests of each of the last minutes as a JSON object, in blocks: the last minute is running.
+
+        As `last_minute` saw them, which is asked for before.
+        """
+        domains, of_all = self._history.domains, self._minutes()
+        begin = of_all["now"] - (MINUTES - 1) * 60 - of_all["running_seconds"]
+        of_all |= {
+            "minutes": minutes,
+            "minute": self._history.minute,
+            "latency": {f"p{percent}": self._history.latency(percent / 100, minutes) for percent in (50, 99)},
+            "marks": self._past.marks(begin),
+        }
+        yield json.dumps(of_all)[:-1] + ', "domains": {'
         for index, domain in enumerate(domains.keys):
             columns = named(OUTCOMES, (row[-minutes:] for row in domains.rows(domain)))
             yield f"{', ' if index else ''}{json.dumps(CONTROL.sub('_', domain))}: {json.dumps(columns)}"
@@ -118,7 +129,7 @@ class StatusPage:
         columns = await (history.of_domain(domain) if rule is None else history.of_rule(domain, rule))
         return json.dumps(self._minutes() | {"columns": columns}) + "\n"
 
-    def _minutes(self) -> dict[str, float]:
+    def _minutes(self) -> dict[str, Any]:
         return {
             "now": system_clock() / SECOND,
             "minutes": MINUTES,
@@ -199,6 +210,7 @@ def _last_minute(history: History) -> dict[str, Any]:
     return {
         "seconds": minute.seconds,
         "calls": minute.calls,
+        "outcomes": dict(zip(OUTCOMES, minute.outcomes, strict=True)),
         "latency": minute.latency.buckets(),
         "store": {"requests": minute.waits.calls, "latency": minute.waits.buckets(), "errors": minute.errors},
         "loop_lag": None if minute.lag is None else {"timers": minute.lag.calls, "latency": minute.lag.buckets()},
@@ -250,6 +262,7 @@ def _description(rule: Rule) -> dict[str, Any]:
         "domain": rule.domain,
         "path": rule.path[1:],
         "limit": _limit(rule),
+        "per_second": _per_second(rule),
         "options": _options(rule),
         "place": "" if rule.place is None else f"{rule.place.path}:{rule.place.line}",
     }
@@ -280,6 +293,14 @@ def _json_of(counts: Sequence[float]) -> str:
 def _limit(rule: Rule) -> str:
     limit = rule.limit
     return rule_in_words(rule) if limit is None else amount_in_words(limit)
+
+
+def _per_second(rule: Rule) -> float | None:
+    """By which limits of different windows are sorted; None if there is no such number."""
+    limit = rule.limit
+    if limit is None:
+        return 0 if rule.deny else None
+    return None if limit.places else float(f"{limit.requests * SECOND / limit.window:.4g}")
 
 
 def _options(rule: Rule) -> list[str]:
