@@ -65,12 +65,17 @@ class Page:
         assert "exceptionDetails" not in reply, reply["exceptionDetails"]
         return reply["result"].get("value")
 
+    def resolve(self, promise: str) -> Any:
+        """The value of this promise, which JSON can carry."""
+        reply = self.command("Runtime.evaluate", expression=promise, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
+
     def wait_until(self, condition: str) -> None:
         """Until the expression is true; half a second passes in the page between two looks."""
         tries = "for (let i = 0; i < 120 && !(await check()); i++) await new Promise(done => setTimeout(done, 500));"
         promise = f"(async () => {{ const check = async () => {condition}; {tries} return Boolean(await check()); }})()"
-        reply = self.command("Runtime.evaluate", expression=promise, returnByValue=True, awaitPromise=True)
-        assert reply["result"].get("value") is True, (condition, reply, self.problems)
+        assert self.resolve(promise) is True, (condition, self.problems)
 
     def press(self, key: str, code: int) -> None:
         """Press and release a key of the keyboard, where the focus is."""

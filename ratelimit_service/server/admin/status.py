@@ -109,15 +109,10 @@ class StatusPage:
 
         As `last_minute` saw them, which is asked for before.
         """
-        domains, of_all = self._history.domains, self._minutes()
-        begin = of_all["now"] - (MINUTES - 1) * 60 - of_all["running_seconds"]
-        of_all |= {
-            "minutes": minutes,
-            "minute": self._history.minute,
-            "latency": {f"p{percent}": self._history.latency(percent / 100, minutes) for percent in (50, 99)},
-            "marks": self._past.marks(begin),
-        }
-        yield json.dumps(of_all)[:-1] + ', "domains": {'
+        domains = self._history.domains
+        latency = {f"p{percent}": self._history.latency(percent / 100, minutes) for percent in (50, 99)}
+        of_all = {"minutes": minutes, "minute": self._history.minute, "latency": latency}
+        yield json.dumps(self._minutes() | of_all)[:-1] + ', "domains": {'
         for index, domain in enumerate(domains.keys):
             columns = named(OUTCOMES, (row[-minutes:] for row in domains.rows(domain)))
             yield f"{', ' if index else ''}{json.dumps(CONTROL.sub('_', domain))}: {json.dumps(columns)}"
@@ -130,11 +125,9 @@ class StatusPage:
         return json.dumps(self._minutes() | {"columns": columns}) + "\n"
 
     def _minutes(self) -> dict[str, Any]:
-        return {
-            "now": system_clock() / SECOND,
-            "minutes": MINUTES,
-            "running_seconds": self._history.running_seconds,
-        }
+        now, running = system_clock() / SECOND, self._history.running_seconds
+        marks = self._past.marks(now - running - 60 * (MINUTES - 1))
+        return {"now": now, "minutes": MINUTES, "running_seconds": running, "marks": marks}
 
     def _service(self) -> dict[str, Any]:
         counted, method, watcher, health, metrics, workers = self._state
@@ -300,7 +293,7 @@ def _per_second(rule: Rule) -> float | None:
     limit = rule.limit
     if limit is None:
         return 0 if rule.deny else None
-    return None if limit.places else float(f"{limit.requests * SECOND / limit.window:.4g}")
+    return None if limit.places else float(f"{limit.requests * SECOND / limit.window:.9g}")
 
 
 def _options(rule: Rule) -> list[str]:

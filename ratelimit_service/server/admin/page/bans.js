@@ -28,7 +28,7 @@ function makeRow(ban) {
 at("bans-heads").append(...HEADS.map(head => make("th", "", head)));
 
 export function show({bans, now}) {
-  at("bans").hidden = !bans.newest.length;
+  at("bans").hidden = at("to-bans").hidden = !bans.newest.length;
   at("bans-count").textContent = bans.total > bans.newest.length
     ? `the last ${whole(bans.newest.length)} made of ${whole(bans.total)}; ratelimit bans lists all` : `${whole(bans.total)} in force`;
   rows = new Map(bans.newest.map(ban => {

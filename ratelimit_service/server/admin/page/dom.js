@@ -5,9 +5,17 @@ const REQUEST_MILLISECONDS = 10000, CHANGE_MILLISECONDS = 300000;
 export const at = id => document.getElementById(id);
 export const whole = number => number.toLocaleString("en");
 
+// Of large numbers the first digits: a column is as wide as they are.
+export function short(number) {
+  return number < 1e6 ? whole(number) : number.toLocaleString("en", {notation: "compact", minimumFractionDigits: 1, maximumFractionDigits: 2});
+}
+
 // What may come of a request, with its words, as charts have it from the bottom up: what passed, then what did not.
 export const OUTCOMES = [["allowed", "Allowed"], ["unlimited", "Not limited"], ["policy_allowed", "Allowed by policy"],
   ["shadow", "Would have been refused"], ["refused", "Refused"], ["policy_refused", "Refused by policy"], ["failed", "Failed"]];
+
+// Those that are a refusal, and those of which the answer was OK because of a limit, a rule, or the policy.
+export const REFUSED = ["refused", "policy_refused"], ALLOWED = ["allowed", "shadow", "policy_allowed"];
 
 // Text of rules and requests is set as text only, so it is never markup.
 export function make(name, className, ...inside) {
@@ -29,16 +37,30 @@ export function rate(number) {
   return number === 0 ? "0" : number < 10 ? number.toFixed(1) : whole(Math.round(number));
 }
 
+// A time as the reader's clock has it, and by UTC, which logs and other people's screens have.
+function beside(moment, local, parts) {
+  if (moment.getTimezoneOffset() === 0) return `${local} UTC`;
+  const day = moment.getUTCDate() === moment.getDate() ? "" : moment.toISOString().slice(0, 11).replace("T", " ");
+  return `${local} (${day}${moment.toISOString().slice(11, parts)} UTC)`;
+}
+
 export function clock(seconds) {
-  return new Date(seconds * 1000).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit"});
+  const moment = new Date(seconds * 1000);
+  return beside(moment, moment.toLocaleTimeString([], {hour: "2-digit", minute: "2-digit"}), 16);
 }
 
 export function date(seconds) {
-  return new Date(seconds * 1000).toLocaleString();
+  const moment = new Date(seconds * 1000);
+  return beside(moment, moment.toLocaleString(), 19);
+}
+
+// A name that may be broken between its parts, and is short enough to stay whole otherwise.
+export function breakable(name) {
+  return name.split(/(?<=[,(/:])/).flatMap((part, index) => index ? [make("wbr", ""), part] : [part]);
 }
 
 export function pathWords(path) {
-  return path.flatMap((level, index) => index ? [make("span", "then", "›"), make("wbr", ""), level] : [level]);
+  return path.flatMap((level, index) => [...(index ? [make("span", "then", "›"), make("wbr", "")] : []), ...breakable(level)]);
 }
 
 export function pathCell(path) {
@@ -82,11 +104,51 @@ export function arrange(body, wanted) {
   if (focused !== document.activeElement && body.contains(focused)) focused.focus({preventScroll: true});
 }
 
-// A section with a table; all columns but the first are of the class `columns`.
-export function table(title, meaning, heads, rows, columns = "number") {
-  return make("section", "", make("h2", "", title, make("span", "soft", meaning)), make("div", "frame", make("table", "",
-    make("thead", "", make("tr", "", ...heads.map((text, index) => make("th", index ? columns : "", text)))),
-    make("tbody", "", ...rows))));
+// A section with a table of numbers, which is there while it has rows. It stays, so that what has the focus keeps it.
+export class Table {
+  constructor(title, meaning, heads) {
+    this.body = make("tbody", "");
+    this.section = make("section", "", make("h2", "", title, make("span", "soft", meaning)), make("div", "frame", make("table", "",
+      make("thead", "", make("tr", "", ...heads.map((text, index) => make("th", index ? "number" : "", text)))), this.body)));
+  }
+
+  fill(rows) {
+    this.body.replaceChildren(...rows);
+    this.section.hidden = !rows.length;
+  }
+}
+
+// Reads a share of calls off cumulative buckets.
+export function quantile(buckets, total, share) {
+  const found = buckets.find(([, calls]) => calls >= total * share);
+  if (!total) return "–";
+  return found ? "≤ " + duration(found[0]) : "> 10 s";
+}
+
+export function duration(seconds) {
+  const ms = seconds * 1000;
+  return ms < 1 ? `${Math.round(ms * 1000)} µs` : ms < 1000 ? `${ms} ms` : `${seconds} s`;
+}
+
+// Of numbers of each minute their sums, minute by minute.
+export function sumOf(rows) {
+  return rows.length ? rows[0].map((_, minute) => rows.reduce((sum, row) => sum + row[minute], 0)) : [];
+}
+
+// Elements of a drawing.
+export function draw(name, attributes, ...inside) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...inside);
+  return element;
+}
+
+// A frame that scrolls can be scrolled by the keyboard; one that does not is no stop of the tab key.
+export function focusFrames() {
+  for (const frame of document.querySelectorAll(".frame")) {
+    if (frame.scrollHeight > frame.clientHeight + 1 || frame.scrollWidth > frame.clientWidth + 1) frame.tabIndex = 0;
+    else frame.removeAttribute("tabindex");
+  }
 }
 
 // Whether a part of it is on the screen: what only then is fetched costs nothing otherwise.

@@ -1,4 +1,4 @@
-// The last sixty minutes of all domains. An answer has the newest minutes of them, since no other changes.
+// The last sixty minutes of all domains, and the latency of calls in them. An answer has the newest minutes of them, since no other changes.
 
 function renewed(old, newest, minutes, passed) {
   const kept = [...old.slice(passed), ...new Array(passed).fill(0)];
@@ -15,5 +15,6 @@ export function merged(known, news) {
     const found = [...outcomes].map(name => [name, renewed(old[name] || none, columns[name] || nothing, minutes, passed)]);
     domains[domain] = Object.fromEntries(found.filter(([, numbers]) => numbers.some(Boolean)));
   }
-  return {...news, minutes, domains};
+  const latency = Object.fromEntries(Object.entries(news.latency).map(([name, numbers]) => [name, renewed(known.latency[name], numbers, minutes, passed)]));
+  return {...news, minutes, domains, latency};
 }

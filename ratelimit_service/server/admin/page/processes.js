@@ -1,10 +1,14 @@
-// The processes of the service.
+// The processes of the service, and where it listens.
 
-import {ago, at, make, table, whole} from "./dom.js";
-import {rateOf} from "./status.js";
+import {ago, at, make, setText, Table, whole} from "./dom.js";
+import {cpuOf} from "./status.js";
+
+const processes = new Table("Processes", "the first answers HTTP; CPU in % of one",
+  ["Process", "Process id", "State", "Connections", "CPU now", "CPU in all", "Runs for", "Restarts"]);
+const listening = make("p", "soft");
 
 function processRow(one) {
-  const cpu = rateOf(`pid ${one.pid}`), cell = text => make("td", "number", text ?? "–");
+  const cpu = cpuOf(one.pid), cell = text => make("td", "number", text ?? "–");
   return make("tr", "", make("td", "", one.name), cell(String(one.pid)), cell(one.ready === false ? "starting" : "running"),
     cell(one.connections === null ? null : whole(one.connections)), cell(cpu === undefined ? null : `${Math.round(100 * cpu)} %`),
     cell(one.cpu_seconds === null ? null : `${one.cpu_seconds.toFixed(1)} s`), cell(ago(one.age_seconds)),
@@ -14,6 +18,8 @@ function processRow(one) {
 export function show(status) {
   const all = [{...status.process, name: status.workers.length ? "parent" : "service"},
     ...status.workers.map(one => ({...one, name: `worker ${one.number}`}))];
-  at("processes").replaceChildren(table("Processes", "the first answers HTTP; CPU in % of one",
-    ["Process", "Process id", "State", "Connections", "CPU now", "CPU in all", "Runs for", "Restarts"], all.map(processRow)));
+  processes.fill(all.map(processRow));
+  setText(listening, `Listening: ${status.listening.map(one => `${one.what} ${one.address}`).join(", ")}`);
 }
+
+at("processes").append(processes.section, listening);

@@ -1,18 +1,16 @@
 // The rules and what they have answered: sorted, searched, added up. A click on one shows more of it.
 
-import {columnsWith} from "./columns.js";
+import {columnsOf} from "./columns.js";
 import {arrange, at, button, make, setText, whole} from "./dom.js";
 import {openRule} from "./rule.js";
 
-const MORE = 100;
+const MORE = 100, FEW = 10, narrow = matchMedia("(max-width: 700px)");
 const collator = new Intl.Collator("en", {numeric: true});
 const [heads, body, foot, filter, order, more] = ["heads", "rows", "sums", "filter", "order", "more"].map(at);
-let all = [], most = MORE, rows = new Map(), columns = [], gauges = null, sorting = {column: null, down: true};
+let all = [], edition = null, further = 0, rows = new Map(), columns = [], sorting = {column: null, down: true};
 
-// The columns of what these rules may have: they change with the rules only.
-function showColumns(names) {
-  gauges = names.join();
-  columns = columnsWith(names);
+function showColumns(wanted) {
+  columns = wanted;
   rows = new Map();
   heads.replaceChildren(...columns.map(makeHead));
   order.replaceChildren(...columns.map(column => make("option", "", column.head)));
@@ -44,7 +42,7 @@ function makeHead(column) {
 
 // Rules that are equal: the most hits first, then as in the files.
 function sorted(found) {
-  const {column, down} = sorting, sign = down ? -1 : 1, compare = column.words ? (one, other) => one - other : collator.compare;
+  const {column, down} = sorting, sign = down ? -1 : 1, compare = column.numeric ? (one, other) => one - other : collator.compare;
   return found.map((rule, index) => [column.value(rule), rule, index])
     .sort((one, other) => sign * compare(one[0], other[0]) || other[1].total - one[1].total || one[2] - other[2]).map(each => each[1]);
 }
@@ -68,6 +66,7 @@ function fill(row, rule, highest) {
     if (column.bar) cell.lastChild.firstChild.style.width = `${highest ? 100 * number / highest : 0}%`;
     if (cell.firstChild.data === words) continue;
     cell.firstChild.data = words;
+    cell.title = number >= 1e6 ? whole(number) : "";
     cell.className = `number ${column.colour(rule, number)}${number ? "" : " zero"}`;
   }
 }
@@ -86,7 +85,7 @@ function showSums(found) {
 
 function showRules() {
   const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = sorted(all.filter(rule => words.every(word => rule.text.includes(word)))), first = found.slice(0, most);
+  const found = sorted(all.filter(rule => words.every(word => rule.text.includes(word)))), first = found.slice(0, (narrow.matches ? FEW : MORE) + further);
   const highest = Math.max(0, ...first.map(rule => rule.rates.hits || 0));
   rows = new Map(first.map(rule => [rule, rows.get(rule) || makeRow(rule)]));
   for (const [rule, row] of rows) fill(row, rule, highest);
@@ -99,13 +98,24 @@ function showRules() {
 
 export function show(status) {
   all = status.rules;
-  if (status.columns.join() !== gauges) showColumns(status.columns);
+  const wanted = columnsOf(all, status.columns, status.edition === edition ? columns : []);
+  edition = status.edition;
+  if (wanted.length !== columns.length || wanted.some((column, index) => column !== columns[index])) showColumns(wanted);
   showRules();
 }
+
+// The filter is in the address of the page, so that a link keeps it.
+filter.value = new URLSearchParams(location.search).get("filter") || "";
+filter.addEventListener("input", () => {
+  const address = new URL(location.href);
+  if (filter.value) address.searchParams.set("filter", filter.value);
+  else address.searchParams.delete("filter");
+  history.replaceState(null, "", address);
+  showRules();
+});
 
 order.addEventListener("change", () => {
   const column = columns[order.selectedIndex];
   sortBy(column, Boolean(column.words));
 });
-filter.addEventListener("input", showRules);
-more.addEventListener("click", () => { most += MORE; showRules(); });
+more.addEventListener("click", () => { further += MORE; showRules(); });

@@ -56,14 +56,13 @@ function increase(old, now, seconds) {
   return {hits: Math.max(0, now.hits - old.hits) / seconds, denied: Math.max(0, now.denied - old.denied) / seconds};
 }
 
-// A second's increase of what is counted under this key, between the last two answers.
-export function rateOf(key) {
-  return rates.get(key);
+// The CPU time that the process of this id took a second, between the last two answers.
+export function cpuOf(pid) {
+  return rates.get(pid);
 }
 
 function measure(status, seconds) {
-  const now = new Map([status.process, ...status.workers].map(one => [`pid ${one.pid}`, one.cpu_seconds || 0]));
-  for (const [outcome, number] of Object.entries(status.calls.outcomes)) now.set(outcome, number);
+  const now = new Map([status.process, ...status.workers].map(one => [one.pid, one.cpu_seconds || 0]));
   rates = new Map();
   for (const [key, number] of now) {
     if (seconds > 0 && before.has(key)) rates.set(key, Math.max(0, number - before.get(key)) / seconds);

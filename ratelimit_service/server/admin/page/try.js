@@ -4,7 +4,7 @@ import {at, link, make, send} from "./dom.js";
 import {openDescriptor} from "./descriptor.js";
 import {entriesInWords, explanation} from "./explanation.js";
 
-const [form, domain, entries, result] = ["try", "try-domain", "try-entries", "try-result"].map(at);
+const [form, domain, entries, result] = ["try-form", "try-domain", "try-entries", "try-result"].map(at);
 const [requests, times, unit] = ["try-requests", "try-times", "try-unit"].map(at);
 let edition = null;
 
