@@ -51,7 +51,7 @@ class HitLog:
         self._sketch.skipped += self.skipped
         for hit, times in Counter(pending).items():  # by identity: requests that are alike share their hits
             if hit.cost > 0:
-                name = hot_name(hit.rule, _key_of(hit))
+                name = name_of(hit)
                 costs[name] = costs.get(name, 0) + hit.cost * times * weight
         pending.clear()
         self.skipped = 0
@@ -70,8 +70,10 @@ class HitLog:
         self._sketch.add(Sketch(costs, 0, sum(costs.values())))
 
 
-def _key_of(hit: Hit) -> str:
-    return key_without_counter(hit.rule, hit.domain, hit.entries) if isinstance(hit, DeniedHit) else hit.key
+def name_of(hit: Hit) -> str:
+    """The name of the descriptor and the rule of a hit."""
+    key = key_without_counter(hit.rule, hit.domain, hit.entries) if isinstance(hit, DeniedHit) else hit.key
+    return hot_name(hit.rule, key)
 
 
 class HotLog:

@@ -9,6 +9,7 @@ from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
 from ratelimit_service.limiter.hot import MAX_PENDING, HotLog
 from ratelimit_service.limiter.plan import Plan, Planner
 from ratelimit_service.limiter.queued import QueuedRequests
+from ratelimit_service.limiter.refusals import RefusalLog
 from ratelimit_service.limiter.turns import TurnQueues
 from ratelimit_service.limiter.verdict import OnVerdict, Verdict, by_descriptor
 from ratelimit_service.model import ByPolicy, Cancel, Decision, Request
@@ -61,6 +62,8 @@ class Limiter:
         """Requests that wait in queues."""
         self.hot = HotLog()
         """Who is asked about, and refused, most."""
+        self.refusals = RefusalLog()
+        """Some of the requests that are refused, with why."""
         self._charge = store.charge
         self._planner = Planner(
             domains=self.domains,
@@ -204,6 +207,8 @@ class Limiter:
         if refused and self._shadow_mode:
             self.totals.global_shadow_mode += 1
             verdict.allowed = True
+        elif refused:
+            self.refusals.note(verdict)
         plan.domain.add(_outcome(plan, refused=refused, by_policy=by_policy), 1)
         return verdict
 

@@ -265,6 +265,7 @@ class Planner:
                 continue
             answer = self._bans.denial(ban)
             hit = DeniedHit(answer.rule, "", descriptor.cost, tally=Tally(), quota=False)
+            hit.ban = ban
             hit.domain, hit.entries = request.domain, shortened(book.shown(request.domain, descriptor.entries))
             hit.decision = answer.decision if descriptor.cost >= 0 else denial(descriptor.cost)
             rule = book.match(request.domain, descriptor.entries)
@@ -306,6 +307,7 @@ def _hit(rule: Rule, entries: Entries, matched: Entries, cost: int, *, quota: bo
         hit.decision = UNLIMITED
         return hit
     denied = DeniedHit(rule, "", cost, tally=tally, quota=quota)
+    denied.ban = None
     denied.domain, denied.entries = rule.counter_domain, shortened(counted)
     denied.decision = denial(cost, rule.retry_after)
     return denied

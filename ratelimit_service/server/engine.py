@@ -140,6 +140,7 @@ class Engine:
             self.store.sweep()
             self.method.sweep()
             self.limiter.hot.fold()
+            self.limiter.refusals.fold()
             self.limiter.bans.sweep()
             self.health.set_store_healthy(self.store.healthy)
 

@@ -56,12 +56,15 @@ def of_rule(domain: str, path: str) -> Callable[[str], bool]:
     return wanted
 
 
-def _shown(hot: Hot) -> dict[str, Any]:
-    name = read_hot_name(hot.name)
+def described(name: str) -> dict[str, Any]:
+    """What the name of a descriptor and its rule tells."""
+    read = read_hot_name(name)
     return {
-        "domain": CONTROL.sub("_", name.domain),
-        "rule": list(name.rule),
-        "entries": [[CONTROL.sub("_", part) for part in entry] for entry in name.entries],
-        "hits": ceil(hot.hits),
-        "refused": ceil(hot.refused),
+        "domain": CONTROL.sub("_", read.domain),
+        "rule": list(read.rule),
+        "entries": [[CONTROL.sub("_", part) for part in entry] for entry in read.entries],
     }
+
+
+def _shown(hot: Hot) -> dict[str, Any]:
+    return {**described(hot.name), "hits": ceil(hot.hits), "refused": ceil(hot.refused)}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ratelimit_service.api.method import Method
+from ratelimit_service.limiter.refusals import RefusalSource
 from ratelimit_service.rules.bans import BanSummary
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.watch import Watcher
@@ -53,6 +54,10 @@ class Counted(Protocol):
     @property
     def hot(self) -> HotSource:
         """Which descriptors are asked about, and refused, most."""
+
+    @property
+    def refusals(self) -> RefusalSource:
+        """Some of the requests that were refused, with why."""
 
     @property
     def gauges(self) -> Mapping[Tally, Gauges]:

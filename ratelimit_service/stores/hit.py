@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from ratelimit_service.model import MAX_REQUESTS, ByPolicy, Decision, Limit, Unit
+from ratelimit_service.rules.bans import Ban
 from ratelimit_service.rules.rule import Entries, Rule
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Tally
@@ -116,12 +117,14 @@ class Hit:
 class DeniedHit(Hit):
     """A hit on a rule or a ban that denies always, and so has no counter."""
 
-    __slots__ = ("domain", "entries")
+    __slots__ = ("ban", "domain", "entries")
 
     domain: str
     """Of the request."""
     entries: Entries
     """As they would be counted; long ones are cut."""
+    ban: Ban | None
+    """What denies it; None if it is the rule."""
 
 
 def pool_counter(rule: Rule) -> PoolCounter:

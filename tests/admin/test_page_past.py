@@ -60,6 +60,24 @@ def test_the_past_moves_while_it_is_open_and_text_is_no_markup(tmp_path: Path) -
     assert markup == 0
 
 
+def test_the_last_refusals_say_who_and_why_while_they_are_open(tmp_path: Path) -> None:
+    with running(tmp_path, RULES) as service, opened(address(service)) as page:
+        for _ in range(4):
+            service.post({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "<b>ada"}]}]})
+        page.wait_until("document.getElementById('state').textContent === 'serving'")
+        closed = page.evaluate(ASKED.format("/status/refusals"))
+        page.evaluate("document.querySelector('nav [href=\"#refusals\"]').click()")
+        page.wait_until(f"{ROWS.format('refusals')}.length === 1")
+        (refused,) = page.evaluate(ROWS.format("refusals"))
+        page.evaluate("document.querySelector('#refusals-rows .link').click()")
+        page.wait_until("document.getElementById('dialog-body').innerText.includes('0 of 3 left')")
+
+        assert page.problems == []
+
+    assert closed == 0
+    assert refused[1:] == ["shop", "user=<b>ada", "over 3 per minute", "userrules.yaml:4", "1", "1"]
+
+
 def test_settings_are_asked_for_once_and_found(tmp_path: Path) -> None:
     with (
         running(tmp_path, RULES, admin_token=TOKEN, near_limit_ratio="0.7") as service,

@@ -40,7 +40,11 @@ def test_json_and_metrics_say_by_which_policy_a_request_is_answered(tmp_path: Pa
             lambda: 'ratelimit_requests_total{domain="shop",outcome="policy_refused"} 1' in service.metrics(), "counted"
         )
         metrics = service.metrics()
+        refusals = json.loads(ask(service.debug_port, "/status/refusals").body)["refusals"]
 
+    assert [(one["entries"], one["words"]) for one in refusals] == [
+        ([["path", "x"]], "closed, because: connection refused")
+    ]
     assert (open_.status, open_.headers["x-ratelimit-by-policy"]) == (200, "open (connection refused)")
     assert closed.status == 429
     assert closed.headers["x-ratelimit-by-policy"] == "open (connection refused), closed (connection refused)"

@@ -34,6 +34,7 @@ from ratelimit_service.server.history import History
 from ratelimit_service.server.hot import HotDescriptors, of_rule
 from ratelimit_service.server.metrics import Metrics
 from ratelimit_service.server.past import Past
+from ratelimit_service.server.refusals import LastRefusals
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.shown import shown_settings
@@ -90,6 +91,7 @@ class Endpoints:
         self._metrics = Metrics(state, http=http_metrics, extra_labels=settings.extra_tags)
         self._history = History(state)
         self._hot = HotDescriptors(state)
+        self._refusals = LastRefusals(state)
         self._status = StatusPage(state, self._history, self._hot, past)
         # JSON objects of the largest request: itself, its descriptors, each perhaps with two more objects, and entries.
         objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
@@ -116,6 +118,7 @@ class Endpoints:
         """Add what was counted since the last look to what the pages show of the past. Called every LOOK_SECONDS."""
         self._history.look()
         self._hot.look()
+        self._refusals.look()
         await self._history.look_at_rules()
 
     def for_clients(self) -> Sequence[Endpoint]:
@@ -138,6 +141,7 @@ class Endpoints:
         stats = self._text(TEXT, lambda: stats_text(self._state))
         described = self._text(_JSON, status.rules, counts=False)
         past = self._text(_JSON, self._past.text, counts=False)
+        refusals = self._text(_JSON, self._refusals.text)
         return [
             Endpoint("GET", "/", self._page.page, "the page: what is wrong, the rules and their counts"),
             Endpoint("GET", PATH, self._page.file, "what the page loads"),
@@ -154,6 +158,7 @@ class Endpoints:
             Endpoint("GET", "/status/past", past, "reloads, outages, bans, acts and dead workers, the newest first"),
             Endpoint("GET", "/status/history", self._show_history, "the last sixty minutes of ?domain=D[&rule=PATH]"),
             Endpoint("GET", "/status/hot", self._show_hot, "the hottest descriptors, or those of ?domain=D&rule=PATH"),
+            Endpoint("GET", "/status/refusals", refusals, "some of the last refused requests, each with why"),
             Endpoint("POST", "/explain", self._explain.handle, "which rules a RateLimitRequest matches, and why"),
             Endpoint("GET", "/bans", lists_bans(bans), "the bans in force"),
             Endpoint("POST", "/bans", changes(bans, banning), "make a ban"),

@@ -4,9 +4,9 @@ A worker sends, at each scrape and once a second:
 
 - `tallies`, in pieces: what rules have counted since the last report. The worker counts from 0 again;
 - `gauges`, in pieces: what is true of rules now, of those of which anything is;
-- `report`: what else was counted since then, of the hottest descriptors at most 1,024 names of 600 characters; what
-  holds now (health, the store); and the metrics of its store and its transport, whose counters go on from the worker's
-  start.
+- `report`: what else was counted since then, of the hottest descriptors at most 1,024 names of 600 characters, and at
+  most 200 refusals; what holds now (health, the store); and the metrics of its store and its transport, whose counters
+  go on from the worker's start.
 
 So the parent adds the counts, and merges the last metrics of all workers with those of workers that have exited. No sum
 decreases when a worker is replaced.
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+from ratelimit_service.limiter.refusals import Refusal, RefusalSums
 from ratelimit_service.rules.bans import BanSummary
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
@@ -82,6 +83,7 @@ class Reporter:
             "overrides": _take_all(limiter.overrides),
             "unknown_domains": _take_all(limiter.unknown_domains),
             "unmatched": _take_all(limiter.unmatched),
+            "refusals": limiter.refusals.take(),
             "hot": [sketch.packed() for sketch in limiter.hot.take()],
             "domains": [(name, numbers) for name, tally in limiter.domains.items() if (numbers := take_domain(tally))],
         }
@@ -129,6 +131,7 @@ class MergedCounts:
         self.domains = DomainTallies()
         self.waits = Latency()
         self.hot = HotSums()
+        self.refusals = RefusalSums()
         self.calls = 0
         self.latency = Latency()
         self._slots = slots
@@ -181,6 +184,7 @@ class MergedCounts:
         self.latency.add(*summary["latency"])
         self.latency.add_exemplars(summary["exemplars"])
         self.waits.add(*summary["waits"])
+        self.refusals.add(Refusal(*fields) for fields in summary["refusals"])
         self.hot.add(HotCounts(*(Sketch(*packed) for packed in summary["hot"])))
         self.store.errors.update(summary["errors"])
         for name, number in summary["totals"].items():

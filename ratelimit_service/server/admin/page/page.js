@@ -8,6 +8,7 @@ import * as lately from "./lately.js";
 import * as now from "./now.js";
 import * as past from "./past.js";
 import * as processes from "./processes.js";
+import * as refusals from "./refusals.js";
 import * as requests from "./requests.js";
 import * as rules from "./rules.js";
 import * as settings from "./settings.js";
@@ -15,7 +16,7 @@ import * as tryIt from "./try.js";
 import * as who from "./who.js";
 
 const AGAIN = 2000, SLOWLY = 10000, MANY_RULES = 10000;
-const SECTIONS = [now, who, lately, rules, processes, bans, requests, tryIt, past, settings, dialog];
+const SECTIONS = [now, who, refusals, lately, rules, processes, bans, requests, tryIt, past, settings, dialog];
 let wait = AGAIN;
 
 function stateOf(status) {
