@@ -14,6 +14,8 @@ from operator import add, attrgetter, sub
 from typing import Final, NamedTuple
 
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.server.minutes import Key, MinuteSums, Numbers
 from ratelimit_service.server.series import domain_numbers
 from ratelimit_service.server.state import ServiceState
@@ -197,14 +199,8 @@ class History:
 
     async def _check_rule(self, domain: str, name: str) -> None:
         """Raise RpcError unless there is such a rule, which had no hits."""
-        book = self._state.counted.book
-        for count, rule in enumerate(() if book is None else book.rules, 1):
-            if count % BLOCK == 0:
-                await asyncio.sleep(0)
-            if rule.domain == domain and _is_named(rule.path, domain, name):
-                _check_room(self._rules, rule.path, f"{MAX_RULES} other rules", "its counts are in /status")
-                return
-        raise RpcError(Status.NOT_FOUND, f"domain {domain} has no rule {name}; /status/rules has their paths")
+        rule = await rule_named(self._state.counted.book, domain, name)
+        _check_room(self._rules, rule.path, f"{MAX_RULES} other rules", "its counts are in /status")
 
     @property
     def minute(self) -> int:
@@ -239,6 +235,16 @@ class History:
             dict(counted.store.errors),
             self.domains.total,
         )
+
+
+async def rule_named(book: RuleBook | None, domain: str, name: str) -> Rule:
+    """The first rule of this name, which is its path without the domain, joined by dots; RpcError if there is none."""
+    for count, rule in enumerate(() if book is None else book.rules, 1):
+        if count % BLOCK == 0:
+            await asyncio.sleep(0)
+        if rule.domain == domain and _is_named(rule.path, domain, name):
+            return rule
+    raise RpcError(Status.NOT_FOUND, f"domain {domain} has no rule {name}; /status/rules has their paths")
 
 
 def _with(numbers: Numbers, tally: Tally) -> Numbers:

@@ -8,7 +8,7 @@ from ratelimit_service.rules.hot_name import read_hot_name
 from ratelimit_service.server.series import CONTROL
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.system.clock import Clock, steady_clock
-from ratelimit_service.telemetry.hot import Hot, RecentHot
+from ratelimit_service.telemetry.hot import Hot, HotCounts, RecentHot
 
 MOST: Final = 20
 """Of each of the two lists."""
@@ -25,12 +25,16 @@ class HotDescriptors:
         """Add what was counted since the last look. Called every few seconds."""
         self._recent.add(self._state.counted.hot.take())
 
+    def recent(self) -> tuple[HotCounts, float]:
+        """What was counted lately, and how many seconds ago that began."""
+        self.look()
+        return self._recent.counts(), self._recent.seconds
+
     def as_json(self, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Any]:
         """The hottest of the wanted names; what is not a list is of all of them."""
-        self.look()
-        counts = self._recent.counts()
+        counts, seconds = self.recent()
         return {
-            "seconds": round(self._recent.seconds),
+            "seconds": round(seconds),
             "hits": ceil(counts.hits),
             "refused": ceil(counts.refused.total),
             "error": ceil(counts.error),

@@ -49,7 +49,7 @@ def try_request(page: Page, entries: str) -> None:
     press(page, "#try button")
 
 
-def test_a_rule_shows_its_last_sixty_minutes(tmp_path: Path) -> None:
+def test_a_rule_shows_its_last_sixty_minutes_and_what_another_limit_would_have_refused(tmp_path: Path) -> None:
     with running(tmp_path, RULES) as service:
         for _ in range(5):
             ask(service)
@@ -60,6 +60,13 @@ def test_a_rule_shows_its_last_sixty_minutes(tmp_path: Path) -> None:
             title, caption = text(page, "#dialog-title"), text(page, "#dialog figcaption")
             ask(service)
             wait_for(page, "#dialog figcaption", "Refused 3")
+            wait_for(page, "#dialog section", "it refused 3 of 6, of 1 key of 1.")
+            fill(page, "#dialog [type=range]", "5")
+            page.evaluate("document.querySelector('#dialog [type=range]').dispatchEvent(new Event('input'))")
+            wait_for(
+                page, "#dialog section", "5 in place of 3 would have refused about 1 in place of 3, of 1 key in pl"
+            )
+            what_if = text(page, "#dialog section")
             page.press("Escape", 27)
             closed = page.evaluate("!document.getElementById('dialog').open")
             focused = page.evaluate("document.activeElement.innerText")
@@ -67,6 +74,8 @@ def test_a_rule_shows_its_last_sixty_minutes(tmp_path: Path) -> None:
         history = json.loads(service.get("/status/history?domain=shop&rule=user").text)["columns"]
 
     assert title.split() == ["shop", "›", "user"]
+    assert "An estimate: it takes the hits of a key to come evenly" in what_if
+    assert "requests_per_unit: 5 in " in what_if
     assert "Allowed 3" in caption
     assert {name: sum(numbers) for name, numbers in history.items()} == {"allowed": 3, "refused": 3}
     assert (closed, focused) == (True, "user")

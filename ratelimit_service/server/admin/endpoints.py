@@ -30,6 +30,7 @@ from ratelimit_service.server.admin.resets import resetting
 from ratelimit_service.server.admin.shared_response import Begin, SharedResponse
 from ratelimit_service.server.admin.status import Listening, StatusPage
 from ratelimit_service.server.admin.upstream_pages import rules_text, stats_text
+from ratelimit_service.server.admin.what_if import WhatIf
 from ratelimit_service.server.history import History
 from ratelimit_service.server.hot import HotDescriptors, of_rule
 from ratelimit_service.server.metrics import Metrics
@@ -92,6 +93,7 @@ class Endpoints:
         self._history = History(state)
         self._hot = HotDescriptors(state)
         self._refusals = LastRefusals(state)
+        self._what_if = WhatIf(state, self._hot)
         self._status = StatusPage(state, self._history, self._hot, past)
         # JSON objects of the largest request: itself, its descriptors, each perhaps with two more objects, and entries.
         objects = 1 + 3 * settings.request_max_descriptors + settings.request_max_entries
@@ -159,6 +161,12 @@ class Endpoints:
             Endpoint("GET", "/status/history", self._show_history, "the last sixty minutes of ?domain=D[&rule=PATH]"),
             Endpoint("GET", "/status/hot", self._show_hot, "the hottest descriptors, or those of ?domain=D&rule=PATH"),
             Endpoint("GET", "/status/refusals", refusals, "some of the last refused requests, each with why"),
+            Endpoint(
+                "GET",
+                "/status/what-if",
+                self._show_what_if,
+                "what another limit would have refused: ?domain=D&rule=PATH&requests=N",
+            ),
             Endpoint("POST", "/explain", self._explain.handle, "which rules a RateLimitRequest matches, and why"),
             Endpoint("GET", "/bans", lists_bans(bans), "the bans in force"),
             Endpoint("POST", "/bans", changes(bans, banning), "make a ban"),
@@ -218,6 +226,16 @@ class Endpoints:
         if (domain is None) is not (rule is None):
             return refusal(400, "say of which rule: /status/hot?domain=D&rule=PATH, or /status/hot for all")
         found = self._hot.as_json() if domain is None or rule is None else self._hot.as_json(of_rule(domain, rule))
+        return web.Response(text=json.dumps(found) + "\n", headers=_JSON)
+
+    async def _show_what_if(self, request: web.Request) -> web.StreamResponse:
+        domain, rule = request.query.get("domain"), request.query.get("rule")
+        if domain is None or rule is None:
+            return refusal(400, "say of which rule: /status/what-if?domain=D&rule=PATH&requests=NUMBER")
+        try:
+            found = await self._what_if.answer(domain, rule, request.query.get("requests"))
+        except RpcError as error:
+            return refusal_for(error)
         return web.Response(text=json.dumps(found) + "\n", headers=_JSON)
 
     async def _show_history(self, request: web.Request) -> web.StreamResponse:

@@ -1,17 +1,18 @@
-// More of a rule, in the dialog: its last sixty minutes, and its hottest descriptors.
+// More of a rule, in the dialog: its last sixty minutes, its hottest descriptors, and what another limit would refuse.
 
 import {facts, get, make, OUTCOMES, pathWords} from "./dom.js";
 import {Chart} from "./chart.js";
 import {openDialog} from "./dialog.js";
 import {HotTables} from "./hot.js";
+import {WhatIf} from "./whatif.js";
 
 const OF_A_RULE = [...OUTCOMES.filter(([name]) => name !== "unlimited"), ["spared", "Spared"]];
 
 export function openRule(rule) {
-  const chart = new Chart(OF_A_RULE), hot = new HotTables(), problem = make("p", "bad");
   const asked = {domain: rule.domain, rule: rule.path.join(".")};
+  const chart = new Chart(OF_A_RULE), hot = new HotTables(), whatIf = new WhatIf(asked), problem = make("p", "bad");
   const list = facts([["Limit", rule.limit], ["Options", rule.options.join(", ")], ["Where", rule.place]]);
-  return openDialog(pathWords([rule.domain, ...rule.path]), [list, problem, chart.figure, hot.section], async () => {
+  return openDialog(pathWords([rule.domain, ...rule.path]), [list, problem, chart.figure, hot.section, whatIf.section], async () => {
     try {
       const history = await get("/status/history", asked);
       chart.fill("Cost of each minute", history.columns, history);
@@ -20,5 +21,6 @@ export function openRule(rule) {
     } catch (error) {
       problem.replaceChildren(error.message);
     }
+    await whatIf.refresh();
   });
 }
