@@ -252,7 +252,7 @@ def _measure(hits: Sequence[Hit]) -> None:
 
 def _count_by_policy(hit: Hit, answered: ByPolicy) -> None:
     if not hit.spared:
-        outcome = "failed" if answered.policy == "error" else "allowed" if hit.decision.allowed else "refused"
+        outcome = "failed" if answered.policy == "error" else "refused" if hit.over else "allowed"
         hit.tally.count_by_policy(hit.cost, answered.policy, outcome)
 
 

@@ -51,7 +51,8 @@ POLICY_ANSWERS: Final = (
     PolicyAnswer("local_allowed", "local", "allowed"),
     PolicyAnswer("local_refused", "local", "refused"),
 )
-"""`open` denies a hit whose limit is 0 or whose cost is above the limit; `closed` allows a hit that costs 0."""
+"""`open` denies a hit whose limit is 0 or whose cost is above the limit; `closed` allows one that costs 0, or
+whose rule is in shadow mode."""
 
 POLICY_NUMBERS: Final = {
     outcome: tuple(answer.number for answer in POLICY_ANSWERS if answer.outcome == outcome)

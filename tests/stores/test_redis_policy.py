@@ -73,7 +73,7 @@ def asked_without_redis(
         ("open", [True, True, True], {"open_allowed": 3}, {"policy_allowed": 3}),
         ("blocked", [False, False, False], {"open_refused": 3}, {"policy_refused": 3}),
         ("closed", [False, False, False], {"closed_refused": 3}, {"policy_refused": 3}),
-        ("watched", [True, True, True], {"closed_refused": 3}, {"policy_allowed": 3}),
+        ("watched", [True, True, True], {"closed_allowed": 3}, {"policy_allowed": 3}),
         (
             *("local", [True, True, False]),
             *({"local_allowed": 2, "local_refused": 1}, {"policy_allowed": 2, "policy_refused": 1}),

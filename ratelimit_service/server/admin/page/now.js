@@ -71,7 +71,7 @@ function latencyCard({history, last_minute: {latency, calls}}) {
 
 function large(status) {
   return [
-    rateCard("Allowed a second", "allowed", status, ALLOWED, `of ${rate(rateNow(status, ALL))} requests, in the last minute`, "good"),
+    rateCard("Allowed a second", "allowed", status, ALLOWED, `of ${rate(rateNow(status, ALL))} in all, in the last minute`, "good"),
     rateCard("Refused a second", "refused", status, REFUSED, shares(status), "bad"),
     rateCard("Not limited a second", "unlimited", status, ["unlimited"], unruled(status), "violet"),
     latencyCard(status),
