@@ -130,7 +130,7 @@ class HeaderEncoder:
                 wait += options.retry_after_jitter.of(wait, share)
             yield self._constant(tightest).limit
             yield header(self._remaining, b"%d" % tightest.remaining)
-            if tightest.limit.requests or not _never_ends(tightest):
+            if wait or tightest.limit.requests or not _never_ends(tightest):  # as upstream: until a window of 0 ends
                 yield header(self._reset, b"%d" % -(-wait // SECOND))
         if "x_ratelimit" not in headers and "ietf" not in headers:
             return
@@ -205,7 +205,7 @@ class HeaderEncoder:
 
 
 def _never_ends(hit: Hit) -> bool:
-    """Whether a hit on a limit of 0, or without a limit, is denied however long it waits. Then no reset is told."""
+    """Whether a hit on a limit of 0, or without a limit, is denied however long it waits."""
     return not hit.decision.allowed and hit.decision.retry_after <= 0
 
 

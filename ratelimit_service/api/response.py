@@ -110,14 +110,14 @@ class ResponseEncoder:
             ok = decision.allowed or rule.shadow
             # A table lookup takes 0.1 µs less for each number than encoding it.
             status = start[ok] + (_REMAINING[remaining] if remaining < _MAX_READY else _remaining(remaining))
-            if ok or limit.requests:
-                wait = decision.reset_after
-                if not ok:
-                    # Envoy writes it into the Retry-After of a denied request.
-                    if decision.retry_after != NEVER:
-                        wait = decision.retry_after
-                    if share and options is not None:
-                        wait += options.retry_after_jitter.of(wait, share)
+            wait = decision.reset_after
+            if not ok:
+                # Envoy writes it into the Retry-After of a denied request.
+                if decision.retry_after != NEVER:
+                    wait = decision.retry_after
+                if share and options is not None:
+                    wait += options.retry_after_jitter.of(wait, share)
+            if ok or wait:
                 seconds = -(-wait // SECOND)
                 status += _RESET[seconds] if seconds < _MAX_READY else _reset(seconds)
             size = len(status)

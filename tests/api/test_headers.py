@@ -413,7 +413,6 @@ def test_a_rule_that_denies_may_tell_a_time_to_wait() -> None:
 @pytest.mark.parametrize(
     "limit",
     [
-        "{unit: minute, requests_per_unit: 0}",
         "{unit: minute, requests_per_unit: 0, algorithm: sliding_log}",
         "{unit: minute, requests_per_unit: 0, algorithm: token_bucket}",
         "{unit: minute, requests_per_unit: 0, algorithm: leaky_bucket, burst: 5}",
@@ -425,6 +424,14 @@ def test_what_is_never_allowed_has_no_time_to_come_back(limit: str) -> None:
 
     assert found["RateLimit-Remaining"] == found["X-RateLimit-Remaining"] == "0"
     assert not {"RateLimit-Reset", "X-RateLimit-Reset", "Retry-After"} & found.keys()
+    assert found["RateLimit"] == '"a";r=0'
+
+
+def test_a_window_of_0_tells_when_it_ends_as_upstream_in_upstreams_header_alone() -> None:
+    found = Shop("- {key: a, rate_limit: {unit: minute, requests_per_unit: 0}}", ALL).headers("a")
+
+    assert found["RateLimit-Reset"] == "60"
+    assert not {"X-RateLimit-Reset", "Retry-After"} & found.keys()
     assert found["RateLimit"] == '"a";r=0'
 
 

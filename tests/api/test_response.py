@@ -109,8 +109,6 @@ def expected(verdict: Verdict) -> RateLimitResponse:
             status.duration_until_reset.seconds = -(-found.decision.reset_after // 1_000_000)
         else:
             status.duration_until_reset.seconds = -(-found.decision.retry_after // 1_000_000)
-        if found.over and not limit.requests:
-            status.ClearField("duration_until_reset")
     tightest = verdict.tightest()
     if verdict.response is not None and tightest is not None:
         for name, value in (
@@ -184,13 +182,17 @@ def test_a_refused_hit_is_told_when_it_would_be_allowed_and_an_allowed_one_when_
     assert message.response_headers_to_add[2].value == "10"
 
 
-def test_a_limit_of_0_tells_no_time() -> None:
-    decision = Decision(False, 0, 1, 10_000_000, NEVER)
+@pytest.mark.parametrize(("reset", "seconds"), [(9_500_000, [10]), (0, [])])
+def test_a_limit_of_0_tells_when_its_window_ends_and_a_bucket_of_0_tells_no_time(
+    reset: int, seconds: list[int]
+) -> None:
+    """As envoyproxy/ratelimit, which has windows alone."""
+    decision = Decision(False, 0, 1, reset, NEVER)
     verdict = Verdict(False, [hit(rule(Limit(0, Unit.MINUTE, Unit.MINUTE.window)), decision)])
 
-    message = RateLimitResponse.FromString(ResponseEncoder().encode(verdict, b""))
+    (status,) = RateLimitResponse.FromString(ResponseEncoder().encode(verdict, b"")).statuses
 
-    assert not message.statuses[0].HasField("duration_until_reset")
+    assert [status.duration_until_reset.seconds] * status.HasField("duration_until_reset") == seconds
 
 
 def test_a_window_of_several_units_is_answered_as_so_many_of_them() -> None:
