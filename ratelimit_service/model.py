@@ -9,8 +9,11 @@ from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.system.clock import DAY
 from ratelimit_service.system.duration import WORDS
 
-MAX_REQUESTS = 2**32 - 1
-"""The largest limit and the largest cost: Envoy's fields are 32 bits wide."""
+MAX_REQUESTS = 2**50
+"""The largest limit, and the largest cost that is charged: sums of a few are exact in Lua's numbers, up to 2**53."""
+
+MAX_FIELD = 2**32 - 1
+"""The largest number of Envoy's fields for a limit and for what is left of it."""
 
 MAX_WINDOW = 100 * 365 * DAY
 """Microseconds; the end of such a window is still exact in Lua's integers."""

@@ -9,7 +9,7 @@ local function take(state, limit, least, extra, now)
   local ends = found.term_end(state, limit, now)
   local before = found.lent_from and found.lent_from(state, ends) or state
   local _, _, _, left = hit(before, limit, 0, now)
-  local wanted = max(least, floor(extra * (ends - now) / limit.term))
+  local wanted = max(least, (muldiv(extra, ends - now, limit.term)))
   local units = min(left, wanted, max(least, floor(left / SHARE)))
   local reset
   local retry = 0

@@ -1,6 +1,8 @@
 -- Twin of sliding_window.py.
 -- State: {moment from which nothing counts, previous count, current count}. In Redis: integers.
 
+local MAX_REQUESTS = 2^50  -- above it `muldiv` is not exact for the longest windows
+
 local function gone(ends, current, window)
   return ends + window - floor((window - 1) / current)
 end
@@ -50,7 +52,7 @@ local function hit(state, limit, cost, now)
 
   local allowed = used <= most
   if cost > 0 and (allowed or (limit.count_refused == 1 and cost <= most)) then
-    current = allowed and current + cost or max(current, min(current + cost, 2 * most))
+    current = allowed and current + cost or max(current, min(current + cost, 2 * most, MAX_REQUESTS))
     state = {gone(ends, current, window), previous, current}
   elseif cost < 0 then
     allowed = true

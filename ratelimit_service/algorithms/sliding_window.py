@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Final
 
 from ratelimit_service.algorithms.leasing import length_of_term, next_term
-from ratelimit_service.model import NEVER, Decision, Limit
+from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Limit
 
 name: Final = "sliding_window"
 
@@ -52,7 +52,7 @@ def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes |
     allowed = used <= most
     if cost > 0 and limit.count_refused and cost <= most:
         # Denied hits count up to twice the limit: enough to deny the client to the end of the next window.
-        current = max(current, min(current + cost, 2 * most))
+        current = max(current, min(current + cost, 2 * most, MAX_REQUESTS))
         state, gone = _state(end, previous, current, window, now)
     elif cost < 0:
         allowed = True

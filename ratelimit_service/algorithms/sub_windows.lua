@@ -3,12 +3,13 @@
 
 local NONE = {}
 
-local function age_of_room(state, first, last, kept, excess)
-  while excess > 0 do
-    excess = excess - state[last]
-    last = last - 1
+local function may_stay(state, last, room)
+  local i = 2
+  while i <= last and state[i] <= room do
+    room = room - state[i]
+    i = i + 1
   end
-  return kept - (last - first + 1)
+  return i - 2
 end
 
 -- Counts are read from `state` between `first` and `last`: the newest, which is `age` parts old, and the oldest in view.
@@ -70,7 +71,7 @@ local function hit(state, limit, cost, now)
   local left = most - total
   local retry = 0
   if not allowed then
-    retry = cost > most and NEVER or (index - age + age_of_room(state, 2, last, kept, cost - left)) * part - now
+    retry = cost > most and NEVER or (index - age + kept - may_stay(state, last, most - cost)) * part - now
   end
   return state, allowed and 1 or 0, max(0, most - before), max(left, 0), state and state[1] - now or 0, retry
 end

@@ -71,7 +71,7 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
 
     retry = 0
     if not allowed:
-        retry = NEVER if cost > most else end - (age + _first_to_leave(counts, cost - left)) * part - now
+        retry = NEVER if cost > most else end - (age + _may_stay(counts, most - cost)) * part - now
     return state, Decision(allowed, left if left > 0 else 0, over, 0 if state is None else state[0] - now, retry)
 
 
@@ -125,10 +125,11 @@ def _refund(counts: tuple[int, ...], cost: int, age: int) -> tuple[tuple[int, ..
     return (counts[first] - cost, *counts[first + 1 :]), age + first
 
 
-def _first_to_leave(counts: tuple[int, ...], excess: int) -> int:
-    """The index from which the counts must leave the view to free `excess`."""
-    oldest = len(counts)
-    while excess > 0:
-        oldest -= 1
-        excess -= counts[oldest]
-    return oldest
+def _may_stay(counts: tuple[int, ...], room: int) -> int:
+    """How many of the newest counts there is room for."""
+    # From the newest on: the sum of all may be above 2**53 where denied hits count, which Lua would round.
+    index = 0
+    while index < len(counts) and counts[index] <= room:
+        room -= counts[index]
+        index += 1
+    return index

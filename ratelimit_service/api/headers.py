@@ -27,6 +27,9 @@ from ratelimit_service.system.clock import SECOND
 MAX_LIMITS: Final = 10
 """Limits in a header. A request may meet 200, and many clients accept 8 KiB of headers; the tightest are sent."""
 
+_MAX_INTEGER: Final = 10**15 - 1
+"""Of structured fields (RFC 9651, section 3.3.1)."""
+
 _RESPONSE_HEADER: Final = 3 << 3 | 2
 _VALUE: Final = 2 << 3 | 2
 _MAX_RULES: Final = 10_000
@@ -170,7 +173,8 @@ class HeaderEncoder:
             seconds = -(-room_after(limit, decision.reset_after) // SECOND)
         else:
             seconds = wait_seconds(hit, options, share)
-        return b"%b;r=%d;t=%d" % (item, hit.remaining, seconds)
+        remaining = hit.remaining
+        return b"%b;r=%d;t=%d" % (item, min(_MAX_INTEGER, remaining), seconds)
 
     def _constant(self, hit: Hit) -> _Constant:
         return self._constants.get(hit.rule) or self._make_constant(hit)
@@ -183,7 +187,7 @@ class HeaderEncoder:
         x_name = f";name={quoted_string(header_text(rule.name))}" if rule.name else ""
         item = quoted_string(limit_name(rule)).encode()
         unit = "" if rule.quota_unit == "requests" else f";qu={quoted_string(rule.quota_unit)}"
-        quota_policy = b"%b;q=%d%b" % (item, requests, unit.encode())
+        quota_policy = b"%b;q=%d%b" % (item, min(requests, _MAX_INTEGER), unit.encode())
         # One that denies always has no window, nor have places, and the windows of a calendar are not equally long.
         if rule.limit is not None and limit.calendar is None and not limit.places:
             quota_policy += b";w=%d" % window
@@ -193,7 +197,7 @@ class HeaderEncoder:
             ceiling = requests + limit.exceed
             windows += f', {ceiling};w={window};name="ceiling"'
             name = quoted_string(f"{limit_name(rule)} ceiling").encode()
-            quota_policy += b", %b;q=%d%b;w=%d" % (name, ceiling, unit.encode(), window)
+            quota_policy += b", %b;q=%d%b;w=%d" % (name, min(ceiling, _MAX_INTEGER), unit.encode(), window)
         constant = self._constants[rule] = _Constant(
             limit=header(self._limit, b"%d" % requests),
             window=windows.encode(),

@@ -145,9 +145,8 @@ def _decode_any(body: bytes, limits: RequestLimits) -> Request:
     for index, descriptor in enumerate(found):
         cost = own = None
         if descriptor.HasField("hits_addend"):
-            cost = own = descriptor.hits_addend.value
-            if own > MAX_REQUESTS:
-                raise _invalid(f"descriptors[{index}].hits_addend is {own}, the most is {MAX_REQUESTS}")
+            own = descriptor.hits_addend.value
+            cost = min(own, MAX_REQUESTS)
         if cost is None:
             cost = hits_addend or 1
         if descriptor.is_negative_hits:

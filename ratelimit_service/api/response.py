@@ -16,7 +16,7 @@ from ratelimit_service.api.metadata import Shown, deciding_rule, dynamic_metadat
 from ratelimit_service.api.request import decode
 from ratelimit_service.api.wire import field, varint
 from ratelimit_service.limiter.verdict import Verdict
-from ratelimit_service.model import MAX_REQUESTS, NEVER, Limit
+from ratelimit_service.model import MAX_FIELD, NEVER, Limit
 from ratelimit_service.rules.response import NO_JITTER, SHARE_BITS, SILENT, ResponseOptions
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import ZERO_LIMIT, Hit
@@ -39,6 +39,8 @@ _MAX_RULES = 10_000
 
 def _remaining(number: int) -> bytes:
     """The field `limit_remaining`."""
+    if number > MAX_FIELD:  # noqa: PLR1730 - for each call, and min() takes five times as long
+        number = MAX_FIELD
     return bytes((_LIMIT_REMAINING,)) + varint(number) if number else b""
 
 
@@ -55,7 +57,7 @@ _REMAINING: Final = tuple(map(_remaining, range(_MAX_READY)))
 _RESET: Final = tuple(map(_reset, range(_MAX_READY)))
 _STATUS_OF: Final = tuple(bytes((_STATUS,)) + varint(size) for size in range(_MAX_READY))
 _NO_RULE: Final = field(_STATUS, _CODE_OK)
-_UNLIMITED: Final = field(_STATUS, _CODE_OK + _remaining(MAX_REQUESTS))
+_UNLIMITED: Final = field(_STATUS, _CODE_OK + _remaining(MAX_FIELD))
 
 
 def random_share() -> int:
@@ -166,7 +168,7 @@ class ResponseEncoder:
             self._starts.clear()
         body = b"" if limit is ZERO_LIMIT or limit.places else b"\x10" + varint(limit.unit)
         if limit.requests:
-            body = b"\x08" + varint(limit.requests) + body
+            body = b"\x08" + varint(min(limit.requests, MAX_FIELD)) + body
         if rule.name:
             body += field(3 << 3 | 2, rule.name.encode())
         if limit.window != limit.unit.window and not limit.places:

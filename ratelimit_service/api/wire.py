@@ -5,7 +5,7 @@ def varint(number: int) -> bytes:
     """A number >= 0 in protobuf's format."""
     if number < 128:
         return bytes((number,))
-    out = bytearray()
+    out: list[int] = []
     while number > 127:
         out.append(number & 127 | 128)
         number >>= 7

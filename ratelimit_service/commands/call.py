@@ -13,7 +13,7 @@ from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import R
 from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explanation
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.commands.probe import why_no_answer
-from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, descriptors
+from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, count_of, descriptors
 from ratelimit_service.commands.target import Trust, check_target, tls_options, trust_of
 from ratelimit_service.commands.terminal import GREEN, RED
 from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit
@@ -158,7 +158,9 @@ def describe(
     unit = RateLimitResponse.RateLimit.Unit.Name(limit.unit)
     window = units_in_words(unit, limit.unit_multiplier.value if limit.HasField("unit_multiplier") else 1)
     per_window = "at once" if limit.unit == RateLimitResponse.RateLimit.UNKNOWN else f"per {window}"
-    text = f"{code}, limit {limit.requests_per_unit} {per_window}{name}, {status.limit_remaining} left"
+    text = (
+        f"{code}, limit {count_of(limit.requests_per_unit)} {per_window}{name}, {count_of(status.limit_remaining)} left"
+    )
     if limit.unit == RateLimitResponse.RateLimit.UNKNOWN and not limit.requests_per_unit:
         always = "denied" if status.HasField("duration_until_reset") else "always denied"  # a ban ends
         text = f"{code}, {always}{name}"

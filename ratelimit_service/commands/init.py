@@ -18,7 +18,7 @@ from ratelimit_service.rules.syntax.document import Source
 
 _UNITS: Final = ("second", "minute", "hour", "day")
 _MAX_RULES: Final = 100
-_MAX_DIGITS: Final = 10
+_MAX_DIGITS: Final = 16
 
 _T = TypeVar("_T")
 

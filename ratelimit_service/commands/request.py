@@ -8,7 +8,7 @@ import click
 
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
-from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit, Unit
+from ratelimit_service.model import MAX_FIELD, Descriptor, Limit, Unit
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.rules.window import read_window
 
@@ -79,7 +79,7 @@ class _LimitType(click.ParamType[Limit]):
             return value
         requests, _, unit = value.partition("/")
         window = read_window(unit.strip())
-        if not requests.isdecimal() or int(requests) > MAX_REQUESTS or window is None:
+        if not requests.isdecimal() or int(requests) > MAX_FIELD or window is None:
             units = ", ".join(unit.name.lower() for unit in Unit)
             self.fail(f"{value!r} is not a limit such as 10/minute or '10/5 minutes'; units are {units}", param, ctx)
         if window.problem:
@@ -88,6 +88,11 @@ class _LimitType(click.ParamType[Limit]):
 
 
 LIMIT: Final = _LimitType()
+
+
+def count_of(number: int) -> str:
+    """A limit, or what is left of it, as a field of a response has it."""
+    return f"{number} or more" if number == MAX_FIELD else f"{number}"
 
 
 def as_message(domain: str, descriptors: Sequence[Descriptor]) -> RateLimitRequest:

@@ -11,7 +11,7 @@ from typing import Final
 from ratelimit_service.algorithms.places import holder_of
 from ratelimit_service.errors import RpcError, Status
 from ratelimit_service.limiter.verdict import LateVerdict, Verdict
-from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Request
+from ratelimit_service.model import MAX_FIELD, NEVER, Decision, Descriptor, Request
 from ratelimit_service.rules.address import parse_address
 from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import RuleBook
@@ -32,7 +32,7 @@ from ratelimit_service.rules.rule import (
 from ratelimit_service.stores.hit import NO_LIMIT, DeniedHit, Hit, in_bundles
 from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Tallies, Tally
 
-UNLIMITED: Final = Decision(True, MAX_REQUESTS, 0, 0, 0)
+UNLIMITED: Final = Decision(True, MAX_FIELD, 0, 0, 0)
 
 
 def denial(cost: int, retry_after: int = NEVER) -> Decision:

@@ -95,6 +95,10 @@ class MinuteSums(Generic[Key]):
         return self._rings.get(self._other) if ring is None and self._other is not None else ring
 
 
+_FULL: Final = 2**64 - 1
+"""Of the largest costs, 16,384 in a minute fill a sum."""
+
+
 class _Ring:
     """The sums of one key: 8 bytes for each minute and count, and 130 bytes."""
 
@@ -112,7 +116,7 @@ class _Ring:
         self._clear(minute)
         self.last = minute
         for index, number in enumerate(grown, minute % MINUTES * self._width):
-            self._numbers[index] += number
+            self._numbers[index] = min(self._numbers[index] + number, _FULL)
 
     def rows(self, minute: int) -> Iterator[Sequence[int]]:
         self._clear(minute)

@@ -5,13 +5,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
-from ratelimit_service.model import MAX_REQUESTS, ByPolicy, Decision, Limit, Unit
+from ratelimit_service.model import MAX_FIELD, ByPolicy, Decision, Limit, Unit
 from ratelimit_service.rules.bans import Ban
 from ratelimit_service.rules.rule import Entries, Rule
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.tally import Tally
 
-NO_LIMIT: Final = Limit(MAX_REQUESTS, Unit.SECOND, SECOND)
+NO_LIMIT: Final = Limit(MAX_FIELD, Unit.SECOND, SECOND)
 """The limit of a hit on an unlimited rule."""
 
 ZERO_LIMIT: Final = Limit(0, Unit.SECOND, SECOND)

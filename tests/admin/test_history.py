@@ -93,6 +93,14 @@ def test_the_counts_of_a_domain_that_fell_take_nothing_away() -> None:
     assert rows(history)[ALLOWED][-1] == 6
 
 
+def test_a_sum_of_the_largest_costs_ends_at_64_bits() -> None:
+    history = of_domains()
+    history.add(0, [("shop", (2**50 * 16_384, 0, 0, 0, 0))])
+    history.add(0, [("shop", (2**50 * 32_768, 0, 0, 0, 0))])
+
+    assert rows(history)[ALLOWED][-1] == 2**64 - 1
+
+
 Step = tuple[int, str, tuple[int, int], bool]
 """Minutes that pass, a key, what its counts grow by, and whether they began at 0 before."""
 

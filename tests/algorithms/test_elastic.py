@@ -246,7 +246,7 @@ def a_batch_history(random: Random) -> list[tuple[int, Batch]]:
     def rules() -> list[Rule]:
         found = [rule("token_bucket", Limit(5, Unit.SECOND, window, block_for=random.choice([0, window])))]
         for name in ("one", "two"):
-            rate = random.choice([1, 7, 30, 10**6])
+            rate = random.choice([1, 7, 30, 10**6, 2**48 - 1])
             burst = random.choice([1, max(1, rate // 10), 2 * rate])
             pool = Pool(name, rate, burst, random.choice([0, burst // 2]))
             for _ in range(2):
@@ -270,7 +270,9 @@ def a_batch_history(random: Random) -> list[tuple[int, Batch]]:
             hits: list[Hit] = []
             for _ in range(random.randint(1, 3)):
                 number = random.randrange(len(book))
-                cost = random.choice([1, 1, 2, 5, 0, -1, -3, 10**5 if random.random() < 0.2 else 1])
+                cost = random.choice(
+                    [1, 1, 2, 5, 0, -1, -3, random.choice([10**5, 2**47, 2**50]) if random.random() < 0.2 else 1]
+                )
                 hits.append(hit(book[number], f"m{number}", cost))
             batch.append(hits)
         history.append((now, batch))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from redis import Redis as Client
 
 from ratelimit_service.algorithms import NAMES, Algorithm, leaky_queue, open_algorithm
-from ratelimit_service.model import Decision, Limit, Queued, Unit
+from ratelimit_service.model import MAX_REQUESTS, Decision, Limit, Queued, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
@@ -70,12 +70,12 @@ def a_limit(random: Random, algorithm: Algorithm) -> Limit:
         if limit.block_for and random.random() < 0.5:
             limit = replace(limit, block_up_to=limit.block_for * random.choice([1, 2, 5]))
         if algorithm.name != "sliding_log" and random.random() < 0.3:
-            limit = replace(limit, requests=random.choice([2**32 - 101, random.randint(1, 10**6)]))
+            limit = replace(limit, requests=random.choice([2**50 - 101, 2**32 - 101, random.randint(1, 10**6)]))
         if algorithm is leaky_queue:
             most = random.choice([1, SECOND // 7, limit.window, 3 * limit.window])
             wait = random.choice([most, most, 0, random.randint(0, most)])
             limit = replace(limit, burst=0, exceed=0, block_for=0, block_up_to=0, max_delay=most, max_wait=wait)
-        if problem_of(algorithm, limit) is None:
+        if limit.max_delay * limit.requests // limit.window < MAX_REQUESTS and problem_of(algorithm, limit) is None:
             return limit
 
 
@@ -92,7 +92,8 @@ def reloaded(random: Random, rule: Rule) -> Rule:
             first_request=before.first_request,
             calendar=before.calendar,
         )
-        if problem_of(rule.algorithm, limit) is None:
+        fits = limit.max_delay * limit.requests // limit.window < MAX_REQUESTS
+        if fits and problem_of(rule.algorithm, limit) is None:
             return Rule("shop", (), limit, rule.algorithm)
 
 
@@ -102,6 +103,8 @@ def problem_of(algorithm: Algorithm, limit: Limit) -> Any:
 
 def a_cost(random: Random, limit: Limit) -> int:
     most = limit.requests
+    if random.random() < 0.05:
+        return random.choice([MAX_REQUESTS, MAX_REQUESTS - 100, -MAX_REQUESTS])
     few = [1, 1, 1, 2, 3, 0, -1, -2]
     # Not so many that a log of them takes long.
     return random.choice([*few, most, most // 2, most + 1, -most, most // 3] if most else few)
@@ -322,6 +325,28 @@ def test_the_count_of_a_flood_is_the_same_exact_integer(client: Client) -> None:
     assert [each.over for each in decisions] == [2**52 - 5, 2**52, 1, 0, 0]
     assert [each.allowed for each in decisions] == [False, False, False, True, True]
 
+
+def test_eleven_full_parts_are_more_than_lua_can_add_up(client: Client) -> None:
+    """Each has a limit's worth of denied hits, and the next hit has to wait for some of them exactly."""
+    limited = rule("sub_windows", Limit(2**50 - 1, Unit.MINUTE, MINUTE, count_refused=True))
+    history = [
+        (START + part * MINUTE // 10, [[hit(limited, "a", cost)]]) for part in range(12) for cost in (2**50 - 1, 1, 0)
+    ]
+
+    assert in_redis(client, history) == in_memory(history)
+
+
+def test_a_window_of_a_century_has_the_largest_count_and_what_was_denied_beyond(client: Client) -> None:
+    century = 100 * 365 * DAY
+    limited = rule("sliding_window", Limit(2**50, Unit.YEAR, century, count_refused=True))
+    costs = [1, 2**50, 2**50, 2**50]
+    before = [(century - 100 + number, [[hit(limited, "a", cost)]]) for number, cost in enumerate(costs)]
+    after = [(century + 7, [[hit(limited, "a", cost)]]) for cost in (0, 1, 2**50)]
+
+    assert in_redis(client, before + after) == in_memory(before + after)
+
+
+START = 1_790_000_000_123_456
 
 FOREIGN = [b"", b"1", b"hello, this is no counter of ours", b"\xff" * 40, b"\x93\x01\x02\x03", b"\xc0" * 3, b"1" * 15]
 

@@ -654,12 +654,12 @@ def hit_with(
 
 limits = st.builds(
     lambda requests, unit, times: Limit(requests, unit, unit.window * times),
-    st.integers(0, 2**32 - 1),
+    st.integers(0, 100) | st.integers(0, 2**50),
     st.sampled_from([*Unit]),
     st.integers(1, 100),
 )
 decisions = st.builds(
-    Decision, st.booleans(), st.integers(0, 2**32 - 1), st.integers(0, 5), st.integers(0, 2**52), st.just(NEVER)
+    Decision, st.booleans(), st.integers(0, 2**50), st.integers(0, 5), st.integers(0, 2**52), st.just(NEVER)
 )
 
 
@@ -696,7 +696,7 @@ def test_no_name_and_no_number_can_break_a_header(hits: list[Hit], allowed: bool
             assert service_limit.get("t", 0) >= 0
         if len(told) <= MAX_LIMITS:
             assert [policy[1] for policy in policies] == [
-                {"q": hit.limit.requests, "w": hit.limit.window // SECOND} for hit in told
+                {"q": min(hit.limit.requests, 999_999_999_999_999), "w": hit.limit.window // SECOND} for hit in told
             ]
             for (name, _), hit in zip(policies, told, strict=True):
                 plain = hit.rule.name or hit.rule.levels[0].name or "override"

@@ -39,6 +39,16 @@ def test_every_field_of_a_request_is_understood() -> None:
     )
 
 
+@pytest.mark.parametrize("sent", [2**50 + 1, 2**53, 2**63, 2**64 - 1])
+@pytest.mark.parametrize(("refund", "cost"), [(False, 2**50), (True, -(2**50))])
+def test_a_larger_cost_than_can_be_counted_is_the_largest_one(sent: int, refund: bool, cost: int) -> None:
+    asked = descriptor(("user", "ada"))
+    asked.hits_addend.value = sent
+    asked.is_negative_hits = refund
+
+    assert decode(encoded(asked)).descriptors == [Descriptor((("user", "ada"),), cost, sent)]
+
+
 def test_a_request_that_names_no_cost_costs_one() -> None:
     assert [found.cost for found in decode(encoded(descriptor(("user", "ada")))).descriptors] == [1]
 

@@ -15,7 +15,7 @@ from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.api.wire import varint
 from ratelimit_service.limiter.plan import UNLIMITED, denial
 from ratelimit_service.limiter.verdict import Verdict
-from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Descriptor, Limit, Request, Unit
+from ratelimit_service.model import MAX_FIELD, MAX_REQUESTS, NEVER, Decision, Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import Entries, Rule
 from ratelimit_service.stores.hit import Hit
@@ -23,7 +23,7 @@ from ratelimit_service.telemetry.tally import Tally
 
 UPSTREAMS = ResponseOptions(headers=("ratelimit",))
 
-counts = st.integers(0, MAX_REQUESTS)
+counts = st.integers(0, MAX_FIELD) | st.integers(MAX_FIELD, MAX_REQUESTS)
 limits = st.builds(
     lambda requests, unit, multiplier: Limit(requests, unit, unit.window * multiplier),
     counts,
@@ -95,16 +95,16 @@ def expected(verdict: Verdict) -> RateLimitResponse:
                 status.duration_until_reset.seconds = -(-found.decision.retry_after // 1_000_000)
             continue
         if limit is None:
-            status.limit_remaining = MAX_REQUESTS
+            status.limit_remaining = MAX_FIELD
             continue
         if found.over:
             status.code = RateLimitResponse.OVER_LIMIT
-        status.current_limit.requests_per_unit = limit.requests
+        status.current_limit.requests_per_unit = min(limit.requests, MAX_FIELD)
         status.current_limit.unit = RateLimitResponse.RateLimit.Unit.Value(limit.unit.name)
         status.current_limit.name = found.rule.name
         if limit.window != limit.unit.window:
             status.current_limit.unit_multiplier.value = limit.window // limit.unit.window
-        status.limit_remaining = found.decision.remaining
+        status.limit_remaining = min(found.decision.remaining, MAX_FIELD)
         if not found.over or found.decision.retry_after == NEVER:
             status.duration_until_reset.seconds = -(-found.decision.reset_after // 1_000_000)
         else:
@@ -149,6 +149,27 @@ def test_headers_tell_of_the_tightest_limit_in_their_order() -> None:
         ("RateLimit-Limit", "10"),
         ("RateLimit-Remaining", "3"),
         ("RateLimit-Reset", "58"),
+    ]
+
+
+def test_a_limit_above_32_bits_is_their_largest_number_in_its_status_and_itself_in_headers() -> None:
+    limit = Limit(10**13, Unit.MONTH, Unit.MONTH.window)
+    found = hit(rule(limit, "cents"), Decision(True, 10**13 - 7, 0, 1_000_000, 0))
+    verdict = Verdict(True, [found], response=ResponseOptions(headers=("ratelimit", "x_ratelimit", "ietf")))
+
+    message = RateLimitResponse.FromString(ResponseEncoder().encode(verdict, b""))
+
+    (status,) = message.statuses
+    assert (status.current_limit.requests_per_unit, status.limit_remaining) == (4_294_967_295, 4_294_967_295)
+    assert [header.value for header in message.response_headers_to_add] == [
+        "10000000000000",
+        "9999999999993",
+        "1",
+        '10000000000000, 10000000000000;w=2592000;name="cents"',
+        "9999999999993",
+        "1",
+        '"cents";q=10000000000000;w=2592000',
+        '"cents";r=9999999999993;t=1',
     ]
 
 

@@ -24,6 +24,8 @@ descriptors:
   - {key: closed, rate_limit: {deny: true, name: closed}}
   - key: often
     rate_limit: {unit: year, unit_multiplier: 5, requests_per_unit: 3}
+  - key: tokens
+    rate_limit: {unit: year, requests_per_unit: 1125899906842624}
 """
 
 
@@ -132,6 +134,15 @@ def test_a_limit_can_be_sent_along(service: Service) -> None:
 
 def test_a_window_of_several_units_is_told_whole(service: Service) -> None:
     assert lines(call(service, "often=x"))[1] == "  often=x: OK, limit 3 per 5 years, 2 left, reset in … s"
+
+
+def test_of_more_than_a_field_can_say_there_is_that_or_more(service: Service) -> None:
+    told = [lines(call(service, "tokens=ada", "--hits", hits))[1] for hits in ("1125895611875329", "1")]
+
+    assert told == [
+        "  tokens=ada: OK, limit 4294967295 or more per year, 4294967295 or more left, reset in … s",
+        "  tokens=ada: OK, limit 4294967295 or more per year, 4294967294 left, reset in … s",
+    ]
 
 
 def test_the_answer_can_be_had_as_json(service: Service) -> None:

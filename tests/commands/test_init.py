@@ -45,14 +45,14 @@ def test_questions_become_these_rules(tmp_path: Path) -> None:
 
 def test_what_is_no_answer_is_told_and_asked_again(tmp_path: Path) -> None:
     asked = init(
-        str(tmp_path / "first.yaml"), answers="a=b\nshop\n\nabc\n5000000000\n7\nfortnight\nhour\nmaybe\nn\nn\n"
+        str(tmp_path / "first.yaml"), answers="a=b\nshop\n\nabc\n2000000000000000\n7\nfortnight\nhour\nmaybe\nn\nn\n"
     )
 
     assert asked.exit_code == 0
     assert [line.rpartition("]: ")[2] for line in asked.stdout.splitlines() if " is not " in line] == [
         "'a=b' is not a word without =",
-        "'abc' is not a number from 0 to 4,294,967,295, written without marks",
-        "'5000000000' is not a number from 0 to 4,294,967,295, written without marks",
+        "'abc' is not a number from 0 to 1,125,899,906,842,624, written without marks",
+        "'2000000000000000' is not a number from 0 to 1,125,899,906,842,624, written without marks",
         "'fortnight' is not one of second, minute, hour, day",
         "'maybe' is not y or n",
     ]

@@ -157,7 +157,7 @@ def test_of_a_share_that_is_no_whole_number_the_whole_part_counts() -> None:
         ),
         (
             "algorithm: token_bucket, burst: 0",
-            "4:85: burst must be a whole number from 1 to 4294967295, not the number 0",
+            "4:85: burst must be a whole number from 1 to 1125899906842624, not the number 0",
         ),
         (
             "algorithm: sub_windows, parts: 1",
@@ -170,9 +170,12 @@ def test_of_a_share_that_is_no_whole_number_the_whole_part_counts() -> None:
         ("anchor: noon", '4:61: anchor "noon" is not one of calendar, first_request'),
         (
             "exceed: 1.5%",
-            '4:61: exceed must be a whole number from 0 to 4294967295 or a share such as 10%, not the text "1.5%"',
+            (
+                "4:61: exceed must be a whole number from 0 to 1125899906842624 or a share such as 10%, "
+                'not the text "1.5%"'
+            ),
         ),
-        ("exceed: 4294967295", "4:3: the limit and exceed come to more than 4294967295"),
+        ("exceed: 1125899906842624", "4:3: the limit and exceed come to more than 1125899906842624"),
         (
             "charge: each",
             "4:53: charge does not belong in rate_limit, but at the top of the file or in a descriptor or in otherwise",

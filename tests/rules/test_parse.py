@@ -186,20 +186,21 @@ def test_a_malformed_descriptor_is_refused_at_its_place(text: str, expected: str
             '1.yaml:4:22: unit "" is not one of second, minute, hour, day, week, month, year',
         ]),
         ('{unit: day, requests_per_unit: "12"}', [
-            ('1.yaml:4:46: requests_per_unit must be a whole number from 0 to 4294967295, not the text "12"; '
+            ('1.yaml:4:46: requests_per_unit must be a whole number from 0 to 1125899906842624, not the text "12"; '
             "take the quotes away"),
         ]),
         ("{unit: day, requests_per_unit: -1}", [
-            "1.yaml:4:46: requests_per_unit must be a whole number from 0 to 4294967295, not the number -1",
+            "1.yaml:4:46: requests_per_unit must be a whole number from 0 to 1125899906842624, not the number -1",
         ]),
-        ("{unit: day, requests_per_unit: 4294967296}", [
-            "1.yaml:4:46: requests_per_unit must be a whole number from 0 to 4294967295, not the number 4294967296",
+        ("{unit: day, requests_per_unit: 1125899906842625}", [
+            ("1.yaml:4:46: requests_per_unit must be a whole number from 0 to 1125899906842624, "
+            "not the number 1125899906842625"),
         ]),
         ("{unit: day, requests_per_unit: 1.5}", [
-            "1.yaml:4:46: requests_per_unit must be a whole number from 0 to 4294967295, not the number 1.5",
+            "1.yaml:4:46: requests_per_unit must be a whole number from 0 to 1125899906842624, not the number 1.5",
         ]),
         ("{unit: day, requests_per_unit: yes}", [
-            "1.yaml:4:46: requests_per_unit must be a whole number from 0 to 4294967295, not the boolean yes",
+            "1.yaml:4:46: requests_per_unit must be a whole number from 0 to 1125899906842624, not the boolean yes",
         ]),
         ("{unlimited: true, unit: day}", ["1.yaml:4:33: unit contradicts unlimited: take one of them away"]),
         ("{unlimited: true, unit: foo}", [
@@ -234,7 +235,7 @@ def test_a_malformed_limit_is_refused_at_its_place(text: str, expected: list[str
 def test_a_count_in_quotes_is_refused_with_the_advice_to_take_them_away() -> None:
     (found,) = problems(limit('{unit: day, requests_per_unit: "12"}'))
 
-    assert found.endswith('must be a whole number from 0 to 4294967295, not the text "12"; take the quotes away')
+    assert found.endswith('must be a whole number from 0 to 1125899906842624, not the text "12"; take the quotes away')
 
 
 def test_all_problems_of_all_files_come_at_once_in_order() -> None:
@@ -343,7 +344,7 @@ def test_null_and_the_empty_text_are_no_value(absent: str) -> None:
 @pytest.mark.parametrize(
     ("written", "requests"),
     [("0", 0), ("12", 12), ("+12", 12), ("0x10", 16), ("0o17", 15), ("017", 15), ("0b11", 3), ("1_000", 1000),
-     ("4294967295", 4294967295), ('!!int "12"', 12)],
+     ("1125899906842624", 1125899906842624), ('!!int "12"', 12)],
 )  # fmt: skip
 def test_a_count_is_read_in_every_form_of_yaml(written: str, requests: int) -> None:
     (rule,) = book(limit(f"{{unit: day, requests_per_unit: {written}}}")).rules

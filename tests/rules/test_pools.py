@@ -113,11 +113,13 @@ def test_members_may_be_the_default_and_a_limit_of_a_list_that_is_charged_each_b
         ("elastic: {pool: chekout, ceiling: 500}", '3:96: domain "shop" has no pool "chekout"; did you mean checkout?'),
         (
             "elastic: {pool: checkout, ceiling: 399}",
-            "3:115: ceiling 399 is not between requests_per_unit, 400, and 4,294,967,295; write one such as 200%",
+            ("3:115: ceiling 399 is not between requests_per_unit, 400, and 1,125,899,906,842,624; "
+            "write one such as 200%"),
         ),
         (
             "elastic: {pool: checkout, ceiling: much}",
-            '3:115: ceiling must be a whole number from 0 to 4294967295 or a share such as 250%, not the text "much"',
+            ("3:115: ceiling must be a whole number from 0 to 1125899906842624 or a share such as 250%, "
+            'not the text "much"'),
         ),
         ("elastic: {ceiling: 500}",
             ("3:89: elastic must have the name of a pool, such as "
@@ -160,7 +162,7 @@ def test_what_an_elastic_limit_cannot_be_is_refused_at_its_place(limit: str, exp
         ("{name: a, unit: second}", "2:66: a pool must have requests_per_unit, what all members together should send"),
         ("{name: a, unit: second, requests_per_unit: 0}",
             ("2:109: requests_per_unit must be a whole number from 1 to "
-             "4294967295, not the number 0")),
+             "1125899906842624, not the number 0")),
         ("{name: a, unit: second, requests_per_unit: 50, reserve: 5}",
             "2:122: reserve leaves nothing to lend: it must be less than the burst of the pool, 5"),
         (POOL, '2:73: pool "checkout" is given twice in this domain, first at 1.yaml:2:16'),

@@ -48,7 +48,7 @@ def test_the_schema_says_what_must_be_there() -> None:
 def test_the_schema_bounds_what_the_parser_bounds() -> None:
     properties = json_schema()["$defs"]["rate_limit"]["properties"]
 
-    assert properties["requests_per_unit"]["maximum"] == 4294967295
+    assert properties["requests_per_unit"]["maximum"] == 1125899906842624
     assert (properties["parts"]["minimum"], properties["parts"]["maximum"]) == (2, 1000)
     assert properties["unit"]["anyOf"][0]["enum"] == [
         "second", "minute", "hour", "day", "week", "month", "year", None,

@@ -203,7 +203,7 @@ RECENT = """
 UNITS = ("second", "minute", "hour", "day", "week", "month")
 KEYS = ("none", "one", "ten", "most", "shadow", "no_shadow", "free", "base", "vip", "open", "nothing", *UNITS)
 RECENT_KEYS = ("quota", "no_quota", "told")
-COSTS = (None, None, None, 0, 1, 2, 3, 5, 9, 10, 11, 1_000_000, 2**31, 2**32 - 1)
+COSTS = (None, None, None, 0, 1, 2, 3, 5, 9, 10, 11, 1_000_000, 2**32 - 1, 2**32, 10**12, 2**53)
 
 
 @pytest.fixture(scope="module")
@@ -248,6 +248,17 @@ def test_a_whole_response_is_upstreams(pair: Pair) -> None:
     responses = [pair.response(request) for request in requests]
 
     assert 100 < sum(response.overall_code == RateLimitResponse.OVER_LIMIT for response in responses) < 400
+
+
+@pytest.mark.parametrize("cost", [2**63, 2**64 - 1])
+def test_what_is_more_than_they_can_count_is_over_the_limit_here(pair: Pair, cost: int) -> None:
+    request = RateLimitRequest(domain="whole")
+    for _ in range(3):
+        request.descriptors.add(hits_addend={"value": cost}).entries.add(key="ten", value=f"{cost}")
+
+    response = pair.call_ours(request.SerializeToString())
+
+    assert [status.code for status in response.statuses] == [RateLimitResponse.OVER_LIMIT] * 3
 
 
 def some_request(random: Random, value: str, fresh: Iterator[str]) -> RateLimitRequest:

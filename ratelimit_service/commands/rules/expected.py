@@ -103,7 +103,7 @@ _NONE: Final = "none"
 _KINDS: Final = (_NONE, "unlimited", "denied")
 _COMMA: Final = re.compile(r",(?!(?<=[0-9],)[0-9]{3})")
 """Between two limits, and not the one of `1,000`."""
-_LIMIT: Final = re.compile(r"([0-9]{1,10}(?:[_,][0-9]{3}){0,3}) *(?:requests? *)?(?:(?:per|/) *(\S.*)|at once)")
+_LIMIT: Final = re.compile(r"([0-9]{1,16}(?:[_,][0-9]{3}){0,5}) *(?:requests? *)?(?:(?:per|/) *(\S.*)|at once)")
 _AT_ONCE: Final = -1
 """In place of the window of places."""
 _NOT_COMPARED: Final = frozenset({"replaces"})

@@ -11,12 +11,13 @@ from ratelimit_service.api.generated.ratelimit.v1.explanation_pb2 import Explana
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.request import decode
 from ratelimit_service.api.response import ResponseEncoder
-from ratelimit_service.commands.request import as_message
+from ratelimit_service.commands.request import as_message, count_of
 from ratelimit_service.commands.rules.cases import Case, CaseStep, Expected
 from ratelimit_service.commands.rules.expected import limits_in_words
 from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.turns import TurnQueues
+from ratelimit_service.model import MAX_FIELD
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule, entries_in_words
 from ratelimit_service.stores.memory import MemoryStore
@@ -147,7 +148,8 @@ def _of_descriptor(
         got = status.code != _OK
         yield "denied", _flag(denied), denied is got, _flag(got)
     if expected.remaining is not None and (remaining := expected.remaining[index]) is not None:
-        yield "remaining", f"{remaining}", remaining == status.limit_remaining, f"{status.limit_remaining}"
+        left = status.limit_remaining
+        yield "remaining", f"{remaining}", min(remaining, MAX_FIELD) == left, count_of(left)
     if expected.until_reset is not None and (until := expected.until_reset[index]) is not None:
         seconds = status.duration_until_reset.seconds
         yield "until_reset", f"{until}s", until == seconds, f"{seconds}s"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import NAMES, PLACES
 from ratelimit_service.algorithms.places import MOST
-from ratelimit_service.model import RegionMode
+from ratelimit_service.model import MAX_FIELD, RegionMode
 from ratelimit_service.rules.response import HEADERS
 from ratelimit_service.rules.syntax.values import (
     CEILING,
@@ -360,7 +360,7 @@ OPTIONS = (
     Option(
         "unit_multiplier",
         (MapType.RATE_LIMIT,),
-        count(1),
+        count(1, MAX_FIELD),
         "The number of units in the window, if unit contains no number.",
     ),
     Option(

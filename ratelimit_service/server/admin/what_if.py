@@ -95,7 +95,7 @@ class WhatIf:
 
 
 def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > MAX_REQUESTS:
+    if not text.isascii() or not text.isdigit() or len(text) > 16 or int(text) > MAX_REQUESTS:
         raise RpcError(Status.INVALID_ARGUMENT, f"requests={text[:20]} is not a number from 0 to {MAX_REQUESTS}")
     return int(text)
 

@@ -16,14 +16,14 @@ for i = 1, #KEYS do
   local limit = tonumber(ARGV[5 * i - 2])
   -- A value that is not a number is not upstream's: other programs may use such a name. The next charge replaces it.
   local found = redis.pcall('GET', key)
-  local counted = type(found) == 'string' and #found < 19 and string.find(found, '^%-?%d+$')
+  local counted = type(found) == 'string' and #found < 20 and string.find(found, '^%-?%d+$')
   local before = counted and math.min(tonumber(found), CEILING) or 0
   if found and not counted and cost > 0 then
     redis.call('DEL', key)
   end
   if cost < 0 then
     if before + cost > 0 then
-      redis.call('INCRBY', key, cost)
+      redis.pcall('INCRBY', key, cost)  -- of nineteen digits, not all are a number of Redis
     elseif before > 0 then
       redis.call('DEL', key)
     end

@@ -2,7 +2,7 @@
 
 import {ago, get, make, whole} from "./dom.js";
 
-const HIGHEST = 4294967295, TIMES = 10, LEAST = 20, AFTER = 150;
+const HIGHEST = 2 ** 50, TIMES = 10, LEAST = 20, AFTER = 150;
 
 function keys(number) {
   return `${whole(number)} ${number === 1 ? "key" : "keys"}`;
