@@ -29,7 +29,7 @@ local function load(key, limit)
   if stored < 1 or stored > size or first >= size then
     return nil
   end
-  return {expiry, key, size, first, stored, head, 0, base, base + (top - base) % NUMBERS, 0, 0, window, width}
+  return {expiry, key, size, first, stored, head, 0, base, base + (top - base - 1) % NUMBERS + 1, 0, 0, window, width}
 end
 
 -- The offset, in the bytes read, of the slot of the stored entry `index`, counted from 0; nil if the value is too short.
@@ -152,12 +152,8 @@ local function hit(state, limit, cost, now)
     state = add(state, old, base, window, newest, cost)
     left = most - used
   elseif cost > 0 and limit.count_refused == 1 and cost <= most then
-    base = base + used - most
-    local gone = entries(state)
-    if base < state[TOP] + state[ADDED] then
-      gone = count(state, number_at, base) - 1
-    end
-    state = add(state, gone, base, window, newest, cost)
+    base = base + used - most - 1
+    state = add(state, count(state, number_at, base) - 1, base, window, newest, cost)
     left = 0
   elseif cost < 0 then
     allowed = true
@@ -224,7 +220,7 @@ local function save(key, state, limit, now)
       kept = kept .. call('GETRANGE', key, HEADER, HEADER + (stored - straight) * slot - 1)
     end
   end
-  local spare = total <= SMALL and 0 or max(0, min(most - total, floor(total / 4)))
+  local spare = total <= SMALL and 0 or max(0, min(most + limit.count_refused - total, floor(total / 4)))
   local ring = pack('>I7I4I4I4I2I2', state[1], 0, total, total + spare, base, top) .. kept .. added
   if spare > 0 then
     ring = ring .. string.rep('\0', spare * slot)

@@ -20,8 +20,8 @@ from ratelimit_service.model import NEVER, Decision, Limit
 name: Final = "sliding_log"
 
 LONGEST: Final = 65_535
-"""In units: at 12 bytes per entry 800 kB for a counter, copied at each hit. In Redis numbers are modulo 65,536. For
-larger limits there is `sub_windows`."""
+"""In units: at 12 bytes per entry 800 kB for a counter, copied at each hit. In Redis numbers are modulo 65,536, which
+is the most that is kept. For larger limits there is `sub_windows`."""
 
 _MOMENT: Final = Struct("q")
 _NUMBER: Final = Struct("I")
@@ -79,8 +79,8 @@ def hit(  # noqa: PLR0912 - hot: a call costs as much as a third of it
     allowed = used <= most
     left = most - before
     if cost > 0 and limit.count_refused and cost <= most:
-        # The hit evicts the oldest units: only the newest units, as many as the limit, can decide.
-        state = _push(state, end, cost, most) if state is not None else None
+        # The hit evicts the oldest units: only the newest can decide, one more than the limit, which denies looks too.
+        state = _push(state, end, cost, most + 1) if state is not None else None
         newest, left = end, 0
     elif cost < 0:
         allowed = True
@@ -103,19 +103,19 @@ def hit(  # noqa: PLR0912 - hot: a call costs as much as a third of it
     return state, Decision(allowed, left if left > 0 else 0, over, 0 if state is None else newest - now, retry)
 
 
-def _push(state: bytes, end: int, cost: int, most: int) -> bytes:
-    """The newest `most` units of the log with one more entry of this cost."""
+def _push(state: bytes, end: int, cost: int, units: int) -> bytes:
+    """The newest `units` units of the log with one more entry of this cost."""
     count = len(state) // _ENTRY
     numbers = memoryview(state)[8 * count :].cast("I")
     top = numbers[0]
-    kept = bisect_left(range(count + 1), most - cost, key=lambda index: top - numbers[index] & _ALL)
+    kept = bisect_left(range(count + 1), units - cost, key=lambda index: top - numbers[index] & _ALL)
     return b"".join(
         (
             _MOMENT.pack(end),
             state[: 8 * kept],
             _NUMBER.pack(top + cost & _ALL),
             state[8 * count : 8 * count + 4 * kept],
-            _NUMBER.pack(top + cost - most & _ALL),
+            _NUMBER.pack(top + cost - units & _ALL),
         )
     )
 

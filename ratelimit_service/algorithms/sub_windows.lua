@@ -40,7 +40,7 @@ local function hit(state, limit, cost, now)
   local total = before
   if cost > 0 and (allowed or (limit.count_refused == 1 and cost <= most)) then
     local newest = (age == 0 and first <= last) and state[2] or 0
-    local charged = max(newest, min(newest + cost, most))
+    local charged = max(newest, min(newest + cost, most + 1))
     local fresh = {(index + kept) * part, charged, unpack(state or NONE, age == 0 and 3 or 2, last)}
     if first <= last then
       for _ = 1, age - 1 do

@@ -55,11 +55,11 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
 
     left = most - before
     if cost > 0 and limit.count_refused and cost <= most:
-        # More than the limit in one part would not deny for longer.
+        # One more than the limit denies looks too; more than that in one part would not deny for longer.
         if age or not counts:
             counts = _opened(end, 0, age, counts)[1:]
             age = 0
-        newest = max(counts[0], min(counts[0] + cost, most))
+        newest = max(counts[0], min(counts[0] + cost, most + 1))
         left -= newest - counts[0]
         counts = (newest, *counts[1:])
         state = (end, *counts)

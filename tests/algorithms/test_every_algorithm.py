@@ -270,6 +270,22 @@ def test_the_story_that_docs_algorithms_md_tells_is_true(name: str, first_reques
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("crossing", [1, 4, 10])
+def test_where_refused_hits_count_a_look_is_denied_until_there_is_room_again(name: str, crossing: int) -> None:
+    """Costs that are known at the end are looked for before, and charged when they are known."""
+    algorithm = open_algorithm(name)
+    limit = Limit(10, Unit.MINUTE, MINUTE, count_refused=True)
+    state, _ = algorithm.hit(None, limit, 10, 7 * MINUTE)
+    state, _ = algorithm.hit(state, limit, crossing, 7 * MINUTE + 1)
+    _, look = algorithm.hit(state, limit, 0, 7 * MINUTE + 2)
+    _, early = algorithm.hit(state, limit, 0, 7 * MINUTE + 1 + look.retry_after)
+    _, in_time = algorithm.hit(state, limit, 0, 7 * MINUTE + 2 + look.retry_after)
+
+    assert (look.allowed, look.remaining) == (False, 0)
+    assert (early.allowed, in_time.allowed) == (False, True)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_largest_limits_stay_within_what_lua_can_count(name: str) -> None:
     algorithm = open_algorithm(name)
     limit = Limit(2**50, Unit.YEAR, 100 * Unit.YEAR.window, count_refused=True)

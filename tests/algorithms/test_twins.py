@@ -346,6 +346,19 @@ def test_a_window_of_a_century_has_the_largest_count_and_what_was_denied_beyond(
     assert in_redis(client, before + after) == in_memory(before + after)
 
 
+@pytest.mark.parametrize("costs", [[65_535, 1, 0, 1], [1] * 20 + [65_500, 40, 0, 65_535, 0, -1, 0, 1]])
+def test_the_longest_log_keeps_one_unit_more_than_its_limit_where_refused_hits_count(
+    client: Client, costs: list[int]
+) -> None:
+    """Which are as many as its numbers can tell apart."""
+    limited = rule("sliding_log", Limit(65_535, Unit.MINUTE, MINUTE, count_refused=True))
+    history = [(START + at, [[hit(limited, "a", cost)]]) for at, cost in enumerate([*costs, MAX_REQUESTS, 0])]
+    decisions = in_redis(client, history)
+
+    assert decisions == in_memory(history)
+    assert not decisions[-1].allowed
+
+
 START = 1_790_000_000_123_456
 
 FOREIGN = [b"", b"1", b"hello, this is no counter of ours", b"\xff" * 40, b"\x93\x01\x02\x03", b"\xc0" * 3, b"1" * 15]

@@ -592,4 +592,6 @@ def _log(stored: bytes, window: int) -> State:
     newest_moment = expiry - window
     moments = [expiry - (newest_moment - int.from_bytes(entry[:width], "big")) % whole for entry in reversed(entries)]
     numbers = [(int.from_bytes(entry[width:], "big") - base) % _NUMBERS for entry in entries[1:]]
-    return array("q", moments).tobytes() + array("I", [(top - base) % _NUMBERS, *reversed(numbers), 0]).tobytes()
+    return (
+        array("q", moments).tobytes() + array("I", [(top - base - 1) % _NUMBERS + 1, *reversed(numbers), 0]).tobytes()
+    )
