@@ -153,7 +153,8 @@ def arrivals_of(rate: float, seconds: float, random: Random) -> list[int]:
 
 def rule_of(algorithm: str, requests: int, window: int, share: float = 0.05) -> Rule:
     """A limit that leases; `window` in seconds."""
-    limit = Limit(requests, Unit.SECOND, window * SECOND, count_refused=False)
+    fixed = algorithm == "fixed_window"
+    limit = Limit(requests, Unit.SECOND, window * SECOND, count_refused=fixed, crossing_only=fixed)
     return Rule("shop", (), limit, open_algorithm(algorithm), lease=most_leased(limit, share))
 
 

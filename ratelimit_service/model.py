@@ -60,6 +60,8 @@ class Limit:
     """A fixed window begins with its first request, not with the calendar."""
     count_refused: bool = True
     """A refused hit is charged too."""
+    crossing_only: bool = False
+    """Of the refused hits of a fixed window only the one that takes it above its limit is charged."""
     exceed: int = 0
     """How many above `requests` are let through, and counted as such."""
     calendar: Calendar | None = None

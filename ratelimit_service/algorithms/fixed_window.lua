@@ -54,7 +54,7 @@ local function hit(state, limit, cost, now)
     return {ends, count}, 1, room, left, ends - now, 0
   end
   local retry = cost <= most and ends - now or NEVER
-  if limit.count_refused == 1 then
+  if limit.count_refused == 1 or (limit.count_refused == 2 and before <= most) then
     return {ends, min(count, CEILING)}, 0, room, 0, ends - now, retry
   end
   return state, 0, room, room, reset, retry

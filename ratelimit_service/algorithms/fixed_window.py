@@ -3,7 +3,8 @@
 Windows are aligned to the epoch in UTC, so a minute is a minute of the clock, and a week starts on Thursday. With
 `first_request`, a window starts with the first request after the previous one; with `calendar`, windows are those of
 a calendar in a time zone. By default a denied hit is charged too, as in envoyproxy/ratelimit: the count is the cost of
-all hits, not of those allowed. At the edge of two windows twice the limit can pass within one window's length.
+all hits, not of those allowed. With `crossing_only` it is that up to the first denied hit, which leaves nothing to the
+others. At the edge of two windows twice the limit can pass within one window's length.
 
 State: the end of the window, and the count. Hot path.
 """
@@ -47,7 +48,7 @@ def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State |
         if count <= most:
             return (end, count), Decision(True, most - count, over, end - now, 0)
         retry = end - now if cost <= most else NEVER
-        if limit.count_refused:
+        if limit.count_refused and (before <= most or not limit.crossing_only):
             return (end, count if count < CEILING else CEILING), Decision(False, 0, over, end - now, retry)
         left = most - before
         return state, Decision(False, left if left > 0 else 0, over, _reset(state, limit, end, now), retry)

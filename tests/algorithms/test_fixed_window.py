@@ -50,6 +50,23 @@ def test_a_hit_that_crosses_the_limit_is_denied_whole_and_stays_counted() -> Non
     assert answers == [(True, 1, 0, 60, 0), (False, 0, 2, 60, 60), (False, 0, 1, 60, 60)]
 
 
+def test_of_denied_hits_only_the_first_counts_where_that_is_said() -> None:
+    limit = replace(THREE_A_MINUTE, crossing_only=True)
+    answers = steps(limit, (60, 3), (60, 2), (60, 2), (60, 0), (60, -2), (60, 0), (60, 9), (60, -6), (60, 1))
+
+    assert [(allowed, left) for allowed, left, *_ in answers] == [
+        (True, 0),
+        (False, 0),
+        (False, 0),
+        (False, 0),
+        (True, 0),
+        (True, 0),
+        (False, 0),
+        (True, 0),
+        (False, 0),
+    ]
+
+
 def test_a_hit_that_costs_more_than_the_limit_is_never_possible() -> None:
     assert steps(THREE_A_MINUTE, (60, 4)) == [(False, 0, 1, 60, NEVER)]
 

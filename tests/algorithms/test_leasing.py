@@ -143,6 +143,16 @@ def test_a_bucket_takes_back_no_token_that_time_may_have_given_back_already() ->
     assert room("token_bucket", state, limit, START + 199_000) == 94
 
 
+@pytest.mark.parametrize(("hits", "taken"), [([], "0, 0"), ([0], "3, 9")])
+def test_what_is_given_back_before_a_hit_is_taken_anew_behind_it_and_not_before(hits: list[int], taken: str) -> None:
+    rule = Rule("shop", (), per_second(), algorithm("fixed_window"), lease=50)
+    ask = Ask(Lease(rule, per_second(), "a", 100_000, 50, 0), 5, START, 3, 9, before_hit=True)
+
+    encoded = BatchScript("", Clock(START)).encode(parts_of([hit(rule, "a", cost) for cost in hits]), [ask])
+
+    assert encoded.arguments[1] == f"[100000, 5, {START}, {taken}]"
+
+
 def a_limit(random: Random, name: str) -> Limit:
     """Windows and terms of all lengths, which parts and limits divide, or do not."""
     unit = random.choice([Unit.SECOND, Unit.MINUTE])

@@ -346,6 +346,16 @@ def test_a_window_of_a_century_has_the_largest_count_and_what_was_denied_beyond(
     assert in_redis(client, before + after) == in_memory(before + after)
 
 
+def test_of_equal_hits_that_come_together_the_one_that_crosses_the_limit_is_charged(client: Client) -> None:
+    limited = rule("fixed_window", Limit(10, Unit.MINUTE, MINUTE, crossing_only=True))
+    batches = [[4] * 5, [0], [-3], [0, 0], [1] * 3, [0], [2**50] * 2, [-1], [11], [0]]
+    history = [(START, [[hit(limited, "a", cost)] for cost in batch]) for batch in batches]
+    decisions = in_redis(client, history)
+
+    assert decisions == in_memory(history)
+    assert [each.allowed for each in decisions[:8]] == [True, True, False, False, False, False, True, True]
+
+
 @pytest.mark.parametrize("costs", [[65_535, 1, 0, 1], [1] * 20 + [65_500, 40, 0, 65_535, 0, -1, 0, 1]])
 def test_the_longest_log_keeps_one_unit_more_than_its_limit_where_refused_hits_count(
     client: Client, costs: list[int]

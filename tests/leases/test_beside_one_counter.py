@@ -1,19 +1,22 @@
 """Instances that lease, beside one counter that has all hits: the same answers, no more work, no shorter waits."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis import Redis as Client
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.redis.leases import Ask, Leases
-from ratelimit_service.system.clock import SECOND
-from tests.leases.fleet import Fleet, InPython, Instance
+from ratelimit_service.stores.redis.leases import Ask, Lease, Leases
+from ratelimit_service.system.clock import HOUR, SECOND
+from tests.leases.fleet import KEY, Fleet, InPython, InRedis, Instance, Store
 from tests.leases.test_fleets import LEASING, START, a_rule
 
 MILLISECOND = 1000
@@ -29,9 +32,9 @@ class Counting(InPython):
         return super().run(rule, costs, asks, now)
 
 
-def answer(fleet: Fleet, instance: Instance) -> Decision:
-    """The answer to a hit that costs 1; if it is sent, at once."""
-    decision = fleet.hit(instance, 1)
+def answer(fleet: Fleet, instance: Instance, cost: int = 1) -> Decision:
+    """The answer to a hit; if it is sent, at once."""
+    decision = fleet.hit(instance, cost)
     if decision is None:
         call = fleet.send(instance)
         assert call is not None
@@ -57,6 +60,163 @@ def test_where_nothing_may_be_held_each_answer_is_that_of_one_counter(name: str,
         for _ in range(random.choice([1, 1, 20])):
             (expected,), _ = one.run(rule, [1], [], fleet.now)
             assert answer(fleet, random.choice(fleet.instances)).allowed == expected.allowed
+
+
+def some_costs(random: Random, requests: int) -> Iterator[int]:
+    """Of one kind above all: ones, some, dear ones, looks, all or more than all; and any now and then."""
+    some = requests // 20
+    kinds = [[1], [1, 1, 2, some // 2], [1, 2 * some, requests // 3], [0, some], [1, 0, requests, requests + 1, 2**50]]
+    kind = random.choice(kinds)
+    for _ in range(random.randrange(4, 24)):
+        yield random.choice(kind if random.random() < 0.8 else [0, 1, some, some + 1, 10 * some, -1, -some])
+
+
+def difference(seed: int, name: str, store: Store, leases: type[Leases] = Leases, *, crossing: bool = True) -> Any:
+    """Where one instance that leases does not answer a sequence of costs as a counter without leases does.
+
+    Of a fixed window every field is compared; of others what is left changes by itself while units are held.
+    """
+    random = Random(seed)  # noqa: S311 - the seed tells the sequence
+    requests = random.choice([100, 240, 1000, 10**6, 2**50])
+    fixed = name == "fixed_window"
+    plain = Limit(requests, Unit.SECOND, SECOND, count_refused=fixed)
+    limit = replace(plain, crossing_only=fixed and crossing)
+    rule = Rule("shop", (), limit, open_algorithm(name), lease=requests // 20)
+    counters = [(InPython(), replace(rule, limit=each)) for each in (replace(plain, crossing_only=fixed), plain)]
+    # No moment is less than 5 ms from the end of a term or a window, over which a denial is remembered.
+    start = START + 5000 + random.randrange(100) * 10_000
+    fleet = Fleet(rule, store, instances=1, start=start, open_leases=lambda: leases(deny=5000))
+    (instance,) = fleet.instances
+    window, denied = 0, False
+    for step, cost in enumerate(some_costs(random, requests)):
+        fleet.now += random.choice([0, 0, 0, 10_000, 10_000, random.randrange(100) * 10_000])
+        instance.leases.sweep(fleet.now + instance.ahead)
+        fleet.call(instance)
+        if fleet.now // SECOND > window:
+            window, denied = fleet.now // SECOND, False
+        if cost < 0 and denied:
+            del counters[1:]  # it has counted all that was denied, so the refund makes less room there
+        found = answer(fleet, instance, cost)
+        for counter, of in counters:
+            (expected,), _ = counter.run(of, [cost], [], fleet.now)
+            if found != expected if fixed else found.allowed != expected.allowed:
+                return step, cost, found, expected
+        denied = denied or (cost > 0 and not found.allowed)
+    return None
+
+
+TIMES: Final = 25 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 1
+"""So many more sequences of costs: 10,000 of fixed windows."""
+
+
+@pytest.mark.parametrize(("name", "sequences"), [("fixed_window", 400), ("sliding_window", 100), ("sub_windows", 100)])
+def test_any_costs_are_answered_as_without_leases(name: str, sequences: int) -> None:
+    """Looks, dear hits, refunds, and what crosses the limit; a fixed window by the same numbers, too."""
+    assert [found for seed in range(TIMES * sequences) if (found := difference(seed, name, InPython()))] == []
+
+
+def test_any_costs_are_answered_by_the_script_as_without_leases(client: Client) -> None:
+    store = InRedis(client)
+    for seed in range(TIMES * 60):
+        client.delete(f"rl2|{KEY}")
+        name = ("fixed_window", "fixed_window", "sliding_window", "sub_windows")[seed % 4]
+
+        assert difference(seed, name, store) is None, seed
+
+
+class Keeping(Leases):
+    """Keeps what it holds when a hit is sent that needs it."""
+
+    def _give_before_hit(self, lease: Lease) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("leases", "crossing"), [(Keeping, True), (Leases, False)])
+def test_a_broken_rule_is_found(leases: type[Leases], crossing: bool) -> None:
+    found = (difference(seed, "fixed_window", InPython(), leases, crossing=crossing) for seed in range(1000))
+
+    assert any(found)
+
+
+class Callers:
+    """So many at once, each of which looks, and if that is allowed charges what it has used, at any instance."""
+
+    def __init__(self, fleet: Fleet, random: Random, costs: tuple[int, int], number: int = 8) -> None:
+        self.used = 0
+        self.refused = 0
+        """Looks, since the last that was allowed."""
+        self._fleet = fleet
+        self._random = random
+        self._costs = costs
+        self._idle = [0] * number
+        """What each charges next; 0: it looks."""
+
+    def act(self) -> None:
+        """Each that waits for nothing sends its next hit; a call takes longer than it is until the next one is sent."""
+        fleet = self._fleet
+        for instance in fleet.instances:
+            for call in [call for call in instance.calls if call.store_now <= fleet.now - 3 * MILLISECOND]:
+                fleet.deliver(instance, call)
+                assert call.reply is not None
+                for cost, decision in zip(call.costs, call.reply[0], strict=True):
+                    self._answered(cost, allowed=decision.allowed)
+            instance.leases.sweep(fleet.now + instance.ahead)
+        idle, self._idle = self._idle, []
+        for cost in idle:
+            local = fleet.hit(self._random.choice(fleet.instances), cost)
+            if local is not None:
+                self._answered(cost, allowed=local.allowed)
+        for instance in fleet.instances:
+            sent = fleet.send(instance)
+            if sent is not None:
+                fleet.execute(sent)
+        fleet.now += MILLISECOND
+
+    def _answered(self, cost: int, *, allowed: bool) -> None:
+        if cost:
+            self.used += cost
+            self._idle.append(0)
+        else:
+            self.refused = 0 if allowed else self.refused + 1
+            self._idle.append(self._random.randint(*self._costs) if allowed else 0)
+
+
+class Remembering(Leases):
+    """A look ends no denial."""
+
+    def hit(self, rule: Rule, limit: Limit, key: str, cost: int, now: int) -> Decision | None:
+        lease = self.by_key.get(key)
+        until = 0 if lease is None else lease.deny_until
+        decision = super().hit(rule, limit, key, cost, now)
+        if lease is not None and not cost:
+            lease.deny_until = until
+        return decision
+
+
+def used_above(costs: tuple[int, int], instances: int, seed: int, leases: type[Leases] = Leases) -> int:
+    """What callers that look first and charge when they know use above a limit of 100,000; none is allowed above it."""
+    limit = Limit(100_000, Unit.HOUR, HOUR, crossing_only=True)
+    rule = Rule("shop", (), limit, open_algorithm("fixed_window"), lease=5000)
+    fleet = Fleet(rule, InPython(), instances=instances, start=START, open_leases=lambda: leases(deny=5000))
+    callers = Callers(fleet, Random(seed), costs)  # noqa: S311 - the seed tells the calls
+    while callers.refused < 25_000:  # in longer than a term, by whose end others have given back
+        callers.act()
+    assert sum(cost for _, cost in fleet.allowed) <= 100_000
+    return callers.used - 100_000
+
+
+@pytest.mark.parametrize("costs", [(1, 40), (50, 150), (3000, 9000)])
+@pytest.mark.parametrize("instances", [1, 3])
+@pytest.mark.parametrize("seed", [2, 3])
+def test_callers_that_look_first_and_charge_when_they_know_are_limited(
+    costs: tuple[int, int], instances: int, seed: int
+) -> None:
+    """As without leases, but for what is under way when the limit is reached, and for what one of several denies."""
+    assert 0 < used_above(costs, instances, seed) <= 8 * instances * costs[1]
+
+
+def test_that_a_look_ends_no_denial_is_found() -> None:
+    assert used_above((50, 150), 3, 3, Remembering) > 50_000
 
 
 @pytest.mark.parametrize("name", LEASING)

@@ -293,20 +293,19 @@ def rests_of_two_terms(leases: type[Leases], name: str) -> float:
     The second lease is asked for in advance, and answered late, while the first one is not used up.
     """
     rule = Rule("shop", (), Limit(1000, Unit.SECOND, SECOND, count_refused=False), open_algorithm(name), lease=50)
-    fleet = Fleet(rule, InPython(), instances=2, start=START, open_leases=lambda: leases(deny=5000))
+    fleet = Fleet(rule, InPython(), instances=2, start=START, round_trip=10_000, open_leases=lambda: leases(deny=5000))
     one, other = fleet.instances
     fleet.now = START + SECOND - 50_000
     for _ in range(2):
         fleet.hit(one, 50)
         fleet.call(one)
         fleet.now += 1000
-    fleet.hit(one, fleet.left(one) - 20)
-    fleet.hit(one, 21)
+    fleet.hit(one, fleet.left(one) - 19)
     call = fleet.send(one)
     assert call is not None
     held = one.leases.by_key.get(KEY)
     assert held is not None
-    assert held.left == 20
+    assert held.left == 19
     fleet.now = START + SECOND + 150_000
     fleet.execute(call)
     fleet.deliver(one, call)

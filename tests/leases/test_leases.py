@@ -138,22 +138,45 @@ def test_after_a_pause_the_rate_before_it_counts_once_more() -> None:
     assert leases.asks(9_020_000) == []
 
 
-def test_a_hit_that_costs_more_than_is_left_is_sent_and_takes_nothing_of_it() -> None:
+@pytest.mark.parametrize("cost", [41, 0, -1])
+def test_a_look_a_refund_and_a_hit_that_costs_more_than_is_left_are_sent_behind_what_is_given_back(cost: int) -> None:
     leases = holding()
 
-    assert hit(leases, 41, 20_000) is None
-    assert hit(leases, 40, 20_000) == Decision(True, 900, 0, 1_000_000, 0)
+    assert hit(leases, cost, 20_000) is None
+    (ask,) = leases.asks(20_000)
+    assert (ask.back, ask.back_end, ask.before_hit) == (40, STORE + 100_000, True)
+    assert ask.extra > 0
+    assert hit(leases, 1, 20_000) is None
 
 
-def test_looks_and_refunds_are_sent() -> None:
-    leases = holding()
+def test_while_an_ask_is_under_way_nothing_is_given_back_before_a_hit() -> None:
+    leases = low_and_asking()
 
-    assert hit(leases, 0, 20_000) is None
-    assert hit(leases, -1, 20_000) is None
-    assert leases.held == 40
+    assert hit(leases, 0, 21_000) is None
+    assert hit(leases, 11, 21_000) is None
+    assert leases.asks(21_000) == []
+    assert leases.held == 10
 
 
-def test_a_lease_that_is_low_is_asked_for_in_advance_while_it_allows() -> None:
+def test_of_two_terms_what_is_of_the_earlier_one_is_given_back_before_a_hit() -> None:
+    leases = open_leases()
+    leases.round_trip = 3000
+    for step in range(20):
+        hit(leases, 10, step * 1000)
+    (first,) = leases.asks(20_000)
+    leases.answered(first, Granted(20, 900, STORE + 100_000, 1_000_000, 0, STORE + 20_000), sent=20_000)
+    hit(leases, 10, 98_000)
+    (second,) = leases.asks(98_000)
+    leases.answered(second, Granted(30, 870, STORE + 200_000, 1_000_000, 0, STORE + 100_000), sent=98_000)
+
+    assert hit(leases, 0, 110_000) is None
+    (ask,) = leases.asks(110_000)
+    assert (ask.back, ask.back_end, ask.before_hit) == (10, STORE + 100_000, True)
+    assert leases.held == 30
+
+
+def low_and_asking() -> Leases:
+    """It holds 10, and has asked for more in advance."""
     leases = open_leases()
     leases.round_trip = 3000
     for step in range(20):
@@ -165,9 +188,12 @@ def test_a_lease_that_is_low_is_asked_for_in_advance_while_it_allows() -> None:
 
     assert hit(leases, 5, 21_000) is not None
     (ask,) = leases.asks(21_000)
-
     assert (ask.extra, ask.back) == (40, 0)
-    assert hit(leases, 5, 21_000) is not None
+    return leases
+
+
+def test_a_lease_that_is_low_is_asked_for_in_advance_while_it_allows() -> None:
+    assert hit(low_and_asking(), 5, 21_000) is not None
 
 
 def test_what_is_left_at_the_terms_end_is_given_back_with_the_next_ask() -> None:
@@ -248,14 +274,16 @@ def test_a_denial_is_remembered_for_its_retry_but_not_beyond_the_term(retry: int
     assert hit(leases, 2, until) is None
 
 
-def test_a_refund_ends_the_denial_as_nothing_else_does() -> None:
+@pytest.mark.parametrize("cost", [-1, 0])
+def test_a_refund_and_a_look_end_the_denial_as_nothing_else_does(cost: int) -> None:
+    """After a look a caller charges, and what it has used already is not to be dropped."""
     leases = open_leases()
     asked(leases)
     leases.denied_by_store(KEY, 1, Decision(False, 0, 1, 980_000, 30_000), STORE + 20_000, sent=20_000)
     leases.denied_by_store(KEY, 2, Decision(False, 0, 2, 980_000, 60_000), STORE + 20_000, sent=20_000)
 
     assert hit(leases, 1, 30_000) is not None
-    assert hit(leases, -1, 30_000) is None
+    assert hit(leases, cost, 30_000) is None
     assert hit(leases, 1, 30_000) is None
 
 
@@ -273,6 +301,27 @@ def test_without_any_room_hits_are_denied_until_there_may_be_some() -> None:
 
     assert hit(leases, 1, 49_999) == Decision(False, 0, 1, 950_001, 1)
     assert hit(leases, 1, 50_000) is None
+
+
+def test_where_the_hit_counts_that_crosses_the_limit_the_first_without_room_is_the_stores_to_deny() -> None:
+    rule = replace(RULE, limit=replace(LIMIT, count_refused=True, crossing_only=True))
+    leases = open_leases()
+    for step in range(20):
+        hit(leases, 1, step * 1000, rule)
+    (ask,) = leases.asks(20_000)
+    leases.answered(ask, Granted(0, 0, STORE + 100_000, 980_000, 30_000, STORE + 20_000), sent=20_000)
+
+    assert hit(leases, 1, 20_001, rule) is None
+    leases.denied_by_store(KEY, 1, Decision(False, 0, 1, 980_000, 980_000), STORE + 20_001, sent=20_001)
+    assert hit(leases, 1, 20_002, rule) == Decision(False, 0, 1, 979_999, 979_999)
+
+
+def test_a_hit_that_is_denied_here_and_never_possible_is_told_so() -> None:
+    leases = open_leases()
+    asked(leases)
+    leases.denied_by_store(KEY, 1, Decision(False, 0, 1, 980_000, 980_000), STORE + 20_000, sent=20_000)
+
+    assert hit(leases, 1001, 20_001) == Decision(False, 0, 1001, 979_999, NEVER)
 
 
 def test_a_changed_limit_ends_its_leases() -> None:

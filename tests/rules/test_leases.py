@@ -55,11 +55,13 @@ def test_a_rule_says_for_itself_and_its_file_for_all() -> None:
     assert held("requests_per_unit: 1000", AUTO, top="defaults: {lease: off}\n") == 0
 
 
-def test_a_fixed_window_that_leases_counts_denied_hits_only_if_its_rule_or_its_file_says_so() -> None:
+def test_a_fixed_window_that_leases_counts_all_denied_hits_only_if_its_rule_or_its_file_says_so() -> None:
+    """Else the one that crosses the limit."""
+
     def counts(limit: str, leases: LeaseOptions = AUTO, top: str = "") -> bool:
         rule = book(f"rate_limit: {{unit: minute, requests_per_unit: {limit}}}", leases, top).rules[0]
         assert rule.limit is not None
-        return rule.limit.count_refused
+        return rule.limit.count_refused and not rule.limit.crossing_only
 
     assert not counts("1000")
     assert not counts("1000, lease: auto", NO_LEASES)

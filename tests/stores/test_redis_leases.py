@@ -29,10 +29,11 @@ def leased(
     *,
     count_refused: bool | None = None,
 ) -> Rule:
-    """As most rules are: of the default algorithm, denied hits count."""
-    if count_refused is None:
-        count_refused = algorithm == "fixed_window"
-    limit = Limit(requests, unit, unit.window, count_refused=count_refused)
+    """As most rules are: of the default algorithm, and of denied hits the one counts that crosses the limit."""
+    crossing_only = count_refused is None and algorithm == "fixed_window"
+    limit = Limit(
+        requests, unit, unit.window, count_refused=count_refused or crossing_only, crossing_only=crossing_only
+    )
     return Rule("shop", (), limit, open_algorithm(algorithm), lease=requests // 20)
 
 
@@ -69,6 +70,23 @@ def test_what_is_held_is_spent_without_a_call_and_the_rest_is_given_back_at_the_
             (look,) = (await charge(store, hit_of(Rule("shop", (), rule.limit, rule.algorithm), key, 0))).hits
 
             assert look.decision.remaining == 10_000 - spent
+
+    run(story())
+
+
+@pytest.mark.parametrize("cost", [0, 600_000, 1_000_001])
+def test_a_look_and_a_dear_hit_find_all_that_is_left_whatever_is_held(redis: Redis, cost: int) -> None:
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            key, spent = f"dear {cost}", 0
+            while not store._leases.held:
+                spent += await warm(store, leased(), key)
+                await until(lambda: not store._leases.asking, "what is held is known")
+            (dear, look) = [(await charge(store, hit_of(leased(), key, each))).hits[0].decision for each in (cost, 0)]
+
+            assert dear.allowed is (cost < 1_000_000)
+            assert dear.remaining == look.remaining == max(0, 1_000_000 - spent - cost)
+            assert look.allowed is dear.allowed
 
     run(story())
 

@@ -44,6 +44,9 @@ class Pair(NamedTuple):
     ours: Service
     call_theirs: Callable[[bytes], RateLimitResponse]
     call_ours: Callable[[bytes], RateLimitResponse]
+    leased: Service | None = None
+    """Another one of ours, which leases from a Redis."""
+    call_leased: Callable[[bytes], RateLimitResponse] | None = None
 
     def answers(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """What each answers, but for the time until the window ends."""
@@ -52,14 +55,17 @@ class Pair(NamedTuple):
     def response(self, request: RateLimitRequest) -> RateLimitResponse:
         """The response of both, which must be the same in every field; the times until windows end within a second."""
         body = request.SerializeToString()
-        theirs, ours = self.call_theirs(body), self.call_ours(body)
-        their_waits, our_waits = _take_waits(theirs), _take_waits(ours)
+        theirs = self.call_theirs(body)
+        their_waits = _take_waits(theirs)
         _take_accidents(theirs)
-        assert ours == theirs, request
-        for status, their_wait, our_wait in zip(ours.statuses, their_waits, our_waits, strict=True):
-            window = _window(status)  # a second, or a window's end, may have come between the two
-            assert (our_wait - their_wait) % window in {0, 1, window - 1}, request
-        return ours
+        for call in filter(None, (self.call_ours, self.call_leased)):
+            ours = call(body)
+            our_waits = _take_waits(ours)
+            assert ours == theirs, request
+            for status, their_wait, our_wait in zip(ours.statuses, their_waits, our_waits, strict=True):
+                window = _window(status)  # a second, or a window's end, may have come between the two
+                assert (our_wait - their_wait) % window in {0, 1, window - 1}, request
+        return theirs
 
 
 def _take_waits(response: RateLimitResponse) -> list[int]:
@@ -180,6 +186,7 @@ descriptors:
   - {key: one, rate_limit: {unit: year, requests_per_unit: 1, name: only}}
   - {key: ten, rate_limit: {unit: year, requests_per_unit: 10}}
   - {key: most, rate_limit: {unit: year, requests_per_unit: 4294967295}}
+  - {key: hot, rate_limit: {unit: year, requests_per_unit: 2000}}
   - {key: shadow, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 5}}
   - {key: no_shadow, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 0}}
   - {key: free, rate_limit: {unlimited: true}}
@@ -201,9 +208,25 @@ RECENT = """
 """What only a recent version of theirs knows."""
 
 UNITS = ("second", "minute", "hour", "day", "week", "month")
-KEYS = ("none", "one", "ten", "most", "shadow", "no_shadow", "free", "base", "vip", "open", "nothing", *UNITS)
+KEYS = (
+    "none",
+    "one",
+    "ten",
+    "most",
+    "hot",
+    "hot",
+    "hot",
+    "shadow",
+    "no_shadow",
+    "free",
+    "base",
+    "vip",
+    "open",
+    "nothing",
+    *UNITS,
+)
 RECENT_KEYS = ("quota", "no_quota", "told")
-COSTS = (None, None, None, 0, 1, 2, 3, 5, 9, 10, 11, 1_000_000, 2**32 - 1, 2**32, 10**12, 2**53)
+COSTS = (None, None, None, 0, 1, 2, 3, 5, 9, 10, 11, 300, 1_000_000, 2**32 - 1, 2**32, 10**12, 2**53)
 
 
 @pytest.fixture(scope="module")
@@ -211,8 +234,18 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """With all that they add to an answer."""
     environ = {"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "RESPONSE_DYNAMIC_METADATA": "true"}
     whole = WHOLE + RECENT if "UPSTREAM" in os.environ else WHOLE
-    with start_pair(tmp_path_factory.mktemp("pair"), environ, CALLED, OVERRIDDEN, whole) as pair:
-        yield pair
+    folder = tmp_path_factory.mktemp("pair")
+    with (
+        start_pair(folder, environ, CALLED, OVERRIDDEN, whole) as pair,
+        start_redis(folder / "redis of leases") as redis,
+        start_service(
+            folder / "leased",
+            folder / "root" / "config",
+            {**environ, "REDIS_URL": f"127.0.0.1:{redis.port}", "LEASES": "auto", "STORE_DEADLINE": "10s"},
+        ) as leased,
+        grpc.insecure_channel(f"127.0.0.1:{leased.grpc_port}") as channel,
+    ):
+        yield pair._replace(leased=leased, call_leased=_method(channel))
 
 
 def test_call_asks_a_service_that_gives_no_reasons(pair: Pair) -> None:
@@ -248,6 +281,8 @@ def test_a_whole_response_is_upstreams(pair: Pair) -> None:
     responses = [pair.response(request) for request in requests]
 
     assert 100 < sum(response.overall_code == RateLimitResponse.OVER_LIMIT for response in responses) < 400
+    assert pair.leased is not None
+    assert "ratelimit_lease_units_granted_total 0\n" not in pair.leased.metrics(), "it leases"
 
 
 @pytest.mark.parametrize("cost", [2**63, 2**64 - 1])
@@ -267,8 +302,8 @@ def some_request(random: Random, value: str, fresh: Iterator[str]) -> RateLimitR
     keys = KEYS + RECENT_KEYS if "UPSTREAM" in os.environ else KEYS
     for key in random.choices(keys, k=random.choice([1, 1, 1, 2, 3, 5])):
         asked = request.descriptors.add()
-        asked.entries.add(key=key, value=next(fresh) if key in UNITS else value)
-        cost = random.choice(COSTS)
+        asked.entries.add(key=key, value=next(fresh) if key in UNITS else value[:-1] if key == "hot" else value)
+        cost = random.choice(COSTS[:12] if key == "hot" else COSTS)
         if cost is not None:
             asked.hits_addend.value = cost
         if random.random() < 0.15:

@@ -476,7 +476,7 @@ class _Parser:
         lease = 0 if limit is None else self._lease(block, options, algorithm, limit, together)
         if limit is not None and lease and "count_refused" not in {*self._defaults, *options}:
             # A full window stays full, counted or not; but what is counted would take what others give back.
-            limit = replace(limit, count_refused=False)
+            limit = replace(limit, crossing_only=limit.count_refused)
         rule = Rule(
             self._domain.name,
             levels,

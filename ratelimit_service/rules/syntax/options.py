@@ -482,7 +482,7 @@ OPTIONS = (
         "count_refused",
         (MapType.RATE_LIMIT, MapType.DEFAULTS),
         FLAG,
-        "Charge denied hits too. Without it true for a fixed_window without leases, as in Envoy, and false for others.",
+        "Charge denied hits too. Without it true for a fixed_window, as in Envoy, and false for others.",
     ),
     Option(
         "exceed",

@@ -7,11 +7,11 @@
 --            now in microseconds, or 0 for the time of Redis
 --            jitter: microseconds that the keys of aligned windows outlive their states
 --            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES), requests, window, burst, parts,
---              first_request (2 for a calendar, 3 for an elastic limit), count_refused, exceed, whether windows are
---              aligned, block_for, block_up_to; of a calendar then four edges, which fixed_window.lua explains; of an
---              elastic limit whether it is strict, and requests, burst and reserve of its pool; of a queue max_delay,
---              max_wait and last_end; a hit on places has a limit of its own, with its holder in it, as places.lua says; of
---              one that regions share what regional.lua or synced.lua reads
+--              first_request (2 for a calendar, 3 for an elastic limit), count_refused (2: crossing_only), exceed,
+--              whether windows are aligned, block_for, block_up_to; of a calendar then four edges, which fixed_window.lua
+--              explains; of an elastic limit whether it is strict, and requests, burst and reserve of its pool; of a queue
+--              max_delay, max_wait and last_end; a hit on places has a limit of its own, with its holder in it, as
+--              places.lua says; of one that regions share what regional.lua or synced.lua reads
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0

@@ -225,7 +225,7 @@ class Lane:
         if self._link is None or self._breaker.state is not ServerState.ANSWERING:
             self._leases.unsent(ask)
             return
-        self._asks.append((group, ask))
+        self._asks.insert(0 if ask.before_hit else len(self._asks), (group, ask))
         if not self._scheduled and len(self._pipelines) < self._in_flight:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send)

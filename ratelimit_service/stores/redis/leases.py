@@ -10,6 +10,8 @@ a lease is   when                                 a hit on its counter
 cold         `left` is 0                          is sent; the counter joins the next asks
 asking       `asked_for`, an ask is under way     is sent; or allowed, as long as `left` lasts (asked for in advance)
 holding      `left` is enough, and `now` < `end`  is allowed at once; below `low` the counter joins the next asks
+holding      `left` is not enough; a look, or a   is sent, behind an ask that gives back all that is held: it is
+             refund                               answered as without leases; a look and a refund end a denial
 denied       `now` < `deny_until`                 is denied at once, if it costs at least what was denied
 dead         `now` >= `end`                       as cold; what is left becomes `spare`
 ===========  ===================================  ==================================================================
@@ -86,6 +88,8 @@ class Ask:
     back_end: int
     least: int
     extra: int
+    before_hit: bool = False
+    """A hit that is sent now has to find all that is held given back; in a call without it nothing is taken."""
 
 
 class Granted(NamedTuple):
@@ -124,6 +128,8 @@ class Lease:
     joined: bool = False
     wanted: bool = False
     """A hit has come that could not be allowed here, or the lease is low."""
+    before_hit: bool = False
+    """What its next ask says."""
     low: int = 0
     """In units."""
     rate: float = 0.0
@@ -241,8 +247,8 @@ class Leases:
                 return None
             lease.rule, lease.limit, lease.cap = rule, limit, rule.lease  # of a new book
         if cost <= 0:
-            if cost:
-                lease.deny_until = 0  # there may be room again
+            lease.deny_until = 0  # there may be room again, and a caller that looks charges by the answer
+            self._give_before_hit(lease)
             return None
         lease.demand += cost
         if cost <= lease.left and now < lease.end:
@@ -250,8 +256,10 @@ class Leases:
         if now < lease.deny_until and cost >= lease.deny_cost:
             self.denied += 1
             room = lease.room + lease.left if now < lease.end else lease.room
-            wait = max(lease.retry_at, lease.deny_until) - now
+            wait = NEVER if cost > (limit.burst or limit.requests) else max(lease.retry_at, lease.deny_until) - now
             return Decision(False, room, max(1, cost - room), max(lease.reset_at - now, wait), wait)
+        if cost > lease.left:
+            self._give_before_hit(lease)
         if not lease.asked_for:
             lease.wanted = True
             self._join(lease)
@@ -292,7 +300,7 @@ class Leases:
             rest = granted.term_end - granted.store_now
             is_bucket = hasattr(lease.rule.algorithm, "lent_from")
             lease.end = sent + rest - (min(rest // _EARLY, _LONGEST_EARLY) if is_bucket else rest // 1000)
-        elif not granted.room:
+        elif not granted.room and not lease.limit.crossing_only:  # else the first denied hit has to reach the store
             self._remember(lease, 1, granted.retry_after, granted.term_end - granted.store_now, sent)
 
     def denied_by_store(self, key: str, cost: int, decision: Decision, store_now: int, sent: int) -> None:
@@ -409,6 +417,17 @@ class Leases:
             self._join(lease)
         return Decision(True, lease.room + left, 0, max(0, lease.reset_at - now), 0)
 
+    def _give_before_hit(self, lease: Lease) -> None:
+        """Have all that is held given back before the hit that is sent now; of two terms what is of the earlier one.
+
+        While an ask is under way the hit goes without.
+        """
+        if not lease.asked_for and (lease.left or lease.spare):
+            if not lease.spare:
+                self._retire(lease)
+            lease.before_hit = lease.wanted = True
+            self._join(lease)
+
     def _join(self, lease: Lease) -> None:
         if not lease.joined:
             lease.joined = True
@@ -433,7 +452,8 @@ class Leases:
         back, lease.spare = lease.spare, 0
         if not extra and not back:
             return None
-        return Ask(lease, back, lease.spare_end, min(least, extra), extra)
+        before_hit, lease.before_hit = lease.before_hit, False
+        return Ask(lease, back, lease.spare_end, min(least, extra), extra, before_hit)
 
     def _retire(self, lease: Lease) -> None:
         """What is left is to be given back; what is left of a still earlier term is burnt, since an ask has one end."""

@@ -290,6 +290,8 @@ class BatchScript:
                     rows.append(row or self._row(rule, limit))
                 keys.append(key)
                 numbers += (number, cost, count)
+            if ask.before_hit and not hits:
+                ask.least = ask.extra = 0  # the hit comes later, and has to find all that is given back
             leases += (lease.term, ask.back, ask.back_end, ask.least, ask.extra)
         return leases
 
@@ -307,7 +309,7 @@ class BatchScript:
             burst,
             parts,
             _ELASTIC if limit.elastic is not None else int(limit.first_request) if calendar is None else _BY_CALENDAR,
-            int(limit.count_refused),
+            _CROSSING_ONLY if limit.crossing_only else int(limit.count_refused),
             limit.exceed,
             int(algorithm == "fixed_window" and not limit.first_request),
             limit.block_for,
@@ -443,6 +445,8 @@ _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log
 _MAX_ROWS: Final = 10_000
 _BY_CALENDAR: Final = 2
 """In place of `first_request`; the edges of the windows follow the limit."""
+_CROSSING_ONLY: Final = 2
+"""In place of `count_refused`."""
 _WAITS: Final = -2
 """In place of `retry_after`."""
 _ELASTIC: Final = 3
