@@ -9,10 +9,11 @@ from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
+from ratelimit_service.rules.rule import counter_key
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.stores.store import Done
-from ratelimit_service.system.clock import MINUTE
+from ratelimit_service.system.clock import DAY, MINUTE
 from tests.books import book
 from tests.clocks import Clock
 from tests.verdicts import check, kept
@@ -255,6 +256,41 @@ def test_an_override_has_a_counter_of_its_own_where_the_rule_counts_otherwise(ru
     verdict = ask(tested, "k", override=Limit(5, Unit.MINUTE, MINUTE))
 
     assert summary(verdict) == [(False, 4)]
+
+
+def test_limits_that_come_with_one_request_have_rules_counters_and_tallies_of_their_own() -> None:
+    tested = limiter()
+    limits = {"a": Limit(10, Unit.MINUTE, MINUTE), "b": Limit(20, Unit.MINUTE, MINUTE), "c": Limit(50, Unit.DAY, DAY)}
+    request = Request("shop", [Descriptor((("user", value),), 9, None, limit) for value, limit in limits.items()])
+
+    hits = [hit for hit in check(tested, request).hits if hit is not None]
+
+    assert [hit.remaining for hit in hits] == [1, 11, 41]
+    assert [hit.rule.limit for hit in hits] == [*limits.values()]
+    assert [hit.key for hit in hits] == [
+        "shop|user=a|fixed_window/60000000",
+        "shop|user=b|fixed_window/60000000",
+        "shop|user=c|fixed_window/86400000000",
+    ]
+    assert [(path, tally.near_limit) for path, tally in tested.overrides.items()] == [
+        (("shop", "user_a"), 1),
+        (("shop", "user_b"), 0),
+        (("shop", "user_c"), 0),
+    ]
+
+
+@pytest.mark.parametrize("value", ["ada", "a|b=c%", "x" * 600, "=" * 400])
+def test_each_limit_of_a_list_counts_under_the_name_that_it_has_alone(value: str) -> None:
+    tested = limiter()
+    limits = "[{unit: minute, requests_per_unit: 1}, {unit: day, requests_per_unit: 2, algorithm: sub_windows}]"
+    tested.book = book(f"domain: shop\ndescriptors: [{{key: user, rate_limits: {limits}}}]")
+    entries = (("user", value),)
+    (first,) = tested.plan(Request("shop", [Descriptor(entries)])).hits
+
+    assert first is not None
+    assert [hit.key for hit in (first, *first.beside)] == [
+        counter_key(hit.rule, entries) for hit in (first, *first.beside)
+    ]
 
 
 def test_an_override_for_an_unknown_domain_is_ignored() -> None:

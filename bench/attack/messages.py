@@ -34,9 +34,9 @@ async def fresh(attacker: Attacker, wire: Wire, make: Callable[[], bytes]) -> No
 
 
 def new_users(attacker: Attacker) -> bytes:
-    """A request of 100 descriptors that never came before."""
+    """A request of 256 descriptors that never came before."""
     start = b"%x" % attacker.random.getrandbits(64)
-    return request(*(user(start + b"%d" % at) for at in range(100)))
+    return request(*(user(start + b"%d" % at) for at in range(256)))
 
 
 @attack(Need.RATE_LIMITS)
@@ -112,12 +112,29 @@ async def gzip_broken(attacker: Attacker) -> None:
 
 @attack(Need.RATE_LIMITS)
 async def many_descriptors(attacker: Attacker) -> None:
-    """Four connections, one request at a time: 100 new descriptors of ten entries."""
+    """Four connections, one request at a time: 256 new descriptors of six entries."""
 
     def make() -> bytes:
         start = b"%x" % attacker.random.getrandbits(64)
-        entries = [(b"other%d" % at, b"x") for at in range(9)]
-        return request(*(descriptor((b"user", start + b"%d" % at), *entries) for at in range(100)))
+        entries = [(b"other%d" % at, b"x") for at in range(5)]
+        return request(*(descriptor((b"user", start + b"%d" % at), *entries) for at in range(256)))
+
+    await attacker.each(4, lambda wire: fresh(attacker, wire, make))
+
+
+@attack(Need.RATE_LIMITS)
+async def own_limits(attacker: Attacker) -> None:
+    """Four connections, one request at a time: 256 new descriptors with other limits each, and 100 KB of values."""
+
+    def make() -> bytes:
+        start = attacker.random.getrandbits(32)
+        entries = [(b"other%d" % at, b"=" * 60) for at in range(5)]
+        return request(
+            *(
+                descriptor((b"user", b"%x.%d" % (start, at)), *entries, limit=field(1, start + at) + field(2, 4))
+                for at in range(256)
+            )
+        )
 
     await attacker.each(4, lambda wire: fresh(attacker, wire, make))
 

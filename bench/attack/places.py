@@ -245,5 +245,5 @@ async def reflection_flood(attacker: Attacker) -> None:
 
 @attack(Need.RATE_LIMITS, memory=500)
 async def new_counters(attacker: Attacker) -> None:
-    """Four connections: 100 counters that never were, in each call, as fast as they are answered."""
+    """Four connections: 256 counters that never were, in each call, as fast as they are answered."""
     await attacker.each(4, lambda wire: fresh(attacker, wire, lambda: new_users(attacker)))

@@ -17,8 +17,8 @@ async def redis_large(attacker: Attacker) -> None:
 
 
 @attack(Need.RATE_LIMITS, Need.REDIS)
-async def redis_100(attacker: Attacker) -> None:
-    """Four connections, one request at a time: 100 new counters in Redis."""
+async def redis_256(attacker: Attacker) -> None:
+    """Four connections, one request at a time: 256 new counters in Redis."""
     await attacker.each(4, lambda wire: fresh(attacker, wire, lambda: new_users(attacker)))
 
 

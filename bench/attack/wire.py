@@ -121,9 +121,11 @@ class Wire(asyncio.Protocol):
             left += self._extra.pop(number, 0)
             size = min(len(body) - at, self.window, left, _CHUNK)
             if size <= 0 and body:
-                await self.send(sent)
-                sent = b""
-                await self.wait()
+                if sent:
+                    await self.send(sent)  # in which time room may come
+                    sent = b""
+                else:
+                    await self.wait()
                 continue
             sent += data(number, body[at : at + size], end=at + size == len(body))
             at, left, self.window = at + size, left - size, self.window - size

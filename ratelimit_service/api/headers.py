@@ -25,7 +25,7 @@ from ratelimit_service.stores.hit import NO_LIMIT, Hit
 from ratelimit_service.system.clock import SECOND
 
 MAX_LIMITS: Final = 10
-"""Limits in a header. A request may meet 200, and many clients accept 8 KiB of headers; the tightest are sent."""
+"""Limits in a header. A request may meet 500, and many clients accept 8 KiB of headers; the tightest are sent."""
 
 _MAX_INTEGER: Final = 10**15 - 1
 """Of structured fields (RFC 9651, section 3.3.1)."""

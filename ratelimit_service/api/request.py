@@ -17,8 +17,8 @@ from ratelimit_service.model import MAX_REQUESTS, MAX_WINDOW, Descriptor, Limit,
 class RequestLimits:
     """Limits of one request, so that no other call waits for long; docs/settings.md has the reasons."""
 
-    descriptors: int = 100
-    entries: int = 1000
+    descriptors: int = 256
+    entries: int = 1536
     """Of all descriptors together."""
     value_length: int = 64 * 1024
     """Characters of a key, and of a value."""
@@ -142,6 +142,7 @@ def _decode_any(body: bytes, limits: RequestLimits) -> Request:
 
     hits_addend = message.hits_addend
     descriptors = []
+    own_limits: dict[bytes, Limit] = {}
     for index, descriptor in enumerate(found):
         cost = own = None
         if descriptor.HasField("hits_addend"):
@@ -151,13 +152,14 @@ def _decode_any(body: bytes, limits: RequestLimits) -> Request:
             cost = hits_addend or 1
         if descriptor.is_negative_hits:
             cost = -cost
+        override = None
+        if descriptor.HasField("limit"):
+            sent = descriptor.limit.SerializeToString()
+            override = own_limits.get(sent)
+            if override is None:
+                override = own_limits[sent] = _override(descriptor.limit, index)
         descriptors.append(
-            Descriptor(
-                tuple([(entry.key, entry.value) for entry in descriptor.entries]),
-                cost,
-                own,
-                _override(descriptor.limit, index) if descriptor.HasField("limit") else None,
-            )
+            Descriptor(tuple([(entry.key, entry.value) for entry in descriptor.entries]), cost, own, override)
         )
     if len(body) > limits.value_length:
         _check_entries([descriptor.entries for descriptor in descriptors], limits)

@@ -41,7 +41,7 @@ class Limiter:
         quota_mode: bool = False,
         near_ratio: float = 0.8,
         max_values: int = 1000,
-        max_hits: int = 200,
+        max_hits: int = 500,
         turns: TurnQueues | None = None,
     ) -> None:
         self.domains = DomainTallies()

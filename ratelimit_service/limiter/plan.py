@@ -294,11 +294,15 @@ def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook) -> 
     ]
 
 
-def _hit(rule: Rule, entries: Entries, matched: Entries, cost: int, *, quota: bool, together: int = 0) -> Hit:
+def _hit(  # noqa: PLR0913 - two are of lists
+    rule: Rule, entries: Entries, matched: Entries, cost: int, *, quota: bool, together: int = 0, stem: str = ""
+) -> Hit:
+    """The hit of a rule, and its tally; `stem` is its counter's key without the rule's suffix, if that is known."""
     counted = counted_entries(rule, entries)
     tally = tally_of(rule, metric_entries(rule, entries, matched, counted))
     if rule.limit is not None:
-        hit = Hit(rule, counter_key(rule, counted), cost, tally=tally, quota=quota, together=together)
+        key = stem + rule.key_suffix if stem else counter_key(rule, counted)
+        hit = Hit(rule, key, cost, tally=tally, quota=quota, together=together)
         if rule.limit.places:
             hit.limit = replace(rule.limit, holder=holder_of(entries[rule.holder][1]))
         return hit
@@ -324,8 +328,10 @@ def _join(hit: Hit, entries: Entries, matched: Entries, index: int) -> Hit:
         hit.together = _BUNDLE_OF_REQUEST
     elif rule.together and rule.beside:
         hit.together = _FIRST_BUNDLE_OF_LIST + index
+    stem = hit.key.removesuffix(rule.key_suffix)
     hit.beside = [
-        _hit(beside, entries, matched, hit.cost, quota=hit.quota, together=hit.together) for beside in rule.beside
+        _hit(beside, entries, matched, hit.cost, quota=hit.quota, together=hit.together, stem=stem)
+        for beside in rule.beside
     ]
     if rule.holder < 0 or hit.cost >= 0:
         return hit

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ratelimit_service.algorithms import open_algorithm
-from ratelimit_service.model import Limit
+from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.data_files import DataFile
 from ratelimit_service.rules.lookup import Lookup, looked_up
 from ratelimit_service.rules.matching import Fit, Matchers, Wildcards
@@ -28,9 +28,11 @@ from ratelimit_service.rules.rule import (
     Rule,
     counted_in,
     gauge_names,
+    with_limit,
 )
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
-from ratelimit_service.telemetry.tally import Tally
+from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.tally import Path, Tally
 
 DEFAULT: Final = "default"
 """The name in metrics of the default of a domain."""
@@ -40,6 +42,9 @@ ANY_DOMAIN: Final = "*"
 
 _MAX_COUNTED_IN: Final = 10_000
 """Rules of `*` that are kept for domains that clients choose: 15 MB at most."""
+
+_MAX_OVERRIDING: Final = 1000
+"""Rules that are kept, as patterns of those of limits that come with requests."""
 
 
 class Node:
@@ -162,6 +167,7 @@ class RuleBook:
         settings."""
         # Each plan keeps its rules: those for one domain share them.
         self._counted_in = lru_cache(_MAX_COUNTED_IN)(counted_in)
+        self._overriding = lru_cache(_MAX_OVERRIDING)(_overriding)
 
     def match(self, domain: str, entries: Entries) -> Rule | None:
         """The rule that applies to these entries, or None when nothing limits them.
@@ -271,18 +277,23 @@ class RuleBook:
                 levels = tuple(level._replace(shared=None) for level in overridden.levels)
         else:
             together, path_suffix = REQUEST if found is not None and found.together else ALONE, ()
-        return Rule(
-            domain,
-            levels,
-            limit,
-            open_algorithm("fixed_window"),
-            near=near,
-            tally=tally,
-            together=together,
-            path_suffix=path_suffix,
-            override=True,
-            secrets=NO_SECRETS if found is None else found.secrets,
-        )
+        make = self._overriding if len(domain) <= MAX_KEY_LENGTH else _overriding
+        secrets = NO_SECRETS if found is None else found.secrets
+        return with_limit(make(domain, levels, together, path_suffix, secrets), limit, near, tally)
+
+
+def _overriding(domain: str, levels: tuple[Level, ...], together: int, path_suffix: Path, secrets: Secrets) -> Rule:
+    """A rule of a limit that comes with a request, whatever that is."""
+    return Rule(
+        domain,
+        levels,
+        Limit(0, Unit.SECOND, SECOND),
+        open_algorithm("fixed_window"),
+        together=together,
+        path_suffix=path_suffix,
+        override=True,
+        secrets=secrets,
+    )
 
 
 def rule_at(root: Domain, node: Node) -> Rule | None:

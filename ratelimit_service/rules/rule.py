@@ -2,8 +2,9 @@
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm, open_algorithm
@@ -192,6 +193,28 @@ def counted_in(rule: Rule, domain: str) -> Rule:
     if limit is not None and limit.elastic is not None:
         limit = replace(limit)  # the script takes hits of one limit for those of one pool, and each domain has its own
     return replace(rule, counter_domain=domain, limit=limit, beside=beside)
+
+
+def with_limit(rule: Rule, limit: Limit, near: int, tally: Tally) -> Rule:
+    """A rule of a limit that came with a request, with another such limit and its own tally.
+
+    In a third of the time that a new one takes, as a request may bring a limit with each descriptor.
+    """
+    made = object.__new__(Rule)
+    for put, value in zip(_SETTERS, _values_of(rule), strict=True):
+        put(made, value)
+    set_once = object.__setattr__  # frozen
+    set_once(made, "limit", limit)
+    set_once(made, "near", near)
+    set_once(made, "tally", tally)
+    set_once(made, "scale", Scale(near, limit.requests, limit.requests))
+    set_once(made, "key_suffix", _key_suffix_of(rule.algorithm.name, limit))
+    return made
+
+
+_values_of: Final = attrgetter(*(each.name for each in fields(Rule)))
+_SETTERS: Final = tuple(getattr(Rule, each.name).__set__ for each in fields(Rule))
+"""Of slots: faster than by name."""
 
 
 def counted_entries(rule: Rule, entries: Entries) -> Entries:

@@ -207,14 +207,14 @@ class Settings(BaseSettings):
     grpc_preface_timeout: Annotated[int, reads(duration("100ms"))] = _listening(
         "10s", "Time for a gRPC client to begin; with `http2` also to finish headers, a frame or a message.", NEW
     )
-    request_max_descriptors: Positive = _listening("100", "Maximum number of descriptors in a request.", NEW)
+    request_max_descriptors: Positive = _listening("256", "Maximum number of descriptors in a request.", NEW)
     request_max_entries: Positive = _listening(
-        "1000", "Maximum number of entries in a request, of all its descriptors together.", NEW
+        "1536", "Maximum number of entries in a request, of all its descriptors together.", NEW
     )
     request_max_value_length: Positive = _listening(
         "65536", "Maximum length of a key or a value in a request, in characters.", NEW
     )
-    request_max_hits: Positive = _listening("200", "Maximum number of limits that a request is charged to.", NEW)
+    request_max_hits: Positive = _listening("500", "Maximum number of limits that a request is charged to.", NEW)
     http_max_connections: Positive = _listening(
         "500", "Maximum number of HTTP connections, all ports together; a new one closes the longest idle one.", NEW
     )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ratelimit_service.api.generated.envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
+from ratelimit_service.api.generated.envoy.type.v3.ratelimit_unit_pb2 import RateLimitUnit
 from ratelimit_service.api.ratelimit import MAX_CACHED_SIZE, MAX_SEEN, PLANS_BYTES, ShouldRateLimit
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import RpcError, Status
@@ -41,6 +42,13 @@ def overriding(unit: int, multiplier: int | None = None) -> RateLimitDescriptor:
     return made
 
 
+def bringing(requests: int) -> RateLimitDescriptor:
+    """With a limit of so many."""
+    made = overriding(RateLimitUnit.DAY)
+    made.limit.requests_per_unit = requests
+    return made
+
+
 UNITS = "SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), YEAR (6), WEEK (7)"
 
 
@@ -54,16 +62,16 @@ UNITS = "SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), YEAR (6), WEEK (7
         (encoded(overriding(1, 0)), "descriptors[0].limit.unit_multiplier is 0, too few or too many"),
         (encoded(overriding(6, 2**32 - 1)), "descriptors[0].limit.unit_multiplier is 4294967295, too few or too many"),
         (
-            encoded(*[descriptor(("user", "ada"))] * 101),
-            "the request has 101 descriptors, the most is 100 (REQUEST_MAX_DESCRIPTORS)",
+            encoded(*[descriptor(("user", "ada"))] * 257),
+            "the request has 257 descriptors, the most is 256 (REQUEST_MAX_DESCRIPTORS)",
         ),
         (
-            encoded(descriptor(*[("user", "ada")] * 1001)),
-            "the descriptors have 1001 entries, the most is 1000 (REQUEST_MAX_ENTRIES)",
+            encoded(descriptor(*[("user", "ada")] * 1537)),
+            "the descriptors have 1537 entries, the most is 1536 (REQUEST_MAX_ENTRIES)",
         ),
         (
-            encoded(*[descriptor(*[("user", "ada")] * 100)] * 10, descriptor(("user", "ada"))),
-            "the descriptors have 1001 entries, the most is 1000 (REQUEST_MAX_ENTRIES)",
+            encoded(*[descriptor(*[("user", "ada")] * 6)] * 255, descriptor(*[("user", "ada")] * 7)),
+            "the descriptors have 1537 entries, the most is 1536 (REQUEST_MAX_ENTRIES)",
         ),
         (
             encoded(descriptor(("user", "x" * 65_537))),
@@ -86,6 +94,25 @@ def test_what_is_wrong_with_a_request_is_said(body: bytes, message: str) -> None
     assert (error.status, error.message) == (Status.INVALID_ARGUMENT, message)
     assert limiter.store.counters == 0
     assert limiter.totals.service_errors == 1
+
+
+def test_all_that_a_request_may_have_is_answered() -> None:
+    """Envoy Gateway has policies of 256 rules."""
+    tested, _ = method()
+    asked = [bringing(1 + index) for index in range(256)]
+    for index, each in enumerate(asked):
+        each.entries[0].value = f"v{index}"
+        for _ in range(5):
+            each.entries.add(key="more", value="x")
+    answers: list[bytes | RpcError] = []
+
+    tested.call(encoded(*asked), answers.append)
+
+    (answer,) = answers
+    assert isinstance(answer, bytes)
+    found = RateLimitResponse.FromString(answer)
+    assert [status.current_limit.requests_per_unit for status in found.statuses] == [*range(1, 257)]
+    assert found.overall_code == RateLimitResponse.OK
 
 
 @given(st.binary())

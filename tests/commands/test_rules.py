@@ -277,7 +277,7 @@ def test_the_modes_of_the_settings_have_no_effect(tmp_path: Path) -> None:
 
 
 def test_a_request_that_the_service_does_not_answer_fails_its_case(tmp_path: Path) -> None:
-    text = case(f"request: {' + '.join(['user=a'] * 101)}\nanswer: allowed")
+    text = case(f"request: {' + '.join(['user=a'] * 257)}\nanswer: allowed")
 
     lines = run(tmp_path, text).stdout.splitlines()
 

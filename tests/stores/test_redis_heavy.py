@@ -101,9 +101,9 @@ def test_a_bundle_is_never_cut_and_too_heavy_a_one_is_refused_with_the_bound(red
 @pytest.mark.parametrize(
     ("hits", "sizes"),
     [
-        (many(200), [200]),
-        (many(450), [200, 200, 50]),
-        ([*many(150), *many(100, together=1), *many(201, together=2), *many(3, together=3)], [150, 100, 201, 3]),
+        (many(256), [256]),
+        (many(600), [256, 256, 88]),
+        ([*many(200), *many(100, together=1), *many(257, together=2), *many(3, together=3)], [200, 100, 257, 3]),
         ([*many(10), *many(10, together=1)], [20]),
     ],
 )

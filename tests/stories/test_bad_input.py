@@ -71,7 +71,7 @@ BAD = {
     "too many descriptors": (
         RateLimitRequest(domain="shop", descriptors=[RateLimitDescriptor()] * 50_000).SerializeToString(),
         "INVALID_ARGUMENT",
-        "the request has 50000 descriptors, the most is 100 (REQUEST_MAX_DESCRIPTORS)",
+        "the request has 50000 descriptors, the most is 256 (REQUEST_MAX_DESCRIPTORS)",
     ),
     "too long": (
         request("x" * 70_000).SerializeToString(),

@@ -285,6 +285,15 @@ def test_a_whole_response_is_upstreams(pair: Pair) -> None:
     assert "ratelimit_lease_units_granted_total 0\n" not in pair.leased.metrics(), "it leases"
 
 
+def test_256_descriptors_are_answered_as_by_upstream(pair: Pair) -> None:
+    request = RateLimitRequest(domain="whole")
+    for number in range(256):
+        asked = request.descriptors.add()
+        asked.entries.add(key=("one", "ten", "none", "open")[number % 4], value=f"many{number}")
+
+    assert len(pair.response(request).statuses) == 256
+
+
 @pytest.mark.parametrize("cost", [2**63, 2**64 - 1])
 def test_what_is_more_than_they_can_count_is_over_the_limit_here(pair: Pair, cost: int) -> None:
     request = RateLimitRequest(domain="whole")

@@ -155,7 +155,7 @@ def refusal_for(error: RpcError | TimeoutError) -> web.Response:
     return refusal(503, f"the store did not answer within {_RESPONSE_SECONDS} s")
 
 
-def request_bytes(body: bytes, max_objects: int = 1301) -> bytes:
+def request_bytes(body: bytes, max_objects: int = 2305) -> bytes:
     """Convert JSON to the bytes of a RateLimitRequest; RpcError if it is wrong.
 
     Each JSON object takes 10 µs to convert, so their number is limited.

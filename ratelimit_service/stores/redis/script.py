@@ -39,8 +39,8 @@ from ratelimit_service.stores.redis.region import RegionAsk
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
-MAX_IN_PART: Final = 200
-"""Hits of one request. Envoy sends a handful; 1,000 descriptors with a list of limits each are many thousands."""
+MAX_IN_PART: Final = 256
+"""Hits of one request. Envoy sends a handful, and Envoy Gateway up to 256; lists of limits make more of them."""
 
 MAX_IN_PIPELINE: Final = 500
 """Hits: two to four milliseconds of Redis, in which it serves no other instance."""
