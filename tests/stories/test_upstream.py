@@ -294,6 +294,31 @@ def test_256_descriptors_are_answered_as_by_upstream(pair: Pair) -> None:
     assert len(pair.response(request).statuses) == 256
 
 
+def test_what_was_given_back_changes_no_answer(pair: Pair) -> None:
+    """Only ours are charged and refunded: the version of theirs that Go's proxy has charges a refund."""
+    random = Random(13)  # noqa: S311 - the same every time
+    given_back = 0
+    for number in range(100):
+        entry = random.choice(["ten", "hot", "shadow"]), f"back{number // 10}"
+        left = pair.response(costing(entry, random.choice([0, 0, 1, 2, 7, 2**40]))).statuses[0].limit_remaining
+        if left:
+            cost = random.randint(1, left)
+            given_back += cost
+            for call in filter(None, (pair.call_ours, pair.call_leased)):
+                for negative in (False, True):
+                    body = costing(entry, cost, negative=negative).SerializeToString()
+                    assert call(body).overall_code == RateLimitResponse.OK
+    assert given_back > 1000
+
+
+def costing(entry: tuple[str, str], cost: int, *, negative: bool = False) -> RateLimitRequest:
+    """With one descriptor."""
+    request = RateLimitRequest(domain="whole")
+    asked = request.descriptors.add(hits_addend={"value": cost}, is_negative_hits=negative)
+    asked.entries.add(key=entry[0], value=entry[1])
+    return request
+
+
 @pytest.mark.parametrize("cost", [2**63, 2**64 - 1])
 def test_what_is_more_than_they_can_count_is_over_the_limit_here(pair: Pair, cost: int) -> None:
     request = RateLimitRequest(domain="whole")
