@@ -12,6 +12,7 @@
     │   ├── TooHeavyError a request asks for more in one step than a store does in one; INVALID_ARGUMENT
     │   └── UnreachableError  a command's service gives no answer; exits 3
     ├── BanError          a ban cannot be as it was asked for
+    ├── TooLongError      a value is too long for the patterns that it is compared with; its descriptor is denied
     ├── RpcError          a call that cannot be answered; becomes a gRPC status
     └── WireError         a peer breaks HTTP/2 or asks too much; its connection ends with GOAWAY
 
@@ -87,6 +88,13 @@ class UnreachableError(StoreError):
 
 class BanError(RateLimitError):
     """A ban cannot be made, or read; the message says why."""
+
+
+class TooLongError(RateLimitError):
+    """A value is too long for the patterns that it is compared with; `setting` is what bounds it."""
+
+    def __init__(self, message: str, setting: str) -> None:
+        super().__init__(f"{message} ({setting})")
 
 
 class Status(IntEnum):

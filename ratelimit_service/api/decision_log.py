@@ -13,6 +13,7 @@ from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import NEVER, Blocked, Request
 from ratelimit_service.rules.checks.explain import quoted_entries, why_unlimited
+from ratelimit_service.rules.pattern_work import TOO_LONG
 from ratelimit_service.rules.report import quoted
 from ratelimit_service.rules.rule import Rule, per_window
 from ratelimit_service.stores.hit import NO_LIMIT, Hit
@@ -87,4 +88,6 @@ def _decision(hit: Hit) -> str:
 def _place(rule: Rule) -> str:
     if rule.override:
         return "the limit sent with the request"
-    return "a ban" if rule.place is None else f"the rule at {rule.place}"
+    if rule.place is not None:
+        return f"the rule at {rule.place}"
+    return "the length of a value" if rule.path[-1] == TOO_LONG else "a ban"

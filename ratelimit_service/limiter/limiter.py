@@ -15,6 +15,7 @@ from ratelimit_service.limiter.verdict import OnVerdict, Verdict, by_descriptor
 from ratelimit_service.model import ByPolicy, Cancel, Decision, Request
 from ratelimit_service.rules.bans import Bans, BanSummary
 from ratelimit_service.rules.book import RuleBook
+from ratelimit_service.rules.pattern_work import DEFAULT_BOUNDS, PatternBounds
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.stores.hit import Hit, spare
 from ratelimit_service.stores.store import Store
@@ -30,10 +31,11 @@ class Limiter:
 
     `shadow_mode` allows every request; `quota_mode` treats every rule as a quota; `near_ratio` is the share of an
     override's limit from which a hit counts as near the limit. At most `max_values` overrides, unknown domains and
-    shapes of unmatched descriptors have a tally of their own. A request may have at most `max_hits` hits.
+    shapes of unmatched descriptors have a tally of their own. A request may have at most `max_hits` hits, and cost no
+    more than `pattern_bounds` where its values are tried with patterns.
     """
 
-    def __init__(  # noqa: PLR0913 - the store, five settings, and what waits
+    def __init__(  # noqa: PLR0913 - the store, six settings, and what waits
         self,
         store: Store,
         *,
@@ -42,6 +44,7 @@ class Limiter:
         near_ratio: float = 0.8,
         max_values: int = 1000,
         max_hits: int = 500,
+        pattern_bounds: PatternBounds = DEFAULT_BOUNDS,
         turns: TurnQueues | None = None,
     ) -> None:
         self.domains = DomainTallies()
@@ -64,6 +67,7 @@ class Limiter:
         """Who is asked about, and refused, most."""
         self.refusals = RefusalLog()
         """Some of the requests that are refused, with why."""
+        self.pattern_bounds = pattern_bounds
         self._charge = store.charge
         self._planner = Planner(
             domains=self.domains,
@@ -73,6 +77,7 @@ class Limiter:
             near_ratio=near_ratio,
             quota_mode=quota_mode,
             max_hits=max_hits,
+            pattern_bounds=pattern_bounds,
             bans=self.bans,
         )
         self._shadow_mode = shadow_mode

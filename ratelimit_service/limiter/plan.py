@@ -4,12 +4,15 @@ A plan depends only on the request, the book and the bans, so it is cached: one 
 next reload, or change of the bans.
 """
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
+from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.algorithms.places import holder_of
-from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.errors import RpcError, Status, TooLongError
 from ratelimit_service.limiter.verdict import LateVerdict, Verdict
 from ratelimit_service.model import MAX_FIELD, NEVER, Decision, Descriptor, Request
 from ratelimit_service.rules.address import parse_address
@@ -17,10 +20,13 @@ from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.explain import why_unlimited
 from ratelimit_service.rules.hot_name import shortened
+from ratelimit_service.rules.pattern_work import TOO_LONG, PatternBounds, PatternWork
+from ratelimit_service.rules.report import quoted
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import (
     REQUEST,
     Entries,
+    Level,
     Rule,
     counted_entries,
     counter_key,
@@ -30,7 +36,11 @@ from ratelimit_service.rules.rule import (
     tally_of,
 )
 from ratelimit_service.stores.hit import NO_LIMIT, DeniedHit, Hit, in_bundles
+from ratelimit_service.system.clock import steady_clock
+from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Tallies, Tally
+
+log = logging.getLogger(__name__)
 
 UNLIMITED: Final = Decision(True, MAX_FIELD, 0, 0, 0)
 
@@ -165,6 +175,7 @@ class Planner:
         near_ratio: float,
         quota_mode: bool,
         max_hits: int,
+        pattern_bounds: PatternBounds,
         bans: Bans,
     ) -> None:
         self._bans = bans
@@ -175,6 +186,8 @@ class Planner:
         self._near_ratio = near_ratio
         self._quota_mode = quota_mode
         self._max_hits = max_hits
+        self._pattern_bounds = pattern_bounds
+        self._warnings = ThrottledLog(log, steady_clock)
 
     def plan(self, request: Request, book: RuleBook, edition: object) -> Plan:
         """The plan for a request by this edition of the book."""
@@ -182,38 +195,34 @@ class Planner:
         name = book.name_of(domain)
         tally = self._domains.of(name or domain)
         increments: list[TallyIncrement] = []
-        banned = self._banned(request, book, tally, increments) if self._bans else {}
+        work = PatternWork(self._pattern_bounds) if name is not None and book.domains[name].tries else None
+        banned = self._banned(request, book, tally, increments, work) if self._bans else {}
         if name is None:
-            nothing = [banned.get(index) for index in range(len(request.descriptors))]
             increments.append((self._unknown_domains.of((domain,)), "total_hits", 1))
-            unmatched = _unmatched(request, nothing, book) if request.explain else None
-            response, ruled = book.response if banned else None, bool(banned)
-            return Plan(nothing, tally, increments, edition, unmatched, response=response, ruled=ruled)
-        if address_keys := book.domains[name].address_keys:
-            increments += [
-                (tally, "no_address", 1)
-                for descriptor in request.descriptors
-                if any(key in address_keys and parse_address(value) is None for key, value in descriptor.entries)
-            ]
+            return _without_rules(request, banned, book, tally, increments, edition)
+        keys = book.domains[name].address_keys
+        increments += _without_address(request, keys, tally) if keys else ()
         hits: list[Hit | None] = []
-        without_limit = queued = False
-        count, max_hits, unruled = 0, self._max_hits, 0
+        queued, without_limit, count, max_hits, unruled = False, bool(banned), 0, self._max_hits, 0
         replaced: frozenset[str] = frozenset()
         for descriptor in request.descriptors:
             if banned and len(hits) in banned:
                 hits.append(banned[len(hits)])
                 continue
-            rule = self._rule(book, domain, descriptor)
+            try:
+                rule = self._rule(book, domain, descriptor, work)
+            except TooLongError as error:
+                hits.append(self._too_long(error, book, domain, descriptor, increments))
+                without_limit = True
+                continue
             if rule is None:
                 hits.append(None)
-                unmatched_counts = self._count_unmatched(book, name, descriptor.entries)
-                increments += unmatched_counts
-                unruled += bool(unmatched_counts)
+                increments += (counts := self._count_unmatched(book, name, descriptor.entries, work))
+                unruled += bool(counts)
                 continue
             count += 1 + len(rule.beside) if rule.beside else 1
             if count > max_hits:
-                most = f"the most is {self._max_hits} (REQUEST_MAX_HITS)"
-                raise RpcError(Status.INVALID_ARGUMENT, f"the request meets more limits than it may, {most}")
+                raise _too_many_limits(max_hits)
             entries = descriptor.entries
             matched = book.matched_entries(domain, entries) if rule.tallies is not None else entries
             hit = _hit(rule, entries, matched, descriptor.cost, quota=rule.quota or self._quota_mode)
@@ -230,9 +239,9 @@ class Planner:
         if replaced:
             hits = [_unless_replaced(hit, replaced, increments) for hit in hits]
         queued = queued and _refuse_together(hits)
-        if without_limit or banned:
+        if without_limit:
             increments += _without_limit(hits)
-        unmatched = _unmatched(request, hits, book) if request.explain else None
+        unmatched = _unmatched(request, hits, book, work) if request.explain else None
         # As upstream: QUOTA_MODE makes quotas of all descriptors, also of those that nothing limits.
         idle_quota = self._quota_mode and None in hits
         return Plan(
@@ -247,15 +256,22 @@ class Planner:
             ruled=unruled < len(request.descriptors),
         )
 
-    def _count_unmatched(self, book: RuleBook, name: str, entries: Entries) -> Sequence[TallyIncrement]:
+    def _count_unmatched(
+        self, book: RuleBook, name: str, entries: Entries, work: PatternWork | None
+    ) -> Sequence[TallyIncrement]:
         """Counts a descriptor that matches no rule of the domain of this name, unless the rules exempt it."""
-        if book.exempts(name, entries):
+        if book.exempts(name, entries, work):
             return ()
         shape = (name, *(key for key, _ in entries))
         return (self._domains.of(name), "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1)
 
     def _banned(
-        self, request: Request, book: RuleBook, tally: DomainTally, increments: list[TallyIncrement]
+        self,
+        request: Request,
+        book: RuleBook,
+        tally: DomainTally,
+        increments: list[TallyIncrement],
+        work: PatternWork | None,
     ) -> dict[int, Hit]:
         """The hits on the descriptors that are banned, by their index; `increments` counts them."""
         hits: dict[int, Hit] = {}
@@ -264,34 +280,99 @@ class Planner:
             if ban is None:
                 continue
             answer = self._bans.denial(ban)
-            hit = DeniedHit(answer.rule, "", descriptor.cost, tally=Tally(), quota=False)
+            hits[index] = hit = _denied_hit(answer.rule, answer.decision, descriptor, book, request.domain)
             hit.ban = ban
-            hit.domain, hit.entries = request.domain, shortened(book.shown(request.domain, descriptor.entries))
-            hit.decision = answer.decision if descriptor.cost >= 0 else denial(descriptor.cost)
-            rule = book.match(request.domain, descriptor.entries)
+            try:
+                rule = book.match(request.domain, descriptor.entries, work)
+            except TooLongError:
+                rule = None
             if rule is not None and rule.together == REQUEST:
                 hit.together = _BUNDLE_OF_REQUEST
-            hits[index] = hit
             increments.append((tally, "banned", 1))
         return hits
 
-    def _rule(self, book: RuleBook, domain: str, descriptor: Descriptor) -> Rule | None:
+    def _too_long(
+        self,
+        error: TooLongError,
+        book: RuleBook,
+        domain: str,
+        descriptor: Descriptor,
+        increments: list[TallyIncrement],
+    ) -> Hit:
+        """The hit on a descriptor with a value too long for the patterns of its level, which `increments` counts.
+
+        It is denied: with an error a gateway that then lets requests pass would let in all long values, and
+        without a match they would pass a rule that denies.
+        """
+        name = book.name_of(domain) or domain
+        self._warnings.warn(f"a descriptor of domain {quoted(name)} is refused: {error}")
+        increments.append((self._domains.of(name), TOO_LONG, 1))
+        hit = _denied_hit(_too_long_rule(name), denial(descriptor.cost), descriptor, book, domain)
+        if book.domains[name].together:
+            hit.together = _BUNDLE_OF_REQUEST
+        return hit
+
+    def _rule(self, book: RuleBook, domain: str, descriptor: Descriptor, work: PatternWork | None) -> Rule | None:
         """The limit that came with the descriptor, or else that of the book."""
         limit = descriptor.override
         if limit is None:
-            return book.match(domain, descriptor.entries)
+            return book.match(domain, descriptor.entries, work)
         entries = descriptor.entries
         near = near_threshold(limit.requests, self._near_ratio)
         tally = self._overrides.of(override_path(domain, book.shown(domain, entries)))
-        return book.overriding(domain, entries, limit, near, tally)
+        return book.overriding(domain, entries, limit, near, tally, work)
 
 
-def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook) -> Sequence[str]:
+def _without_rules(
+    request: Request,
+    banned: Mapping[int, Hit],
+    book: RuleBook,
+    tally: DomainTally,
+    increments: Sequence[TallyIncrement],
+    edition: object,
+) -> Plan:
+    """The plan for a request whose domain has no rules, of which some descriptors may be banned."""
+    hits = [banned.get(index) for index in range(len(request.descriptors))]
+    unmatched = _unmatched(request, hits, book, None) if request.explain else None
+    response, ruled = book.response if banned else None, bool(banned)
+    return Plan(hits, tally, increments, edition, unmatched, response=response, ruled=ruled)
+
+
+def _without_address(request: Request, address_keys: Collection[str], tally: DomainTally) -> Sequence[TallyIncrement]:
+    """Counts the descriptors with a value that is no address, of a key whose values are compared as addresses."""
+    return [
+        (tally, "no_address", 1)
+        for descriptor in request.descriptors
+        if any(key in address_keys and parse_address(value) is None for key, value in descriptor.entries)
+    ]
+
+
+def _unmatched(request: Request, hits: Sequence[Hit | None], book: RuleBook, work: PatternWork | None) -> Sequence[str]:
     """For each descriptor why nothing limits it, empty where something does."""
     return [
-        "" if hit is not None else why_unlimited(book, request.domain, descriptor.entries)
+        "" if hit is not None else why_unlimited(book, request.domain, descriptor.entries, work)
         for hit, descriptor in zip(hits, request.descriptors, strict=True)
     ]
+
+
+def _too_many_limits(most: int) -> RpcError:
+    wrong = f"the request meets more limits than it may, the most is {most} (REQUEST_MAX_HITS)"
+    return RpcError(Status.INVALID_ARGUMENT, wrong)
+
+
+@lru_cache(100)
+def _too_long_rule(domain: str) -> Rule:
+    """The rule in place of one that is not known. It has no name: no rule of the request may replace it."""
+    return Rule(domain, (Level(TOO_LONG),), None, open_algorithm("fixed_window"), deny=True)
+
+
+def _denied_hit(rule: Rule, decision: Decision, descriptor: Descriptor, book: RuleBook, domain: str) -> DeniedHit:
+    """The hit on a descriptor that is denied whatever the rules say; a refund is allowed."""
+    hit = DeniedHit(rule, "", descriptor.cost, tally=Tally(), quota=False)
+    hit.ban = None
+    hit.domain, hit.entries = domain, shortened(book.shown(domain, descriptor.entries))
+    hit.decision = decision if descriptor.cost >= 0 else denial(descriptor.cost)
+    return hit
 
 
 def _hit(  # noqa: PLR0913 - two are of lists

@@ -16,6 +16,7 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.data_files import DataFile
 from ratelimit_service.rules.lookup import Lookup, looked_up
 from ratelimit_service.rules.matching import Fit, Matchers, Wildcards
+from ratelimit_service.rules.pattern_work import PatternWork
 from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.response import ResponseOptions
 from ratelimit_service.rules.rule import (
@@ -28,6 +29,7 @@ from ratelimit_service.rules.rule import (
     Rule,
     counted_in,
     gauge_names,
+    may_refuse,
     with_limit,
 )
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
@@ -50,7 +52,10 @@ _MAX_OVERRIDING: Final = 1000
 class Node:
     """A node of the tree of descriptors: its children, and the rule of requests whose last entry ends here."""
 
-    __slots__ = ("children", "fit", "key", "key_only", "matchers", "place", "priority", "rule", "wildcards")
+    __slots__ = (
+        *("children", "fit", "key", "key_only", "matchers", "place"),
+        *("priority", "refuses", "rule", "tries", "wildcards"),
+    )
 
     def __init__(  # noqa: PLR0913 - the last four are of few nodes
         self,
@@ -68,11 +73,18 @@ class Node:
         self.priority = priority
         self.children = children
         """By the names of their levels, `key`, `key_value` or `key_label`, in the order of the file."""
+        below = any(child.refuses for child in children.values())
+        self.refuses: bool = below or (rule is not None and may_refuse(rule))
+        """Whether a request may be refused for its rule, or one below it."""
         patterns = [(name, child) for name, child in children.items() if child.is_wildcard(name)]
-        self.wildcards = Wildcards(patterns) if patterns else None
+        refuses = any(child.refuses for _, child in patterns)
+        self.wildcards = Wildcards(patterns, refuses=refuses) if patterns else None
         special = any(child.fit is not None or child.priority for child in children.values())
         self.matchers: Matchers[Node] | None = Matchers(children) if special else None
         """Finds children, if upstream's order of names and wildcards does not."""
+        own = any(found is not None and found.tries for found in (self.wildcards, self.matchers))
+        self.tries: bool = own or any(child.tries for child in children.values())
+        """Whether values are tried with patterns, there or below."""
         self.rule = rule
         self.place = place
         self.key = key
@@ -88,14 +100,14 @@ class Node:
         """Whether its descriptor, which has this name, matches a single value."""
         return self.fit is None and not self.key_only and "*" not in name
 
-    def child(self, key: str, value: str, secrets: Secrets) -> "Node | None":
+    def child(self, key: str, value: str, secrets: Secrets, work: PatternWork | None = None) -> "Node | None":
         """The child that an entry matches, as in `RuleBook.match`. A secret value's own child has its digest's name."""
         if self.matchers is not None:
-            return self.matchers.find(key, value, secrets.exact_name(key, value))
+            return self.matchers.find(key, value, secrets.exact_name(key, value), work)
         composite = f"{key}_{value}"
         found = self.children.get(secrets.exact_name(key, value) if secrets.keys else composite)
         if found is None and self.wildcards is not None:
-            found = self.wildcards.find(composite)
+            found = self.wildcards.find(composite, work)
         return self.children.get(key) if found is None else found
 
 
@@ -169,23 +181,24 @@ class RuleBook:
         self._counted_in = lru_cache(_MAX_COUNTED_IN)(counted_in)
         self._overriding = lru_cache(_MAX_OVERRIDING)(_overriding)
 
-    def match(self, domain: str, entries: Entries) -> Rule | None:
+    def match(self, domain: str, entries: Entries, work: PatternWork | None = None) -> Rule | None:
         """The rule that applies to these entries, or None when nothing limits them.
 
-        The default of the domain applies unless they match a rule, or are exempt: see `exempts`.
+        The default of the domain applies unless they match a rule, or are exempt: see `exempts`. Raises TooLongError if
+        a value is too long for the patterns that it must be compared with; without `work` none is.
         """
         root = self.domains.get(domain)
         if root is None:
-            return self._match_in_any(domain, entries)
+            return self._match_in_any(domain, entries, work)
         if root.lookups:
             entries = looked_up(root.lookups, entries)
         if root.secrets.keys:
-            nodes = _walk(root, entries)
+            nodes = _walk(root, entries, work)
             return rule_at(root, nodes[-1]) if len(nodes) > len(entries) else root.default
         node: Node = root
         for key, value in entries:
             if node.matchers is not None:
-                child = node.matchers.find(key, value, f"{key}_{value}")
+                child = node.matchers.find(key, value, f"{key}_{value}", work)
                 if child is None:
                     return root.default
                 node = child
@@ -195,7 +208,7 @@ class RuleBook:
             child = children.get(composite)
             if child is None:
                 if node.wildcards is not None:
-                    child = node.wildcards.find(composite)
+                    child = node.wildcards.find(composite, work)
                 if child is None:
                     child = children.get(key)
                     if child is None:
@@ -203,8 +216,8 @@ class RuleBook:
             node = child
         return node.rule or rule_at(root, node)
 
-    def _match_in_any(self, domain: str, entries: Entries) -> Rule | None:
-        rule = self.match(ANY_DOMAIN, entries) if ANY_DOMAIN in self.domains else None
+    def _match_in_any(self, domain: str, entries: Entries, work: PatternWork | None) -> Rule | None:
+        rule = self.match(ANY_DOMAIN, entries, work) if ANY_DOMAIN in self.domains else None
         return None if rule is None else self.counted_in(rule, domain)
 
     def counted_in(self, rule: Rule, domain: str) -> Rule:
@@ -237,11 +250,11 @@ class RuleBook:
         root = self.root(domain)
         return looked_up(root.lookups, entries) if root is not None and root.lookups else entries
 
-    def walk(self, domain: str, entries: Entries) -> Sequence[Node]:
+    def walk(self, domain: str, entries: Entries, work: PatternWork | None = None) -> Sequence[Node]:
         """The domain's node and the nodes that the entries match, up to the first entry that matches none."""
         root = self.root(domain)
         assert root is not None, "the domain has rules"
-        return _walk(root, self.matched_entries(domain, entries))
+        return _walk(root, self.matched_entries(domain, entries), work)
 
     def shown(self, domain: str, entries: Entries) -> Entries:
         """The entries as pages, logs and responses may show them: with digests in place of secret values.
@@ -255,19 +268,27 @@ class RuleBook:
         """The entries with digests in place of values that are secret in some domain."""
         return self._all_secrets.hide(entries)
 
-    def exempts(self, domain: str, entries: Entries) -> bool:
+    def exempts(self, domain: str, entries: Entries, work: PatternWork | None = None) -> bool:
         """Whether the entries match a descriptor that has neither a limit nor descriptors below it."""
-        nodes = self.walk(domain, entries)
+        nodes = self.walk(domain, entries, work)
         last = nodes[-1]
         return len(nodes) == len(entries) + 1 > 1 and last.rule is None and not last.children
 
-    def overriding(self, domain: str, entries: Entries, limit: Limit, near: int, tally: Tally) -> Rule:
+    def overriding(
+        self,
+        domain: str,
+        entries: Entries,
+        limit: Limit,
+        near: int,
+        tally: Tally,
+        work: PatternWork | None = None,
+    ) -> Rule:
         """The rule of a limit that comes with the request; it overrides the rule that these entries match.
 
         It is in the same bundle as the overridden rule, and counts values as that does. So its counter is in the same
         Redis, and it is the same counter if algorithm and window are the same.
         """
-        overridden = self.match(domain, entries)
+        overridden = self.match(domain, entries, work)
         found = self.root(domain)
         levels: tuple[Level, ...] = ()
         if overridden is not None:
@@ -310,10 +331,10 @@ def _first_rules(root: Domain) -> Iterator[Rule]:
         yield root.default
 
 
-def _walk(root: Domain, entries: Entries) -> Sequence[Node]:
+def _walk(root: Domain, entries: Entries, work: PatternWork | None) -> Sequence[Node]:
     nodes: list[Node] = [root]
     for key, value in entries:
-        node = nodes[-1].child(key, value, root.secrets)
+        node = nodes[-1].child(key, value, root.secrets, work)
         if node is None:
             break
         nodes.append(node)

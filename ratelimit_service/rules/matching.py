@@ -7,13 +7,17 @@ file, before the key alone; then the order of the file, in which networks of one
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+from ratelimit_service.errors import TooLongError
 from ratelimit_service.rules.address import Network, canonical, parse_address
+from ratelimit_service.rules.pattern_work import PatternWork, unbounded
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -24,37 +28,123 @@ Rank = tuple[int, int, int]
 """The negated priority, the class of the match, the index at the level. The least rank wins."""
 
 
+_Pattern = tuple[int, int, list[str], T]
+"""Its place in the order, the number of literal characters, the literals between two `*`, and what it leads to."""
+
+
 class Wildcards(Generic[T]):
     """Patterns with `*`. A search costs one look-up per shape, not one test per pattern.
 
     The shape of a pattern is the lengths of its literal start and end. A dictionary for each shape has the patterns by
-    these two literals, so ten thousand patterns such as `user_*` or `path_/a/*/b` need a few look-ups.
+    these two literals, so ten thousand patterns such as `user_*` or `path_/a/*/b` need a few look-ups. Those that have
+    the same ends, such as `*bot*`, are found by pieces of the text between, as soon as they are many.
+
+    `refuses`: a request may be refused for what some pattern leads to.
     """
 
-    def __init__(self, patterns: Iterable[tuple[str, T]]) -> None:
-        shapes: dict[tuple[int, int], dict[tuple[str, str], list[tuple[int, int, list[str], T]]]] = {}
-        # Of each pattern: its index, the number of literal characters, the literals between two `*`, what it leads to.
+    def __init__(self, patterns: Iterable[tuple[str, T]], *, refuses: bool = True) -> None:
+        shapes: dict[tuple[int, int], dict[tuple[str, str], list[_Pattern[T]]]] = {}
         for order, (pattern, item) in enumerate(patterns):
-            start, *middles, end = pattern.split("*")
+            start, *between, end = pattern.split("*")
             alike = shapes.setdefault((len(start), len(end)), {}).setdefault((start, end), [])
-            alike.append((order, len(pattern.replace("*", "")), [middle for middle in middles if middle], item))
+            alike.append((order, len(pattern.replace("*", "")), [middle for middle in between if middle], item))
         self._shapes = [(*lengths, by_ends) for lengths, by_ends in shapes.items()]
+        self._refuses = refuses
+        groups = [alike for by_ends in shapes.values() for alike in by_ends.values()]
+        self._pieces = {id(alike): _Pieces(alike) for alike in groups if sum(map(_has_middles, alike)) > _MANY}
+        self.tries = any(map(_has_middles, chain.from_iterable(groups)))
+        """Whether some must be looked for in the text."""
 
-    def find(self, text: str) -> T | None:
-        """What the first pattern, in the order given, that matches `text` leads to."""
+    def find(self, text: str, work: PatternWork | None = None) -> T | None:
+        """What the first pattern, in the order given, that matches `text` leads to.
+
+        Raises TooLongError if that is more work than may be done, and a request may be refused for what it finds.
+        """
+        if self.tries:
+            return self._find_once(text, work or unbounded())
         best: T | None = None
         best_order = -1
         length = len(text)
         for start, end, by_ends in self._shapes:
             if start + end > length:
                 continue
-            for order, literal, middles, item in by_ends.get((text[:start], text[length - end :]), ()):
+            for order, literal, _, item in by_ends.get((text[:start], text[length - end :]), ()):
                 if best is not None and order > best_order:
                     break
-                if literal <= length and (not middles or _fits(text, start, length - end, middles)):
+                if literal <= length:
                     best, best_order = item, order
                     break
         return best
+
+    def _find_once(self, text: str, work: PatternWork) -> T | None:
+        name = id(self), text
+        if name not in work.found:
+            try:
+                first = min(self._matching(text, work), key=itemgetter(0), default=None)
+            except TooLongError:
+                if self._refuses:
+                    raise
+                first = None
+            work.found[name] = None if first is None else first[-1]
+        found: T | None = work.found[name]  # type: ignore[assignment]  # by the identity of this
+        return found
+
+    def _matching(self, text: str, work: PatternWork) -> "Iterator[_Pattern[T]]":
+        """Of the patterns with the same ends the first that matches."""
+        length = len(text)
+        for start, end, by_ends in self._shapes:
+            alike = by_ends.get((text[:start], text[length - end :])) if start + end <= length else None
+            if alike is None:
+                continue
+            pieces = self._pieces.get(id(alike))
+            for pattern in alike if pieces is None else pieces.candidates(text, start, length - end, work):
+                _, literal, middles, _ = pattern
+                if literal > length:
+                    continue
+                if middles:
+                    work.spend(length)
+                if _fits(text, start, length - end, middles):
+                    yield pattern
+                    break
+
+
+class _Pieces(Generic[T]):
+    """Patterns with the same ends, by a few characters of what stands between, of which the fewest have the same."""
+
+    def __init__(self, patterns: "Sequence[_Pattern[T]]") -> None:
+        self._others = [pattern for pattern in patterns if not _has_middles(pattern)][:1]
+        """The first of those that match whatever stands between."""
+        pieces = [(pattern, _pieces(max(pattern[2], key=len))) for pattern in patterns if _has_middles(pattern)]
+        patterns_with = Counter(piece for _, found in pieces for piece in found)
+        self._by_size: dict[int, dict[str, list[_Pattern[T]]]] = {}
+        for pattern, found in pieces:
+            piece = min(found, key=patterns_with.__getitem__)
+            self._by_size.setdefault(len(piece), {}).setdefault(piece, []).append(pattern)
+
+    def candidates(self, text: str, start: int, end: int, work: PatternWork) -> "Sequence[_Pattern[T]]":
+        """The patterns of which a piece is in `text[start:end]`, and the first that has none, in their order."""
+        found = [*self._others]
+        for size, by_piece in self._by_size.items():
+            work.spend(_MANY * (end - start))
+            some = {piece for at in range(start, end - size + 1) if (piece := text[at : at + size]) in by_piece}
+            for piece in some:
+                found += by_piece[piece]
+        return sorted(found, key=itemgetter(0))
+
+
+_PIECE_LENGTH: Final = 4
+
+_MANY: Final = 64
+"""Patterns which take as long to look for as the text takes to be cut into pieces: 130 to 270 ns a character."""
+
+
+def _has_middles(pattern: "_Pattern[T]") -> bool:
+    return bool(pattern[2])
+
+
+def _pieces(middle: str) -> dict[str, None]:
+    size = min(len(middle), _PIECE_LENGTH)
+    return dict.fromkeys(middle[at : at + size] for at in range(len(middle) - size + 1))
 
 
 def _fits(text: str, start: int, end: int, middles: list[str]) -> bool:
@@ -167,22 +257,24 @@ class Fit:
     """Makes digests of secret values, of a list that has digests."""
     networks: tuple[Network, ...] = ()
     """Of a range."""
-    search: Callable[[str], object] = lambda _: None
-    """Of a negated range, a pattern and a regex; the result is true if the value matches."""
+    search: Callable[[str, PatternWork], object] = lambda _value, _work: None
+    """Of a negated range, a pattern and a regex; the result is true if the value matches. It may raise TooLongError."""
     pattern: str = ""
     """Of a pattern or a regex: what the file says."""
+    weight: int = 1
+    """Of a regex, by which it is more work than others."""
 
     @property
     def is_tested(self) -> bool:
         """Whether it needs a test of its own, because no look-up can find it."""
         return self.negated or self.kind == "regex"
 
-    def fits(self, value: str) -> bool:
+    def fits(self, value: str, work: PatternWork | None = None) -> bool:
         """Whether it fits the value; for those that need a test of their own."""
         if self.values is not None:
             found: object = self.values.get(_entry(value, self.hash_value))
         else:
-            found = self.search(value)
+            found = self.search(value, work or unbounded())
         return bool(found) is not self.negated
 
     def pieces(self) -> Iterator[object]:
@@ -210,6 +302,10 @@ class Matchable(Protocol):
     @property
     def priority(self) -> int:
         """The highest wins."""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a request may be refused for what it leads to."""
 
 
 N = TypeVar("N", bound=Matchable)
@@ -247,10 +343,22 @@ class _OfKey(Generic[N]):
         """Values of a key are secret in all lists of it, or in none."""
         networks = [(network, found) for found, fit in looked_up for network in fit.networks]
         self.ranges = Ranges(networks, lambda new, old: new.rank[0] > old.rank[0]) if networks else None
-        self.tests = [(found, fit.fits) for found, fit in fits if fit.is_tested]
+        self.tests = [(found, fit) for found, fit in fits if fit.is_tested]
 
-    def find(self, value: str) -> "_Ranked[N] | None":
-        """The best of those that fit the value."""
+    def find(self, value: str, best: "_Ranked[N] | None", work: PatternWork | None) -> "_Ranked[N] | None":
+        """The best of those that fit the value, and of the `best` that is already found."""
+        found = self._look_up(value)
+        if found is not None and (best is None or found.rank < best.rank):
+            best = found
+        if not self.tests:
+            return best
+        work = work or unbounded()
+        name = id(self), value
+        if name not in work.found:
+            work.found[name] = self._test(value, best, work)
+        return work.found[name]  # type: ignore[return-value]  # by the identity of this
+
+    def _look_up(self, value: str) -> "_Ranked[N] | None":
         address = parse_address(value) if self._addresses else None
         if self._hash_value is not None:
             best = self.values.get(self._hash_value(canonical(value)))
@@ -260,11 +368,20 @@ class _OfKey(Generic[N]):
             found = self.ranges.find(address)
             if found is not None and (best is None or found.rank < best.rank):
                 best = found
-        for found, fits in self.tests:
+        return best
+
+    def _test(self, value: str, best: "_Ranked[N] | None", work: PatternWork) -> "_Ranked[N] | None":
+        """The first that fits by a test of its own, unless the best is before it."""
+        for found, fit in self.tests:
             if best is not None and best.rank < found.rank:
                 break
-            if fits(value):
-                return found
+            try:
+                if fit.fits(value, work):
+                    return found
+            except TooLongError:
+                # Else a longer value would be a way past what denies. Where nothing does, it does not match.
+                if found.node.refuses:
+                    raise
         return best
 
 
@@ -294,19 +411,22 @@ class Matchers(Generic[N]):
             if "*" in name:
                 patterns.append((name, ranked))
         patterns.sort(key=lambda pattern: pattern[1].rank)
-        self._wildcards = Wildcards([(name, ranked) for name, ranked in patterns])
+        refuses = any(ranked.node.refuses for _, ranked in patterns)
+        self._wildcards = Wildcards([(name, ranked) for name, ranked in patterns], refuses=refuses)
         self._by_key = {key: _OfKey(sorted(ranked, key=_rank)) for key, ranked in by_key.items()}
+        self.tries = self._wildcards.tries or any(of_key.tests for of_key in self._by_key.values())
+        """Whether some values are tried with patterns."""
 
-    def find(self, key: str, value: str, exact_name: str) -> "N | None":
-        """The node that an entry matches; `exact_name` is that of the one with exactly this value."""
+    def find(self, key: str, value: str, exact_name: str, work: PatternWork | None = None) -> "N | None":
+        """The node that an entry matches; `exact_name` is that of the one with exactly this value.
+
+        Raises TooLongError if the value is too long for what it is compared with.
+        """
+        best = self._exact.get(exact_name)
         of_key = self._by_key.get(key)
-        best: _Ranked[N] | None = None
-        for found in (
-            self._exact.get(exact_name),
-            None if of_key is None else of_key.find(value),
-            self._wildcards.find(f"{key}_{value}"),
-            self._alone.get(key),
-        ):
+        if of_key is not None:
+            best = of_key.find(value, best, work)
+        for found in (self._wildcards.find(f"{key}_{value}", work), self._alone.get(key)):
             if found is not None and (best is None or found.rank < best.rank):
                 best = found
         return None if best is None else best.node
@@ -319,7 +439,7 @@ class Matchers(Generic[N]):
     def fitting(self, key: str, value: str) -> N | None:
         """The best node that matches an entry by what it compares values with, and not by its name."""
         of_key = self._by_key.get(key)
-        found = None if of_key is None else of_key.find(value)
+        found = None if of_key is None else of_key.find(value, None, None)
         return None if found is None else found.node
 
     def listing(self, key: str, value: str) -> N | None:

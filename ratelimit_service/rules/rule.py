@@ -176,6 +176,11 @@ class Rule:
         return f"<Rule {'.'.join(self.path)} at {self.place}>"
 
 
+def may_refuse(rule: Rule) -> bool:
+    """Whether a request may be refused for it, or for one beside it."""
+    return any((each.deny or each.limit is not None) and not each.shadow for each in (rule, *rule.beside))
+
+
 def gauge_names(rule: Rule) -> Sequence[str]:
     """The names of the gauges that say more of the rule than what it has counted."""
     limit = rule.limit

@@ -17,6 +17,7 @@ from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import Parse, Watcher
 from ratelimit_service.rules.leasing import lease_options
+from ratelimit_service.rules.pattern_work import PatternBounds
 from ratelimit_service.rules.regions import region_options
 from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import hash_value_of
@@ -59,6 +60,7 @@ class Engine:
             near_ratio=settings.near_limit_ratio,
             max_values=settings.metrics_max_values,
             max_hits=settings.request_max_hits,
+            pattern_bounds=PatternBounds(settings.regex_max_value_length, settings.request_max_pattern_work),
             turns=TurnQueues(open_timer),
         )
         self.method = ShouldRateLimit(self.limiter, _encoder(settings, self.limiter), _request_limits(settings))

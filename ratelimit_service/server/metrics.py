@@ -230,6 +230,11 @@ def _domain_metrics(domains: DomainSums) -> Iterator[Metric]:
             "Descriptors with a value that is no address, of a key whose rules compare or count addresses.",
         ),
         (DOMAIN_NUMBERS.index("banned"), "ratelimit_banned_descriptors_total", "Descriptors that a ban denied."),
+        (
+            DOMAIN_NUMBERS.index("too_long"),
+            "ratelimit_too_long_descriptors_total",
+            "Descriptors denied for a value too long for the patterns that it is compared with.",
+        ),
     ):
         yield from _counters(name, text, ((labels, numbers[index]) for labels, numbers in domains.items()))
 

@@ -71,7 +71,7 @@ NUMBERS: Final = (*(stat.name for stat in STATS), *(answer.number for answer in 
 
 _numbers: Callable[[Tally], tuple[int, ...]] = attrgetter(*NUMBERS)
 
-DOMAIN_NUMBERS: Final = (*OUTCOMES, "unmatched", "no_address", "banned")
+DOMAIN_NUMBERS: Final = (*OUTCOMES, "unmatched", "no_address", "banned", "too_long")
 """Every number of a DomainTally."""
 
 domain_numbers: Callable[[DomainTally], tuple[int, ...]] = attrgetter(*DOMAIN_NUMBERS)

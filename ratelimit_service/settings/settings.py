@@ -215,6 +215,14 @@ class Settings(BaseSettings):
         "65536", "Maximum length of a key or a value in a request, in characters.", NEW
     )
     request_max_hits: Positive = _listening("500", "Maximum number of limits that a request is charged to.", NEW)
+    request_max_pattern_work: Positive = _listening(
+        "1048576",
+        "Maximum of bytes times patterns that the values of a request are compared with; what is beyond is refused.",
+        NEW,
+    )
+    regex_max_value_length: Positive = _listening(
+        "8192", "Maximum length of a value that is compared with a `regex`, in bytes; a longer one is refused.", NEW
+    )
     http_max_connections: Positive = _listening(
         "500", "Maximum number of HTTP connections, all ports together; a new one closes the longest idle one.", NEW
     )

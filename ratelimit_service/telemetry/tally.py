@@ -178,9 +178,9 @@ OUTCOMES: Final = ("allowed", "refused", "shadow", "policy_allowed", "policy_ref
 
 
 class DomainTally:
-    """The counts of one domain: requests by outcome, and descriptors that match no rule or are banned."""
+    """The counts of one domain: requests by outcome, and descriptors of which there is more to say."""
 
-    __slots__ = (*OUTCOMES, "banned", "no_address", "unmatched")
+    __slots__ = (*OUTCOMES, "banned", "no_address", "too_long", "unmatched")
 
     def __init__(self) -> None:
         self.allowed = 0
@@ -200,6 +200,8 @@ class DomainTally:
         """Descriptors with a value that is no address, of a key whose values are compared or counted as addresses."""
         self.banned = 0
         """Descriptors that a ban denied."""
+        self.too_long = 0
+        """Descriptors denied for a value that is too long for the patterns that it is compared with."""
 
     def add(self, number: str, count: int) -> None:
         """Add to the number of that name."""

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from ratelimit_service.rules.address import Network, parse_address
 from ratelimit_service.rules.book import Node
 from ratelimit_service.rules.matching import EXACT, FILE_ORDER, KEY_ALONE, Fit, Rank, standing
+from ratelimit_service.rules.pattern_work import PatternWork
 from ratelimit_service.rules.rule import Place
 from ratelimit_service.rules.secret import Secrets
 
@@ -38,9 +39,9 @@ class Step(NamedTuple):
     """What a lookup made of the entry that came, if one did: a sentence."""
 
 
-def candidates_step(node: Node, key: str, value: str, secrets: Secrets) -> tuple[Node | None, Step]:
+def candidates_step(node: Node, key: str, value: str, secrets: Secrets, work: PatternWork) -> tuple[Node | None, Step]:
     """The child of the node that an entry matches, and the step there, with the digest in place of a secret value."""
-    found = node.child(key, value, secrets)
+    found = node.child(key, value, secrets, work)
     [(_, shown)] = secrets.hide(((key, value),))
     candidates: list[Candidate] = []
     hidden = 0

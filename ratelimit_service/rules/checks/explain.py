@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from ratelimit_service.errors import TooLongError
 from ratelimit_service.model import Descriptor, Elastic, Limit, Request
 from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import ANY_DOMAIN, Domain, Node, RuleBook
 from ratelimit_service.rules.checks.candidates import MAX_LISTED, Step, candidates_step
 from ratelimit_service.rules.checks.regions import worst_case
+from ratelimit_service.rules.pattern_work import DEFAULT_BOUNDS, PatternBounds, PatternWork, unbounded
 from ratelimit_service.rules.report import nearest, quoted, shortened
 from ratelimit_service.rules.response import response_in_words
 from ratelimit_service.rules.rule import (
@@ -75,13 +77,14 @@ class RequestExplanation(NamedTuple):
     """What responses of the domain have beside the decision, in words."""
 
 
-def explain(book: RuleBook, request: Request) -> RequestExplanation:
+def explain(book: RuleBook, request: Request, bounds: PatternBounds = DEFAULT_BOUNDS) -> RequestExplanation:
     """Match the request as the limiter does, and record each step with its reason."""
     domain = request.domain
     root = book.root(domain)
     if root is None:
         return RequestExplanation(domain, _unknown(domain, list(book.domains)), ())
-    found = [_explain(book, root, domain, descriptor) for descriptor in request.descriptors]
+    work = PatternWork(bounds)
+    found = [_explain(book, root, domain, descriptor, work) for descriptor in request.descriptors]
     if domain not in book.domains:
         of_any = f"Domain {quoted(domain)} has no rules of its own: those of domain {quoted(ANY_DOMAIN)} apply."
         found = [each._replace(hints=(of_any, *each.hints)) for each in found]
@@ -102,15 +105,27 @@ def _unknown(domain: str, known: Sequence[str]) -> str:
     return f"No limit: there is no domain {quoted(domain)}{hint}"
 
 
-def _explain(book: RuleBook, root: Domain, domain: str, descriptor: Descriptor) -> DescriptorExplanation:
+def _explain(
+    book: RuleBook, root: Domain, domain: str, descriptor: Descriptor, work: PatternWork
+) -> DescriptorExplanation:
     entries, shown = descriptor.entries, book.shown(domain, descriptor.entries)
-    if descriptor.override is not None:
-        return _explain_override(book, domain, entries, descriptor.override)
     steps: list[Step] = []
+    try:
+        if descriptor.override is not None:
+            return _explain_override(book, domain, entries, descriptor.override, work)
+        return _explain_walk(book, root, domain, entries, steps, work)
+    except TooLongError as error:
+        return DescriptorExplanation(shown, tuple(steps), f"Refused, whatever its rule is: {error}.")
+
+
+def _explain_walk(
+    book: RuleBook, root: Domain, domain: str, entries: Entries, steps: list[Step], work: PatternWork
+) -> DescriptorExplanation:
+    shown = book.shown(domain, entries)
     walk: list[Node] = [root]
     looked_up = book.matched_entries(domain, entries)
     for (key, value), entry in zip(looked_up, entries, strict=True):
-        found, step = candidates_step(walk[-1], key, value, root.secrets)
+        found, step = candidates_step(walk[-1], key, value, root.secrets, work)
         steps.append(step._replace(lookup=_lookup_in_words(root, entry)))
         if found is None:
             break
@@ -118,9 +133,9 @@ def _explain(book: RuleBook, root: Domain, domain: str, descriptor: Descriptor) 
 
     why = ""
     hints: tuple[str, ...] = ()
-    rule = book.match(domain, entries)
+    rule = book.match(domain, entries, work)
     if rule is None or rule.default:
-        hints = tuple(_hints(root, walk, looked_up))
+        hints = tuple(_hints(root, walk, looked_up, work))
         if len(walk) > len(entries):
             why = "the descriptor that the last entry matched has no rate_limit"
         else:
@@ -152,12 +167,14 @@ def _lookup_in_words(root: Domain, entry: tuple[str, str]) -> str:
     return f"{came} is {quoted_entries((found,))} {by}"
 
 
-def _explain_override(book: RuleBook, domain: str, entries: Entries, limit: Limit) -> DescriptorExplanation:
+def _explain_override(
+    book: RuleBook, domain: str, entries: Entries, limit: Limit, work: PatternWork
+) -> DescriptorExplanation:
     """The explanation of a limit that came with the descriptor; then the tree is not walked."""
-    rule = book.overriding(domain, entries, limit, 0, Tally())
+    rule = book.overriding(domain, entries, limit, 0, Tally(), work)
     shown = book.shown(domain, entries)
     matched = _matched_rule(rule, counter_key(rule, counted_entries(rule, entries)), override_path(domain, shown))
-    replaced = book.match(domain, entries)
+    replaced = book.match(domain, entries, work)
     outcome = f"The limit that came with the request applies: {matched.limit}."
     hints: tuple[str, ...] = ()
     if replaced is not None:
@@ -338,10 +355,10 @@ _MAX_TRIED = 1000
 _MAX_NAMED = 5
 
 
-def _hints(root: Domain, walk: Sequence[Node], entries: Entries) -> Iterator[str]:
+def _hints(root: Domain, walk: Sequence[Node], entries: Entries, work: PatternWork) -> Iterator[str]:
     """What the author probably meant. `walk` is the domain's node and those that the first entries matched."""
     last, matched = walk[-1], len(walk) - 1
-    other = in_another_order(root, entries, _MAX_TRIED)
+    other = in_another_order(root, entries, _MAX_TRIED, work)
     entries = root.secrets.hide(entries)
     if other is not None:
         order, rule = other
@@ -358,8 +375,15 @@ def _hints(root: Domain, walk: Sequence[Node], entries: Entries) -> Iterator[str
         yield from _names_hint(last, *entries[matched])
 
 
-def in_another_order(root: Domain, entries: Entries, max_tried: int) -> tuple[Entries, Rule] | None:
+def in_another_order(root: Domain, entries: Entries, max_tried: int, work: PatternWork) -> tuple[Entries, Rule] | None:
     """The entries, as they are shown, in an order that ends at a rule, or None; at most `max_tried` are tried."""
+    try:
+        return _in_another_order(root, entries, max_tried, work)
+    except TooLongError:
+        return None
+
+
+def _in_another_order(root: Domain, entries: Entries, max_tried: int, work: PatternWork) -> tuple[Entries, Rule] | None:
     tried = 0
     waiting: list[tuple[Node, Entries, Entries]] = [(root, (), entries)]
     while waiting and tried < max_tried:
@@ -368,7 +392,7 @@ def in_another_order(root: Domain, entries: Entries, max_tried: int) -> tuple[En
             return root.secrets.hide(before), node.rule
         for index, (key, value) in enumerate(left):
             tried += 1
-            if (child := node.child(key, value, root.secrets)) is not None:
+            if (child := node.child(key, value, root.secrets, work)) is not None:
                 waiting.append((child, (*before, left[index]), (*left[:index], *left[index + 1 :])))
     return None
 
@@ -407,15 +431,16 @@ _MAX_TRIED_IN_A_CALL: Final = 50
 """Entries that `why_unlimited` tries to find another order: enough for four."""
 
 
-def why_unlimited(book: RuleBook, domain: str, entries: Entries) -> str:
+def why_unlimited(book: RuleBook, domain: str, entries: Entries, work: PatternWork | None = None) -> str:
     """Why no rule applies to the entries: where the walk through the book ended."""
+    work = work or unbounded()
     root = book.root(domain)
     if root is None:
         return f"domain {quoted(domain)} has no rules"
-    rule = book.match(domain, entries)
+    rule = book.match(domain, entries, work)
     if rule is not None:
         return f"another limit of the request replaces the rule at {rule.place}"
-    nodes = book.walk(domain, entries)
+    nodes = book.walk(domain, entries, work)
     entries = book.matched_entries(domain, entries)
     shown = book.shown(domain, entries)
     last, count = nodes[-1], len(nodes) - 1
@@ -425,7 +450,7 @@ def why_unlimited(book: RuleBook, domain: str, entries: Entries) -> str:
         why = f"entry {count + 1} of {len(entries)}, {entry}, fits nothing below {here}"
     else:
         why = f"{here} has no limit"
-    other = in_another_order(root, entries, _MAX_TRIED_IN_A_CALL)
+    other = in_another_order(root, entries, _MAX_TRIED_IN_A_CALL, work)
     if other is not None:
         order, rule = other
         return f"{why}; in the order {quoted_entries(order)} the rule at {rule.place} applies"

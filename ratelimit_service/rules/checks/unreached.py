@@ -125,7 +125,7 @@ def _rank(name: str, node: Node, order: Mapping[int, int]) -> Rank:
 
 
 def _fits_all(fit: Fit) -> bool:
-    return fit.kind == "regex" and not fit.negated and all(map(fit.search, _TEXTS))
+    return fit.kind == "regex" and not fit.negated and all(map(fit.fits, _TEXTS))
 
 
 _TEXTS: Final = ("", _ANY_TEXT, "".join(map(chr, range(32, 127))), "x" * 2000, "\u00fc\u20ac")

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from ratelimit_service.rules.address import Network, by_prefix, canonical, parse_address, parse_network
 from ratelimit_service.rules.data_files import DataFiles
 from ratelimit_service.rules.matching import Fit, Ranges, Table, Wildcards
+from ratelimit_service.rules.pattern_work import PatternWork
 from ratelimit_service.rules.regex import compiled
 from ratelimit_service.rules.report import Positioned, Report, quoted
 from ratelimit_service.rules.rule import Place, plural
@@ -153,7 +154,7 @@ def _negated(fit: Fit) -> Fit:
     """The fit for all other values."""
     ranges = Ranges((network, True) for network in fit.networks)
 
-    def is_inside(value: str) -> object:
+    def is_inside(value: str, _: PatternWork) -> object:
         address = parse_address(value)
         return address is not None and ranges.find(address)
 
@@ -197,12 +198,14 @@ class _Reader(NamedTuple):
         fit = Fit(self.key, "pattern", quoted(text), search=self._compared_with(text), pattern=text)
         return _Read(fit, _content("value", [text]))
 
-    def _compared_with(self, text: str) -> Callable[[str], object]:
+    def _compared_with(self, text: str) -> Callable[[str, PatternWork], object]:
         """What says whether a value is this `value`, as a descriptor without `not` would compare it."""
         if "*" in text:
             return Wildcards([(text, True)]).find
         hash_value = self.hash_value
-        return text.__eq__ if hash_value is None else lambda value: hash_value(value) == text
+        if hash_value is None:
+            return lambda value, _: value == text
+        return lambda value, _: hash_value(value) == text
 
     def _values(self, items: Sequence[Scalar], at: Positioned) -> _Read:
         texts = [self._listed(item.text) for item in items]
@@ -268,12 +271,12 @@ class _Reader(NamedTuple):
         return _Read(fit, _content("cidr", [str(network) for network in networks]))
 
     def _regex(self, pattern: str, at: Positioned) -> _Read:
+        fit = Fit(self.key, "regex", quoted(pattern), pattern=pattern)
         try:
-            search: Callable[[str], bool] = compiled(pattern)
+            regex = compiled(pattern)
+            fit = replace(fit, search=regex.matches, weight=regex.weight)
         except ValueError as error:
             self.report.add(at, f"regex {quoted(pattern)}: {error}")
-            search = bool
-        fit = Fit(self.key, "regex", quoted(pattern), search=search, pattern=pattern)
         return _Read(fit, _content("regex", [pattern]))
 
 

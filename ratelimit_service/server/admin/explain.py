@@ -29,6 +29,7 @@ from ratelimit_service.rules.checks.explain import (
     loans,
     pool_of,
 )
+from ratelimit_service.rules.pattern_work import PatternBounds
 from ratelimit_service.server.admin.answers import Answers
 from ratelimit_service.stores.hit import Hit, pool_look
 from ratelimit_service.stores.store import Store
@@ -74,7 +75,8 @@ class Explainer:
         for descriptor in request.descriptors:
             descriptor.entries = from_operator(descriptor.entries)
         loop = asyncio.get_running_loop()
-        explained, found = await loop.run_in_executor(self._thread, _explained, book, request)
+        bounds = self._limiter.pattern_bounds
+        explained, found = await loop.run_in_executor(self._thread, _explained, book, request, bounds)
         add_bans(found, self._limiter.bans, book, request)
         found["store"] = await self._look(explained, found)
         return await loop.run_in_executor(self._thread, explanation_text, found)
@@ -94,8 +96,8 @@ class Explainer:
         return {"name": store.name, "problem": problem}
 
 
-def _explained(book: RuleBook, request: Request) -> tuple[RequestExplanation, dict[str, Any]]:
-    explained = explain(book, request)
+def _explained(book: RuleBook, request: Request, bounds: PatternBounds) -> tuple[RequestExplanation, dict[str, Any]]:
+    explained = explain(book, request, bounds)
     return explained, explanation_as_json(explained, system_clock())
 
 
