@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import random
 from collections.abc import Callable
+from itertools import count
 
 from attack.attacker import Attacker
 from attack.catalogue import Need, attack
@@ -69,6 +70,33 @@ async def long_values(attacker: Attacker) -> None:
         return request(*(user(start + b"%d" % at + "é".encode() * 29_000) for at in range(2)))
 
     await attacker.each(20, lambda wire: fresh(attacker, wire, make))
+
+
+async def patterns(attacker: Attacker, key: bytes, *starts: bytes) -> None:
+    """One connection, one request at a time: values that begin so, and never came before, for `servers.PATTERNS`."""
+    values = (start + b"%d" % at for at in count() for start in starts)
+    await attacker.each(
+        1, lambda wire: fresh(attacker, wire, lambda: request(descriptor((key, next(values))), domain=b"patterns"))
+    )
+
+
+@attack(Need.OURS)
+async def regex_long_value(attacker: Attacker) -> None:
+    """One connection, one request at a time, for a slow regex: values of 60 KB, and the longest that it is tried on."""
+    await patterns(attacker, b"slow", b"select" * 10_000, b"select" * 340)
+
+
+@attack(Need.OURS)
+async def regex_100(attacker: Attacker) -> None:
+    """The same for a hundred regexes: values of 60 KB, and of 8 KB."""
+    await patterns(attacker, b"expression", b"evil1" * 12_000, b"evil1" * 1_635)
+
+
+@attack(Need.OURS)
+async def wildcards_middle(attacker: Attacker) -> None:
+    """The same for 2,000 values with a `*` at both ends: values of 60 KB, of 16 KB, and with parts of all of them."""
+    parts = b"".join(b"ot%dx" % at for at in range(1000, 2000))
+    await patterns(attacker, b"agent", b"bot1" * 15_000, b"bot1" * 4_000, parts)
 
 
 @attack(Need.RATE_LIMITS)

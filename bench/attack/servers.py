@@ -31,6 +31,26 @@ RULES = f"""\
   - {{key: detailed, detailed_metric: true, rate_limit: {{unit: year, requests_per_unit: 4000000000}}}}
   - {{key: log, rate_limit: {{unit: year, requests_per_unit: 65000, algorithm: sliding_log}}}}
 """
+PATTERNS = (
+    """\
+domain: patterns
+descriptors:
+  - {key: slow, regex: "(?i).*(select|insert|update|delete|union).{0,400}(from|into|where).*", rate_limit: {deny: true}}
+"""
+    + "".join(
+        f"""\
+  - {{key: expression, regex: ".*evil{at}[0-9]+x.*", rate_limit: {{deny: true}}}}
+"""
+        for at in range(100)
+    )
+    + "".join(
+        f"""\
+  - {{key: agent, value: "*bot{at}x*", rate_limit: {{deny: true}}}}
+"""
+        for at in range(2000)
+    )
+)
+"""Rules of which each has to look at all of a value."""
 PLAIN = request(user(b"healthy")).hex()
 """The healthy client's request."""
 
@@ -58,6 +78,7 @@ class Ours:
             rules = folder / "rules"
             rules.mkdir()
             (rules / "rules.yaml").write_text(RULES)
+            (rules / "patterns.yaml").write_text(PATTERNS)
             settings = {**_PORTS, "RULES_PATH": str(rules), "PYTHONPATH": str(ROOT)}
             if Need.WORKERS in attack.needs:
                 settings["WORKERS"] = "2"

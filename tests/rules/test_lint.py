@@ -246,3 +246,27 @@ def test_a_key_with_a_wildcard_and_no_value_is_told_what_it_fits(key: str, value
 
     assert (odd is not None) == (words is not None)
     assert words is None or (odd is not None and words in odd.message and odd.kind == "any-key")
+
+
+@pytest.mark.parametrize("pattern", ["[ab]*a[ab]{900}c", ".*(a.{0,300}b){2}.*x"])
+def test_a_regex_that_is_slow_on_some_value_is_a_warning(pattern: str) -> None:
+    (warning,) = lint(book(f"domain: d\ndescriptors: [{{key: k, regex: '{pattern}', {LIMIT}}}]\n"))
+
+    assert str(warning).startswith(f'1.yaml:2:16: warning: regex "{pattern}" takes ')
+    assert " ms for some value of 2,048 bytes, in which no other request is answered; " in str(warning)
+    assert str(warning).endswith(" [slow-regex]")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "/v[0-9]+/users/[0-9]+(/.*)?",
+        "(a+)+$",
+        r".*\.(php|asp|aspx|jsp|cgi)",
+        "/v[0-9]+/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+        r"(?i)straße|\p{Greek}+",
+        ".*a.*b.*c.*d.*",
+    ],
+)
+def test_other_regexes_are_not(pattern: str) -> None:
+    assert lint(book(f"domain: d\ndescriptors: [{{key: k, regex: '{pattern}', {LIMIT}}}]\n")) == []

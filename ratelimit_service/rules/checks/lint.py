@@ -1,10 +1,11 @@
 """Warnings: what is allowed in a rules file, but probably not intended.
 
-Four sources. Fixed windows of weeks, months and years do not follow the calendar. A `*` in a key fits other keys too.
+Five sources. Fixed windows of weeks, months and years do not follow the calendar. A `*` in a key fits other keys too.
 Values in a notation that rules do not have (networks, lists, regular expressions, other globs) are compared as text, so
 almost certainly nothing matches them; a missed one is better than a warning about a good value: paths with dots and
 queries, e-mail addresses, user agents, JSON, versions and route templates are legitimate. And the compiled rules show
-descriptors that no request reaches or that have no effect, and limits that contradict (`review`).
+descriptors that no request reaches or that have no effect, limits that contradict (`review`), and regular expressions
+that take long (`slow_regex`).
 """
 
 import re
@@ -15,6 +16,7 @@ from typing import Final, NamedTuple
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import Domain, RuleBook, all_nodes
 from ratelimit_service.rules.checks.review import review
+from ratelimit_service.rules.checks.slow_regex import slow_regexes
 from ratelimit_service.rules.checks.unreached import review_levels
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted, shortened, warning_at
 from ratelimit_service.rules.response import limit_name
@@ -44,6 +46,7 @@ KINDS: Final = (
     "replaces",
     "same-name",
     "short-block",
+    "slow-regex",
     "unreached",
     "weaker",
 )
@@ -57,6 +60,7 @@ def lint(book: RuleBook) -> list[LintWarning]:
     found += [warning for root in book.domains.values() for warning in _lookups(root)]
     found += [warning for rule in book.rules if rule.beside for warning in _same_names(book, rule)]
     found += review(book)
+    found += slow_regexes(book)
     return sorted(found, key=lambda warning: warning[:3])
 
 
