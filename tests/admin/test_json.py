@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -125,14 +125,18 @@ descriptors:
         (b"{", "Failed to load JSON"),
         (b"\xff{}", "it is not a JSON object"),
         (b'{"domain": "\xff"}', "'utf-8' codec can't decode byte 0xff"),
-        (b'{"domain": "a", "domain": "b"}', "duplicate key domain"),
+        (b'{"domain": "a", "domain": "b"}', "duplicate key"),
         (b'{"domain": 1}', "Failed to parse domain field"),
-        (b'{"colour": 1}', 'has no field named "colour"'),
-        (b'{"descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}', "Invalid enum value FORTNIGHT"),
+        (b'{"colour": 1}', 'has no field named … at "RateLimitRequest". Available Fields'),
+        (
+            b'{"descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}',
+            "Invalid enum value … for enum type envoy.type.v3.Rate",
+        ),
         (b'{"hitsAddend": -1}', "Value out of range: -1"),
         (b'{"hitsAddend": ' + b"9" * 5000 + b"}", "4300 digits"),
-        (b'{"descriptors":' * 5_000, "recursion"),
-        (b'{"descriptors":' + b"[" * 50_000, "recursion"),
+        (b'{"descriptors":' * 5_000, "it is nested too deeply"),
+        (b'{"descriptors":' + b"[" * 50_000, "it is nested too deeply"),
+        (b'{"\\ud800": 1}', "it has a character that UTF-8 does not have"),
         (b"{}", "rate limit domain must not be empty"),
         (b'{"domain": "shop"}', "rate limit descriptor list must not be empty"),
         (b'{"domain": "shop", "descriptors": [{"limit": {"unit": 99}}]}', "descriptors[0].limit.unit is 99"),
@@ -145,6 +149,81 @@ def test_a_wrong_body_is_answered_400_with_what_is_wrong(service: Service, body:
     assert reply.headers["Content-Type"] == "text/plain; charset=utf-8"
     assert wrong in reply.text
     assert len(reply.text) < 1200
+
+
+HALF = "\ud800"
+"""Of a pair of surrogates: JSON can write it, and UTF-8 cannot."""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {HALF: 1},
+        {"domain": HALF},
+        {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": HALF}]}]},
+        {"domain": "shop", "descriptors": [{"entries": [{"key": "user", HALF: "x"}]}]},
+        {"domain": "shop", "descriptors": [{"limit": {"unit": HALF, "requestsPerUnit": 1}}]},
+        {"domain": "shop", "entries": [{"key": "user", "value": HALF}], "for": "1h", "why": "x"},
+    ],
+)
+def test_a_text_that_utf_8_does_not_have_is_refused_wherever_it_stands(service: Service, body: Any) -> None:
+    sent = json.dumps(body).encode()
+    asked = [("POST", "/explain"), ("POST", "/bans"), ("DELETE", "/bans"), ("POST", "/counters/reset")]
+    replies = [service.post(sent), *(ask(service.debug[0], verb, path, body=sent) for verb, path in asked)]
+
+    assert [reply.status for reply in replies] == [400] * 5
+    assert all("a character that UTF-8 does not have" in reply.text for reply in replies)
+
+
+SECRET = "sk_live_4711"
+WHOLE = {
+    "domain": "shop",
+    "hitsAddend": 1,
+    "descriptors": [
+        {
+            "entries": [{"key": "user", "value": "ada"}],
+            "limit": {"unit": "SECOND", "requestsPerUnit": 5, "unitMultiplier": 2},
+            "hitsAddend": 1,
+            "isNegativeHits": True,
+        }
+    ],
+}
+
+
+def replacements(whole: Any, by: Any) -> Iterator[Any]:
+    """The same JSON with this in place of each of its parts."""
+    yield by
+    for name in whole if isinstance(whole, dict) else range(len(whole)) if isinstance(whole, list) else ():
+        for part in replacements(whole[name], by):
+            changed = whole.copy()
+            changed[name] = part
+            yield changed
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(SECRET, [SECRET], [[SECRET]], {SECRET: 1}, {"value": SECRET}, [{SECRET: SECRET}], {"@type": SECRET}),
+        *(f"\0{SECRET}", f'"{SECRET}"', f"'{SECRET}'", f"a at {SECRET}", f'x" at "{SECRET}', [1, SECRET]),
+    ],
+)
+def test_no_error_quotes_what_stands_in_a_wrong_place(wrong: Any) -> None:
+    errors = []
+    for body in replacements(WHOLE, wrong):
+        try:
+            request_bytes(json.dumps(body).encode())
+        except RpcError as error:
+            errors.append(error.message)
+
+    assert len(errors) > 10
+    assert [error for error in errors if SECRET in error] == []
+
+
+def test_a_name_that_occurs_twice_is_not_quoted() -> None:
+    with pytest.raises(RpcError) as caught:
+        request_bytes(f'{{"{SECRET}": 1, "{SECRET}": 2}}'.encode())
+
+    assert SECRET not in caught.value.message
 
 
 JSON = st.recursive(

@@ -1,10 +1,10 @@
 """The JSON body of a request that changes something: whom it is about, and who asks for it."""
 
-import json
 from collections.abc import Iterable
 from typing import Any, Final
 
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.server.admin.json_text import read_json
 
 _MAX_NAME_LENGTH: Final = 50
 """Characters of the name that a client gives: a longer one would leave no room for its address."""
@@ -21,9 +21,9 @@ def read_change(what: str, body: bytes, names: set[str], remote: str) -> dict[st
         return RpcError(Status.INVALID_ARGUMENT, f"the body is not {what}: {wrong}")
 
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise invalid("it is not JSON") from error
+        found = read_json(body)
+    except ValueError as error:
+        raise invalid(f"it is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise invalid("it is not a JSON object")
     found.setdefault("who", "")
@@ -36,10 +36,6 @@ def read_change(what: str, body: bytes, names: set[str], remote: str) -> dict[st
     entries = list(_entries(found["entries"]))
     if None in entries:
         raise invalid('entries is a list such as [{"key": "user", "value": "ada"}]')
-    try:
-        json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise invalid("it has a character that UTF-8 does not have") from error
     who = found["who"][:_MAX_NAME_LENGTH]
     return found | {"entries": entries, "who": f"{who} from {remote}" if who else remote}
 

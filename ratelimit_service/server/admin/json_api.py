@@ -19,6 +19,7 @@ from ratelimit_service.api.explanation import EXPLAIN, decode_explanation
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, Status
+from ratelimit_service.server.admin.json_text import read_json
 from ratelimit_service.server.series import CONTROL
 
 _BODY_SECONDS = 10
@@ -45,8 +46,11 @@ _HTTP_STATUS: Final = {
     Status.DEADLINE_EXCEEDED: 503,
 }
 
-_QUOTED: Final = re.compile(r" which is .*(?= at )|(?<=to parse )[\[{].*(?= field: unhashable)")
-"""The parts of json_format's messages that quote objects and lists of the body, perhaps with a secret value."""
+_QUOTED: Final = re.compile(
+    r"(?<=no field named )\".*\"(?= at )|(?<=enum value ).*(?= for enum )|(?<=base 10: ).*|(?<=integer: ).*(?= at )"
+    r"|(?<=integer string: ).*(?= at )|(?<= which is ).*(?= at )|(?<=to parse )[\[{].*(?= field: unhashable)"
+)
+"""The parts of json_format's messages that quote the body: what stands in a wrong place may be a secret value."""
 
 _OF_THE_BODY: Final = frozenset({"connection", "content-length", "content-type", "transfer-encoding"})
 """Response headers that are not sent with JSON: that of the problem body, and those that would break the reply."""
@@ -164,15 +168,15 @@ def request_bytes(body: bytes, max_objects: int = 2305) -> bytes:
     if not body.lstrip(b" \t\r\n").startswith(b"{"):
         raise _invalid("it is not a JSON object")
     try:
-        found = json.loads(body.decode(), object_pairs_hook=_Objects(max_objects).make)
+        found = read_json(body, _Objects(max_objects).make)
     except json_format.ParseError as error:
         raise _invalid(str(error)) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _invalid(f"Failed to load JSON: {error}") from error
     try:
         message = json_format.ParseDict(found, RateLimitRequest())
     except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
-        raise _invalid(_QUOTED.sub("", " ".join(str(error).split()))) from error
+        raise _invalid(_QUOTED.sub("…", " ".join(str(error).split()))) from error
     encoded: bytes = message.SerializeToString()
     return encoded + EXPLAIN
 
@@ -197,9 +201,7 @@ class _Objects:
             raise json_format.ParseError(f"it has more than {self._most} objects ({settings})")
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise json_format.ParseError(f"Failed to load JSON: duplicate key {twice}")
+            raise json_format.ParseError("Failed to load JSON: duplicate key")
         return found
 
 
