@@ -146,7 +146,8 @@ def opened(url: str) -> Iterator[Page]:
                 for domain in ("Runtime", "Log", "Page"):
                     page.command(f"{domain}.enable")
                 page.command("Page.navigate", url=url)
-                loaded = f"location.href === {json.dumps(url)} && document.readyState === 'complete'"
+                at = url.partition("#")[0]  # the page takes away what follows
+                loaded = f"location.href === {json.dumps(at)} && document.readyState === 'complete'"
                 eventually(lambda: page.evaluate(loaded) is True, f"{url} has loaded")
                 yield page
                 runner.run(socket.close())

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from ratelimit_service.system.token_file import find_token
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 START_SECONDS: Final = 60
@@ -40,10 +42,12 @@ class Reply(NamedTuple):
 def ask(
     port: int, path: str, headers: Mapping[str, str] | None = None, *, method: str = "GET", body: str = ""
 ) -> Reply:
-    """One HTTP request to a port of this machine, on a connection of its own."""
+    """One HTTP request to a port of this machine, on a connection of its own; changes with the token of the service."""
+    token = find_token("127.0.0.1", port) if method != "GET" else ""
+    given = ({"Authorization": f"Bearer {token}"} if token else {}) | dict(headers or {})
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
     try:
-        connection.request(method, path, body.encode() or None, dict(headers or {}))
+        connection.request(method, path, body.encode() or None, given)
         response = connection.getresponse()
         text = response.read().decode()
         return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, text)

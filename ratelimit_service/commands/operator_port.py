@@ -22,6 +22,7 @@ from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries
 from ratelimit_service.settings import Section, Settings
 from ratelimit_service.system.address import Tcp, from_here
+from ratelimit_service.system.token_file import find_token
 
 _PORT: Final = 6070
 DEBUG_PORT_HINT: Final = f"the debug port is {_PORT} unless DEBUG_PORT says otherwise"
@@ -59,12 +60,8 @@ class PortAccess(NamedTuple):
     """What a service may want to see, and how it is trusted."""
 
     token: str
+    """Empty: that of a service that this user has started on this machine, if it is one."""
     files: AccessFiles
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Of each request."""
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
 class PortReply(NamedTuple):
@@ -101,7 +98,7 @@ class OperatorPort:
             raise UnreachableError(f"that is no URL such as http://localhost:{_PORT}") from error
         try:
             headers = {} if body is None else {"Content-Type": "application/json"}
-            connection.request(verb, path, body, {"Accept": "application/json"} | headers | self._access.headers)
+            connection.request(verb, path, body, {"Accept": "application/json"} | headers | self._token(connection))
             response = connection.getresponse()
             text = response.read(_MAX_BYTES + 1)
         except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
@@ -179,6 +176,13 @@ class OperatorPort:
                 raise StoreError(f"--cert: {cert} and its --key cannot be used: {error.strerror or error}") from error
         return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_SECONDS, context=context), target
 
+    def _token(self, connection: http.client.HTTPConnection) -> dict[str, str]:
+        """The header with the token."""
+        token = self._access.token
+        if not token and not isinstance(connection, _UnixConnection):
+            token = find_token(connection.host, connection.port)
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
     def _client_certificate(self, alert: str) -> str:
         """Why the service ended TLS by this alert: as a rule it asks for client certificates."""
         reason = alert.lower().replace("_", " ")
@@ -203,6 +207,12 @@ def entries_as_json(domain: str, entries: Entries) -> dict[str, Any]:
     return {"domain": domain, "entries": [{"key": key, "value": value} for key, value in entries], "who": who()}
 
 
+_HELP_OF_FILE: Final = (
+    "File with the token of the service.  [env: ADMIN_TOKEN_FILE; or ADMIN_TOKEN, the token itself]  "
+    "[default: that of a service which this user runs on this machine]"
+)
+
+
 def access_options(command: _Command) -> _Command:
     """The options `--token-file`, `--ca`, `--cert` and `--key`; the command takes them as `access_files`."""
 
@@ -219,10 +229,7 @@ def access_options(command: _Command) -> _Command:
         ("--key", "File with the private key of that certificate, if it is not in the same file."),
         ("--cert", "File with a client certificate, for https://, where the service asks for one."),
         ("--ca", "File with the CA of the service's certificate, for https://.  [default: the system's]"),
-        (
-            "--token-file",
-            "File with the token of the service.  [env: ADMIN_TOKEN_FILE; or ADMIN_TOKEN, the token itself]",
-        ),
+        ("--token-file", _HELP_OF_FILE),
     ):
         made = click.option(name, type=click.Path(path_type=Path, dir_okay=False), help=text)(made)
     return cast("_Command", made)

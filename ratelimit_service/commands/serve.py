@@ -51,7 +51,8 @@ Try, in another terminal, six times:
   curl -i {http}/json \\
     -d '{{"domain": "shop", "descriptors": [{{"entries": [{{"key": "login", "value": "ada"}}]}}]}}'
 
-The page is {page} and the rules are in {rules}: change one while the service runs.
+The page is {page}
+The rules are in {rules}: change one while the service runs.
 """
 
 
@@ -139,7 +140,8 @@ def _print_hints(app: App, settings: Settings) -> None:
 def _page(app: App, settings: Settings) -> str:
     if not app.http.debug:
         return f"unix:{settings.debug_uds}"
-    return f"{'https' if settings.admin_tls_cert else 'http'}://{from_here(app.http.debug[0])}/"
+    link = f"{'https' if settings.admin_tls_cert else 'http'}://{from_here(app.http.debug[0])}/"
+    return f"{link}#token={app.made_token} (who has this link may also ban and reset there)" if app.made_token else link
 
 
 def _variables_of(address: object, settings: Settings) -> str:

@@ -88,6 +88,11 @@ class App:
         if self._end_events is not None:
             self._end_events()
 
+    @property
+    def made_token(self) -> str:
+        """The token of the operator's port that was made at the start; empty if there is another one, or none."""
+        return self._admin.made_token
+
     def reload(self) -> None:
         """Load the rules soon, changed or not: SIGHUP."""
         log.info("rules are loaded again: asked for by SIGHUP", extra=about("reload_asked", who="SIGHUP"))

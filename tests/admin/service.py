@@ -120,6 +120,11 @@ class Service:
         """Ask the operator's port."""
         return ask(self.debug[0], verb, path, headers=headers)
 
+    @property
+    def bearer(self) -> dict[str, str]:
+        """The header with the token that the service has made."""
+        return {"Authorization": f"Bearer {self.server.made_token}"}
+
     def post(self, body: Any) -> Reply:
         """Ask `/json`; what is not bytes is made JSON."""
         return ask(self.http[0], "POST", "/json", body=body if isinstance(body, bytes) else json.dumps(body).encode())

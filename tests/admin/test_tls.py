@@ -114,7 +114,7 @@ def test_one_connection_carries_requests_of_every_kind(service: Service, ca: Iss
         ("GET", "/metrics", None),
         ("POST", "/bans", b" " * 20_000),
     ):
-        connection.request(verb, path, body)
+        connection.request(verb, path, body, service.bearer)
         response = connection.getresponse()
         found.append((response.status, len(response.read()) > 20))
     connection.close()

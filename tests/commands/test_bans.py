@@ -149,7 +149,7 @@ def test_bans_change_at_a_service_with_its_token_alone(tmp_path: Path) -> None:
 
     assert (without[0], wrong[0]) == (1, 1)
     assert "set ADMIN_TOKEN as for the service, or name a file with it by --token-file" in without[1]
-    assert "that token is not ADMIN_TOKEN" in wrong[1]
+    assert "that is not the token of this service" in wrong[1]
     assert token[::-1] not in wrong[1]
     assert (by_variable[0], by_file[0]) == (0, 0)
     assert "user=ada" in listed[1]

@@ -48,7 +48,7 @@ def test_what_goes_wrong_is_one_line(service: Service) -> None:
     nothing = free_port()
     for where, word, token, code, why in (
         (at, "user=ada", "", 1, "this needs the header Authorization: Bearer"),
-        (at, "user=ada", TOKEN[::-1], 1, "that token is not ADMIN_TOKEN"),
+        (at, "user=ada", TOKEN[::-1], 1, "that is not the token of this service"),
         (at, "free=x", TOKEN, 1, "no rule limits free=x in domain shop, and it has no counter"),
         (f"127.0.0.1:{service.http_port}", "user=ada", TOKEN, 3, "that is the HTTP port"),
         (f"127.0.0.1:{nothing}", "user=ada", TOKEN, 3, "nothing listens there"),

@@ -242,7 +242,7 @@ def test_a_service_that_needs_a_token_to_read_explains_with_it(tmp_path: Path) -
     assert [each.exit_code for each in (without, wrong, right, by_file)] == [3, 3, 0, 0]
     assert [each.exit_code for each in status] == [3, 0]
     assert "this needs the header Authorization: Bearer" in without.stderr
-    assert "that token is not ADMIN_TOKEN; set ADMIN_TOKEN as for the service" in wrong.stderr
+    assert "that is not the token of this service; set ADMIN_TOKEN as for the service" in wrong.stderr
     assert TOKEN[::-1] not in wrong.output
     assert "10 of 10 left" in right.stdout
     assert by_file.stdout == right.stdout

@@ -20,7 +20,7 @@ RULES = "domain: shop\ndescriptors: [{key: login, rate_limit: {unit: year, reque
 def hints(service: Service) -> list[str]:
     """Where to ask over gRPC and HTTP, and where the page is."""
     service.wait_until(lambda: "The page is" in service.log, "hints are given")
-    return re.findall(r"(?<= call )\S+|(?<=curl -i )\S+|(?<=The page is )\S+", service.log)
+    return re.findall(r"(?<= call )\S+|(?<=curl -i )\S+|(?<=The page is )[^\s#]+", service.log)
 
 
 @pytest.mark.parametrize(

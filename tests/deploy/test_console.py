@@ -116,7 +116,8 @@ class Shell:
         """What a shell makes of it."""
         ports = {"8080": "HTTP", "8081": "gRPC", "6070": "debug HTTP"}
         for port, what in ports.items():
-            command = command.replace(f"localhost:{port}", f"localhost:{self.service.port(what)}")
+            for name in ("localhost:", "token-"):
+                command = command.replace(f"{name}{port}", f"{name}{self.service.port(what)}")
         command = command.replace(".venv/bin/ratelimit", "ratelimit")
         return subprocess.run(
             ["bash", "-c", command],
@@ -233,6 +234,7 @@ def test_what_serve_says_to_try_limits(tmp_path: Path) -> None:
             [peers.curl(), *shlex.split(curl[1].replace("\\\n", " "))], capture_output=True, text=True, check=False
         )
 
+    assert re.search(r"The page is http://\S+:\d+/#token=[0-9a-f]{64} \(who has this link may also ban", service.log)
     assert "limit 5 per minute" in called.stdout
     assert '"currentLimit":{"requestsPerUnit":5,"unit":"MINUTE"}' in asked.stdout
 

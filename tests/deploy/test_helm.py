@@ -224,9 +224,9 @@ def test_the_service_finds_sentinels_clusters_files_and_sidecars() -> None:
         assert {"name": "redis-tls", "mountPath": str(Path(file).parent), "readOnly": True} in container(
             case("cluster-tls")
         )["volumeMounts"]
-    (mount,) = container(manifests)["volumeMounts"]
+    mount, _ = container(manifests)["volumeMounts"]
     assert str(settings(manifests).rules_path) == f"{mount['mountPath']}/current/rules"
-    (volume,) = pod(manifests)["spec"]["volumes"]
+    volume, _ = pod(manifests)["spec"]["volumes"]
     assert volume == {"name": "rules", "emptyDir": {"sizeLimit": "64Mi"}}
     assert not [manifest for manifest in manifests if manifest["kind"] == "ConfigMap"]
 
@@ -320,6 +320,11 @@ def test_the_network_policy_closes_the_operator_s_port() -> None:
     assert names == {"grpc", "http", "debug"}
 
 
+def test_other_pods_reach_the_operator_s_port_only_where_the_values_say_so() -> None:
+    assert settings(rendered()).debug_host == ("127.0.0.1",)
+    assert settings(case("everything"), secrets=SECRETS["everything"]).debug_host == ("::",)
+
+
 def test_prometheus_has_the_same_alerts_and_the_job_that_they_ask_for() -> None:
     """The chart's file is a copy, because a chart cannot have files from elsewhere."""
     alerts = (ROOT / "deploy" / "alerts.yaml").read_text(encoding="utf-8")
@@ -368,6 +373,7 @@ def test_the_example_s_rules_load() -> None:
         ("regions.names={eu,us}", "regions.names needs regions.name"),
         ("redis.home.url=home:6379", "redis.home is shared by several regions"),
         ("admin.readNeedsToken=true", "admin.readNeedsToken needs the token"),
+        ("networkPolicy.enabled=true,networkPolicy.debugFrom[0].podSelector.matchLabels.a=b", "set admin.host=::"),
         ("env.ADMIN_READ_NEEDS_TOKEN=true", "ADMIN_READ_NEEDS_TOKEN"),
         ("redis.onStoreFailure=maybe", "onStoreFailure"),
         ("replicas=3", "replicas"),

@@ -89,8 +89,8 @@ def test_the_image_is_this_version(manifests: list[Manifest]) -> None:
 
 def test_rules_are_mounted_where_they_are_read(manifests: list[Manifest]) -> None:
     """A folder: what is mounted by subPath never changes."""
-    (mount,) = container(manifests)["volumeMounts"]
-    (volume,) = pod(manifests)["spec"]["volumes"]
+    mount, _ = container(manifests)["volumeMounts"]
+    volume, _ = pod(manifests)["spec"]["volumes"]
 
     assert mount["mountPath"] == str(settings(manifests).rules_path)
     assert "subPath" not in mount
@@ -121,6 +121,15 @@ def test_a_pod_has_time_to_drain(manifests: list[Manifest]) -> None:
     assert max_stop(settings(manifests)) < pod(manifests)["spec"]["terminationGracePeriodSeconds"]
     assert of_kind(manifests, "Deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     assert settings(manifests).drain_seconds > container(manifests)["readinessProbe"]["periodSeconds"]
+
+
+def test_the_operator_s_port_is_reached_from_the_pod_alone_and_its_token_has_a_place(manifests: list[Manifest]) -> None:
+    _, mount = container(manifests)["volumeMounts"]
+    _, volume = pod(manifests)["spec"]["volumes"]
+
+    assert settings(manifests).debug_host == ("127.0.0.1",)
+    assert mount == {"name": "tmp", "mountPath": "/tmp"}
+    assert volume == {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
 
 
 def test_a_pod_is_nobody_and_writes_nothing(manifests: list[Manifest]) -> None:

@@ -1,4 +1,7 @@
-"""Who may read and who may write at the operator's port: by ADMIN_TOKEN, or, without one, by where a client is.
+"""Who may read and who may write at the operator's port: by a token, or by the modes of the unix socket.
+
+The token is ADMIN_TOKEN, or the one that the service makes at its start (`system/token_file.py`). Where a client comes
+from does not tell who it is: a proxy on the same machine, such as the sidecar of a mesh, has clients everywhere.
 
 A token comes as `Authorization: Bearer TOKEN`, or as the password of HTTP Basic, which browsers ask their user for. A
 browser sends that by itself with every later request, also with those of other sites' pages: those are refused before
@@ -25,9 +28,6 @@ from ratelimit_service.telemetry.metric import Metric, counter
 _READING_BY_POST: Final = frozenset({"/explain"})
 """Paths whose POST changes nothing."""
 
-_PASSED_ON: Final = ("Forwarded", "Via", "X-Forwarded-For", "X-Real-IP")
-"""Headers that proxies add. The client of one on this machine, such as the sidecar of a mesh, may be anywhere."""
-
 # Two headers: a client takes the first scheme that it knows (RFC 9110, 11.6.1), and some do not read a list.
 _CHALLENGES: Final = ('Bearer realm="ratelimit"', 'Basic realm="ratelimit: any user, ADMIN_TOKEN as password"')
 
@@ -38,7 +38,8 @@ class Access:
     def __init__(
         self, token: str, *, read_needs_token: bool, warnings: ThrottledLog, clock: Clock = steady_clock
     ) -> None:
-        self._token = token.encode()
+        self.token = token.encode()
+        """Empty if there is none: then only who may write to a unix socket may change anything."""
         self._read_needs_token = read_needs_token
         self._warnings = warnings
         self._limit = WrongTokens(clock)
@@ -52,7 +53,7 @@ class Access:
 
     async def show(self, request: web.Request) -> web.Response:
         """Respond whether the client may write, with the token if there is one; and why not."""
-        why = "" if self._token or _is_local(request) else _ONLY_HERE
+        why = "" if self.token or _by_unix_socket(request) else _NO_CHANGES
         text = json.dumps({"write": not why, "why": why}) + "\n"
         return web.Response(text=text, headers=HEADERS, content_type="application/json")
 
@@ -72,13 +73,12 @@ class Access:
         writes = request.method not in SAFE_METHODS and request.path not in _READING_BY_POST
         if not writes and not self._read_needs_token:
             return None
-        local = _is_local(request)
-        if not self._token:
-            return None if local else refusal(403, _ONLY_HERE)
+        if not self.token:
+            return None if _by_unix_socket(request) else refusal(403, _NO_CHANGES)
         given = _token_of(request.headers.get("Authorization", ""))
-        right = hmac.compare_digest(given, self._token)
+        right = hmac.compare_digest(given, self.token)
         remote = request.remote or ""
-        if given and (wait := self._limit.check(remote, right=right, local=local)):
+        if given and (wait := self._limit.check(remote, right=right, local=_is_local(request))):
             self._refused += 1
             self._warnings.warn("tokens are refused unseen for a while, after too many wrong ones", remote)
             response = refusal(429, f"too many wrong tokens came from this address: it may try again in {wait} s")
@@ -89,26 +89,23 @@ class Access:
         if given:
             self._wrong += 1
             self._warnings.warn("a request to the debug port has a wrong token", remote)
-        response = refusal(401, "that token is not ADMIN_TOKEN" if given else _HOW_TO_SEND)
+        response = refusal(401, "that is not the token of this service" if given else _HOW_TO_SEND)
         for challenge in _CHALLENGES:
             response.headers.add("WWW-Authenticate", challenge)
         return response
 
 
-_ONLY_HERE: Final = (
-    "without ADMIN_TOKEN this is done from the machine of the service alone, and not through a proxy; see "
-    "docs/security.md"
+_NO_CHANGES: Final = (
+    "this service has no token, so nothing is changed over TCP: set ADMIN_TOKEN, or DEBUG_UDS; see docs/security.md"
 )
-_HOW_TO_SEND: Final = (
-    "this needs the header Authorization: Bearer, with the ADMIN_TOKEN of the service; see docs/security.md"
-)
+_HOW_TO_SEND: Final = "this needs the header Authorization: Bearer, with the token of the service; see docs/http.md"
 
 
 def _token_of(authorization: str) -> bytes:
     """The token that a header has; empty if none."""
     scheme, _, rest = authorization.partition(" ")
     # aiohttp reads bytes that are no UTF-8 as surrogates.
-    text = rest.strip().encode("utf-8", "surrogateescape")
+    text = rest.strip(" \t").encode("utf-8", "surrogateescape")
     match scheme.lower():
         case "bearer":
             return text
@@ -130,11 +127,9 @@ def _by_unix_socket(request: web.Request) -> bool:
 
 
 def _is_local(request: web.Request) -> bool:
-    """Whether the client is on this machine: without a token the port may be open to a network."""
-    if any(header in request.headers for header in _PASSED_ON):
-        return False
+    """Whether the client is on this machine, or behind a proxy that is: there a right token never waits."""
     if _by_unix_socket(request):
-        return True  # the modes of its file say who may connect
+        return True
     remote = request.remote
     if remote is None:
         return False  # the client has reset the connection: where it came from is no longer known

@@ -37,6 +37,7 @@ from ratelimit_service.system.address import Address, Tcp, Unix
 from ratelimit_service.system.clock import SECOND, steady_clock
 from ratelimit_service.system.listen import Opened, open_sockets, remove_socket
 from ratelimit_service.system.open_files import within_file_limit
+from ratelimit_service.system.token_file import TokenFile
 from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.telemetry.metric import Metric
 from ratelimit_service.transports.options import Tls
@@ -80,6 +81,7 @@ class AdminServer:
         tls = Tls(settings.admin_tls_cert, settings.admin_tls_key, settings.admin_client_tls_cacert)
         self._tls = HttpTls(tls, self._turns) if tls.cert and not settings.debug_uds else None
         self._endpoints = Endpoints(state, settings, methods, past, turns=self._turns, http_metrics=self._metrics)
+        self._token_file: TokenFile | None = None
         self._looking: asyncio.Task[None] | None = None
         self._servers: list[asyncio.Server] = []
         self._runners: list[web.AppRunner] = []
@@ -109,8 +111,15 @@ class AdminServer:
                 listening.append(Listening(port.what, str(address)))
                 log.info("listening for %s on %s", port.what, address)
         self._endpoints.show_listening(listening)
+        if got[1] and not self._access.token:
+            self._make_token(got[1][0].port)
         self._looking = asyncio.create_task(self._look())
         return Addresses(got[0], got[1], got[2] if len(got) > 2 else ())
+
+    @property
+    def made_token(self) -> str:
+        """The token that was made because there was none; empty if there was."""
+        return "" if self._token_file is None else self._token_file.token
 
     async def stop(self) -> None:
         """Accept no connections, finish the requests in flight, and close."""
@@ -126,9 +135,22 @@ class AdminServer:
         self._endpoints.close()
 
     def abandon(self) -> None:
-        """Remove the file of the unix socket: nothing listens on it any more."""
+        """Remove the files of the unix socket and of the token: nothing listens any more."""
         if self._servers and self._settings.debug_uds:
             remove_socket(Unix(self._settings.debug_uds))
+        if self._token_file is not None:
+            self._token_file.remove()
+
+    def _make_token(self, port: int) -> None:
+        found = TokenFile(port)
+        try:
+            found.write()
+        except OSError as error:
+            log.warning("nothing can be changed over the debug port: ADMIN_TOKEN is not set, and %s", error)
+            return
+        self._token_file = found
+        self._access.token = found.token.encode()
+        log.info("the token for changes over the debug port is in %s; commands of this user find it", found.path)
 
     def _ports(self) -> list[_Port]:
         settings, endpoints = self._settings, self._endpoints
@@ -190,6 +212,8 @@ class AdminServer:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            if self._token_file is not None:
+                self._token_file.keep()
             await self._endpoints.look()
 
     @web.middleware

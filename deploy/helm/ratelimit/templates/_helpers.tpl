@@ -93,6 +93,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and $v.admin.readNeedsToken $v.admin.optional -}}
   {{- fail "admin.readNeedsToken needs the token: set admin.optional=false, and make the Secret" -}}
 {{- end -}}
+{{- if and $v.networkPolicy.enabled $v.networkPolicy.debugFrom (eq $v.admin.host "127.0.0.1") -}}
+  {{- fail "networkPolicy.debugFrom opens 6070 to other pods, which listens on loopback alone: set admin.host=::" -}}
+{{- end -}}
 {{- if and $v.podMonitor.enabled $v.serviceMonitor.enabled -}}
   {{- fail "podMonitor and serviceMonitor would scrape every pod twice: enable one of them" -}}
 {{- end -}}
@@ -123,6 +126,7 @@ ADMIN_CLIENT_TLS_CACERT: set admin.clientCa
 {{- $ours := include "ratelimit.fullname" . -}}
 {{- $env := dict
   "BACKEND_TYPE" $v.store
+  "DEBUG_HOST" $v.admin.host
   "LOG_FORMAT" $v.logging.format
   "DRAIN_SECONDS" $v.drain.seconds
   "DRAIN_TIMEOUT" (printf "%ds" (int $v.drain.timeoutSeconds))

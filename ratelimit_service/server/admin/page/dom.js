@@ -157,10 +157,23 @@ export function isSeen(element) {
   return bottom > 0 && top < innerHeight;
 }
 
+// The link that a service prints at its start has its token behind the #, which a browser sends nobody. It is kept for this
+// tab, and taken out of the address.
+const LINKED = "#token=", KEPT = "token";
+if (location.hash.startsWith(LINKED)) {
+  sessionStorage.setItem(KEPT, location.hash.slice(LINKED.length));
+  history.replaceState(null, "", location.pathname);
+}
+
 // An error has the service's own words.
 async function ask(path, options) {
+  const token = sessionStorage.getItem(KEPT), headers = token ? {Authorization: `Bearer ${token}`} : {};
   // With the origin: a path alone would take the credentials of the page's address, with which fetch refuses it.
-  const answer = await fetch(location.origin + path, {signal: AbortSignal.timeout(REQUEST_MILLISECONDS), ...options});
+  const answer = await fetch(location.origin + path, {signal: AbortSignal.timeout(REQUEST_MILLISECONDS), headers, ...options});
+  if (answer.status === 401 && token) { // that of a service that has been replaced; without it the browser asks its user
+    sessionStorage.removeItem(KEPT);
+    return ask(path, options);
+  }
   if (!answer.ok) throw new Error((await answer.text()).trim() || `${path} answered ${answer.status}`);
   return answer.json();
 }
