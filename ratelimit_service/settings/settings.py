@@ -232,7 +232,7 @@ class Settings(BaseSettings):
     )
     debug_allowed_hosts: Annotated[tuple[str, ...], reads(go_syntax.read_names)] = _listening(
         ".svc,.cluster.local,.internal",
-        "Host names of the debug port in browsers, besides `localhost` and names without a dot; `*` is any.",
+        "Names by which browsers ask the debug port and `/json`, besides `localhost` and any without a dot; `*`: all.",
         NEW,
     )
     transport: Annotated[TransportName, reads(one_of(TransportName))] = _listening(

@@ -1,9 +1,9 @@
 """Protection against pages of other sites in a browser (CSRF, DNS rebinding): 403 for their requests.
 
 The browser's user is inside the network, the author of such a page is not. The page can POST to `/json`, and use up a
-limit, although it cannot read the response (CSRF). And it can read everything on the operator's port if its own name is
-made to resolve to the service's address (DNS rebinding): then the browser takes both for one site. But the browser
-still sends that name as `Host`.
+limit, although it cannot read the response (CSRF). And it can ask everything of both ports if its own name is made to
+resolve to the service's address (DNS rebinding): then the browser takes both for one site. But the browser still sends
+that name as `Host`.
 """
 
 from collections.abc import Collection
@@ -21,12 +21,15 @@ _OPEN_TO_ALL_NAMES: Final = frozenset({"/metrics"})
 """Prometheus may know the service by any name."""
 
 
-def refuse_cross_site(allowed: Collection[str]) -> Middleware:
-    """Respond 403 to a POST by a page of another site, unless its origin is `allowed`."""
+def refuse_cross_site(allowed: Collection[str], hosts: Collection[str]) -> Middleware:
+    """Respond 403 to a POST by a page of another site, unless its origin is `allowed`.
+
+    A page of the same site has a Host as `refuse_foreign_hosts` takes it, with these `hosts`.
+    """
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.method in SAFE_METHODS or ANY in allowed or _same_site(request, allowed):
+        if request.method in SAFE_METHODS or ANY in allowed or _same_site(request, allowed, hosts):
             return await handler(request)
         return web.Response(
             status=403, text="a page of another site may not send this request (HTTP_ALLOWED_ORIGINS)\n"
@@ -35,13 +38,14 @@ def refuse_cross_site(allowed: Collection[str]) -> Middleware:
     return middleware
 
 
-def _same_site(request: web.Request, allowed: Collection[str]) -> bool:
+def _same_site(request: web.Request, allowed: Collection[str], hosts: Collection[str]) -> bool:
     """Decide as Go's `http.CrossOriginProtection`: only browsers send these headers, and pages cannot set them."""
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin", "").lower()
     if site is not None:
         return site in {"same-origin", "none"} or origin in allowed
     # Browsers send Sec-Fetch-Site to https and localhost only, but Origin with every POST.
-    return not origin or _netloc(origin) == request.headers.get("Host", "").lower() or origin in allowed
+    host = request.headers.get("Host", "").lower()
+    return not origin or origin in allowed or (_netloc(origin) == host and _private(host, hosts))
 
 
 def _netloc(origin: str) -> str:

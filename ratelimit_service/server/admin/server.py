@@ -157,19 +157,19 @@ class AdminServer:
         debug: Sequence[Address] = [Tcp(host, settings.debug_port) for host in settings.debug_host]
         if settings.debug_uds:
             debug = [Unix(settings.debug_uds)]
-        hosts = refuse_foreign_hosts(settings.debug_allowed_hosts)
+        hosts = settings.debug_allowed_hosts
         ports = [
             _Port(
                 "HTTP",
                 [Tcp(host, settings.port) for host in settings.host],
                 endpoints.for_clients(),
-                [refuse_cross_site(settings.http_allowed_origins)],
+                [refuse_cross_site(settings.http_allowed_origins, hosts)],
             ),
             _Port(
                 "debug HTTP",
                 debug,
                 [*endpoints.for_operator(), Endpoint("GET", "/status/access", self._access.show, _WRITES)],
-                [hosts, refuse_cross_site(()), self._access.middleware],
+                [refuse_foreign_hosts(hosts), refuse_cross_site((), hosts), self._access.middleware],
                 self._tls,
             ),
         ]
