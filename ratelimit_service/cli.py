@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ratelimit_service import __version__
+from ratelimit_service.commands.terminal import echo, shown
 from ratelimit_service.errors import RateLimitError, SettingsError, UnreachableError
 
 VERBS = (
@@ -71,12 +72,17 @@ class Verbs(click.Group):
         """Run the verb; errors that it raises on purpose are printed in one line each, without a traceback."""
         try:
             return super().invoke(ctx)
+        except click.ClickException as error:
+            lines = error.format_message().expandtabs(2).split("\n")  # they quote arguments, such as names of files
+            message = "\n".join(shown(line, err=True) for line in lines)
+            error.format_message = lambda: message  # type: ignore[method-assign]  # click's classes format it anew
+            raise
         except SettingsError as error:
             for problem in error.problems:
-                click.echo(f"ratelimit: {problem}", err=True)
+                echo(f"ratelimit: {problem}", err=True)
             ctx.exit(2)
         except RateLimitError as error:
-            click.echo(f"ratelimit: {error}", err=True)
+            echo(*f"ratelimit: {error}".split("\n"), err=True)
             ctx.exit(3 if isinstance(error, UnreachableError) else 1)
 
 

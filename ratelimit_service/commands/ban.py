@@ -9,8 +9,8 @@ from ratelimit_service.commands.ban_client import open_client, service_option
 from ratelimit_service.commands.operator_port import AccessFiles, access_options
 from ratelimit_service.commands.request import ENTRY, Entry, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, rules_option
+from ratelimit_service.commands.terminal import echo
 from ratelimit_service.rules.bans import moment_in_words
-from ratelimit_service.rules.report import printable
 
 
 @click.command(
@@ -54,7 +54,7 @@ def command(
     """
     client = open_client(at, rules, env_file, access_files)
     ban = client.ban(domain, one_descriptor(entries, "ban"), length, why)
-    click.echo(f"banned: {ban} {moment_in_words(ban.until)}: {printable(ban.why)}")
+    echo(f"banned: {ban} {moment_in_words(ban.until)}: {ban.why}")
     if client.note:
-        click.echo(f"Note: {printable(client.note)}.")
-    click.echo(client.outlasts)
+        echo(f"Note: {client.note}.")
+    echo(client.outlasts)

@@ -1,6 +1,5 @@
 """`ratelimit bans`: list the bans in force."""
 
-import json
 import re
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from ratelimit_service.commands.ban_client import Listed, open_client, service_o
 from ratelimit_service.commands.operator_port import AccessFiles, access_options
 from ratelimit_service.commands.sources import env_file_option
 from ratelimit_service.commands.table import aligned
+from ratelimit_service.commands.terminal import echo, echo_json
 from ratelimit_service.rules.bans import Ban, domain_in_words, moment_in_words
 from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import entries_in_words, plural
@@ -50,11 +50,11 @@ def command(
     listed = open_client(at, None, env_file, access_files).list(domain)
     if json_wanted:
         found = {"total": listed.total, "bans": [ban.as_json() for ban in listed.bans]}
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        echo_json(found)
     elif not listed.total:
-        click.echo(f"there are no bans{'' if domain is None else printable(f' of {domain_in_words(domain)}')}")
+        echo(f"there are no bans{'' if domain is None else f' of {domain_in_words(domain)}'}")
     else:
-        click.echo(_as_table(listed))
+        echo(*_as_table(listed).split("\n"))
 
 
 def _as_table(listed: Listed) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -15,9 +15,8 @@ from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.commands.probe import why_no_answer
 from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, count_of, descriptors
 from ratelimit_service.commands.target import Trust, check_target, tls_options, trust_of
-from ratelimit_service.commands.terminal import GREEN, RED
+from ratelimit_service.commands.terminal import GREEN, RED, echo
 from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit
-from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import units_in_words
 from ratelimit_service.system.disk import read_file
 
@@ -71,10 +70,13 @@ def command(
     trust = trust_of(tls=tls, ca=ca, cert=cert, key=key)
     encoded = _ask(target, request, trust, timeout)
     if isinstance(encoded, str):
-        click.echo(f"ratelimit: {target}: {encoded}", err=True)
+        echo(f"ratelimit: {target}: {encoded}", err=True)
         sys.exit(FAILED)
     response = RateLimitResponse.FromString(encoded)
-    click.echo(MessageToJson(response) if as_json else _readable(request, response, decode_explanation(encoded)))
+    if as_json:
+        echo(*MessageToJson(response).split("\n"))
+    else:
+        echo(*_readable(request, response, decode_explanation(encoded)))
     sys.exit(OVER_LIMIT if response.overall_code == RateLimitResponse.OVER_LIMIT else 0)
 
 
@@ -118,24 +120,24 @@ def _read(file: Path) -> bytes:
         raise click.UsageError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _readable(request: RateLimitRequest, response: RateLimitResponse, explanation: Explanation) -> str:
+def _readable(request: RateLimitRequest, response: RateLimitResponse, explanation: Explanation) -> Iterator[str]:
     # The status of a descriptor without a rule is the same as that for a domain that does not exist. But if one
     # descriptor has a limit, the domain exists.
     known = any(status.HasField("current_limit") or status.limit_remaining for status in response.statuses)
     reasons = list(explanation.descriptors) or [Explanation.Descriptor()] * len(response.statuses)
     style = RED if response.overall_code == RateLimitResponse.OVER_LIMIT else GREEN
-    lines = [style(RateLimitResponse.Code.Name(response.overall_code))]
+    yield style(RateLimitResponse.Code.Name(response.overall_code))
     for descriptor, status, reason in zip(request.descriptors, response.statuses, reasons, strict=True):
         entries = " ".join(f"{entry.key}={entry.value}" for entry in descriptor.entries)
-        lines.append(f"  {entries}: {describe(status, reason, '' if known else request.domain)}")
+        yield f"  {entries}: {describe(status, reason, '' if known else request.domain)}"
         if reason.place:
-            lines.append(f"    rule {printable(reason.rule)}, {printable(reason.place)}")
+            yield f"    rule {reason.rule}, {reason.place}"
         elif reason.rule:  # only a ban stands in no file
-            lines.append("    by a ban; `ratelimit bans` says who made it, and why")
+            yield "    by a ban; `ratelimit bans` says who made it, and why"
         if reason.policy:
-            lines.append(f"    answered without the store, by policy {reason.policy}: {printable(reason.reason)}")
-    lines += [f"  {header.key}: {header.value}" for header in response.response_headers_to_add]
-    return "\n".join(lines)
+            yield f"    answered without the store, by policy {reason.policy}: {reason.reason}"
+    for header in response.response_headers_to_add:
+        yield f"  {header.key}: {header.value}"
 
 
 def describe(
@@ -151,7 +153,7 @@ def describe(
         if status.limit_remaining:
             return f"{code}, unlimited"
         if reason.unmatched:
-            return f"{code}, no limit applies: {printable(reason.unmatched)}"
+            return f"{code}, no limit applies: {reason.unmatched}"
         return f"{code}, no limit applies" + (f", or there is no domain {doubtful_domain}" if doubtful_domain else "")
     limit = status.current_limit
     name = f" ({limit.name})" if limit.name else ""

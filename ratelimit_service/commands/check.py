@@ -1,6 +1,5 @@
 """`ratelimit check`: all errors in rules files, and warnings."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import click
 
 from ratelimit_service.commands.sources import env_file_option, merge_option, read_settings, rules_flags, rules_option
-from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
+from ratelimit_service.commands.terminal import GREEN, RED, YELLOW, echo, echo_json
 from ratelimit_service.errors import Problem, RulesError, SettingsError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.envoy import places_notes
@@ -91,19 +90,17 @@ def command(
     warnings = [warning for warning in found if warning.kind not in ignored]
     notes = [] if book is None else [*queue_notes(book), *places_notes(book), *region_notes(book)]
     if as_json:
-        click.echo(json.dumps(_findings(book, errors, warnings, notes), indent=2, ensure_ascii=False))
+        echo_json(_findings(book, errors, warnings, notes))
     else:
         for warning in warnings:
-            click.echo(YELLOW(str(warning), err=True), err=True)
+            echo(YELLOW(str(warning), err=True), err=True)
         for error in errors:
-            click.echo(RED(str(error), err=True), err=True)
+            echo(RED(str(error), err=True), err=True)
         if book is not None:
             where = "" if paths else f" ({settings.rules_path})"
-            click.echo(
-                GREEN(f"{plural(len(book.rules), 'rule')} in {plural(len(book.domains), 'domain')} are good{where}")
-            )
+            echo(GREEN(f"{plural(len(book.rules), 'rule')} in {plural(len(book.domains), 'domain')} are good{where}"))
         for note in notes:
-            click.echo(str(note.note))
+            echo(*str(note.note).split("\n"))
     if errors:
         sys.exit(1)
 

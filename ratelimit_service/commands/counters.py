@@ -1,6 +1,5 @@
 """`ratelimit counters`: shows counters in Redis, and resets them."""
 
-import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -25,6 +24,7 @@ from ratelimit_service.commands.operator_port import (
 from ratelimit_service.commands.request import Entry, EntryType, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, read_book, read_settings, rules_option
 from ratelimit_service.commands.table import aligned
+from ratelimit_service.commands.terminal import echo, echo_json
 from ratelimit_service.errors import SettingsError, StoreError
 from ratelimit_service.rules.address import from_operator
 from ratelimit_service.rules.book import ANY_DOMAIN, RuleBook
@@ -208,7 +208,10 @@ def command(
 
 
 def _print(found: Mapping[str, Any], text: str, json_wanted: bool) -> None:
-    click.echo(json.dumps(found, indent=2, ensure_ascii=False) if json_wanted else text)
+    if json_wanted:
+        echo_json(found)
+    else:
+        echo(*text.split("\n"))
 
 
 def _reset_here(selection: Selection, *, yes: bool, json_wanted: bool) -> None:
@@ -235,7 +238,7 @@ def _words(domain: str, entries: Entries) -> str:
 def _confirm(what: str) -> None:
     """Exit unless the user says that this shall be reset."""
     if not click.confirm(f"Reset {what}?", err=True):
-        click.echo("Nothing was reset.", err=True)
+        echo("Nothing was reset.", err=True)
         sys.exit(_FAILED)
 
 
@@ -307,7 +310,7 @@ def _check_domain(selection: Selection, count: int) -> None:
         return
     near = get_close_matches(selection.domain, domains, 1)
     hint = f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(domains)}" if domains else ""
-    click.echo(f"ratelimit: there is no domain {printable(selection.domain)}, and no counter of it{hint}", err=True)
+    echo(f"ratelimit: there is no domain {selection.domain}, and no counter of it{hint}", err=True)
     sys.exit(_FAILED)
 
 

@@ -1,6 +1,5 @@
 """`ratelimit diff`: which descriptors get another limit from new rules than from old ones."""
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,11 +17,10 @@ from ratelimit_service.commands.sources import (
     read_settings,
     rules_flags,
 )
-from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
+from ratelimit_service.commands.terminal import GREEN, RED, YELLOW, echo, echo_json
 from ratelimit_service.errors import ComparisonError, Problem, RulesError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.diff import AFRESH, KEPT, RuleChange, diff, limits_in_words
-from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Entries, Rule, entries_in_words, plural
 from ratelimit_service.settings import Section
 
@@ -64,10 +62,9 @@ def command(*, old: Path, new: Path, env_file: Path | None, merge_domains: bool,
     except ComparisonError as error:
         exit_broken(RulesError([Problem(str(new), 0, 0, str(error))]), as_json=as_json)
     if as_json:
-        click.echo(json.dumps(_as_json(changes, books), indent=2, ensure_ascii=False))
+        echo_json(_as_json(changes, books))
     else:
-        for line in _lines(changes, books):
-            click.echo(line)
+        echo(*_lines(changes, books))
     if changes:
         sys.exit(DIFFERENT)
 
@@ -82,9 +79,9 @@ def _lines(changes: Sequence[RuleChange], books: Sequence[RuleBook]) -> Iterator
         differences = "; ".join(
             f"{'' if what == 'limit' else f'{what}: '}{old} → {new}" for what, old, new in change.differences
         )
-        yield style(printable(f"{mark} {_name(change)}: {differences}"))
+        yield style(f"{mark} {_name(change)}: {differences}")
         if change.names:
-            yield printable(f"    {'; '.join(_details(change, books))}")
+            yield f"    {'; '.join(_details(change, books))}"
     old, new = [plural(len(book.rules), "rule") for book in books]
     yield f"{_summary(changes)} ({old} → {new})"
 

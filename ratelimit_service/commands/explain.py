@@ -32,6 +32,7 @@ from ratelimit_service.commands.sources import (
     rules_flags,
     rules_option,
 )
+from ratelimit_service.commands.terminal import echo, echo_json
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Descriptor, Limit, RegionMode, Request
 from ratelimit_service.rules.address import from_operator
@@ -47,7 +48,6 @@ from ratelimit_service.rules.checks.explain import (
     loans,
     pool_of,
 )
-from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
@@ -107,9 +107,9 @@ def command(
     else:
         found = _explain_at_or_exit(at, domain, asked, access)
     if as_json:
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        echo_json(found)
     else:
-        click.echo("\n".join(_render(found)))
+        echo(*_render(found))
     if found["problem"]:
         sys.exit(UNKNOWN)
 
@@ -118,7 +118,7 @@ def _explain_at_or_exit(at: str, domain: str, asked: Sequence[Descriptor], acces
     """The explanation by the service at this address; exits when there is none."""
     found = _explain_at(at, as_message(domain, asked), access)
     if isinstance(found, str):
-        click.echo(f"ratelimit: {at}: {found}", err=True)
+        echo(f"ratelimit: {at}: {found}", err=True)
         sys.exit(FAILED)
     return found
 
@@ -225,7 +225,7 @@ Json = Mapping[str, Any]
 
 def _render(explained: Json) -> Iterator[str]:
     """The explanation as lines of text. The JSON is from this process, or from a running service."""
-    yield f"domain {printable(explained['domain'])}"
+    yield f"domain {explained['domain']}"
     if explained["problem"]:
         yield explained["problem"]
         return
@@ -237,34 +237,34 @@ def _render(explained: Json) -> Iterator[str]:
             yield f"descriptor {number}: {_entries_in_words(descriptor['entries'])}"
         yield from _render_descriptor(descriptor, store.get("problem", ""))
     if problem := store.get("bans_problem"):
-        yield printable(f"Whether it is banned is not known: {problem}")
+        yield f"Whether it is banned is not known: {problem}"
     if told := explained.get("response"):  # which an older service does not say
         yield ""
         yield f"responses have {', '.join(told)}"
 
 
 def _entries_in_words(entries: Sequence[Json]) -> str:
-    return printable(" ".join(f"{entry['key']}={entry['value']}" for entry in entries))
+    return " ".join(f"{entry['key']}={entry['value']}" for entry in entries)
 
 
 def _render_descriptor(descriptor: Json, problem: str) -> Iterator[str]:
     for number, step in enumerate(descriptor["steps"], 1):
         text = f"{step['key']}={step['value']}, compared as {step['key']}_{step['value']}"
-        yield f"{number}. {printable(text)}"
+        yield f"{number}. {text}"
         if step.get("lookup"):  # a service of an earlier release has none
-            yield f"     lookup: {printable(step['lookup'])}"
+            yield f"     lookup: {step['lookup']}"
         hidden = step["hidden"]
         for candidate in step["candidates"]:
             if hidden and candidate["kind"] == "key":
                 yield f"     … and {hidden:,} more"
-            yield printable(_candidate(candidate))
+            yield _candidate(candidate)
     yield descriptor["outcome"]
     if descriptor.get("ban"):
         yield _ban_in_words(descriptor["ban"])
     for rule in descriptor["rules"]:
         yield from _render_rule(rule, problem)
     for hint in descriptor["hints"]:
-        yield f"  hint: {printable(hint)}"
+        yield f"  hint: {hint}"
 
 
 _KINDS: Final = {
@@ -287,19 +287,19 @@ def _candidate(candidate: Json) -> str:
 def _render_rule(rule: Json, problem: str) -> Iterator[str]:
     yield f"  limit    {rule['limit']}"
     if window := rule.get("window"):
-        yield printable(f"  window   {window['begins']} to {window['ends']}, {window['zone']}")
-    yield printable(f"  counter  {rule['counter'] or 'none'}")
+        yield f"  window   {window['begins']} to {window['ends']}, {window['zone']}"
+    yield f"  counter  {rule['counter'] or 'none'}"
     if rule.get("state"):
         lent = (rule.get("regions") or {}).get("mode") == RegionMode.LEASED
         yield f"  now      {(_lent_in_words if lent else _state_in_words)(rule['state'])}"
     elif problem and rule["counter"] and not rule["replaced_by"]:
-        yield printable(f"  now      not known: {problem}")
+        yield f"  now      not known: {problem}"
     if elastic := rule.get("elastic"):
-        yield printable(f"  pool     {_pool_in_words(elastic['pool'], rule.get('state', {}))}")
+        yield f"  pool     {_pool_in_words(elastic['pool'], rule.get('state', {}))}"
     if regions := rule.get("regions"):
-        yield printable(f"  regions  {regions['written']}")
-        yield from (printable(f"           {sentence}") for sentence in regions["worst_case"])
-    yield printable(f"  metrics  {rule['metric']}")
+        yield f"  regions  {regions['written']}"
+        yield from (f"           {sentence}" for sentence in regions["worst_case"])
+    yield f"  metrics  {rule['metric']}"
     if rule["name"]:
         yield f"  name     {rule['name']}"
     if rule["replaces"]:
@@ -314,9 +314,7 @@ def _render_rule(rule: Json, problem: str) -> Iterator[str]:
 
 def _ban_in_words(found: Json) -> str:
     ban = read_ban(json.dumps(found))
-    return printable(
-        f"But it is banned {moment_in_words(ban.until)}, by {ban.who}, because: {ban.why} (the ban of {ban})"
-    )
+    return f"But it is banned {moment_in_words(ban.until)}, by {ban.who}, because: {ban.why} (the ban of {ban})"
 
 
 def _state_in_words(state: Json) -> str:

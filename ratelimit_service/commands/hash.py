@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ratelimit_service.commands.sources import env_file_option, read_settings
+from ratelimit_service.commands.terminal import echo
 from ratelimit_service.errors import SettingsError
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.settings import Section
@@ -33,7 +34,7 @@ def command(*, env_file: Path | None) -> None:
         raise SettingsError(["HASH_KEY: is not set: set it, or HASH_KEY_FILE, as for the service"])
     hash_value = HashValue(key)
     for value in _values():
-        click.echo(hash_value(value))
+        echo(hash_value(value))
 
 
 def _values() -> Iterator[str]:

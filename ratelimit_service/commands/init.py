@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 import click
 import yaml
 
+from ratelimit_service.commands.terminal import echo
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.rules.checks.lint import lint
@@ -82,20 +83,20 @@ def command(*, file: Path, example: bool, force: bool) -> None:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise click.ClickException(f"{file} cannot be written: {error.strerror}") from error
-    click.echo(f"wrote {file}, which `ratelimit check` finds good. Next, and the second in another terminal:")
-    click.echo(f"  ratelimit serve --rules {shlex.quote(str(file.parent))}")
-    click.echo(f"  ratelimit call localhost:8081 {asked}")
+    echo(f"wrote {file}, which `ratelimit check` finds good. Next, and the second in another terminal:")
+    echo(f"  ratelimit serve --rules {shlex.quote(str(file.parent))}")
+    echo(f"  ratelimit call localhost:8081 {asked}")
 
 
 def _by_questions() -> tuple[str, str]:
     """The text of the file, and the arguments of a call that its first rule limits."""
-    click.echo("Rules limit what has a key, such as user, for each of its values. Enter takes what is in brackets.")
+    echo("Rules limit what has a key, such as user, for each of its values. Enter takes what is in brackets.")
     domain = _ask("Domain, as in Envoy's filter", "shop", _word)
     rules: dict[str, dict[str, object]] = {}
     while len(rules) < _MAX_RULES:
         key = _ask("Key to limit, as in Envoy's descriptor_key", "user", _word)
         if key in rules:
-            click.echo(f"{key} has a limit already")
+            echo(f"{key} has a limit already")
             continue
         requests = _ask("Requests that each value of it has", "100", _number)
         unit = _ask(f"In each ({', '.join(_UNITS)})", "minute", _unit)
@@ -117,7 +118,7 @@ def _ask(question: str, default: str, read: Callable[[str], _T], *, optional: bo
         try:
             text = input(f"{question} [{default}]: ").strip() or default
         except EOFError:
-            click.echo()
+            echo("")
             if sys.stdin.isatty():
                 raise click.Abort from None
             if not optional:
@@ -126,7 +127,7 @@ def _ask(question: str, default: str, read: Callable[[str], _T], *, optional: bo
         try:
             return read(text)
         except ValueError as error:
-            click.echo(f"{text!r} {error}")
+            echo(f"{text!r} {error}")
 
 
 def _word(text: str) -> str:

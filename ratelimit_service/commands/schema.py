@@ -1,9 +1,8 @@
 """`ratelimit schema`: the JSON Schema of the rules file."""
 
-import json
-
 import click
 
+from ratelimit_service.commands.terminal import echo_json
 from ratelimit_service.rules.syntax.schema import json_schema
 
 
@@ -19,4 +18,4 @@ Then, in the first line of a rules file, for editors with the YAML language serv
 )
 def command() -> None:
     """Print the JSON Schema of rules files, with which editors complete and check them."""
-    click.echo(json.dumps(json_schema(), indent=2))
+    echo_json(json_schema())

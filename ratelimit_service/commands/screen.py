@@ -10,6 +10,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final, Self
 
+from ratelimit_service.commands.terminal import shown
+
 _ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 """The other screen, no cursor, and no line that goes on in the next one."""
 _LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -36,7 +38,7 @@ class Screen:
 
     def draw(self, lines: Sequence[str]) -> None:
         """Replace what is shown. Each line overwrites the old one, so that nothing flickers."""
-        text = "\n".join(f"{line}{_REST_OF_LINE}" for line in lines)
+        text = "\n".join(f"{shown(line)}{_REST_OF_LINE}" for line in lines)
         sys.stdout.write(f"{_HOME}{text}{_REST_OF_SCREEN}")
         sys.stdout.flush()
 

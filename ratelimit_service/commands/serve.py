@@ -15,6 +15,7 @@ import uvloop
 
 from ratelimit_service import __version__
 from ratelimit_service.commands.sources import env_file_option, read_settings
+from ratelimit_service.commands.terminal import echo
 from ratelimit_service.errors import ListenError, StartError
 from ratelimit_service.server.app import App, grpc_addresses
 from ratelimit_service.server.engine import SWITCH_SECONDS
@@ -127,14 +128,13 @@ async def _serve(settings: Settings, *, hints: bool) -> None:
 
 def _print_hints(app: App, settings: Settings) -> None:
     call = _CALL.format(ratelimit=sys.argv[0], grpc=from_here(app.addresses[0]))
-    click.echo(
-        _HINTS.format(
-            call="" if settings.grpc_server_use_tls else call,
-            http=from_here(app.http.http[0]),
-            page=_page(app, settings),
-            rules=settings.rules_path,
-        )
+    hints = _HINTS.format(
+        call="" if settings.grpc_server_use_tls else call,
+        http=from_here(app.http.http[0]),
+        page=_page(app, settings),
+        rules=settings.rules_path,
     )
+    echo(*hints.splitlines())
 
 
 def _page(app: App, settings: Settings) -> str:

@@ -1,6 +1,5 @@
 """How every command finds settings and rules: by the flags, variables and `.env` file of `ratelimit serve`."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,6 +8,7 @@ from typing import Final, NoReturn
 
 import click
 
+from ratelimit_service.commands.terminal import echo, echo_json
 from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.parse import parse
@@ -98,7 +98,8 @@ def exit_broken(error: RulesError | StartError, *, as_json: bool) -> NoReturn:
     """Print why the rules cannot be used, and exit with `BROKEN`."""
     if as_json:
         problems = error.problems if isinstance(error, RulesError) else [Problem("", 0, 0, str(error))]
-        click.echo(json.dumps({"errors": [problem._asdict() for problem in problems]}, indent=2, ensure_ascii=False))
+        echo_json({"errors": [problem._asdict() for problem in problems]})
     else:
-        click.echo(error if isinstance(error, RulesError) else f"ratelimit: {error}", err=True)
+        lines = map(str, error.problems) if isinstance(error, RulesError) else [f"ratelimit: {error}"]
+        echo(*lines, err=True)
     sys.exit(BROKEN)

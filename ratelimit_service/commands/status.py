@@ -19,9 +19,8 @@ from ratelimit_service.commands.operator_port import (
     read_access,
 )
 from ratelimit_service.commands.sources import env_file_option, read_settings
-from ratelimit_service.commands.terminal import GREEN, RED, YELLOW
+from ratelimit_service.commands.terminal import GREEN, RED, YELLOW, echo, echo_json
 from ratelimit_service.errors import StoreError
-from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.settings.fields import Backend
 from ratelimit_service.system.clock import SECOND, delay_in_words, duration_in_words
@@ -65,16 +64,16 @@ def command(
     try:
         status = port.status()
     except StoreError as error:
-        click.echo(f"ratelimit: {port.url}: {error}", err=True)
+        echo(f"ratelimit: {port.url}: {error}", err=True)
         sys.exit(EXIT_UNREACHABLE)
     healthy = status["serving"] and not status["troubles"]
     if as_json:
         shown = {"url": port.url, "healthy": healthy} | status
         shown |= {"rules": len(status["rules"]), "rules_version": _rules_version(status)}
         shown |= {"gauges": _gauges(status["rules"])._asdict()}
-        click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+        echo_json(shown)
     else:
-        click.echo("\n".join(_render(port.url, status, healthy=healthy)))
+        echo(*_render(port.url, status, healthy=healthy))
     if not healthy:
         sys.exit(_WRONG)
 
@@ -82,7 +81,7 @@ def command(
 def _render(url: str, status: Json, *, healthy: bool) -> Iterator[str]:
     now, calls = status["now"], status["calls"]
     state = "draining" if status["draining"] else "serving" if status["serving"] else "not serving"
-    yield printable(f"{url}: version {status['version']}, up {_span(now - status['started'])}")
+    yield f"{url}: version {status['version']}, up {_span(now - status['started'])}"
     yield f"health   {GREEN(state) if healthy else RED(state)}{'' if healthy else ', something is wrong'}"
     yield f"store    {_store(status['store'])}"
     if status["workers"]:
@@ -94,7 +93,7 @@ def _render(url: str, status: Json, *, healthy: bool) -> Iterator[str]:
         f"errors: {calls['store_errors']:,} of the store, {calls['service_errors']:,} of the service"
     )
     if unlimited := ", ".join(_unlimited(status)):
-        yield YELLOW(printable(f"no rule  {unlimited}"))
+        yield YELLOW(f"no rule  {unlimited}")
     yield f"bans     {status['bans']['total']:,}"
     gauges = _gauges(status["rules"])
     if gauges.held:
@@ -111,7 +110,7 @@ def _render(url: str, status: Json, *, healthy: bool) -> Iterator[str]:
 
 
 def _store(store: Json) -> str:
-    text = f"{printable(store['name'])}, {'healthy' if store['healthy'] else RED('not healthy')}"
+    text = f"{store['name']}, {'healthy' if store['healthy'] else RED('not healthy')}"
     if store["counters"]:
         # Redis tells how many keys it has, which are not all counters, nor all ours.
         in_memory = store["name"] == Backend.MEMORY
@@ -150,7 +149,7 @@ def _workers(workers: Sequence[Json]) -> str:
 def _rules(status: Json) -> str:
     domains = len({rule["domain"] for rule in status["rules"]})
     text = f"{plural(len(status['rules']), 'rule')} in {plural(domains, 'domain')}, version {_rules_version(status)}"
-    return printable(f"{text}, from {status['reload']['path']}")
+    return f"{text}, from {status['reload']['path']}"
 
 
 def _gauges(rules: Sequence[Json]) -> Gauges:
@@ -175,12 +174,12 @@ def _loaded(reload: Json, now: float) -> str:
 
 def _trouble(trouble: Json, now: float) -> Iterator[str]:
     since = f", for {_span(now - trouble['since'])}" if trouble["since"] else ""
-    yield RED(printable(f"{trouble['what']}{since}"))
-    yield printable(f"  why        {trouble['why']}")
-    yield printable(f"  meanwhile  {trouble['meanwhile']}")
+    yield RED(f"{trouble['what']}{since}")
+    yield f"  why        {trouble['why']}"
+    yield f"  meanwhile  {trouble['meanwhile']}"
     details = trouble["details"]
     for detail in details[:_MAX_DETAILS]:
-        yield printable(f"  {detail}")
+        yield f"  {detail}"
     if len(details) > _MAX_DETAILS:
         yield f"  and {len(details) - _MAX_DETAILS:,} more"
 

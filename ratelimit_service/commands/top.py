@@ -1,6 +1,5 @@
 """`ratelimit top`: the busiest rules of running services, and the descriptors that they refuse, live."""
 
-import json
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from ratelimit_service.commands.operator_port import (
 )
 from ratelimit_service.commands.screen import Screen
 from ratelimit_service.commands.sources import env_file_option, read_settings
+from ratelimit_service.commands.terminal import echo, echo_json
 from ratelimit_service.commands.top_table import ORDERS, Sample, View, as_json, rates_between, read_sample, render
 from ratelimit_service.errors import StoreError
 from ratelimit_service.system.clock import HOUR, SECOND
@@ -120,10 +120,10 @@ def command(
         return
     _measure(ports, view, interval)
     if json_wanted:
-        click.echo(json.dumps(as_json(view, rows), indent=2, ensure_ascii=False))
+        echo_json(as_json(view, rows))
     else:
         lines = 2 * rows + 3 + len(view.unreachable)
-        click.echo("\n".join(render(view, _PLAIN_COLUMNS, lines, rules=rows, keys=rows)))
+        echo(*render(view, _PLAIN_COLUMNS, lines, rules=rows, keys=rows))
     if view.unreachable:
         sys.exit(EXIT_UNREACHABLE)
 

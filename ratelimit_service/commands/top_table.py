@@ -271,7 +271,7 @@ def _render(view: View, rates: Rates, columns: int, rules: int) -> Iterator[str]
         if gauges:
             rest += f"  {_cut(_in_words(rates.gauges.get(name, NO_GAUGES)), _GAUGES):<{_GAUGES}}"
         if limit:
-            rest += f"  {_cut(rates.limits[name], _LIMIT)}"
+            rest += f"  {_cut(printable(rates.limits[name]), _LIMIT)}"
         yield _row(refused, rest.rstrip(), columns, red=counts.refused > 0)
 
 

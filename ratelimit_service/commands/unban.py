@@ -10,8 +10,8 @@ from ratelimit_service.commands.ban_client import open_client, service_option
 from ratelimit_service.commands.operator_port import AccessFiles, access_options
 from ratelimit_service.commands.request import ENTRY, Entry, one_descriptor
 from ratelimit_service.commands.sources import env_file_option, rules_option
+from ratelimit_service.commands.terminal import echo
 from ratelimit_service.rules.bans import domain_in_words
-from ratelimit_service.rules.report import printable
 
 
 @click.command(
@@ -43,7 +43,7 @@ def command(
     lifted = open_client(at, rules, env_file, access_files).unban(domain, named)
     if lifted is None:
         # The entries are not repeated: only the rules, perhaps those of another machine, tell which are secret.
-        what = f"there is no ban of exactly these entries in {printable(domain_in_words(domain))}"
-        click.echo(f"ratelimit: {what}; `ratelimit bans` lists those in force", err=True)
+        what = f"there is no ban of exactly these entries in {domain_in_words(domain)}"
+        echo(f"ratelimit: {what}; `ratelimit bans` lists those in force", err=True)
         sys.exit(1)
-    click.echo(f"no longer banned: {lifted}")
+    echo(f"no longer banned: {lifted}")

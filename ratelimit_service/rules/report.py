@@ -118,4 +118,6 @@ def shortened(text: str) -> str:
 
 def printable(text: str) -> str:
     """The text with control characters escaped, so that it is safe to print on a terminal."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -159,6 +159,14 @@ def test_the_list_of_who_is_refused_is_exact_when_both_of_its_numbers_are(
     assert table[-2].endswith(f"descriptor, in the last 5 min, {says}")
 
 
+def test_the_limit_that_a_service_names_commands_no_terminal() -> None:
+    first, second = (said(at, 1, 0, 0)._replace(limits={NAME: "5 per \x1b[2J\x9b2J"}) for at in (50.0, 52.0))
+
+    table = render(View({"http://a": rates_between(first, second)}, {}, ["http://a"]), 100, 50)
+
+    assert r"5 per \x1b[2J\x9b2J" in table[2]
+
+
 def test_what_is_held_waits_or_is_taken_is_shown_of_all_instances_where_there_is_room() -> None:
     with_gauges = rates_between(said(50.0, 1, 1, 0), said(52.0, 1, 3, 0, gauges=(61, 2, 7)))
     without = rates_between(said(50.0, 1, 1, 0), said(52.0, 1, 3, 0))

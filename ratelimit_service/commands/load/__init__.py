@@ -1,7 +1,6 @@
 """`ratelimit load`: ask a running service as often as it can, or so often per second, and say what came of it."""
 
 import asyncio
-import json
 import signal
 import ssl
 import sys
@@ -21,6 +20,7 @@ from ratelimit_service.commands.probe import why_no_answer
 from ratelimit_service.commands.request import ENTRY, Entry, descriptors
 from ratelimit_service.commands.table import share
 from ratelimit_service.commands.target import Trust, check_target, tls_options, trust_of
+from ratelimit_service.commands.terminal import echo, echo_again, echo_json
 from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.system.clock import SECOND
 
@@ -148,17 +148,20 @@ def command(
     except OSError as error:
         _exit_unreachable(target, why_no_answer(target, trust, _PROBE_SECONDS) or str(error))
     if show:
-        click.echo(err=True)
+        echo("", err=True)
     if result.failed == result.calls and (reason := why_no_answer(target, trust, _PROBE_SECONDS)):
         _exit_unreachable(target, reason)
     if picture is not None:
         _write(picture, result)
-    click.echo(json.dumps(_as_json(result), indent=2) if as_json else _readable(result, load))
+    if as_json:
+        echo_json(_as_json(result))
+    else:
+        echo(*_readable(result, load).splitlines())
     sys.exit(FAILED if result.failed else 0)
 
 
 def _exit_unreachable(target: str, reason: str) -> NoReturn:
-    click.echo(f"ratelimit: {target}: {reason}", err=True)
+    echo(f"ratelimit: {target}: {reason}", err=True)
     sys.exit(UNREACHABLE)
 
 
@@ -181,7 +184,7 @@ def _show_second(second: Result) -> None:
     text = (
         f"{rate:,.0f} a second, {share(second.refused, second.calls)} refused{failed}, p50 {p50:.2f} ms, p99 {p99:.2f}"
     )
-    click.echo(f"\r{text:100}", nl=False, err=True)
+    echo_again(text)
 
 
 def _readable(result: Result, load: Load) -> str:

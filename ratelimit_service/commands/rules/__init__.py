@@ -1,6 +1,5 @@
 """`ratelimit rules test`: what requests get from the rules, checked against a table of cases."""
 
-import json
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from ratelimit_service.commands.sources import (
     rules_flags,
     rules_option,
 )
-from ratelimit_service.commands.terminal import GREEN, RED
+from ratelimit_service.commands.terminal import GREEN, RED, echo, echo_json
 from ratelimit_service.errors import Problem, RulesError, StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.watch import read_sources
@@ -104,10 +103,9 @@ def test(
     encoder = ResponseEncoder(header_names(settings), dynamic_metadata=True, draw=lambda: 0)
     results = [_Result(case, _name(case, book), run_case(case, book, encoder)) for case in cases]
     if as_json:
-        click.echo(json.dumps(_as_json(results), indent=2, ensure_ascii=False))
+        echo_json(_as_json(results))
     else:
-        for line in _lines(results, settings.rules_path, len(book.rules)):
-            click.echo(line)
+        echo(*_lines(results, settings.rules_path, len(book.rules)))
     if junit is not None:
         try:
             ET.ElementTree(_as_junit(results)).write(junit, encoding="utf-8", xml_declaration=True)
@@ -140,7 +138,7 @@ def _name(case: Case, book: RuleBook) -> str:
 def _lines(results: Sequence[_Result], rules: Path, number: int) -> Iterator[str]:
     for result in results:
         verdict = RED("FAIL") if result.mismatches else GREEN("ok  ")
-        yield f"{verdict} {_place(result.case)}  {printable(result.name)}"
+        yield f"{verdict} {_place(result.case)}  {result.name}"
         for mismatch in result.mismatches:
             what, expected, got, *by = _diff(result.case, mismatch)
             yield from (f"       {line}" for line in (what, RED(expected), GREEN(got), *by))
@@ -151,11 +149,11 @@ def _lines(results: Sequence[_Result], rules: Path, number: int) -> Iterator[str
 
 def _diff(case: Case, mismatch: Mismatch) -> Iterator[str]:
     where = "" if mismatch.line == case.line else f" in the step at {case.path}:{mismatch.line}"
-    yield printable(f"{mismatch.what}{where}")
-    yield printable(f"- expected {mismatch.expected}")
-    yield printable(f"+ got      {mismatch.got}")
+    yield f"{mismatch.what}{where}"
+    yield f"- expected {mismatch.expected}"
+    yield f"+ got      {mismatch.got}"
     if mismatch.rule:
-        yield printable(f"  ({mismatch.rule})")
+        yield f"  ({mismatch.rule})"
 
 
 def _place(case: Case) -> str:

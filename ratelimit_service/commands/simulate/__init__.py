@@ -1,6 +1,5 @@
 """`ratelimit simulate`: what rules would have answered to the requests of an access log, or of a pattern."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,9 +25,9 @@ from ratelimit_service.commands.sources import (
     read_settings,
     rules_flags,
 )
+from ratelimit_service.commands.terminal import echo, echo_json
 from ratelimit_service.errors import RulesError
 from ratelimit_service.rules.book import RuleBook
-from ratelimit_service.rules.report import printable
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.settings import Section
 from ratelimit_service.system.clock import DAY, MINUTE
@@ -165,20 +164,20 @@ def command(
     problems = _shown(reader.problems, books, domain)
     if not replay.requests:
         for problem in problems:
-            click.echo(printable(f"ratelimit: {problem.path}:{problem.line}: {problem.reason}"), err=True)
-        click.echo("ratelimit: there is no request to replay; --format says how lines look", err=True)
+            echo(f"ratelimit: {problem.path}:{problem.line}: {problem.reason}", err=True)
+        echo("ratelimit: there is no request to replay; --format says how lines look", err=True)
         sys.exit(NOTHING)
     if took is None and any(side.took_places for side in sides):
         message = "limits with concurrency cannot be full here: --took FIELD says how long each request took"
-        click.echo(f"ratelimit: {message}", err=True)
+        echo(f"ratelimit: {message}", err=True)
     if svg is not None:
         _write(svg, replay)
     if as_json_:
-        click.echo(json.dumps(as_json(replay, reader.unread, problems, top), indent=2, ensure_ascii=False))
+        echo_json(as_json(replay, reader.unread, problems, top))
     elif as_csv_:
-        click.echo(as_csv(replay), nl=False)
+        echo(*as_csv(replay).rstrip("\n").split("\n"))
     else:
-        click.echo("\n".join(lines(replay, reader.unread, problems, top)))
+        echo(*lines(replay, reader.unread, problems, top))
 
 
 def _check(logs: Sequence[Path], pattern: str | None, compare: Path | None, algorithms: Sequence[str]) -> None:
@@ -214,7 +213,7 @@ def _sides(
             kept = [(rule, why) for rule in book.rules if (why := counted_by(rule, name)[1])]
             for rule, why in kept[:1]:
                 first = f"{'.'.join(rule.path)}: {why}"
-                click.echo(f"ratelimit: {plural(len(kept), 'rule')} cannot be counted by {name} ({first})", err=True)
+                echo(f"ratelimit: {plural(len(kept), 'rule')} cannot be counted by {name} ({first})", err=True)
     if len(algorithms) > 1:
         return [Side(name, books[0], domain, mapping, name, books) for name in algorithms]
     algorithm = algorithms[0] if algorithms else ""
