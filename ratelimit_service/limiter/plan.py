@@ -276,7 +276,7 @@ class Planner:
         """The hits on the descriptors that are banned, by their index; `increments` counts them."""
         hits: dict[int, Hit] = {}
         for index, descriptor in enumerate(request.descriptors):
-            ban = find_ban(self._bans, book, request.domain, descriptor.entries)
+            ban = find_ban(self._bans, book, request.domain, descriptor.entries, work)
             if ban is None:
                 continue
             answer = self._bans.denial(ban)

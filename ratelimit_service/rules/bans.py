@@ -16,11 +16,12 @@ from heapq import nlargest
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.algorithms import open_algorithm
-from ratelimit_service.errors import BanError
+from ratelimit_service.errors import BanError, TooLongError
 from ratelimit_service.model import MAX_WINDOW, NEVER, Decision
 from ratelimit_service.rules.address import address_names, canonical_network, from_operator, parse_network
 from ratelimit_service.rules.book import Node, RuleBook, all_nodes
 from ratelimit_service.rules.hot_name import is_cut
+from ratelimit_service.rules.pattern_work import PatternWork
 from ratelimit_service.rules.report import printable, quoted, shortened
 from ratelimit_service.rules.rule import Entries, Level, Rule, changed_entries, entries_in_words, shared_entries
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
@@ -185,11 +186,16 @@ def _is_counted(book: RuleBook, domain: str, key: str, network: str) -> bool:
     )
 
 
-def find_ban(bans: "Bans", book: RuleBook, domain: str, entries: Entries) -> Ban | None:
+def find_ban(
+    bans: "Bans", book: RuleBook, domain: str, entries: Entries, work: PatternWork | None = None
+) -> Ban | None:
     """The ban that fits a descriptor of a request: of several the one that ends last."""
     if not (bans.concern(domain) or bans.concern(EVERY_DOMAIN)):
         return None
-    rule = book.match(domain, entries)
+    try:
+        rule = book.match(domain, entries, work)
+    except TooLongError:  # as if no rule fits it: a ban of the value itself does
+        rule = None
     names = {*entries} if rule is None or not rule.changes_values else {*entries, *changed_entries(rule, entries)}
     for key, value in entries:
         names.update([(key, name) for name in address_names(value, bans.lengths)])

@@ -8,10 +8,13 @@ from hypothesis import strategies as st
 
 from ratelimit_service.errors import TooLongError
 from ratelimit_service.model import Descriptor, Request
+from ratelimit_service.rules.bans import Bans, find_ban, make_ban
 from ratelimit_service.rules.checks.explain import explain
 from ratelimit_service.rules.matching import Wildcards
 from ratelimit_service.rules.pattern_work import PatternBounds, PatternWork
+from ratelimit_service.system.clock import HOUR
 from tests.books import book
+from tests.clocks import Clock
 from tests.shop import Shop, counted, summary
 
 LARGE = "(?i).*(select|insert|update|delete|union).{0,400}(from|into|where).*"
@@ -127,6 +130,17 @@ def test_what_was_tried_for_a_request_is_not_tried_again() -> None:
         rules.match("shop", (("path", "/" + "x" * 99),), work)
 
     assert 2**20 - work.left == 2 * 100
+
+
+def test_a_ban_of_the_domain_makes_a_request_cost_no_more() -> None:
+    rules, bans, work = book(RULES), Bans(Clock(0)), PatternWork(PatternBounds(100))
+    short, long = (("path", "/" + "x" * 99),), (("path", "/" + "x" * 100),)
+    bans.put(make_ban("shop", long, length=HOUR, why="spam", who="ada", now=0))
+
+    assert find_ban(bans, rules, "shop", short, work) is None
+    assert rules.match("shop", short, work) is not None
+    assert 2**20 - work.left == 2 * 100
+    assert find_ban(bans, rules, "shop", long, work) is not None  # it is too long for the regexes
 
 
 def test_many_texts_between_two_stars_cost_no_more_than_some() -> None:

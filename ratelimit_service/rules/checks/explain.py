@@ -215,10 +215,13 @@ def explanation_as_json(explained: RequestExplanation, now: int) -> dict[str, An
     }
 
 
-def add_bans(found: dict[str, Any], bans: Bans, book: RuleBook, request: Request) -> None:
+def add_bans(
+    found: dict[str, Any], bans: Bans, book: RuleBook, request: Request, bounds: PatternBounds = DEFAULT_BOUNDS
+) -> None:
     """Add to each descriptor of the request's explanation the ban that fits it, or None."""
+    work = PatternWork(bounds)
     for descriptor, described in zip(request.descriptors, found["descriptors"], strict=False):
-        ban = find_ban(bans, book, request.domain, descriptor.entries)
+        ban = find_ban(bans, book, request.domain, descriptor.entries, work)
         described["ban"] = None if ban is None else ban.as_json()
 
 

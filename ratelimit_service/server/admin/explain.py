@@ -77,7 +77,7 @@ class Explainer:
         loop = asyncio.get_running_loop()
         bounds = self._limiter.pattern_bounds
         explained, found = await loop.run_in_executor(self._thread, _explained, book, request, bounds)
-        add_bans(found, self._limiter.bans, book, request)
+        add_bans(found, self._limiter.bans, book, request, bounds)
         found["store"] = await self._look(explained, found)
         return await loop.run_in_executor(self._thread, explanation_text, found)
 
