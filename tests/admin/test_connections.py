@@ -2,6 +2,7 @@
 
 import http.client
 import logging
+import re
 import socket
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -154,3 +155,26 @@ def test_a_response_after_the_body_keeps_the_connection(tmp_path: Path) -> None:
             found.append((response.status, response.getheader("Connection")))
 
     assert found == [(401, None), (401, None)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (HEALTH, [200]),
+        (HEALTH * 3, [200] * 3),
+        (b"POST /json HTTP/1.1\r\nHost: here\r\nContent-Length: 2\r\n\r\n{}", [400]),
+        (b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n" + HEALTH, [200, 200]),
+        (HEALTH[:-1], []),
+        (b"POST /json HTTP/1.1\r\nHost: here\r\nContent-Length: 3\r\n\r\n{}", []),
+        (b"", []),
+    ],
+)
+def test_a_client_that_sends_no_more_gets_what_it_asked_for_and_the_end(
+    service: Service, sent: bytes, statuses: list[int]
+) -> None:
+    with socket.create_connection(service.http[0], START_SECONDS) as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+    assert [int(each) for each in re.findall(rb"HTTP/1.1 (\d+) ", answer)] == statuses

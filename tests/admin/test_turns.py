@@ -9,10 +9,16 @@ from typing import Any, cast
 
 import pytest
 import uvloop
-from aiohttp import web
 
 from ratelimit_service.api.health import Health
-from ratelimit_service.server.admin.connection import READ_BYTES, HttpConnection, HttpConnections, Turns, WrongProtocol
+from ratelimit_service.server.admin.connection import (
+    READ_BYTES,
+    AiohttpHandler,
+    HttpConnection,
+    HttpConnections,
+    Turns,
+    WrongProtocol,
+)
 from ratelimit_service.system.address import Tcp
 from ratelimit_service.telemetry.logs import ThrottledLog
 from tests.admin.conftest import RULES
@@ -42,6 +48,8 @@ class Loop:
 class Parser(asyncio.Protocol):
     """Stands where aiohttp does, and notes in which turn of the loop it got how many bytes."""
 
+    is_answering = False
+
     def __init__(self, loop: Loop, reads: Reads, lost: asyncio.Queue[None]) -> None:
         self._loop = loop
         self._reads = reads
@@ -64,7 +72,7 @@ async def parsed(sent: Sequence[bytes]) -> Reads:
 
     def connection() -> HttpConnection:
         parser = Parser(loop, reads, lost)
-        return HttpConnection(connections, turns, lambda: cast(web.RequestHandler, parser), wrong_protocol)
+        return HttpConnection(connections, turns, lambda: cast(AiohttpHandler, parser), wrong_protocol)
 
     server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
     async with asyncio.timeout(START_SECONDS):

@@ -242,14 +242,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         self,
         connections: HttpConnections,
         turns: Turns,
-        make: Callable[[], web.RequestHandler],
+        make: Callable[[], "AiohttpHandler"],
         wrong_protocol: WrongProtocol,
     ) -> None:
         self._connections = connections
         self._turns = turns
         self._make = make
         self._wrong_protocol = wrong_protocol
-        self._aiohttp: web.RequestHandler | None = None
+        self._aiohttp: AiohttpHandler | None = None
         self._buffer = bytearray(READ_BYTES)
         self._first_bytes = b""
         """Of an HTTP/2 preface or a TLS record, perhaps."""
@@ -257,6 +257,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """A read waits for its turn."""
         self._read_paused = False
         """aiohttp takes no more for now."""
+        self._ended = False
+        """The client sends no more, and waits for answers."""
         self._lingering = False
         self._dropped = 0
         self._write_paused = False
@@ -296,6 +298,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """The request is being answered while this context is open."""
         self._request = request
         self._connections.touch(self)
+        if self._ended:
+            self._end()
         try:
             yield
         finally:
@@ -318,8 +322,21 @@ class HttpConnection(asyncio.BufferedProtocol):
         data = bytes(memoryview(self._buffer)[:nbytes])
         self._turns.add(lambda: self._receive(data))
 
-    def eof_received(self) -> None:
-        """The transport closes itself."""
+    def eof_received(self) -> bool:
+        """Answer what was asked, then close. Returns whether the transport stays open for that."""
+        if self._transport.get_extra_info("sslcontext"):  # TLS has no connection that is half closed
+            return False
+        self._ended = True
+        # Later, as aiohttp's task may not have begun. All bytes were parsed: none are read while some wait for a turn.
+        asyncio.get_running_loop().call_soon(self._end)
+        return True
+
+    def _end(self) -> None:
+        half = self._request is not None and not self._request.content.is_eof()
+        if self._aiohttp is None or half or not self._aiohttp.is_answering:
+            self._transport.close()
+        elif not self._aiohttp.has_more:
+            self._aiohttp.close()  # after the response
 
     def pause_writing(self) -> None:
         """The client does not read: aiohttp stops writing."""
@@ -401,7 +418,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._timer = loop.call_later(LINGER_SECONDS, self._wait_until_sent, seconds - LINGER_SECONDS)
 
     def _update_reading(self) -> None:
-        if self._transport.is_closing() or self._queued:
+        if self._transport.is_closing() or self._queued or self._ended:
             return
         if self._read_paused and not self._lingering:
             self._transport.pause_reading()
@@ -459,6 +476,16 @@ class AiohttpHandler(web.RequestHandler):
     """aiohttp's protocol of a connection, with the `Server` header of ours."""
 
     __slots__ = ()
+
+    @property
+    def is_answering(self) -> bool:
+        """It does not wait for a request."""
+        return self._waiter is None or self._waiter.done()
+
+    @property
+    def has_more(self) -> bool:
+        """Requests wait for the one that is being answered."""
+        return bool(self._messages)
 
     def handle_error(self, *args: Any, **keywords: Any) -> web.StreamResponse:
         """The response to bytes that cannot be parsed, or of a handler that failed: the application does not see it."""
