@@ -1,5 +1,6 @@
 """`/bans` on the operator's port: what it lists and changes, what it refuses, and what the page shows."""
 
+import gzip
 import json
 import logging
 import re
@@ -69,6 +70,20 @@ def test_a_ban_is_made_listed_and_lifted(service: Service, caplog: pytest.LogCap
         "banned: user=ada in domain shop until T by ada@host from 127.0.0.1: spam"
     )
     assert lines[1:] == ["no longer banned: user=ada in domain shop, lifted by eve from 127.0.0.1"]
+
+
+def test_a_list_of_bans_is_made_for_all_who_ask_at_the_same_time(service: Service) -> None:
+    for n in range(120):
+        send(service, "POST", BAN | {"entries": [{"key": "user", "value": f"\x9b{n}"}]})
+    whole = service.get("/bans")
+    packed = ask(service.debug[0], "GET", "/bans?domain=shop", headers={"Accept-Encoding": "gzip"})
+
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(packed.body) == whole.body
+    assert json.loads(whole.text)["bans"][0]["entries"] == [{"key": "user", "value": "\x9b0"}]
+    assert len(json.loads(whole.text)["bans"]) == 120
+    assert "\x9b" not in whole.text
+    assert listed(service, "/bans?domain=mail") == {"store": "memory", "total": 0, "bans": []}
 
 
 def test_a_star_that_stands_for_itself_is_noted(service: Service) -> None:

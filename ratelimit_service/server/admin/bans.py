@@ -3,6 +3,7 @@
 Requests and answers are JSON in bytes, as those of `/explain`.
 """
 
+import asyncio
 import json
 from collections.abc import Iterable
 from typing import Any, Final
@@ -18,6 +19,8 @@ from ratelimit_service.server.admin.changes import read_change
 
 MAX_LISTED: Final = 1000
 """Bans in one answer: the last ones made."""
+_PIECE: Final = 50
+"""Bans that are made text in a turn of the event loop."""
 _MAX_WAITING: Final = 64
 """Requests that wait for the store."""
 
@@ -56,10 +59,13 @@ class BanMethod:
     async def _do(self, asked: Any) -> bytes:
         match asked:
             case ["list", domain]:
-                bans = self._bans.all(domain)
-                newest = [ban.as_json() for ban in bans[:MAX_LISTED]]
-                found = {"store": self._store_name, "total": len(bans), "bans": newest}
-                return json.dumps(found, ensure_ascii=False).encode()
+                bans, newest = self._bans.all(domain), list[str]()
+                for ban in bans[:MAX_LISTED]:
+                    newest.append(ban.text)
+                    if not len(newest) % _PIECE:
+                        await asyncio.sleep(0)  # calls go on
+                found = f'"total": {len(bans)}, "bans": [{", ".join(newest)}]'
+                return f'{{"store": {json.dumps(self._store_name)}, {found}}}'.encode()
             case ["ban", domain, entries, length, why, who]:
                 microseconds, now = read_length(length), await self._store.now()
                 book, entries = self._book(), _pairs(entries)

@@ -168,7 +168,7 @@ class Endpoints:
                 "what another limit would have refused: ?domain=D&rule=PATH&requests=N",
             ),
             Endpoint("POST", "/explain", self._explain.handle, "which rules a RateLimitRequest matches, and why"),
-            Endpoint("GET", "/bans", lists_bans(bans), "the bans in force"),
+            Endpoint("GET", "/bans", lists_bans(bans, self._shared), "the bans in force"),
             Endpoint("POST", "/bans", changes(bans, banning), "make a ban"),
             Endpoint("DELETE", "/bans", changes(bans, unbanning), "lift a ban"),
             Endpoint("POST", "/counters/reset", changes(resets, resetting), "reset the counters of a descriptor"),
