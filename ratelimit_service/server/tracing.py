@@ -26,11 +26,15 @@ from ratelimit_service.settings.fields import TracingProtocol
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.store import Done, Store
 from ratelimit_service.system.background import DaemonExecutor
+from ratelimit_service.system.clock import SECOND, Clock, steady_clock
 from ratelimit_service.telemetry.latency import TracedLatency
+from ratelimit_service.telemetry.logs import ThrottledLog
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
+
+log = logging.getLogger(__name__)
 
 _PACKAGES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto")
 _IDS: Final = 1 << 64
@@ -54,6 +58,29 @@ def _is_installed(package: str) -> bool:
         return find_spec(package) is not None
     except ModuleNotFoundError:  # of the package around it
         return False
+
+
+class CallBudget:
+    """Calls that may have spans: `per_second`, of which those of a second may come at once. 0 is no limit.
+
+    Each caller may ask for a span, and one takes longer than the call itself, even before it is exported.
+    """
+
+    def __init__(self, per_second: int, now: Clock) -> None:
+        self._cost = SECOND // per_second if per_second else 0
+        self._now = now
+        self._spent_until = 0
+        self._warnings = ThrottledLog(log, now)
+
+    def take(self) -> bool:
+        """Whether one more call has spans."""
+        now = self._now()
+        spent_until = max(self._spent_until, now) + self._cost
+        if spent_until > now + SECOND:
+            self._warnings.warn("more calls ask for spans than TRACING_MAX_CALLS allows: the others have none")
+            return False
+        self._spent_until = spent_until
+        return True
 
 
 class Tracing:
@@ -81,11 +108,15 @@ class Tracing:
         self._tracer = self._provider.get_tracer("ratelimit_service")
         self._trace = trace
         self._below = settings.tracing_sampling_rate * _IDS
+        self._budget = CallBudget(settings.tracing_max_calls, steady_clock)
         self.current: Span | None = None
         """The span of the call whose hits are being charged."""
 
     def samples(self, context: TraceContext | None) -> bool:
-        """Whether a call has spans: as its caller says, or the share TRACING_SAMPLING_RATE."""
+        """Whether a call has spans: as its caller says, or by TRACING_SAMPLING_RATE; TRACING_MAX_CALLS at most."""
+        return self._is_sampled(context) and self._budget.take()
+
+    def _is_sampled(self, context: TraceContext | None) -> bool:
         if context is None:
             return random.getrandbits(64) < self._below
         if context.sampled is not None:
@@ -119,7 +150,7 @@ class Tracing:
             loop = asyncio.get_running_loop()
             await asyncio.wait_for(loop.run_in_executor(DaemonExecutor(), self._provider.shutdown), _STOP_SECONDS)
         except TimeoutError:
-            logging.getLogger(__name__).warning("the last spans are lost: the collector did not take them in time")
+            log.warning("the last spans are lost: the collector did not take them in time")
 
 
 def _exporter(protocol: TracingProtocol) -> "SpanExporter":

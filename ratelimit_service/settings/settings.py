@@ -431,6 +431,9 @@ class Settings(BaseSettings):
     tracing_sampling_rate: Annotated[float, reads(number(0, 1))] = _tracing(
         "1", "Share of calls with spans, from 0 to 1, where the caller has not decided."
     )
+    tracing_max_calls: Count = _tracing(
+        "500", "Maximum number of calls with spans per second and process, whoever decides; `0`: no limit.", NEW
+    )
 
     workers: Annotated[int, reads(read_workers)] = _process(
         "1",
