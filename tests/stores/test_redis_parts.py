@@ -504,7 +504,16 @@ def test_what_is_wrong_is_said_with_what_to_do() -> None:
     assert list(warnings({"redis_version": "6.0.9", "maxmemory_policy": "allkeys-lru"})) == [
         "it is version 6.0.9, and not tested: use 6.2 or newer",
         (
-            "maxmemory-policy is allkeys-lru: when memory is short, counters are forgotten and limits begin anew; "
-            "set it to noeviction or volatile-ttl"
+            "maxmemory-policy is allkeys-lru: when memory is short, counters and bans are forgotten, and limits begin "
+            "anew; set it to noeviction"
         ),
+    ]
+
+
+def test_the_policy_that_forgets_busy_counters_is_not_recommended() -> None:
+    assert list(warnings({"maxmemory_policy": "volatile-ttl"})) == [
+        (
+            "maxmemory-policy is volatile-ttl: when memory is short, counters and bans are forgotten, those that end "
+            "soonest first, however busy they are, and limits begin anew; set it to noeviction"
+        )
     ]

@@ -97,6 +97,28 @@ def test_everything_that_is_wrong_with_a_server_is_logged_at_the_start(
     assert clock.endswith("s ahead of this machine's: windows follow Redis's clock; synchronise both")
 
 
+@pytest.mark.parametrize(("policy", "allowed"), [("noeviction", 10), ("allkeys-lfu", 10), ("volatile-ttl", 11)])
+def test_when_memory_is_short_a_busy_counter_is_forgotten_by_the_policy_that_looks_at_ends(
+    tmp_path: Path, policy: str, allowed: int
+) -> None:
+    """It ends sooner than those that were used once."""
+    options = ("--maxmemory", "2mb", "--maxmemory-policy", policy, "--maxmemory-samples", "64")
+    cold = "for i = 1, 1000 do redis.pcall('SET', KEYS[1] .. i, ('x'):rep(500), 'EX', 2 * 365 * 86400) end"
+
+    async def story() -> None:
+        async with opened(f"127.0.0.1:{redis.port}") as store:
+            answers = [await charge(store, hit_of(rule(10))) for _ in range(11)]
+            for number in range(20):
+                redis.cli("EVAL", cold, "1", f"cold{number}|")
+                await charge(store, hit_of(rule(10), cost=0))
+            answers.append(await charge(store, hit_of(rule(10))))
+
+            assert sum(not answer.error and answer.allowed for answer in answers) == allowed
+
+    with start_redis(tmp_path, *options) as redis:
+        run(story())
+
+
 def test_a_clock_that_goes_wrong_is_logged_and_again_when_it_was_right_meanwhile(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 
 OLDEST: Final = (6, 2)
 MAX_OFFSET: Final = SECOND
-SAFE: Final = frozenset({"noeviction", "volatile-ttl"})
+SAFE: Final = "noeviction"
+"""The maxmemory-policy that forgets no counter."""
 
 
 class Checks:
@@ -77,11 +78,12 @@ def warnings(information: Mapping[str, str]) -> Iterator[str]:
     version = information.get("redis_version", "")
     if version and tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         yield f"it is version {version}, and not tested: use 6.2 or newer"
-    policy = information.get("maxmemory_policy", "noeviction")
-    if policy not in SAFE:
+    policy = information.get("maxmemory_policy", SAFE)
+    if policy != SAFE:
+        first = ", those that end soonest first, however busy they are" if policy == "volatile-ttl" else ""
         yield (
-            f"maxmemory-policy is {policy}: when memory is short, counters are forgotten and limits begin anew; "
-            "set it to noeviction or volatile-ttl"
+            f"maxmemory-policy is {policy}: when memory is short, counters and bans are forgotten{first}, and limits "
+            f"begin anew; set it to {SAFE}"
         )
 
 
