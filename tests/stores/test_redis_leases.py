@@ -4,18 +4,21 @@ import asyncio
 import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 import uvloop
+from redis import Redis as Client
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.store import RedisStore
+from ratelimit_service.system.clock import SECOND
 from tests.redis import Redis, start_redis
 from tests.stores.redis_groups import start_cluster
-from tests.stores.redis_stores import charge, hit_of, opened, until
+from tests.stores.redis_stores import Proxy, charge, hit_of, opened, until
 
 run: Callable[[Coroutine[Any, Any, None]], None] = uvloop.run
 
@@ -37,14 +40,8 @@ def leased(
     return Rule("shop", (), limit, open_algorithm(algorithm), lease=requests // 20)
 
 
-async def settle(*stores: RedisStore) -> None:
-    """Wait until they know when counters were last reset: they drop what they hold when they learn it."""
-    await until(lambda: all(lane._seen for store in stores for lane in store.lanes), "they know the last reset")
-
-
 async def warm(store: RedisStore, of: Rule, key: str = "ada", cost: int = 1) -> int:
     """Hits until one is answered at once by what is held; returns how many were allowed."""
-    await settle(store)
     for allowed in range(10_000):
         hit = hit_of(of, key, cost)
         if store.charge([hit]):
@@ -150,7 +147,6 @@ def test_two_stores_allow_the_limit_however_they_share_it(redis: Redis, algorith
 
     async def story() -> None:
         async with opened(url) as one, opened(url) as other:
-            await settle(one, other)
             allowed, turn = 0, 0
             while allowed < (980 if counting else 1000) or turn < 5000:
                 turn += 1
@@ -256,6 +252,46 @@ def test_while_redis_hangs_what_is_held_is_spent_until_its_term_ends(redis: Redi
             leases = store._leases
             assert leases.granted == leases.spent + leases.returned + leases.burnt + leases.held
 
+    run(story())
+
+
+def test_a_lease_ends_with_its_term_by_the_clock_of_redis_however_late_the_answer_comes(
+    redis: Redis, client: Client
+) -> None:
+    """What is left would otherwise be spent in the next window."""
+
+    async def story() -> None:
+        async with Proxy(redis.port) as far, opened(f"127.0.0.1:{far.port}") as store:
+            rule = leased()
+            for _ in range(5):
+                await charge(store, hit_of(rule, "late"))
+            far.delay = 0.3
+            await charge(store, hit_of(rule, "late"))
+            lease = store._leases.by_key[hit_of(rule, "late").key]
+            time: Any = client.time()
+            to_come = lease.term_end - time[0] * SECOND - time[1]
+
+            assert lease.left > 0
+            assert lease.end <= monotonic() * SECOND + to_come
+
+    run(story())
+
+
+def test_what_is_leased_at_once_on_a_new_connection_is_kept_when_the_last_reset_is_learned(redis: Redis) -> None:
+    """Whether the key of resets is there already, or not."""
+
+    async def story() -> None:
+        for number in range(2):
+            async with opened(f"127.0.0.1:{redis.port}") as store:
+                while not store._leases.granted:
+                    await charge(store, hit_of(leased(), f"new{number}"))
+                await until(lambda: store.lanes[0]._polled > 0, "resets were looked for")
+                await charge(store, hit_of(leased(), f"new{number}", 0))  # answered after them
+                await until(lambda: bool(store.lanes[0]._seen), "the last reset is known")
+
+                assert store._leases.burnt == 0
+
+    redis.cli("DEL", "rl2|resets")
     run(story())
 
 

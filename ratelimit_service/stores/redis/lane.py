@@ -565,8 +565,8 @@ class Lane:
                 self._forget()
         elif reply is None:
             self._forget()
-            self._seen.pop(key, None)
-            link.send(("SET", key, time_ns(), "NX", "PX", _RESET_KEY_LIFE), noop)
+            value = self._seen[key] = str(time_ns()).encode()
+            link.send(("SET", key, value, "NX", "PX", _RESET_KEY_LIFE), noop)
             self._read_reset_key(link, key)
 
     def _forget(self) -> None:
@@ -584,6 +584,8 @@ class Lane:
         self._link = link
         self._breaker.connected(monotonic())
         self._forget()  # the server may have been restarted, and be empty
+        for key in self._reset_keys():  # before anything is held, which would be dropped with the first reply
+            self._read_reset_key(link, key)
         self._polled = 0.0
         if self._breaker.recovered:
             self._outage.end()
