@@ -117,6 +117,7 @@ class Proxy:
         self._speaking = asyncio.Event()
         self._speaking.set()
         self._silenced = 0
+        self._hangs_up = False
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -138,6 +139,11 @@ class Proxy:
         """Reset all connections."""
         for writer in tuple(self._writers):
             writer.transport.abort()
+
+    def hang_up(self, *, again: bool = True) -> None:
+        """Reset all connections, and each new one as soon as a script call was answered on it; or no more."""
+        self._hangs_up = again
+        self.cut()
 
     async def deafen(self) -> None:
         """Accept no more connections, and refuse none: their queue is full."""
@@ -200,8 +206,14 @@ class Proxy:
                     await asyncio.Event().wait()
                 sink.write(data)
                 await sink.drain()
+                if self._hangs_up and data.startswith(_INTEGERS):
+                    break
         sink.transport.abort()
         self._writers.discard(sink)
+
+
+_INTEGERS: Final = b"*"
+"""What a reply of a script begins with: a list."""
 
 
 class RedisStores:

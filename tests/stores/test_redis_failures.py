@@ -294,8 +294,8 @@ def test_a_cut_connection_costs_only_what_was_in_flight(redis: Redis, caplog: py
     async def story() -> None:
         async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
             (lane,) = store.lanes
-            for _ in range(2):
-                await until(lambda: lane._breaker._proven, "the connection has answered for a second")
+            for _ in range(4):
+                await until(lambda: lane._breaker.proven, "the connection has answered for a tenth of a second")
                 before = lane._link
                 proxy.cut()
                 await until(partial(is_another, store, before), "it is cut")
@@ -318,17 +318,14 @@ def test_a_server_that_accepts_and_closes_connections_is_not_tried_without_a_pau
     async def story() -> None:
         async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
             (lane,) = store.lanes
-            for _ in range(4):
-                before = lane._link
-                proxy.cut()
-                await until(partial(is_another, store, before), "it is lost")
-                assert at_once(store, PATIENT)
-                await until(lambda: store.healthy, "found again")
-                assert (await charge(store, hit_of(rule()))).allowed
-                assert [lost.cause for lost in store.lost] == ["reset"]
-            assert store.errors == {"reset": 4}
-            await until(lambda: not store.lost, "it has answered for a second")
-            assert lane._breaker._proven
+            proxy.hang_up()
+            await until(lambda: lane._breaker.backoff._count == 5, "it was let in and lost again")
+            assert [lost.cause for lost in store.lost] == ["reset"]
+            assert at_once(store, PATIENT)
+            proxy.hang_up(again=False)
+            await until(lambda: not store.lost, "it has answered for a tenth of a second")
+            assert lane._breaker.proven
+            assert (await charge(store, hit_of(rule()))).allowed
 
     run(story())
     assert [line.partition(":")[0] for line in lines(caplog)] == ["store lost", "store regained"]
@@ -340,7 +337,7 @@ def test_no_request_waits_longer_than_granted_for_a_connection_that_does_not_com
     async def story() -> None:
         async with Proxy(redis.port) as proxy, opened(f"127.0.0.1:{proxy.port}") as store:
             (lane,) = store.lanes
-            await until(lambda: lane._breaker._proven, "the connection has answered for a second")
+            await until(lambda: lane._breaker.proven, "the connection has answered for a tenth of a second")
             await proxy.deafen()
             proxy.cut()
             await until(lambda: not store.healthy, "it is missed")

@@ -99,7 +99,7 @@ def brought_to(state: ServerState, *, proven: bool = True) -> Breaker:
     breaker = Breaker(0.0, lambda: 0.0)
     if state is not ServerState.CONNECTING:
         breaker.connected(8.0)
-        breaker.replied(9.5 if proven else 8.1, 0.001, decided=True, in_time=True)
+        breaker.replied(9.5 if proven else 8.09, 0.001, decided=True, in_time=True)
     if state is ServerState.SILENT:
         breaker.overdue(9.0, 0.015, 9.2)
     elif state is ServerState.LOST:
@@ -252,20 +252,30 @@ def test_pauses_go_on_growing_where_a_server_lets_in_and_hangs_up() -> None:
     pauses = []
     for moment in range(8):
         breaker.connected(10.0 + moment)
-        breaker.replied(10.5 + moment, 0.001, decided=True, in_time=True)
+        breaker.replied(10.09 + moment, 0.001, decided=True, in_time=True)
         pauses.append(breaker.disconnected(10.5 + moment))
 
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
 
 
-def test_such_a_server_has_recovered_when_it_has_answered_for_a_second() -> None:
+def test_connections_that_have_answered_and_break_each_half_second_are_replaced_at_once() -> None:
+    breaker = Breaker(0.0, lambda: 1.0)
+    for moment in range(8):
+        breaker.connected(10.0 + moment / 2)
+        breaker.replied(10.11 + moment / 2, 0.001, decided=True, in_time=True)
+
+        assert breaker.disconnected(10.5 + moment / 2) == 0.0
+        assert breaker.state is ServerState.CONNECTING
+
+
+def test_a_server_that_lets_in_and_hangs_up_has_recovered_when_it_answers_for_a_tenth_of_a_second() -> None:
     breaker = brought_to(ServerState.ANSWERING, proven=False)
     breaker.disconnected(10.0)
     breaker.connected(11.0)
-    breaker.replied(11.9, 0.001, decided=True, in_time=True)
+    breaker.replied(11.09, 0.001, decided=True, in_time=True)
     assert breaker.serves
     assert not breaker.recovered
-    breaker.replied(12.0, 0.001, decided=True, in_time=True)
+    breaker.replied(11.11, 0.001, decided=True, in_time=True)
 
     assert breaker.recovered
 

@@ -28,14 +28,15 @@ still come back
 an attempt fails        LOST                     -                        LOST                     -
 otherwise
 the connection is lost  -                        CONNECTING, at once      CONNECTING, at once      -
-the same, within 1 s    -                        LOST, after a pause      LOST, after a pause      -
-after it was opened
+the same, before it is  -                        LOST, after a pause      LOST, after a pause      -
+proven
 it refuses to decide    -                        LOST                     LOST                     -
 ======================  =======================  =======================  =======================  ===================
 
-Pauses between attempts grow within an outage (backoff) and begin short in the next one. An outage is over when a
-connection has answered for a second: the probe alone does not show it, where a server accepts connections and closes
-them again.
+Pauses between attempts grow within an outage (backoff) and begin short in the next one. A connection is proven, and an
+outage is over, by a reply a tenth of a second after it was opened: the probe alone does not show it, where a server
+accepts connections and closes them again. One that is proven and lost is replaced at once, so that there are at most
+ten a second, and only what was in flight is answered by policy.
 """
 
 from collections import deque
@@ -51,8 +52,8 @@ SILENCE: Final = 1.0
 """Without a reply, until another connection is opened. A connection that is kept needs nothing when the server is back;
 new ones fill its queue of connections that it has not accepted yet, from which it drops some."""
 
-PROVEN: Final = 1.0
-"""A connection that has answered for this long counts, and the backoff begins anew."""
+PROVEN: Final = 0.1
+"""A connection that has answered after this time counts, and the backoff begins anew."""
 
 MAX_FAILURES: Final = 5
 """In a row: script calls that a server may refuse to decide, and requests that may be too late."""
@@ -168,7 +169,12 @@ class Breaker:
     @property
     def recovered(self) -> bool:
         """It answers in time, and not only for a moment between two short connections."""
-        return self.serves and (self._proven or not self._flaps)
+        return self.serves and (self.proven or not self._flaps)
+
+    @property
+    def proven(self) -> bool:
+        """This connection has answered some time after it was opened."""
+        return self.last_reply - self._connected >= PROVEN
 
     def connected(self, now: float) -> None:
         """A connection is open, and the server has decided the probe on it."""
@@ -187,7 +193,7 @@ class Breaker:
 
     def disconnected(self, now: float) -> float:
         """The connection is lost; returns the pause until the next attempt."""
-        if not self._proven:
+        if not self.proven:
             self._flaps = True
             return self.lose()
         if self.state is not ServerState.SILENT:
@@ -200,7 +206,7 @@ class Breaker:
         """The server does not decide hits; returns the pause until the next attempt."""
         self.state = ServerState.LOST
         self.calm = False
-        if not self._proven:
+        if not self.proven:
             return self.backoff.next()
         self._flaps = False
         self._connected = self.last_reply  # the next connection is not proven yet
@@ -211,11 +217,6 @@ class Breaker:
         """An attempt to connect failed."""
         self.state = ServerState.LOST
         self.calm = False
-
-    @property
-    def _proven(self) -> bool:
-        """This connection has answered for some time."""
-        return self.last_reply - self._connected >= PROVEN
 
     def _count_late(self, granted: float, now: float) -> None:
         if not self.late_requests:

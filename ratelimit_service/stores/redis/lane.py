@@ -45,7 +45,7 @@ from typing import Any, Final, NamedTuple
 
 import hiredis
 
-from ratelimit_service.stores.redis.breaker import QUICK, SILENCE, Breaker, ServerState
+from ratelimit_service.stores.redis.breaker import PROVEN, QUICK, SILENCE, Breaker, ServerState
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.connector import Connector
 from ratelimit_service.stores.redis.denied import DeniedCache
@@ -295,7 +295,8 @@ class Lane:
             self._outage.begin(Fault("timeout", "answers come, but later than callers wait"), SILENCE)
         elif breaker.recovered:
             self._outage.end()
-        if oldest is None and (now - breaker.last_reply > SILENCE or breaker.late_requests):
+        pause = SILENCE if breaker.proven else PROVEN
+        if oldest is None and (now - breaker.last_reply > pause or breaker.late_requests):
             self._send_heartbeat(now)
         if now - self._polled > _POLL_SECONDS:
             self._polled = now
