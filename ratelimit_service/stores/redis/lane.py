@@ -382,12 +382,15 @@ class Lane:
             self._send_calls(link, calls)
 
     def _calls_with_asks(self, groups: dict[Group, list[Part]]) -> list[ScriptCall]:
-        asks: dict[Group, list[Ask]] = {}
+        asks: dict[Group, dict[str, Ask]] = {}
+        later = []
         for group, ask in self._asks[:MAX_ASKS]:
-            asks.setdefault(group, []).append(ask)
-        del self._asks[:MAX_ASKS]
+            if asks.setdefault(group, {}).setdefault(ask.lease.key, ask) is not ask:
+                later.append((group, ask))  # of a lease that was dropped or has made way, and is there again
+        self._asks[:MAX_ASKS] = later
         return [
-            ScriptCall(group, groups.get(group, ()), asks.get(group, ())) for group in dict.fromkeys((*groups, *asks))
+            ScriptCall(group, groups.get(group, ()), [*asks.get(group, {}).values()])
+            for group in dict.fromkeys((*groups, *asks))
         ]
 
     def _send_calls(
