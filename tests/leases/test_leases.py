@@ -7,8 +7,10 @@ import pytest
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.leases import Ask, Granted, Leases
 from ratelimit_service.system.clock import SECOND
+from ratelimit_service.telemetry.tally import Tally
 
 KEY = "shop|user=ada"
 LIMIT = Limit(1000, Unit.SECOND, SECOND, count_refused=False)
@@ -375,3 +377,81 @@ def test_a_sweep_looks_at_some_of_many_and_comes_to_all() -> None:
     leases.sweep(12_000_000)
 
     assert (left, len(leases.by_key)) == (1, 0)
+
+
+def hits_of(*keys: str) -> list[Hit]:
+    return [Hit(RULE, key, 1, tally=Tally(), quota=False) for key in keys]
+
+
+def test_a_request_counts_once_however_often_it_names_a_counter() -> None:
+    leases = open_leases()
+    for now in range(4):
+        assert len(leases.answer(hits_of(*["a"] * 5, "b", *["a"] * 5), now)) == 11
+    assert leases.by_key == {}
+
+    leases.answer(hits_of("a", "b"), 5)
+    assert [*leases.by_key] == ["a", "b"]
+
+
+def requested(leases: Leases, key: str, times: int, now: int) -> int:
+    """So many requests on that counter, each alone; returns how many of them were allowed by what is held."""
+    return sum(not leases.is_cold(key) and not leases.answer(hits_of(key), now) for _ in range(times))
+
+
+def full(*keys: str) -> Leases:
+    """Of as many leases as there may be, each holds 40 units until 100 ms."""
+    leases = Leases(deny=5000, most=len(keys))
+    leases.round_trip = 100
+    for key in keys:
+        requested(leases, key, 6, 0)
+        requested(leases, key, 20, 20_000)
+        (ask,) = leases.asks(20_000)
+        leases.answered(ask, Granted(40, 900, STORE + 100_000, 1_000_000, 0, STORE + 20_500), sent=20_000)
+    for _ in range(10):
+        leases.sweep(50_000)  # a second of them
+    return leases
+
+
+def test_a_counter_that_is_hit_more_often_takes_the_place_of_the_one_that_saves_least() -> None:
+    leases = full("a", "b", "c")
+    assert [requested(leases, key, times, 60_000) for key, times in (("a", 20), ("b", 5), ("c", 20))] == [20, 5, 20]
+    leases.sweep(70_000)
+
+    assert requested(leases, "d", 7, 80_000) == 0
+    assert [*leases.by_key] == ["a", "b", "c"]
+    requested(leases, "d", 1, 80_000)
+    assert [*leases.by_key] == ["a", "c", "d"]
+    back, *_ = leases.asks(80_000)
+    assert (back.lease.key, back.back, back.back_end, back.extra) == ("b", 35, STORE + 100_000, 0)
+
+
+def test_what_a_lease_holds_that_makes_way_is_held_until_it_is_given_back_or_dropped() -> None:
+    for dropped in (False, True):
+        leases = full("a")
+        requested(leases, "b", 8, 60_000)
+        assert leases.held == 40
+        if dropped:
+            leases.drop_all()
+        assert len(leases.asks(60_000)) == (not dropped)
+
+        assert leases.held == 0
+        assert leases.burnt == 40 * dropped
+
+
+def test_strangers_names_push_no_counter_out_that_is_hit_more_often_than_they_are() -> None:
+    """600 a second, each in six requests, beside ten counters that begin later and are hit 30 times a second."""
+    leases, own = Leases(deny=5000, most=200), [f"own{number}" for number in range(10)]
+    for step in range(40):
+        for turn in range(6):
+            now = step * 100_000 + turn * 10_000
+            for name in range(60):
+                leases.answer(hits_of(*[f"stranger{step % 10 * 60 + name}"] * 5), now)
+            for key in own if step >= 10 and turn % 2 else ():
+                requested(leases, key, 1, now)
+            for ask in leases.asks(now):
+                leases.answered(ask, Granted(ask.extra, 900, STORE + now + 90_000, SECOND, 0, STORE + now), sent=now)
+        leases.sweep(step * 100_000 + 99_000)
+
+    assert len(leases.by_key) == 200
+    assert all(key in leases.by_key for key in own)
+    assert leases.granted == leases.spent + leases.returned + leases.burnt + leases.held

@@ -25,6 +25,8 @@ a hit was denied by the store  denied for its retry; but no longer than the term
 an ask has failed              what it was to take or to give back is burnt: what the store did is not known
 an ask could not be sent       what it was to give back is `spare` again
 a sweep                        dead: joins the next asks, to give `spare` back; without hits for a while: forgotten
+there are MAX_LEASES           the one that saves fewest calls makes way for a counter that is hit more often, and all
+                               it holds joins the next asks, to be given back
 the rule was changed           what is held is burnt, since it was charged to another limit
 a server was lost              all that is held is burnt: another server may have counted without it
 =============================  =======================================================================================
@@ -35,6 +37,7 @@ never mixed. Units are conserved: granted = spent + returned + burnt + held.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple, cast
 
 from ratelimit_service.algorithms import leasing
@@ -73,7 +76,16 @@ _FORGET: Final = 10 * SECOND
 """Without a hit: what comes in bursts leases from the first hit of the next one on."""
 
 _CELLS: Final = 1 << 18
-"""Bytes that count the hits on counters without a lease: of 100,000 a second on as many, one in 1,000 looks hot."""
+"""Bytes that count the requests on counters without a lease: of 100,000 a second on as many, one in 1,000 looks hot."""
+
+_MOST_SEEN: Final = 255
+"""In a cell."""
+
+_LOOKED_AT: Final = 8
+"""Leases of which one may make way, when there are as many as there may be."""
+
+_MOST_LEAVING: Final = 1000
+"""Leases that have made way and still give back."""
 
 _SMOOTHING: Final = 8
 """One in so many parts of the average round trip is the last one."""
@@ -142,12 +154,16 @@ class Lease:
     room: int = 0
     """What the store could still charge, as it answered last."""
     reset_at: int = 0
+    hits: int = 0
+    """Allowed by it since the last look of a sweep."""
+    saved: int = 0
+    """Calls that it saves between two looks, about a second apart where there are many leases."""
 
 
 class Leases:
-    """All leases of one instance, which remembers a denial for `deny` at least."""
+    """All leases of one instance, `most` at once; it remembers a denial for `deny` at least."""
 
-    def __init__(self, *, deny: int) -> None:
+    def __init__(self, *, deny: int, most: int = MAX_LEASES) -> None:
         self.by_key: dict[str, Lease] = {}
         """By the counter's key."""
         self.joined: list[Lease] = []
@@ -157,21 +173,33 @@ class Leases:
         self.round_trip = 0
         """The average of the calls."""
         self._deny = deny
+        self._most = most
         self._seen = bytearray(_CELLS)
-        """Hits lately, by the hash of the counter: one that is hit less than LEAST times in a second has no lease."""
+        """Requests lately, by the hash of the counter: with less than LEAST of them in a second it has no lease."""
         self._seen_since = 0
         self._to_sweep: list[Lease] = []
+        self._hand = 0
+        """Where in these the next lease is sought that makes way."""
+        self._leaving: set[Lease] = set()
+        """Those that have made way, until they have given back what they held."""
         self.granted = self.spent = self.returned = self.burnt = 0
         """Units."""
-        self.allowed = self.denied = self.sent = 0
+        self.denied = self.sent = 0
         """Hits on counters of rules that lease."""
+        self._allowed = 0
+        """Those that were counted by a sweep, or by leases that are gone."""
         self.asked = 0
         """Asks until now."""
 
     @property
     def held(self) -> int:
         """Units that are held now, dead ones too."""
-        return sum(lease.left + lease.spare for lease in self.by_key.values())
+        return sum(lease.left + lease.spare for lease in (*self.by_key.values(), *self._leaving))
+
+    @property
+    def allowed(self) -> int:
+        """Hits that were decided by what is held."""
+        return self._allowed + sum(lease.hits for lease in self.by_key.values())
 
     def charge(self, hits: Sequence[Hit], now: int) -> bool:
         """Decide all hits of a request, or do nothing."""
@@ -203,26 +231,36 @@ class Leases:
     def answer(self, hits: Sequence[Hit], now: int) -> Sequence[Hit]:
         """Decide the hits for which units are held, or that are known to be denied; returns the others."""
         left: list[Hit] = []
+        cold: set[str] = set()
         for hit in hits:
             if hit.rule.lease:
-                decision = self.hit(hit.rule, hit.limit, hit.key, hit.cost, now)
-                if decision is not None:
-                    hit.decision = decision
-                    hit.tally.over_limit_with_local_cache += decision.over
-                    continue
+                if hit.key not in cold:
+                    decision = self.hit(hit.rule, hit.limit, hit.key, hit.cost, now)
+                    if decision is not None:
+                        hit.decision = decision
+                        hit.tally.over_limit_with_local_cache += decision.over
+                        continue
+                    if hit.key not in self.by_key:
+                        cold.add(hit.key)  # a request counts once, however often it names the counter
                 self.sent += 1
             left.append(hit)
         return left
 
     def is_cold(self, key: str) -> bool:
-        """Count a hit on a counter that has no lease, and is hit too seldom for one, or there are too many."""
+        """Count a request on a counter that has no lease, and is hit too seldom for one."""
         if key in self.by_key:
             return False
         cell = hash(key) % _CELLS
-        if self._seen[cell] < LEAST:
-            self._seen[cell] += 1
+        seen = self._seen[cell]
+        if seen < LEAST:
+            self._seen[cell] = seen + 1
             return True
-        return len(self.by_key) >= MAX_LEASES
+        if len(self.by_key) < self._most:
+            return False
+        if seen < _MOST_SEEN:
+            self._seen[cell] = seen = seen + 1
+        is_power_of_two = not seen & (seen - 1)  # seldom, or each hit of a flood would look for a lease that makes way
+        return not (is_power_of_two and self._make_way(seen))
 
     def learn(self, changed: Sequence[Hit], store_now: int, sent: int) -> None:
         """Remember what the store has denied, of the hits of a call that was sent at that moment."""
@@ -241,6 +279,7 @@ class Leases:
             if self.is_cold(key):
                 return None
             lease = self.by_key[key] = Lease(rule, limit, key, _term(rule, limit), rule.lease, now)
+            lease.saved = self._seen[hash(key) % _CELLS]
         elif lease.limit is not limit:
             if lease.limit != limit:
                 self._drop(lease)
@@ -255,6 +294,7 @@ class Leases:
             return self._spend(lease, cost, now)
         if now < lease.deny_until and cost >= lease.deny_cost:
             self.denied += 1
+            lease.saved += 1
             room = lease.room + lease.left if now < lease.end else lease.room
             wait = NEVER if cost > (limit.burst or limit.requests) else max(lease.retry_at, lease.deny_until) - now
             return Decision(False, room, max(1, cost - room), max(lease.reset_at - now, wait), wait)
@@ -271,7 +311,7 @@ class Leases:
         found = []
         for lease in joined:
             lease.joined = False
-            if not lease.asked_for and self.by_key.get(lease.key) is lease:
+            if not lease.asked_for and (self.by_key.get(lease.key) is lease or lease in self._leaving):
                 ask = self._ask(lease, now)
                 if ask is not None:
                     lease.asked_for = True
@@ -328,7 +368,7 @@ class Leases:
 
     def drop_all(self) -> None:
         """A server was lost: hold nothing any more."""
-        for lease in tuple(self.by_key.values()):
+        for lease in (*self.by_key.values(), *self._leaving):
             self._drop(lease)
 
     def sweep(self, now: int) -> None:
@@ -341,6 +381,9 @@ class Leases:
         swept = self._to_sweep[-_SWEEP:]
         del self._to_sweep[-_SWEEP:]
         for lease in swept:
+            self._allowed += lease.hits
+            lease.saved = max(lease.hits, lease.saved // 2)
+            lease.hits = 0
             if lease.asked_for or self.by_key.get(lease.key) is not lease:
                 continue
             if lease.spare or (lease.left and now >= lease.end):
@@ -349,7 +392,7 @@ class Leases:
                 if lease.demand:
                     _measure(lease, now)
                 else:
-                    del self.by_key[lease.key]
+                    self._forget(lease)
 
     def give_all(self) -> None:
         """Have all that is held join the next asks, to be given back: the instance stops."""
@@ -405,13 +448,14 @@ class Leases:
         lease = ask.lease
         lease.asked_for = False
         self.asking -= 1
+        self._leaving.discard(lease)
         return lease
 
     def _spend(self, lease: Lease, cost: int, now: int) -> Decision:
         """Allow a hit by what is held."""
         lease.left = left = lease.left - cost
         self.spent += cost
-        self.allowed += 1
+        lease.hits += 1
         if left < lease.low and not lease.asked_for:
             lease.wanted = True
             self._join(lease)
@@ -427,6 +471,29 @@ class Leases:
                 self._retire(lease)
             lease.before_hit = lease.wanted = True
             self._join(lease)
+
+    def _make_way(self, seen: int) -> bool:
+        """End the lease of some that saves fewest calls, if it saves fewer than that."""
+        if len(self._leaving) >= _MOST_LEAVING:
+            return False
+        if not self._to_sweep:
+            self._to_sweep = list(self.by_key.values())
+        start = self._hand % len(self._to_sweep)
+        self._hand = start + _LOOKED_AT
+        looked_at = self._to_sweep[start : self._hand]
+        found = [lease for lease in looked_at if not lease.asked_for and self.by_key.get(lease.key) is lease]
+        if not found:
+            return False
+        lease = min(found, key=attrgetter("saved"))
+        if lease.saved >= seen:
+            return False
+        self._retire(lease)
+        self._forget(lease)
+        if lease.spare:
+            lease.wanted = False
+            self._leaving.add(lease)
+            self._join(lease)
+        return True
 
     def _join(self, lease: Lease) -> None:
         if not lease.joined:
@@ -473,7 +540,14 @@ class Leases:
     def _drop(self, lease: Lease) -> None:
         self.burnt += lease.left + lease.spare
         lease.left = lease.spare = 0
-        del self.by_key[lease.key]
+        self._forget(lease)
+
+    def _forget(self, lease: Lease) -> None:
+        self._allowed += lease.hits
+        lease.hits = 0
+        self._leaving.discard(lease)
+        if self.by_key.get(lease.key) is lease:
+            del self.by_key[lease.key]
 
 
 def _measure(lease: Lease, now: int) -> None:
