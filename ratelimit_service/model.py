@@ -84,7 +84,7 @@ class Limit:
     elastic: "Elastic | None" = None
     """It may be exceeded by `exceed` on loan, as far as its pool has room."""
     longest_term: int = 0
-    """Microseconds that a lease of it lasts at most; 0: as long as one of an instance."""
+    """Microseconds that a lease lasts at most, of a bucket with a burst exactly; 0: as long as one of an instance."""
     regions: "Regions | None" = None
     """The regions of the deployment share it; None: each region counts by itself, as if there were no others."""
     paired: bool = field(init=False, repr=False, compare=False)
@@ -156,6 +156,8 @@ class Regions:
     """How many regions there are."""
     whole: int
     """The requests of all regions together; with `split` the limit's `requests` are the part of this region."""
+    percent: int = 0
+    """With `leased`, the share of the limit that each region has by itself, by the rules."""
     home: Limit | None = None
     """With `leased`, what the home Redis may lend: the limit less all floors."""
     floor: Limit | None = None

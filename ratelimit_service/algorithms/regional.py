@@ -18,6 +18,7 @@ is given into the term in which it was lent. Units are conserved: deposited = sp
 State: `RegionCounter`. The Lua twin is `regional.lua`, and `region.lua` in `stores/redis` for deposits and collections.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple, cast
 
@@ -40,18 +41,40 @@ LEAST_TERM: Final = SECOND // 8
 
 def member(limit: Limit, number: int, percent: int) -> Limit:
     """The limit as so many regions share it: each has so much of it by itself, and borrows of the rest."""
-    floor, floor_burst = limit.requests * percent // 100, limit.burst * percent // 100
-    if limit.burst and not floor_burst:
-        floor = 0
+    regions = Regions(RegionMode.LEASED, number, limit.requests, percent)
+    return shared(replace(limit, regions=regions), [percent] * number, percent)
+
+
+def shared(limit: Limit, kept: Iterable[int], percent: int) -> Limit:
+    """The same where so much is kept free for regions, and this one has so much of it."""
+    assert limit.regions is not None, "regions share the limit"
+    floors = [_part(limit, each) for each in kept]
+    window, fill = limit.window, limit.burst * limit.window // max(1, limit.requests)
+    longest = max(SECOND, window // 10)
     home = replace(
         limit,
-        requests=limit.requests - number * floor,
-        burst=limit.burst - number * floor_burst if floor else limit.burst,
+        requests=limit.requests - sum(requests for requests, _ in floors),
+        burst=limit.burst - sum(burst for _, burst in floors),
         count_refused=False,
-        longest_term=max(SECOND, limit.window // 10),
+        longest_term=leasing.length_of_term(fill, fill, min(longest, fill // 4)) if fill else longest,
+        regions=None,
     )
-    own = replace(limit, requests=floor, burst=floor_burst, count_refused=False) if floor else None
-    return replace(limit, regions=Regions(RegionMode.LEASED, number, limit.requests, home, own))
+    requests, burst = _part(limit, percent)
+    own = replace(limit, requests=requests, burst=burst, count_refused=False, regions=None) if requests else None
+    return replace(limit, regions=replace(limit.regions, home=home, floor=own))
+
+
+def _part(limit: Limit, percent: int) -> tuple[int, int]:
+    """So many percent of the requests and of the burst; nothing if it is not one of both."""
+    requests, burst = limit.requests * percent // 100, limit.burst * percent // 100
+    return (requests, burst) if requests and (burst or not limit.burst) else (0, 0)
+
+
+def settles(algorithm: Algorithm, limit: Limit) -> int:
+    """The time until nothing counts that was lent or allowed before."""
+    bucket = limit.burst * limit.window // max(1, limit.requests)
+    windows = 1 if algorithm.name == "fixed_window" else 2  # of others some of the last window, or its last part
+    return max(bucket, windows * limit.window) + 2 * term(algorithm, limit)
 
 
 def problem(algorithm: Algorithm, limit: Limit) -> str | None:

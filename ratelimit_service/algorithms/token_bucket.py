@@ -106,6 +106,8 @@ def term(limit: Limit) -> int:
 
     Of that a quarter at most: what it regains until the term's end is not lent, and it shall lend most of itself.
     """
+    if limit.burst and limit.longest_term:
+        return limit.longest_term  # the same whatever part of the burst and of the rate home may lend
     fill = (limit.burst or limit.requests) * limit.window // limit.requests
     return length_of_term(fill, fill, min(limit.longest_term, fill // 4))
 

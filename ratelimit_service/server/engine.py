@@ -94,6 +94,7 @@ class Engine:
 
     def publish(self, book: RuleBook) -> None:
         """Answer by these rules from now on."""
+        self.store.use(book.rules)
         self.limiter.book = book
         _spare_old_objects()
         self.health.set_rules_loaded(bool(book.domains))

@@ -13,7 +13,7 @@ Bounded by number, because most counters are small; and in bytes, because some a
 sliding log as many entries as its limit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, islice
 from operator import attrgetter
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from ratelimit_service.algorithms import State, blocking, elastic, expiry
 from ratelimit_service.algorithms.places import Placed
 from ratelimit_service.model import Decision
 from ratelimit_service.rules.bans import MAX_BANS, Ban, Bans, too_many
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import BLOCK, Hit
 from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import Clock, system_clock
@@ -71,6 +72,7 @@ class MemoryStore:
         self._next_victim = 0
         self.bytes = 0
         """The size of all counters, as `_size` estimates it."""
+        self.warnings: Sequence[str] = ()
         self.evicted = 0
         """Live counters that were evicted; the next hit on one finds a full allowance."""
 
@@ -239,6 +241,9 @@ class MemoryStore:
     def leased(self) -> Mapping[Tally, Gauges]:
         """As Store says: nothing."""
         return {}
+
+    def use(self, rules: Iterable[Rule]) -> None:
+        """Nothing is to be prepared."""
 
     def keep_bans(self, bans: Bans) -> "MemoryBans":
         """As Store says."""

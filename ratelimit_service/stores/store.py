@@ -1,11 +1,12 @@
 """The contract of a store: it keeps counters, charges hits against them, and owns the clock by which it does."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Cancel
 from ratelimit_service.rules.bans import Ban, Bans
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.metric import Metric
@@ -59,6 +60,10 @@ class StoreStatus(Protocol):
     def lost(self) -> Sequence[LostServer]:
         """The servers that cannot decide hits now; empty when all can."""
 
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What is wrong with the settings of several regions, in words."""
+
 
 class BanStore(Protocol):
     """Keeps bans where counters are kept. Every method raises StoreError when that cannot be reached."""
@@ -92,6 +97,9 @@ class Store(StoreStatus, Protocol):
 
         Returns the means to cancel the request while it waits, if it waits.
         """
+
+    def use(self, rules: Iterable[Rule]) -> None:
+        """Prepare for hits on these rules, and on no others from now on."""
 
     def keep_bans(self, bans: Bans) -> BanStore:
         """Keep bans too, and have `bans` follow what is kept; called once, before the first `sweep`."""

@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from ratelimit_service.api.method import Reply
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import RpcError, Status, StoreError, TooHeavyError
 from ratelimit_service.rules.bans import Bans
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.server.admin.json_api import JsonApi, http_response, request_bytes
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryBans
@@ -302,12 +303,16 @@ class StandIn:
     counters = 0
     evicted = 0
     lost: Sequence[LostServer] = ()
+    warnings = ()
 
     def __init__(self, then: Callable[[Done], object]) -> None:
         self.then = then
 
     def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
         self.then(done)
+
+    def use(self, rules: Iterable[Rule]) -> None:
+        """Nothing is to be prepared."""
 
     def keep_bans(self, bans: Bans) -> BanStore:
         """In memory."""

@@ -99,6 +99,7 @@ class ScriptStore:
     counters = evicted = 0
     errors: Final[dict[str, int]] = {}
     lost: Final[Sequence[LostServer]] = ()
+    warnings = ()
 
     def __init__(self, client: Client, clock: Clock) -> None:
         self._client = client

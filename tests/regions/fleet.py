@@ -33,8 +33,8 @@ Reply = tuple[list[Decision | None], list[RegionAsk]]
 class RegionStore(Protocol):
     """Has one counter of a region."""
 
-    def run(self, costs: Sequence[int], now: int) -> Reply:
-        """One script call; the hits without a decision wait."""
+    def run(self, limit: Limit, costs: Sequence[int], now: int) -> Reply:
+        """One script call of a process with this limit; the hits without a decision wait."""
 
     def deposit(self, ask: RegionAsk, granted: Granted | None, now: int) -> None:
         """Bring what home has answered."""
@@ -63,8 +63,8 @@ class RegionInPython:
         """Units of loans."""
         return self.state.left + self.state.spare if self.state else 0
 
-    def run(self, costs: Sequence[int], now: int) -> Reply:
-        rule, limit = self.rule, cast("Limit", self.rule.limit)
+    def run(self, limit: Limit, costs: Sequence[int], now: int) -> Reply:
+        rule = self.rule
         before, waiting, asks = self.state, 0, []
         decisions: list[Decision | None] = []
         for cost in costs:
@@ -95,10 +95,11 @@ class HomeInPython:
         self.state: State | None = None
 
     def run(self, ask: RegionAsk, now: int) -> Granted:
+        limit = regional.home_of(ask.limit)
         back, back_end, least, extra = ask.numbers
         if back:
-            self.state = self.algorithm.give(self.state, self.limit, back, back_end, now)
-        self.state, *numbers = leasing.take(self.algorithm, self.state, self.limit, least, extra, now)
+            self.state = self.algorithm.give(self.state, limit, back, back_end, now)
+        self.state, *numbers = leasing.take(self.algorithm, self.state, limit, least, extra, now)
         units, room, term_end, reset, retry = numbers
         return Granted(units, room, term_end, reset, retry, now)
 
@@ -125,9 +126,11 @@ class RegionInRedis:
         self.loans = RegionScript(self.clock)
         self.sha, self.loans_sha = outliving(client, self.script.text), outliving(client, self.loans.text)
 
-    def run(self, costs: Sequence[int], now: int) -> Reply:
+    def run(self, limit: Limit, costs: Sequence[int], now: int) -> Reply:
         self.clock.now = now
         hits = [Hit(self.rule, KEY, cost, tally=Tally(), quota=False) for cost in costs]
+        for hit in hits:
+            hit.limit = limit
         keys, arguments, runs = self.script.encode(parts_of(hits))
         reply: Any = self.client.evalsha(self.sha, len(keys), *keys, *arguments)
         self.script.decode(reply, runs)
@@ -172,9 +175,9 @@ class RegionInBoth:
         self.python = python
         self.redis = redis
 
-    def run(self, costs: Sequence[int], now: int) -> Reply:
-        expected, asked = self.python.run(costs, now)
-        decisions, asks = self.redis.run(costs, now)
+    def run(self, limit: Limit, costs: Sequence[int], now: int) -> Reply:
+        expected, asked = self.python.run(limit, costs, now)
+        decisions, asks = self.redis.run(limit, costs, now)
         assert decisions == expected
         assert [(ask.key, *ask.numbers, ask.now) for ask in asks] == [(KEY, *ask.numbers, ask.now) for ask in asked]
         return decisions, asks
@@ -269,7 +272,7 @@ class Fleet:
     def run(self, region: Region, process: Process) -> None:
         """All that has queued, and is answered at once."""
         costs, process.queue = process.queue, []
-        decisions, asks = region.store.run(costs, self.now + region.ahead)
+        decisions, asks = region.store.run(self.limit_of(process), costs, self.now + region.ahead)
         for cost, decision in zip(costs, decisions, strict=True):
             if decision is None:
                 process.waiting.append(cost)
@@ -282,6 +285,15 @@ class Fleet:
         for ask in asks:
             region.taken += ask.numbers[0]
             process.calls.append(Call(ask))
+
+    def limit_of(self, process: Process) -> Limit:
+        """By which it runs."""
+        del process  # all are alike
+        return self.limit
+
+    def restart(self, region: Region, number: int) -> None:
+        """A process dies, with all that it waits for, and another one takes its place."""
+        region.processes[number] = Process()
 
     def at_home(self, call: Call) -> None:
         """Home does it now."""
@@ -327,7 +339,7 @@ class Fleet:
 
     def spend(self, region: Region, process: Process) -> None:
         """All that the region can allow by itself."""
-        decisions, _ = region.store.run([0], self.now + region.ahead)
+        decisions, _ = region.store.run(self.limit_of(process), [0], self.now + region.ahead)
         assert decisions[0] is not None
         if decisions[0].remaining:
             process.queue.append(decisions[0].remaining)
@@ -390,6 +402,6 @@ def play(fleet: Fleet, random: Random, events: int) -> None:  # noqa: PLR0912 - 
             if lost:
                 lost.remove(random.choice(lost))
         elif chance < 0.795:
-            region.processes[number] = Process()
+            fleet.restart(region, number)
         else:
             fleet.now += step(random, fleet.now, length, limit.window, to_window=0.3)

@@ -51,7 +51,8 @@ class Calm:
             self.at(after, self.hit, number, gap, index + 1, until)
 
     def charge(self, now: int, number: int, hits: list[int]) -> None:
-        decisions, asks = self.stores[number].run([1] * len(hits), now + number * HOUR)
+        assert self.rule.limit is not None
+        decisions, asks = self.stores[number].run(self.rule.limit, [1] * len(hits), now + number * HOUR)
         for came, decision in zip(hits, decisions, strict=True):
             if decision is None:
                 self.waiting[number].append(came)

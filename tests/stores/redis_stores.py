@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from time import monotonic
 from typing import Final, NamedTuple, Self
@@ -264,6 +264,7 @@ class Asked:
     healthy = True
     evicted = 0
     lost: Sequence[LostServer] = ()
+    warnings = ()
 
     def __init__(self, store: RedisStore, loop: asyncio.AbstractEventLoop, redis: Redis) -> None:
         self.errors = store.errors
@@ -291,6 +292,10 @@ class Asked:
     def leased(self) -> Mapping[Tally, Gauges]:
         """As the store."""
         return self._store.leased()
+
+    def use(self, rules: Iterable[Rule]) -> None:
+        """As the store."""
+        self._store.use(rules)
 
     def keep_bans(self, bans: Bans) -> BanStore:
         """As the store."""

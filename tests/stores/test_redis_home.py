@@ -66,6 +66,19 @@ async def region(own: Redis | str, home: object, name: str = "eu", **settings: s
         yield store
 
 
+async def with_rules(store: RedisStore, *rules: Rule) -> None:
+    """Have it use these rules, and wait until home knows of it."""
+    store.use(rules)
+    await until(lambda: home_of(store).registrar.floors.own is not None, "home knows of it")
+
+
+async def tell(store: RedisStore) -> None:
+    """Have it tell home its rules, and read what others tell, before it is time to."""
+    registrar = home_of(store).registrar
+    registrar._due = 0.0
+    await until(lambda: registrar._due > 0 and registrar._telling is None, "it has told")
+
+
 def keys(redis: Redis, start: str = "rl2|shop") -> list[str]:
     """The counters that it has."""
     return [name for name in redis.cli("KEYS", "*").split("\n") if name.startswith(start)]
@@ -287,6 +300,8 @@ def test_hits_that_come_at_once_wait_for_one_ask_in_all_processes_of_a_region(se
         async with Proxy(servers.home.port) as far:
             home = f"127.0.0.1:{far.port}"
             async with region(servers.eu, home) as first, region(servers.eu, home) as second:
+                await with_rules(first, of)
+                await with_rules(second, of)
                 far.delay = 0.1
                 assert await asyncio.gather(*(allowed(store, of, count=50) for store in (first, second))) == [50, 50]
                 # The first ask knows of the hits in its call, the next one of all.
@@ -328,6 +343,7 @@ def test_cut_off_a_region_has_its_floor_or_its_policies_and_heals_by_itself(
     async def story() -> None:
         stay_within(DAY // SECOND)
         async with region(servers.eu, f"127.0.0.1:{port}", STORE_DEADLINE="3s") as store:
+            await with_rules(store, with_floor)
             servers.home.send(signalled)
             if signalled == signal.SIGKILL:
                 await until(lambda: bool(store.lost), "it is missed")
@@ -384,7 +400,11 @@ def test_who_cannot_wait_for_a_far_home_is_denied_or_answered_by_policy(servers:
     with_floor, opens = leased(100, 10, on_store_failure="open"), leased(on_store_failure="open")
 
     async def story() -> None:
-        async with Proxy(servers.home.port) as far, region(servers.eu, f"127.0.0.1:{far.port}") as store:
+        async with (
+            Proxy(servers.home.port) as far,
+            region(servers.eu, f"127.0.0.1:{far.port}") as store,
+        ):
+            await with_rules(store, with_floor, opens)
             far.delay = 0.3
             assert await allowed(store, with_floor, count=10) == 10
             denied, answered = await asyncio.gather(
@@ -396,6 +416,71 @@ def test_who_cannot_wait_for_a_far_home_is_denied_or_answered_by_policy(servers:
             assert answered.hits[0].by_policy == ("open", "home Redis: no answer in time")
 
     run(story())
+
+
+def test_a_floor_that_one_region_raises_before_the_other_does_not_exceed_the_limit(servers: Three) -> None:
+    before, after = leased(100, 10), leased(100, 40)
+
+    async def story() -> None:
+        stay_within(DAY // SECOND)
+        home = f"127.0.0.1:{servers.home.port}"
+        async with region(servers.eu, home) as eu, region(servers.us, home, "us") as us:
+            await with_rules(eu, before)
+            await with_rules(us, before)
+            assert await allowed(us, before, count=80) == 80
+            await with_rules(eu, after)
+            assert await allowed(eu, after, count=100) == 10
+            await with_rules(us, after)
+            assert await allowed(us, after, count=100) == 10
+
+    run(story())
+
+
+def test_cut_off_since_its_start_a_process_has_the_floor_that_others_of_its_region_had(servers: Three) -> None:
+    with_floor = leased(100, 10)
+
+    async def story() -> None:
+        stay_within(DAY // SECOND)
+        async with Proxy(servers.home.port) as far:
+            async with region(servers.eu, f"127.0.0.1:{far.port}") as store:
+                await with_rules(store, with_floor)
+                await until(lambda: bool(keys(servers.eu, "rl2|{region}floors")), "the region has its copy")
+            async with region(servers.eu, f"127.0.0.1:{far.port}") as store:
+                far.hang_up()
+                store.use([with_floor])
+                await until(lambda: bool(store.lost), "home is missed")
+                await until(lambda: bool(home_of(store).registrar.floors._copied), "the copy is read")
+                assert await allowed(store, with_floor, count=100) == 10
+
+    run(story())
+
+
+def test_two_regions_by_one_name_are_told_in_the_log_the_metrics_and_the_status(
+    servers: Three, caplog: pytest.LogCaptureFixture
+) -> None:
+    of, now = leased(100, 10), [1_790_000_000 * SECOND]
+
+    async def story() -> None:
+        home = f"127.0.0.1:{servers.home.port}"
+        async with region(servers.eu, home) as eu, region(servers.us, home, "eu", REGIONS="us,eu") as other:
+            for store in (eu, other):
+                home_of(store).registrar._clock = lambda: now[0]
+                await with_rules(store, of)
+            for _ in range(4):
+                now[0] += 5 * SECOND
+                await tell(eu)
+                await tell(other)
+
+            for store in (eu, other):
+                assert [text[:26] for text in store.warnings] == [
+                    "two regions are called eu:",
+                    "REGIONS is not the same he",
+                ]
+                (agree,) = home_of(store).registrar.metrics()
+                assert agree.samples == [((("setting", "REGION"),), 0), ((("setting", "REGIONS"),), 0)]
+
+    run(story())
+    assert len([text for text in caplog.messages if "two regions are called eu" in text]) == 2
 
 
 def test_what_is_left_of_a_loan_is_given_back_at_its_end(servers: Three) -> None:
@@ -420,6 +505,7 @@ def test_what_is_asked_for_when_a_process_stops_is_deposited_for_the_others(serv
     async def story() -> None:
         async with Proxy(servers.home.port) as far:
             async with region(servers.eu, f"127.0.0.1:{far.port}") as store:
+                await with_rules(store, leased())
                 home, far.delay = home_of(store), 0.1
                 asked = asyncio.ensure_future(charge(store, hit_of(leased())))
                 await until(lambda: bool(home._asking), "home is asked")
@@ -509,6 +595,7 @@ def test_units_that_are_lent_while_their_region_is_lost_are_burnt(servers: Three
             Proxy(servers.home.port) as far,
             region(servers.eu, f"127.0.0.1:{far.port}", STORE_DEADLINE="5s", ON_STORE_FAILURE="closed") as store,
         ):
+            await with_rules(store, leased())
             far.delay = 0.2
             asked = asyncio.ensure_future(charge(store, hit_of(leased())))
             await until(lambda: bool(home_of(store)._asking), "home is asked")

@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,6 +83,10 @@ class World(NamedTuple):
         return allowed, failed
 
 
+def knows_home(service: Service) -> bool:
+    return "ratelimit_region_settings_agree{" in service.metrics()
+
+
 @contextmanager
 def world(folder: Path, *, in_eu: int = 1, **settings: str) -> Iterator[World]:
     """Two regions, each with a Redis and services of its own; `in_eu` is how many of these `eu` has."""
@@ -102,6 +107,8 @@ def world(folder: Path, *, in_eu: int = 1, **settings: str) -> Iterator[World]:
                 stack.enter_context(start_service(folder / f"{name}{number}", RULES, environ | settings))
                 for number in range(instances)
             ]
+            for service in services:
+                eventually(partial(knows_home, service), "home is read")
             regions.append(Region(redis, services, stack))
         yield World(regions[0], regions[1], home)
 

@@ -66,7 +66,7 @@ def test_a_central_limit_asks_home_once_a_call_and_again_after_a_cut(regions: Ma
     calls, begun = home.script_calls(), time.monotonic()
     assert far.ask("login") == {"OK": 1}
     assert time.monotonic() - begun > 0.14
-    assert home.script_calls() == calls + 1
+    assert home.script_calls() - calls - 1 in range(4)  # each service tells it its floors besides
     assert us.ask("login", 20) == {"OK": 6, "OVER_LIMIT": 14}
 
     assert us.ask("elsewhere", 10) == {"OK": 10}
@@ -103,6 +103,7 @@ def test_a_region_that_is_cut_off_keeps_its_floor_and_borrows_again_when_it_is_n
     regions: Mapping[str, Region],
 ) -> None:
     eu, us, ap = regions.values()
+    eventually(lambda: "ratelimit_region_settings_agree{" in ap.metrics(), "its floors are granted")
     ap.place.cut()
     try:
         assert ap.ask("floor", 100) == {"OK": FLOOR, "OVER_LIMIT": 100 - FLOOR}

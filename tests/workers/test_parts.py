@@ -27,7 +27,7 @@ TWO_RULES = """
       - {key: a, rate_limit: {unit: day, requests_per_unit: 1}}
       - {key: b, rate_limit: {unit: day, requests_per_unit: 1}}
 """
-SUMMARY = {"serving": True, "healthy": True, "counters": 0, "lost": [], "bans": [0, []], "metrics": []}
+SUMMARY = {"serving": True, "healthy": True, "counters": 0, "lost": [], "warnings": [], "bans": [0, []], "metrics": []}
 """What a slot reads of a report."""
 
 
@@ -215,6 +215,15 @@ def test_a_server_that_several_workers_have_lost_is_one_since_the_first_of_them(
     assert store.lost == ()
     slots[0].state = slots[1].state = SlotState.READY
     assert list(store.lost) == [first, other]
+
+
+def test_what_several_workers_warn_of_is_said_once() -> None:
+    slots = [WorkerSlot(number) for number in (1, 2, 3)]
+    for slot in slots:
+        slot.warnings = ["two regions are called eu"]
+    slots[0].state = slots[1].state = SlotState.READY
+
+    assert MergedStoreStatus("redis", slots).warnings == ["two regions are called eu"]
 
 
 def test_counts_from_before_a_reload_go_where_one_process_would_have_them() -> None:

@@ -72,6 +72,7 @@ class Reporter:
             "healthy": store.healthy,
             "counters": store.counters,
             "lost": store.lost,
+            "warnings": store.warnings,
             "bans": _packed_bans(limiter.ban_summary),
             "errors": dict(new_errors),
             "metrics": pack_metrics(engine.metrics()),
@@ -232,3 +233,8 @@ class MergedStoreStatus:
             if first is None or lost.since < first.since:
                 found[lost.server] = lost
         return tuple(found.values())
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Each once that some worker has."""
+        return [*dict.fromkeys(text for slot in self._slots if slot.ready for text in slot.warnings)]

@@ -101,6 +101,8 @@ class WorkerSlot:
         self.counters = 0
         self.lost: Sequence[LostServer] = ()
         """Servers that it says cannot decide hits now."""
+        self.warnings: Sequence[str] = ()
+        """What it says is wrong with the settings of regions."""
         self.bans = BanSummary(0, ())
         """The bans that it enforces."""
         self.gauges: Sequence[tuple[Path, Gauges]] = ()
@@ -268,6 +270,7 @@ class WorkerSlot:
                     summary[name] for name in ("serving", "healthy", "counters")
                 )
                 self.lost = [LostServer(*lost) for lost in summary["lost"]]
+                self.warnings = summary["warnings"]
                 total, texts = summary["bans"]
                 self.bans = BanSummary(total, [read_ban(text) for text in texts])
                 self.metrics = unpack_metrics(summary["metrics"])

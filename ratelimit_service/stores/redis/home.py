@@ -43,6 +43,7 @@ from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.leases import Ask, Granted
 from ratelimit_service.stores.redis.link import call_script, within
 from ratelimit_service.stores.redis.region import HOME, RegionAsk, RegionScript, at_home
+from ratelimit_service.stores.redis.register import Registrar
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
 from ratelimit_service.stores.redis.script import BatchScript, Group, Part, ScriptCall, grants_of
 from ratelimit_service.stores.redis.topology import Topology
@@ -82,6 +83,9 @@ _MAX_PAUSE: Final = 0.05
 _CUT_SECONDS: Final = 2.0
 """For which a server that did not answer an ask is taken for lost, unless it answers another one."""
 
+_BACK: Final = 0
+"""In the numbers of an ask."""
+
 _CLOSE_SECONDS: Final = 0.5
 """For asks under way, when the process stops."""
 
@@ -113,9 +117,17 @@ class Home:
     """The home Redis as one process of a region asks it."""
 
     def __init__(
-        self, topology: Topology, script: BatchScript, pending: PendingRequests, region: str, *, clustered: bool
+        self,
+        topology: Topology,
+        script: BatchScript,
+        pending: PendingRequests,
+        registrar: Registrar,
+        *,
+        clustered: bool,
     ) -> None:
         self.topology = topology
+        self.registrar = registrar
+        self._floors = registrar.floors
         self._script = script
         self._region = RegionScript()
         self._pending = pending
@@ -147,7 +159,7 @@ class Home:
         self._round_trip = 0.0
         """That of the last ask, in seconds."""
         self._round_trips = Latency()
-        self._exchanges = Exchanges(topology, script, region, self._start)
+        self._exchanges = Exchanges(topology, script, self._floors.region, self._start)
 
     def hold(self, lane: Lane, call: ScriptCall) -> Sequence[Part]:
         """Ask for what the reply to this call names, and keep what waits; returns the parts that are decided."""
@@ -185,6 +197,7 @@ class Home:
             self._asked += 1
             self._terms.discard((loan.ask.key, loan.term_end))
             self._start(self._give_back(loan))
+        self.registrar.sweep()
 
     async def reset(self, hit: Hit) -> None:
         """Remove what home has of a counter of this region, so that its whole limit is free there. Raises Fault."""
@@ -201,6 +214,7 @@ class Home:
         late = monotonic() + _CLOSE_SECONDS
         while self._asked and monotonic() < late:  # noqa: ASYNC110 - it has a deadline
             await asyncio.sleep(_PAUSE)
+        await self.registrar.close()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -235,6 +249,7 @@ class Home:
             ),
             gauge("ratelimit_region_waiting", "Requests that wait for an answer of the home Redis.", self._waiting),
             *self._exchanges.metrics(),
+            *self.registrar.metrics(),
         )
 
     # Hits that wait
@@ -273,7 +288,7 @@ class Home:
             return Fault("unreachable")
         return None if lane.lost is None or lane.answers else Fault(lane.lost.cause)
 
-    def _name_of(self, hit: Hit) -> str:
+    def _name_of(self, hit: Hit | RegionAsk) -> str:
         """The name of its counter at home."""
         return self._script.key(PoolCounter(hit.rule, hit.limit, hit.key + HOME))
 
@@ -303,30 +318,27 @@ class Home:
 
     def _ask_all(self, lane: Lane, asked: Sequence[RegionAsk]) -> None:
         """Ask home, in one call for the counters of a slot; without a Cluster for all."""
-        calls: dict[int, list[tuple[RegionAsk, Ask]]] = {}
+        calls: dict[int, list[RegionAsk]] = {}
         for ask in asked:
-            wanted = at_home(ask)
             if self._asked >= MAX_ASKED:
                 self.failed["overload"] += 1
-                self.burnt += wanted.back
+                self.burnt += ask.numbers[_BACK]
                 continue
             self._asked += 1
             self._asking.add(ask.key)
-            calls.setdefault(slot_of(self._script.key(wanted.lease)) if self._clustered else 0, []).append(
-                (ask, wanted)
-            )
+            calls.setdefault(slot_of(self._name_of(ask)) if self._clustered else 0, []).append(ask)
         for of_slot in calls.values():
             for start in range(0, len(of_slot), MAX_IN_ASK):
                 self._start(self._borrow(lane, of_slot[start : start + MAX_IN_ASK]))
 
-    async def _borrow(self, lane: Lane, asked: Sequence[tuple[RegionAsk, Ask]]) -> None:
+    async def _borrow(self, lane: Lane, asks: Sequence[RegionAsk]) -> None:
         """Ask home, deposit what it lends, and have the hits decided that wait for it."""
-        asks = [ask for ask, _ in asked]
-        sent = monotonic()
         # What waits is answered then. What home has lent all the same is deposited when it comes.
         late = asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._on_late, lane, asks)
         try:
-            grants = await self._take([wanted for _, wanted in asked])
+            await self.registrar.fresh()
+            sent = monotonic()
+            grants = await self._take([self._wanted(ask) for ask in asks])
             late.cancel()
             lent = zip(asks, grants, strict=True)
             await asyncio.gather(*(self._deposit(lane, ask, granted, sent) for ask, granted in lent))
@@ -334,14 +346,25 @@ class Home:
                 self._asking.discard(ask.key)
                 self._send_again(ask.key)
         except Fault as fault:
+            at_home = self.topology.lane_of(self._name_of(asks[0]))
+            if isinstance(fault.__cause__, hiredis.ReplyError) and at_home is not None:
+                at_home.refused(fault)
             self._go_without(lane, asks, fault)
         finally:
             late.cancel()
             self._asked -= len(asks)
 
+    def _wanted(self, ask: RegionAsk) -> Ask:
+        """What is asked, by what the register leaves of the limit."""
+        now = int(monotonic() * SECOND)
+        ask = ask._replace(limit=self._floors.limit_of(ask.rule, ask.limit, now))
+        if ask.numbers[_BACK] and not self._floors.is_settled(ask.rule, now):
+            self.burnt += ask.numbers[_BACK]
+            ask = ask._replace(numbers=(0, *ask.numbers[1:]))
+        return at_home(ask)
+
     def _on_late(self, lane: Lane, asks: Sequence[RegionAsk]) -> None:
-        name = self._script.key(at_home(asks[0]).lease)
-        self._cut[self.topology.lane_of(name)] = monotonic() + _CUT_SECONDS
+        self._cut[self.topology.lane_of(self._name_of(asks[0]))] = monotonic() + _CUT_SECONDS
         self._go_without(lane, asks, Fault("timeout"))
 
     def _go_without(self, lane: Lane, asks: Sequence[RegionAsk], fault: Fault) -> None:
@@ -366,8 +389,6 @@ class Home:
             lost = sum(ask.extra for ask in wanted) if fault.cause == "reset" else 0  # it may have lent before
             self.lent += lost
             self.burnt += lost + back
-            if isinstance(fault.__cause__, hiredis.ReplyError) and (lane := self.topology.lane_of(name)) is not None:
-                lane.refused(fault)
             raise
         self._round_trip = monotonic() - sent
         self._round_trips.observe(int(self._round_trip * 1e9))
@@ -407,8 +428,9 @@ class Home:
             keys, arguments = self._region.collect(loan.ask)
             reply = await within(ANSWER_SECONDS, call_script(loan.lane.execute, self._region, keys, arguments))
             back = self._region.collected(loan.ask, reply)
-            if back is not None:
-                await self._take([at_home(back)])
+            wanted = None if back is None else self._wanted(back)
+            if wanted is not None and wanted.back:
+                await self._take([wanted])
         except Fault:
             pass  # what was left stays in the counter, or is burnt
         finally:

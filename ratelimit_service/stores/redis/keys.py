@@ -104,6 +104,16 @@ def bans_keys(prefix: str) -> tuple[str, str]:
     return f"{prefix}{VERSION}{{bans}}", f"{prefix}{VERSION}{{bans}}ends"
 
 
+def register_keys(prefix: str) -> tuple[str, str]:
+    """The keys of the register of regions at home, and of their shares; in a Cluster both are in one slot."""
+    return f"{prefix}{VERSION}{{regions}}", f"{prefix}{VERSION}{{regions}}shares"
+
+
+def region_keys(prefix: str) -> tuple[str, str]:
+    """The keys of the name that a region's Redis has, and of what its processes have read of the register."""
+    return f"{prefix}{VERSION}{{region}}", f"{prefix}{VERSION}{{region}}floors"
+
+
 def name_in_slot(start: str, slot: int) -> str | None:
     """A name that begins with `start` and is in that slot; None if a hash tag in it puts it into another slot."""
     untouched = start + "0" * _DIGITS

@@ -26,6 +26,7 @@ from importlib.resources import files
 from itertools import chain, groupby
 from operator import attrgetter
 from random import random
+from time import monotonic
 from typing import Any, Final, NamedTuple, Protocol
 
 from ratelimit_service.algorithms import NAMES, PLACES
@@ -33,6 +34,7 @@ from ratelimit_service.algorithms.regional import home_of, most_of, term
 from ratelimit_service.model import Blocked, Decision, Limit, Queued, RegionMode
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit, OnCounter, pool_counter
+from ratelimit_service.stores.redis.floors import Floors
 from ratelimit_service.stores.redis.keys import VERSION, cluster_block, cluster_key, plain_block, plain_key
 from ratelimit_service.stores.redis.leases import Ask, Granted
 from ratelimit_service.stores.redis.region import RegionAsk
@@ -178,6 +180,7 @@ class BatchScript:
         clustered: bool = False,
         jitter_seconds: int = 0,
         sync_seconds: float = 1,
+        floors: Floors | None = None,
     ) -> None:
         self.text = script_text()
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
@@ -189,6 +192,8 @@ class BatchScript:
         self._jitter = jitter_seconds * SECOND
         self._sync = round(sync_seconds * SECOND)
         """Between two exchanges of the counts of regions."""
+        self._floors = floors
+        """What home keeps free of limits that it lends to regions; None: what the rules say."""
         self._block_key = cluster_block if clustered else plain_block
         """The name of a counter's block, in the same slot."""
         self._rows: dict[Rule, str] = {}
@@ -197,6 +202,10 @@ class BatchScript:
         """What `decode` has found that is to be asked of home."""
         self.waiting: list[Hit] = []
         """Hits that `decode` has not decided, because they wait for home."""
+
+    def forget_limits(self) -> None:
+        """Read them anew: floors may have changed."""
+        self._rows.clear()
 
     def kept(self, hit: Hit) -> Sequence[str]:
         """As Script says."""
@@ -326,13 +335,16 @@ class BatchScript:
 
     def _leased_row(self, rule: Rule, limit: Limit) -> str:
         """A limit that is leased to regions: the numbers of the floor or of home, then what regional.lua reads."""
+        written = limit
+        if self._floors is not None:
+            limit = self._floors.limit_of(rule, limit, int(monotonic() * SECOND))
         name, own = rule.algorithm.name, limit.floor or home_of(limit)
         windows = (0 if own.calendar is None else _BY_CALENDAR, 1, 0, int(name == "fixed_window"), 0, 0)
         numbers = (_NUMBERS[_LEASED], own.requests, own.window, own.burst, own.parts, *windows)
         leased = (_NUMBERS[name] if limit.floor else 0, most_of(limit), term(rule.algorithm, limit))
         if own.calendar is not None:
             return ",".join(map(str, (*numbers, *own.calendar.edges((self._clock or system_clock)()), *leased)))
-        return self._remember(rule, limit, (*numbers, *leased))
+        return self._remember(rule, written, (*numbers, *leased))
 
     def _remember(self, rule: Rule, limit: Limit, numbers: Sequence[int]) -> str:
         """These numbers as a row."""

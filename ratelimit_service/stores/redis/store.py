@@ -5,10 +5,10 @@ A request's hits go to the lanes of the servers that have their counters; each l
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ratelimit_service.errors import TooHeavyError
 from ratelimit_service.model import Cancel
@@ -21,12 +21,14 @@ from ratelimit_service.stores.redis.bans import BanFollower, BanTable
 from ratelimit_service.stores.redis.checks import Checks
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
 from ratelimit_service.stores.redis.faults import Fault
+from ratelimit_service.stores.redis.floors import Floors
 from ratelimit_service.stores.redis.home import Home
 from ratelimit_service.stores.redis.keys import resets_key
 from ratelimit_service.stores.redis.lane import Lane, LaneContext, home_context
 from ratelimit_service.stores.redis.leases import Leases
 from ratelimit_service.stores.redis.link import read_time, within
 from ratelimit_service.stores.redis.policy import Policy
+from ratelimit_service.stores.redis.register import Registrar
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
 from ratelimit_service.stores.redis.script import MAX_IN_PIPELINE, BatchScript, Script, largest_bundle
 from ratelimit_service.stores.redis.target import (
@@ -82,18 +84,25 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
     context = LaneContext(pending, denied, Checks(), policy, Leases(deny=settings.lease_deny_ms * 1000))
     prefix, jitter = settings.cache_key_prefix, settings.expiration_jitter_max_seconds
     main, per_second, home = main_target(settings), per_second_target(settings), home_target(settings)
+    floors = None if home is None else Floors(settings.region, settings.regions)
     script = BatchScript(
         prefix,
         clock,
         clustered=has_cluster_names(main, per_second, home),
         jitter_seconds=jitter,
         sync_seconds=settings.region_sync_seconds,
+        floors=floors,
     )
     with_upstream = settings.key_format is KeyFormat.ENVOYPROXY
     at_home = None
-    if home is not None:
+    if home is not None and floors is not None:
+
+        async def own(key: str, *command: str | bytes | int) -> Any:
+            return await topologies.main.execute(key, *command)
+
         topology = open_topology(home, script, home_context(context), resets_key(prefix))
-        at_home = Home(topology, script, pending, settings.region, clustered=is_clustered(home))
+        registrar = Registrar(floors, topology.execute, own, prefix, on_change=script.forget_limits, clock=clock)
+        at_home = Home(topology, script, pending, registrar, clustered=is_clustered(home))
         context = context._replace(hold=at_home.hold)
     topologies = Topologies(
         open_topology(main, script, context, resets_key(prefix)),
@@ -182,6 +191,11 @@ class RedisStore:
         """The servers that cannot decide hits now."""
         return [lost for topology in self._topologies for lost in topology.lost]
 
+    @property
+    def warnings(self) -> Sequence[str]:
+        """As Store says."""
+        return () if self._home is None else [*self._home.registrar.warnings.values()]
+
     def metrics(self) -> Sequence[Metric]:
         """As Store says."""
         of_home = () if self._home is None else self._home.metrics()
@@ -195,6 +209,11 @@ class RedisStore:
     def leased(self) -> Mapping[Tally, Gauges]:
         """As Store says."""
         return self._leases.by_rule()
+
+    def use(self, rules: Iterable[Rule]) -> None:
+        """As Store says."""
+        if self._home is not None:
+            self._home.registrar.use(rules)
 
     def keep_bans(self, bans: Bans) -> BanFollower:
         """As Store says; they are in the main Redis."""
