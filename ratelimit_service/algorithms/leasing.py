@@ -22,6 +22,10 @@ _LONGEST: Final = 3 * SECOND
 """Of a term. Where 30 hits a second come on each of 1,000 counters, terms of a second send 5 to 9 % of them, these half
 as many; and what an instance holds is no larger a part of a window than in short ones."""
 
+LEAST_TERM: Final = SECOND // 8
+"""That a bucket is lent for where `least` does not fit for longer; in shorter terms, with regions a tenth of a second
+apart, most hits would wait for the next loan."""
+
 _SHARE: Final = 4
 """One in so many of the units that are left is lent at once, so that the last ones go to all who ask."""
 
@@ -62,6 +66,12 @@ def take(algorithm: Leasing, state: State | None, limit: Limit, least: int, extr
     lent_from = getattr(algorithm, "lent_from", None)
     before = state if lent_from is None else lent_from(state, end)
     _, look = algorithm.hit(before, limit, 0, now)
+    if look.remaining < least and lent_from is not None and algorithm.hit(state, limit, 0, now)[1].remaining >= least:
+        # What the bucket regains until the term's end is not lent: so it is lent for less.
+        while look.remaining < least and end - now >= 2 * LEAST_TERM:
+            end = now + (end - now) // 2
+            before = lent_from(state, end)
+            _, look = algorithm.hit(before, limit, 0, now)
     wanted = max(least, extra * (end - now) // algorithm.term(limit))
     units = min(look.remaining, wanted, max(least, look.remaining // _SHARE))
     if units > 0:

@@ -35,9 +35,6 @@ LEAST_DENY: Final = SECOND // 50
 waits. A tenth of a term if that is more, and a second at most: a bucket at home has a token again at once, and regions
 that ask for each take five times the messages for 1 % of the limit."""
 
-LEAST_TERM: Final = SECOND // 8
-"""In shorter terms, with regions a tenth of a second apart, most hits would wait for the next loan."""
-
 
 def member(limit: Limit, number: int, percent: int) -> Limit:
     """The limit as so many regions share it: each has so much of it by itself, and borrows of the rest."""
@@ -80,7 +77,7 @@ def settles(algorithm: Algorithm, limit: Limit) -> int:
 def problem(algorithm: Algorithm, limit: Limit) -> str | None:
     """Why such a limit cannot be leased to regions."""
     length = term(algorithm, limit)
-    if length >= LEAST_TERM:
+    if length >= leasing.LEAST_TERM:
         return None
     return f"it would be lent for {length // 1000} ms at a time, which is too short to ask another region"
 
@@ -97,9 +94,11 @@ def term(algorithm: Algorithm, limit: Limit) -> int:
     return cast("leasing.Leasing", algorithm).term(home_of(limit))
 
 
-def most_of(limit: Limit) -> int:
-    """What a hit may cost."""
-    return sum(part.burst or part.requests for part in (home_of(limit), limit.floor) if part is not None)
+def most_of(algorithm: Algorithm, limit: Limit) -> int:
+    """What a hit may cost: of a bucket what it regains in the shortest term is never lent."""
+    home = home_of(limit)
+    regained = -(-home.requests * leasing.LEAST_TERM // home.window) if hasattr(algorithm, "lent_from") else 0
+    return sum(part.burst or part.requests for part in (home, limit.floor) if part is not None) - regained
 
 
 class RegionCounter(NamedTuple):
@@ -191,7 +190,7 @@ def hit(
             reset = max(reset, look.reset_after)
         decided = decided._replace(left=counter.left - lent, floor=own)
         return _kept(decided, length), Decision(True, room - cost, 0, reset, 0)
-    if cost > most_of(limit):
+    if cost > most_of(algorithm, limit):
         return state, Decision(False, room, cost - room, reset, NEVER)
     if now >= counter.deny_until:
         return _kept(counter, length), None

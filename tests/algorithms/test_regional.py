@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ratelimit_service.algorithms import open_algorithm, regional
+from ratelimit_service.algorithms import leasing, open_algorithm, regional
 from ratelimit_service.algorithms.regional import Deposit, RegionCounter, Wanted
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
@@ -40,7 +40,7 @@ def test_what_home_lends_and_all_floors_are_the_limit() -> None:
     assert regions.floor is not None
 
     assert (regions.home.requests, regions.floor.requests) == (700, 100)
-    assert regional.most_of(limited(10)) == 800
+    assert regional.most_of(FIXED, limited(10)) == 800
 
 
 def test_a_burst_is_shared_as_the_requests_are_and_without_one_unit_of_it_there_is_no_floor() -> None:
@@ -208,6 +208,25 @@ def test_a_hit_that_costs_more_than_home_and_floor_have_is_denied_for_ever() -> 
 
     assert (state, decision) == (None, Decision(False, 100, 701, MINUTE, NEVER))
     assert charge(None, limited(10), 800)[1] is None
+
+
+def test_of_a_bucket_what_a_hit_needs_is_lent_for_less_than_a_term_if_it_does_not_fit_for_one() -> None:
+    """In a term of 6 s the bucket regains 100, in an eighth of a second 3."""
+    bucket: Any = open_algorithm("token_bucket")
+    home = regional.home_of(limited())
+
+    def lent_for(least: int) -> tuple[int, int]:
+        taken = leasing.take(bucket, None, home, least, least, START)
+        return taken.units, taken.term_end - START
+
+    assert regional.most_of(bucket, limited()) == 997
+    assert [lent_for(least) for least in (900, 901, 950, 951, 996)] == [
+        (900, TERM),
+        (901, TERM // 2),
+        (950, TERM // 2),
+        (951, TERM // 4),
+        (996, TERM // 32),
+    ]
 
 
 def test_a_refund_fills_the_loan_and_then_the_floor_and_no_more() -> None:

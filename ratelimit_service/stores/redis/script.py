@@ -341,7 +341,7 @@ class BatchScript:
         name, own = rule.algorithm.name, limit.floor or home_of(limit)
         windows = (0 if own.calendar is None else _BY_CALENDAR, 1, 0, int(name == "fixed_window"), 0, 0)
         numbers = (_NUMBERS[_LEASED], own.requests, own.window, own.burst, own.parts, *windows)
-        leased = (_NUMBERS[name] if limit.floor else 0, most_of(limit), term(rule.algorithm, limit))
+        leased = (_NUMBERS[name] if limit.floor else 0, most_of(rule.algorithm, limit), term(rule.algorithm, limit))
         if own.calendar is not None:
             return ",".join(map(str, (*numbers, *own.calendar.edges((self._clock or system_clock)()), *leased)))
         return self._remember(rule, written, (*numbers, *leased))
