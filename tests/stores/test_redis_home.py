@@ -14,9 +14,9 @@ import uvloop
 
 from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.algorithms.regional import member
-from ratelimit_service.model import Limit, RegionMode, Regions, Unit
+from ratelimit_service.model import NEVER, Limit, RegionMode, Regions, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.redis.home import MAX_ASKED, MAX_HELD, Home
+from ratelimit_service.stores.redis.home import Home
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.store import RedisStore
 from ratelimit_service.system.clock import DAY, SECOND
@@ -293,6 +293,18 @@ def test_regions_borrow_from_home_and_together_allow_no_more_than_the_limit(serv
     run(story())
 
 
+def test_a_hit_that_costs_nearly_all_of_a_bucket_is_allowed_and_one_of_all_denied_for_ever(servers: Three) -> None:
+    of = leased(1000, algorithm="token_bucket", window=60 * SECOND)
+
+    async def story() -> None:
+        async with region(servers.eu, f"127.0.0.1:{servers.home.port}") as store:
+            answers = [await charge(store, hit_of(of, key, cost)) for key, cost in (("eve", 990), ("ada", 998))]
+            assert [answer.hits[0].decision.allowed for answer in answers] == [True, False]
+            assert answers[1].hits[0].decision.retry_after == NEVER
+
+    run(story())
+
+
 def test_hits_that_come_at_once_wait_for_one_ask_in_all_processes_of_a_region(servers: Three) -> None:
     of = leased(1000)
 
@@ -530,35 +542,29 @@ def test_a_reset_reaches_the_counter_at_home(servers: Three) -> None:
 
 def test_counters_about_which_home_is_asked_at_once_have_a_bound(servers: Three) -> None:
     async def story() -> None:
-        async with region(servers.eu, f"127.0.0.1:{servers.home.port}", STORE_DEADLINE="3s") as store:
+        async with region(servers.eu, f"127.0.0.1:{servers.home.port}") as store:
+            home_of(store)._max_asked = 20
             servers.home.send(signal.SIGSTOP)
             of = leased(on_store_failure="open")
-            hits = [hit_of(of, f"user{number}") for number in range(MAX_ASKED + 10)]
+            hits = [hit_of(of, f"user{number}") for number in range(30)]  # one script call, and one reply
             await asyncio.gather(*(charge(store, hit) for hit in hits))
 
             assert store.errors["overload"] == 10
             assert home_of(store).failed["overload"] == 10
-            assert sum(hit.by_policy is not None for hit in hits) == MAX_ASKED + 10
+            assert sum(hit.by_policy is not None for hit in hits) == 30
 
     run(story())
 
 
 def test_requests_that_wait_have_a_bound(servers: Three) -> None:
     async def story() -> None:
-        async with region(servers.eu, f"127.0.0.1:{servers.home.port}", STORE_DEADLINE="3s") as store:
+        async with region(servers.eu, f"127.0.0.1:{servers.home.port}") as store:
+            home_of(store)._max_held = 20
             servers.home.send(signal.SIGSTOP)
             of = leased(on_store_failure="closed")
-            await charge_in_turns(store, of, MAX_HELD + 10)
+            await asyncio.gather(*(charge(store, hit_of(of)) for _ in range(30)))
 
             assert store.errors["overload"] == 10
-
-    async def charge_in_turns(store: RedisStore, of: Rule, count: int) -> None:
-        charges = []
-        for _ in range(count // 1000 + 1):  # fewer than a lane's queue has room for
-            charges += [asyncio.ensure_future(charge(store, hit_of(of))) for _ in range(min(1000, count))]
-            count -= 1000
-            await until(lambda: not store.lanes[0].waiting, "all of them are held, or answered")
-        await asyncio.gather(*charges)
 
     run(story())
 

@@ -147,7 +147,7 @@ class Home:
         self._terms: set[tuple[str, int]] = set()
         """The keys of these loans' counters, and when their terms end."""
         self._numbers = count()
-        self._max_loans = MAX_LOANS
+        self._max_asked, self._max_held, self._max_loans = MAX_ASKED, MAX_HELD, MAX_LOANS
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = 0
         """Parts in `_held`."""
@@ -190,7 +190,7 @@ class Home:
     def sweep(self) -> None:
         """Give back what is left of loans that have ended, some at a time."""
         now, loans = monotonic(), self._loans
-        for _ in range(min(_SWEEP, MAX_ASKED - self._asked)):
+        for _ in range(min(_SWEEP, self._max_asked - self._asked)):
             if not loans or loans[0].due > now:
                 break
             loan = heappop(loans)
@@ -277,7 +277,7 @@ class Home:
             return fault
         if monotonic() < self._cut.get(self.topology.lane_of(name), 0.0):
             return Fault("timeout")
-        if self._waiting >= MAX_HELD or (self._asked >= MAX_ASKED and hit.key not in self._asking):
+        if self._waiting >= self._max_held or (self._asked >= self._max_asked and hit.key not in self._asking):
             return Fault("overload")
         return None
 
@@ -320,7 +320,7 @@ class Home:
         """Ask home, in one call for the counters of a slot; without a Cluster for all."""
         calls: dict[int, list[RegionAsk]] = {}
         for ask in asked:
-            if self._asked >= MAX_ASKED:
+            if self._asked >= self._max_asked:
                 self.failed["overload"] += 1
                 self.burnt += ask.numbers[_BACK]
                 continue
