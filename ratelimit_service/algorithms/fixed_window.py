@@ -67,10 +67,10 @@ def term(limit: Limit) -> int:
     return length_of_term(limit.window, limit.window, limit.longest_term)
 
 
-def term_end(state: State | None, limit: Limit, now: int) -> int:
+def term_end(state: State | None, limit: Limit, now: int, phase: int) -> int:
     """As Leasing says; the window's end at the latest."""
     _, look = hit(state, limit, 0, now)
-    return min(now + (look.reset_after or limit.window), next_term(term(limit), now))
+    return min(now + (look.reset_after or limit.window), next_term(term(limit), now, phase))
 
 
 def give(state: State | None, limit: Limit, units: int, term_end: int, now: int) -> State | None:

@@ -1,8 +1,10 @@
 """Leases: units of a counter that are charged in advance, and that one instance then spends without a call.
 
-The store's clock is cut into terms, at multiples of their length and at every end of a window, or of a part of one. A
-lease ends with the term in which it was taken, so a unit counts in the window, or the part, in which it is spent. A
-bucket is charged as if at the term's end: charged now, it would regain tokens while the lease is held.
+The store's clock is cut into terms of one length, and at every end of a window, or of a part of one. Each instance has
+a *phase* for a counter, by which its terms begin later than at multiples of their length, so that not all ask at once;
+but not of a bucket, of which a unit that is given back counts by when the leases of others may end. A lease ends with
+the term in which it was taken, so a unit counts in the window, or the part, in which it is spent. A bucket is charged
+as if at the term's end: charged now, it would regain tokens while the lease is held.
 
 `take` comes after the hits of the same call, and is charged by `hit` as they are; without it a call is its hits. What
 is left of a lease is given back into what it was charged to, by the `give` of the algorithm. The Lua twin is
@@ -40,8 +42,8 @@ class Leasing(Algorithm, Protocol):
     def term(self, limit: Limit) -> int:
         """The length of a term."""
 
-    def term_end(self, state: State | None, limit: Limit, now: int) -> int:
-        """The end of the term that `now` is in."""
+    def term_end(self, state: State | None, limit: Limit, now: int, phase: int) -> int:
+        """The end of the term that `now` is in; terms begin that much later than at multiples of their length."""
 
     def give(self, state: State | None, limit: Limit, units: int, term_end: int, now: int) -> State | None:
         """Give back units of a lease that ended then, or will: the new state."""
@@ -60,9 +62,11 @@ class Taken(NamedTuple):
     """The time until one unit could be charged, when neither a unit was taken nor any is left."""
 
 
-def take(algorithm: Leasing, state: State | None, limit: Limit, least: int, extra: int, now: int) -> Taken:
+def take(  # noqa: PLR0913, PLR0917 - a counter, what is asked, and when
+    algorithm: Leasing, state: State | None, limit: Limit, least: int, extra: int, now: int, phase: int = 0
+) -> Taken:
     """Charge up to `extra` units, which last for a whole term; `least`: if they are scarce, but there are so many."""
-    end = algorithm.term_end(state, limit, now)
+    end = algorithm.term_end(state, limit, now, phase)
     lent_from = getattr(algorithm, "lent_from", None)
     before = state if lent_from is None else lent_from(state, end)
     _, look = algorithm.hit(before, limit, 0, now)
@@ -88,6 +92,6 @@ def length_of_term(span: int, window: int, longest: int = 0) -> int:
     return max(1, -(-span // max(1, -(-span // longest))))
 
 
-def next_term(length: int, now: int) -> int:
-    """The next multiple of a term's length."""
-    return now - now % length + length
+def next_term(length: int, now: int, phase: int = 0) -> int:
+    """The end of the term that `now` is in, without regard to windows."""
+    return now - (now - phase) % length + length

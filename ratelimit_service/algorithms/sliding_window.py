@@ -73,13 +73,13 @@ def term(limit: Limit) -> int:
     return length_of_term(limit.window, limit.window, limit.longest_term)
 
 
-def term_end(_state: bytes | None, limit: Limit, now: int) -> int:
+def term_end(_state: bytes | None, limit: Limit, now: int, phase: int) -> int:
     """As Leasing says; the window's end at the latest.
 
     The weight of a unit depends on its window alone: from the moment when it is spent, it is the same as if it had been
     charged then.
     """
-    return min(now - now % limit.window + limit.window, next_term(term(limit), now))
+    return min(now - now % limit.window + limit.window, next_term(term(limit), now, phase))
 
 
 def give(state: bytes | None, limit: Limit, units: int, term_end: int, now: int) -> bytes | None:

@@ -80,10 +80,10 @@ def term(limit: Limit) -> int:
     return length_of_term(-(-limit.window // limit.parts), limit.window, limit.longest_term)
 
 
-def term_end(_state: State | None, limit: Limit, now: int) -> int:
+def term_end(_state: State | None, limit: Limit, now: int, phase: int) -> int:
     """As Leasing says; the part's end at the latest, since a unit spent later would be in view for longer."""
     part = -(-limit.window // limit.parts)
-    return min(now - now % part + part, next_term(term(limit), now))
+    return min(now - now % part + part, next_term(term(limit), now, phase))
 
 
 def give(state: State | None, limit: Limit, units: int, term_end: int, now: int) -> State | None:

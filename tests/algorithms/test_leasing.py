@@ -205,16 +205,17 @@ def test_a_twin_takes_and_gives_as_the_python_does(  # noqa: PLR0915 - one histo
             charged = [hit(rule, key, random.choice([1, 1, most // 9, most])) for _ in range(random.choice([0, 1, 3]))]
             has_ask = random.random() < 0.8
             state = states.get(key)
+            phase = 0 if hasattr(counting, "lent_from") else random.randrange(counting.term(rule.limit))
             if has_ask:
                 end = ends.get(key, 0)
                 state = counting.give(state, rule.limit, back, end, clock.now) if back else state
-                lease = Lease(rule, rule.limit, key, counting.term(rule.limit), rule.lease, 0)
+                lease = Lease(rule, rule.limit, key, counting.term(rule.limit), rule.lease, 0, phase)
                 asks.append(Ask(lease, back, end, least, extra))
             for each in charged:
                 state, decision = counting.hit(state, rule.limit, each.cost, clock.now)
                 expected.append(decision)
             if has_ask:
-                taken = leasing.take(counting, state, rule.limit, least, extra, clock.now)
+                taken = leasing.take(counting, state, rule.limit, least, extra, clock.now, phase)
                 state = taken.state
                 leased.append(taken[1:])
                 ends[key] = random.choice([taken.term_end, ends.get(key, 0)])

@@ -5,6 +5,7 @@ real Redis. What was allowed is held to the algorithm's own bound, by an oracle 
 """
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from operator import attrgetter
 from random import Random
 from typing import Any, NamedTuple, Protocol
@@ -57,7 +58,9 @@ class InPython:
             decisions.append(decision)
         grants = []
         for ask in asks:
-            self.state, *numbers = leasing.take(algorithm, self.state, limit, ask.least, ask.extra, now)
+            self.state, *numbers = leasing.take(
+                algorithm, self.state, limit, ask.least, ask.extra, now, ask.lease.phase
+            )
             units, room, term_end, reset, retry = numbers
             grants.append(Granted(units, room, term_end, reset, retry, now))
         return decisions, grants
@@ -139,6 +142,7 @@ class Fleet:
         self.last_calls: list[Call] = []
         """Of instances that have stopped."""
         self._open_leases = open_leases
+        self._seeds = count()
         self._round_trip = round_trip
         self.instances = [Instance(self._open(), 7_000_000 * number - 5_000_000) for number in range(instances)]
         for instance in self.instances:
@@ -147,6 +151,7 @@ class Fleet:
     def _open(self) -> Leases:
         leases = self._open_leases()
         leases.round_trip = self._round_trip
+        leases._seed = next(self._seeds)
         return leases
 
     def hit(self, instance: Instance, cost: int) -> Decision | None:

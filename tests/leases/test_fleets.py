@@ -130,6 +130,7 @@ def test_an_instance_that_crashes_takes_no_more_than_its_share_with_it(name: str
     rule = Rule("shop", (), Limit(1000, Unit.SECOND, SECOND, count_refused=False), open_algorithm(name), lease=50)
     fleet = Fleet(rule, InPython(), instances=2, start=START)
     one, other = fleet.instances
+    one.leases.by_key[KEY].phase = 0
     for _ in range(2):
         fleet.hit(one, 50)
         fleet.call(one)
@@ -217,10 +218,10 @@ def term_of(name: str, limit: Limit) -> int:
 
 
 def unaligned(name: str) -> Any:
-    return changed(name, term_end=lambda _, limit, now: now + term_of(name, limit))
+    return changed(name, term_end=lambda _, limit, now, _phase: now + term_of(name, limit))
 
 
-def one_and_a_half(_: State | None, limit: Limit, now: int) -> int:
+def one_and_a_half(_: State | None, limit: Limit, now: int, _phase: int) -> int:
     part = -(-limit.window // limit.parts)
     return now - now % part + part + part // 2
 
@@ -233,7 +234,7 @@ MUTANTS = {
     "fixed_window: beyond the window's end": Mutant(
         changed(
             "fixed_window",
-            term_end=lambda _, limit, now: leasing.next_term(term_of("fixed_window", limit), now) + SECOND // 3,
+            term_end=lambda _, limit, now, _phase: leasing.next_term(term_of("fixed_window", limit), now) + SECOND // 3,
         )
     ),
     "sub_windows: for a part and a half": Mutant(changed("sub_windows", term_end=one_and_a_half)),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms.leasing import take
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
@@ -266,6 +267,7 @@ def test_a_denial_is_remembered_for_its_retry_but_not_beyond_the_term(retry: int
     """L6."""
     leases = open_leases()
     asked(leases)
+    leases.by_key[KEY].phase = 0
     leases.denied_by_store(KEY, 2, Decision(False, 1, 1, 980_000, retry), STORE + 20_000, sent=20_000)
 
     refused = hit(leases, 2, until - 1)
@@ -274,6 +276,23 @@ def test_a_denial_is_remembered_for_its_retry_but_not_beyond_the_term(retry: int
     assert refused.retry_after == max(1, 20_000 + retry - until + 1)
     assert hit(leases, 1, until - 1) is None
     assert hit(leases, 2, until) is None
+
+
+def test_terms_of_instances_end_at_moments_of_their_own_but_those_of_a_bucket_at_one() -> None:
+    def ends_of(name: str) -> list[int]:
+        rule = Rule("shop", (), LIMIT, open_algorithm(name), lease=50)
+        found = []
+        for seed in range(100):
+            leases = Leases(deny=5000, seed=seed)
+            for step in range(5):
+                hit(leases, 1, step * 1000, rule)
+            phase = leases.by_key[KEY].phase
+            found.append(take(rule.algorithm, None, LIMIT, 5, 5, STORE + 300_000, phase).term_end - STORE)  # type: ignore[arg-type]
+        return found
+
+    assert len({end // 10_000 for end in ends_of("fixed_window")}) == 10  # each tenth of a term has some
+    assert all(300_000 < end <= 400_000 for end in ends_of("fixed_window"))
+    assert {*ends_of("token_bucket")} == {400_000}
 
 
 @pytest.mark.parametrize("cost", [-1, 0])

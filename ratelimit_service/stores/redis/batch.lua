@@ -15,9 +15,9 @@
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0
--- ARGV[2]  the leases, if there are any, a JSON list; of each: the length of a term; how many units are given back before
---            the runs on the counter, and the end of the term for which they were leased; and what is taken after them,
---            the least, and how much for a whole term
+-- ARGV[2]  the leases, if there are any, a JSON list; of each: the length of a term, and its phase; how many units are
+--            given back before the runs on the counter, and the end of the term for which they were leased; and what is
+--            taken after them, the least, and how much for a whole term
 -- Returns  now; then of each run: got, how many of its hits were allowed, the first ones, or -1 if it was only looked
 --          at and there is no room for nothing; room, what was left before them; left, what is left now, or, of a
 --          blocked counter, how long it is blocked, negative; reset_after; and retry_after of those that were refused (of
@@ -77,9 +77,9 @@ local function ask_home(key, numbers)
   asked[#asked + 1], asked[#asked + 2] = key, numbers
 end
 
--- The next multiple of the length of a limit's terms.
+-- The end of the term that `now` is in, without regard to windows.
 local function next_term(limit, now)
-  return now - now % limit.term + limit.term
+  return now - (now - limit.phase) % limit.term + limit.term
 end
 
 local twin, opened = nil, {}
@@ -222,9 +222,9 @@ local function charge(keys, batch, leases)
       local cost, count = batch[at + 1], batch[at + 2]
       if count == 0 then
         lease, leased = cost, limit
-        limit.term = leases[lease]
-        if leases[lease + 1] > 0 then
-          state = limit.twin.give(state, limit, leases[lease + 1], leases[lease + 2], now)
+        limit.term, limit.phase = leases[lease], leases[lease + 1]
+        if leases[lease + 2] > 0 then
+          state = limit.twin.give(state, limit, leases[lease + 2], leases[lease + 3], now)
         end
       else
         local got, room, left, reset, retry
@@ -245,7 +245,7 @@ local function charge(keys, batch, leases)
       run, at = run + 1, at + 3
     until keys[run] ~= key or batch[at] < 0
     if lease then
-      local taken = {twin('leasing').take(state, leased, leases[lease + 3], leases[lease + 4], now)}
+      local taken = {twin('leasing').take(state, leased, leases[lease + 4], leases[lease + 5], now)}
       state = taken[1]
       lent[#lent + 1] = taken
     end

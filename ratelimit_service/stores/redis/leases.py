@@ -39,6 +39,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple, cast
+from zlib import crc32
 
 from ratelimit_service.algorithms import leasing
 from ratelimit_service.model import NEVER, Decision, Limit
@@ -128,6 +129,8 @@ class Lease:
     """Units, the most to hold."""
     since: int
     """When the rate was computed."""
+    phase: int = 0
+    """Of its terms, by which those of instances do not end all at once."""
     left: int = 0
     end: int = 0
     """Of `left`, by the local clock; never later than `term_end` is in truth."""
@@ -161,9 +164,13 @@ class Lease:
 
 
 class Leases:
-    """All leases of one instance, `most` at once; it remembers a denial for `deny` at least."""
+    """All leases of one instance, `most` at once; it remembers a denial for `deny` at least.
 
-    def __init__(self, *, deny: int, most: int = MAX_LEASES) -> None:
+    Instances with other seeds have terms that end at other moments.
+    """
+
+    def __init__(self, *, deny: int, most: int = MAX_LEASES, seed: int = 0) -> None:
+        self._seed = seed
         self.by_key: dict[str, Lease] = {}
         """By the counter's key."""
         self.joined: list[Lease] = []
@@ -278,7 +285,10 @@ class Leases:
         if lease is None:
             if self.is_cold(key):
                 return None
-            lease = self.by_key[key] = Lease(rule, limit, key, _term(rule, limit), rule.lease, now)
+            term = _term(rule, limit)
+            is_bucket = hasattr(rule.algorithm, "lent_from")
+            phase = 0 if is_bucket else crc32(key.encode(), self._seed) % term
+            lease = self.by_key[key] = Lease(rule, limit, key, term, rule.lease, now, phase)
             lease.saved = self._seen[hash(key) % _CELLS]
         elif lease.limit is not limit:
             if lease.limit != limit:
@@ -349,7 +359,7 @@ class Leases:
         if lease is not None:
             lease.room = decision.remaining
             lease.reset_at = sent + decision.reset_after
-            rest = leasing.next_term(lease.term, store_now) - store_now
+            rest = leasing.next_term(lease.term, store_now, lease.phase) - store_now
             self._remember(lease, cost, decision.retry_after, rest, sent)
 
     def failed(self, ask: Ask) -> None:

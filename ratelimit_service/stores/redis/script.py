@@ -301,7 +301,7 @@ class BatchScript:
                 numbers += (number, cost, count)
             if ask.before_hit and not hits:
                 ask.least = ask.extra = 0  # the hit comes later, and has to find all that is given back
-            leases += (lease.term, ask.back, ask.back_end, ask.least, ask.extra)
+            leases += (lease.term, lease.phase, ask.back, ask.back_end, ask.least, ask.extra)
         return leases
 
     def _row(self, rule: Rule, limit: Limit) -> str:

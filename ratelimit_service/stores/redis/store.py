@@ -7,6 +7,7 @@ A request's hits go to the lanes of the servers that have their counters; each l
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
+from random import getrandbits
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -81,7 +82,9 @@ def open_redis(settings: Settings, clock: Clock | None = None) -> "RedisStore":
     pending = PendingRequests(policy, settings.store_deadline)
     cache_bytes = max(settings.refused_max_counters * ENTRY_BYTES, settings.local_cache_size_in_bytes)
     denied = DeniedCache(cache_bytes, windows=settings.local_cache_size_in_bytes > 0) if cache_bytes else None
-    context = LaneContext(pending, denied, Checks(), policy, Leases(deny=settings.lease_deny_ms * 1000))
+    context = LaneContext(
+        pending, denied, Checks(), policy, Leases(deny=settings.lease_deny_ms * 1000, seed=getrandbits(32))
+    )
     prefix, jitter = settings.cache_key_prefix, settings.expiration_jitter_max_seconds
     main, per_second, home = main_target(settings), per_second_target(settings), home_target(settings)
     floors = None if home is None else Floors(settings.region, settings.regions)
