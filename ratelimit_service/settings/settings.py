@@ -432,7 +432,9 @@ class Settings(BaseSettings):
         "1", "Share of calls with spans, from 0 to 1, where the caller has not decided."
     )
     tracing_max_calls: Count = _tracing(
-        "500", "Maximum number of calls with spans per second and process, whoever decides; `0`: no limit.", NEW
+        "500",
+        "Maximum number of calls with spans per second and process, also where callers decide; `0`: no limit.",
+        NEW,
     )
 
     workers: Annotated[int, reads(read_workers)] = _process(

@@ -150,7 +150,7 @@ def test_what_is_given_back_before_a_hit_is_taken_anew_behind_it_and_not_before(
 
     encoded = BatchScript("", Clock(START)).encode(parts_of([hit(rule, "a", cost) for cost in hits]), [ask])
 
-    assert encoded.arguments[1] == f"[100000, 5, {START}, {taken}]"
+    assert encoded.arguments[1] == f"[100000, 0, 5, {START}, {taken}]"
 
 
 def a_limit(random: Random, name: str) -> Limit:

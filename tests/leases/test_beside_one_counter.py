@@ -216,7 +216,7 @@ def test_callers_that_look_first_and_charge_when_they_know_are_limited(
 
 
 def test_that_a_look_ends_no_denial_is_found() -> None:
-    assert used_above((50, 150), 3, 3, Remembering) > 50_000
+    assert used_above((50, 150), 3, 4, Remembering) > 10_000
 
 
 @pytest.mark.parametrize("name", LEASING)

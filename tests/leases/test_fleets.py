@@ -93,7 +93,7 @@ def test_units_are_conserved(name: str, seed: int) -> None:
 def test_the_schedules_lease(name: str) -> None:
     fleets = [played(open_algorithm(name), seed, InPython()) for seed in range(SCHEDULES)]
 
-    assert sum(instance.leases.spent for fleet in fleets for instance in fleet.instances) > 10 * SCHEDULES
+    assert sum(instance.leases.spent for fleet in fleets for instance in fleet.instances) > 5 * SCHEDULES
 
 
 @pytest.mark.parametrize("name", LEASING)
