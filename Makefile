@@ -16,7 +16,7 @@ LOCK := requirements.lock
 IMAGE_LOCK := requirements-image.lock
 DEVELOPMENT_LOCK := requirements-dev.lock
 DOCUMENTS_LOCK := requirements-docs.lock
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 4
 FUZZ_SECONDS ?= 900
 BENCH_ARGS ?=
 ATTACK_ARGS ?=
@@ -37,11 +37,11 @@ NOTED := exec 9>&2; FETCHING_NOTES=/proc/$$$$/fd/9
 
 USABLE := import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
 
-.PHONY: help run test check format coverage fuzz deploy-run bench attack proto docs pictures screenshots lock version release clean
+.PHONY: help run test test-extended check format coverage fuzz deploy-run bench attack proto docs pictures screenshots lock version release clean
 
 help:  ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
-		printf '  make %-11s %s\n' "$$name" "$$text"; done
+		printf '  make %-13s %s\n' "$$name" "$$text"; done
 
 # For this machine alone: HOST=0.0.0.0, and the others, open it to all.
 run: $(VENV)/.project  ## Start the service with the example rules of config/, on ports 8080, 8081 and 6070.
@@ -49,6 +49,9 @@ run: $(VENV)/.project  ## Start the service with the example rules of config/, o
 
 test: $(VENV)/.development  ## Run all tests, fetching the programs they talk to (PYTEST_ARGS="-n 0 tests/api" for some).
 	@$(NOTED) $(BIN)/pytest $(PYTEST_ARGS)
+
+test-extended: $(VENV)/.development  ## Run the tests of tools, of what documents say to type, and of the slower transport.
+	@$(NOTED) $(BIN)/pytest --extended $(PYTEST_ARGS)
 
 check: $(VENV)/.development  ## Check format, lint, types and layers.
 	$(BIN)/ruff format --check .
@@ -63,6 +66,7 @@ format: $(VENV)/.development  ## Format the code, and repair what ruff can.
 coverage: $(VENV)/.development  ## Run all tests in one process, and say which lines none of them reached.
 	@$(BIN)/coverage erase
 	@$(NOTED) $(BIN)/coverage run -m pytest -n 0
+	@$(NOTED) $(BIN)/coverage run -m pytest -n 0 --extended
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 

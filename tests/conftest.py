@@ -15,9 +15,27 @@ settings.register_profile("nightly", max_examples=5_000, deadline=None, print_bl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-@pytest.fixture(scope="session", params=["http2", "grpcio"])
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--extended`: run what is marked so, and nothing else."""
+    parser.addoption("--extended", action="store_true", help="run the extended tests, in place of the others")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the extended tests, or all others. One that is named alone, as file::name, runs always."""
+    if any("::" in arg for arg in config.args):
+        return
+    wanted = config.getoption("extended")
+    chosen, others = [], []
+    for item in items:
+        is_extended = item.get_closest_marker("extended") is not None
+        (chosen if is_extended is wanted else others).append(item)
+    items[:] = chosen
+    config.hook.pytest_deselected(items=others)
+
+
+@pytest.fixture(scope="session", params=["http2", pytest.param("grpcio", marks=pytest.mark.extended)])
 def transport(request: pytest.FixtureRequest) -> str:
-    """What carries gRPC in services that are started meanwhile: a story that uses it is told on both."""
+    """What carries gRPC in services that are started meanwhile: an extended run tells each story on the other one."""
     name: str = request.param
     return name
 

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.processes import ROOT, Service, start_service
+
+pytestmark = pytest.mark.extended
 
 RULES = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 4000000000}}]\n"
 CALLED = r'total_hits\{[^}]*"user"\} [1-9]'

@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.processes import ROOT
+
+pytestmark = pytest.mark.extended
 
 
 def bench(program: str, *options: str) -> str:

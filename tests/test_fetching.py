@@ -9,6 +9,8 @@ import pytest
 
 from tests.fetching import ROOT, Missing, filled, system_program
 
+pytestmark = pytest.mark.extended
+
 FILL: Final = """
 import sys, time
 from pathlib import Path

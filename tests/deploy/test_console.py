@@ -30,6 +30,8 @@ from tests.clocks import stay_within
 from tests.processes import ROOT, Process, Service, start_service
 from tests.redis import start_redis
 
+pytestmark = pytest.mark.extended
+
 RECIPES: Final = "docs/recipes.md"
 """Has rules of its own: test_recipes.py runs it."""
 

@@ -238,7 +238,7 @@ def test_what_the_image_is_built_from_is_not_ignored() -> None:
     assert all((ROOT / source).exists() for source in sources)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_what_is_built_runs_as_the_image_would(image: Image) -> None:
     """One test of five parts, because each worker of pytest would build anew."""
     has_what_the_bill_of_materials_says_and_nothing_else(image)

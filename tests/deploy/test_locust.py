@@ -6,9 +6,13 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import peers
 from tests.deploy.deployed import DEPLOY
 from tests.processes import Process, start_service
+
+pytestmark = pytest.mark.extended
 
 RULES = "domain: shop\ndescriptors: [{key: login, rate_limit: {unit: year, requests_per_unit: 1}}]\n"
 

@@ -17,6 +17,8 @@ from tests import peers
 from tests.processes import ROOT, Service
 from tests.redis import start_redis
 
+pytestmark = pytest.mark.extended
+
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 NAMED: Final = re.findall(r":: (3\.\d+)\b", "\n".join(PROJECT["classifiers"]))
 HERE: Final = "{}.{}".format(*sys.version_info)

@@ -18,6 +18,8 @@ from tests.deploy.test_console import RECIPES, Shell, Typed, commands, masked, p
 from tests.envoy.proxy import Envoy, Json, bootstrap, start_envoy
 from tests.processes import ROOT, Reply, ask, start_service
 
+pytestmark = pytest.mark.extended
+
 _PAID: Final = {"x-user": "ada", "x-plan": "premium"}
 _CLOSED: Final = 0
 """In place of a status: the connection is closed without an answer."""

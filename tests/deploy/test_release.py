@@ -21,6 +21,8 @@ from tests import peers
 from tests.deploy.releases import CHANGE, VERSION, WHEEL, clone, commit, make_release, python
 from tests.processes import ROOT, Service, ask
 
+pytestmark = pytest.mark.extended
+
 VALIDATE: Final = """\
 import json, sys
 from cyclonedx.schema import SchemaVersion
