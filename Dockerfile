@@ -12,8 +12,8 @@ WORKDIR /src
 
 # Every package in the lock's version with the lock's hash, what builds ours too; from here on nothing is downloaded.
 # Wheels only: nothing has to be compiled, so nothing that compiles is here.
-COPY requirements-image.lock ./
-RUN python -m pip download --no-cache-dir --no-deps --require-hashes --only-binary :all: -r requirements-image.lock -d /wheels
+COPY requirements/image.lock requirements/
+RUN python -m pip download --no-cache-dir --no-deps --require-hashes --only-binary :all: -r requirements/image.lock -d /wheels
 
 # First the wheel of ours; then of all wheels those that the service needs to run, while pip itself stays behind; and the
 # name of upstream's program, which Envoy Gateway and Istio's sample start in place of the entry point, without a verb.

@@ -12,10 +12,10 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?=
 VENV := .venv$(if $(PYTHON),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
-LOCK := requirements.lock
-IMAGE_LOCK := requirements-image.lock
-DEVELOPMENT_LOCK := requirements-dev.lock
-DOCUMENTS_LOCK := requirements-docs.lock
+LOCK := requirements/run.lock
+IMAGE_LOCK := requirements/image.lock
+DEVELOPMENT_LOCK := requirements/dev.lock
+DOCUMENTS_LOCK := requirements/docs.lock
 PYTEST_ARGS ?= -n 4
 FUZZ_SECONDS ?= 900
 BENCH_ARGS ?=
@@ -94,14 +94,14 @@ proto: $(VENV)/.development  ## Generate ratelimit_service/api/generated from pr
 docs: .tools/docs/.installed  ## Build the documents as a site, .site/html/index.html.
 	@rm -rf .site && mkdir -p .site/source
 	@cp -r *.md Dockerfile LICENSE bench config deploy docs .site/source
-	@NO_MKDOCS_2_WARNING=1 .tools/docs/bin/mkdocs build
+	@NO_MKDOCS_2_WARNING=1 .tools/docs/bin/mkdocs build -f docs/mkdocs.yml
 	@echo "the site is in .site/html"
 
 pictures: $(VENV)/.project  ## Draw the pictures of docs/algorithms.md again.
 	@draw() { $(BIN)/ratelimit simulate docs/pictures/limit.yaml --pattern steady --rate 2 --for 4m --keys 1 \
 		--descriptor 'user={user}' --algorithm $$1 --algorithm $$2 --svg docs/pictures/$$1.svg >/dev/null; }; \
 	draw fixed_window token_bucket; draw sliding_window sliding_log; \
-	log=$$(mktemp --suffix .csv); awk -f config-tests/tenants.awk >$$log; \
+	log=$$(mktemp --suffix .csv); awk -f config/tests/tenants.awk >$$log; \
 	$(BIN)/ratelimit simulate docs/pictures/elastic.yaml --log $$log --descriptor 'tenant={tenant}' \
 		--svg docs/pictures/elastic.svg >/dev/null; rm $$log
 	@$(BIN)/ratelimit simulate docs/pictures/queue.yaml --pattern burst --rate 1.5 --for 2m --keys 1 \
@@ -113,17 +113,17 @@ screenshots: .venv/.development  ## Draw the pictures of the page in the documen
 # The locks name packages and hashes only: no index, no folder of this machine. That of development comes first, because
 # what generates code narrows what runs it; the others are what of it the service needs, and what builds the service. The
 # image's has the packages of tracing too.
-lock: $(VENV)/.development  ## Pin the newest packages that pyproject.toml and requirements-docs.in allow, in all locks.
+lock: $(VENV)/.development  ## Pin the newest packages that pyproject.toml and requirements/docs.in allow, in all locks.
 	$(COMPILE) --upgrade --extra dev --extra regex --extra tracing --output-file $(DEVELOPMENT_LOCK) pyproject.toml
 	$(COMPILE) --upgrade --extra regex --extra tracing --build-deps-for editable --constraint $(DEVELOPMENT_LOCK) --output-file $(IMAGE_LOCK) pyproject.toml
 	$(COMPILE) --upgrade --extra regex --build-deps-for editable --constraint $(DEVELOPMENT_LOCK) --output-file $(LOCK) pyproject.toml
-	$(COMPILE) --upgrade --output-file $(DOCUMENTS_LOCK) requirements-docs.in
+	$(COMPILE) --upgrade --output-file $(DOCUMENTS_LOCK) requirements/docs.in
 
 version: $(VENV)/bin/python  ## Give the project VERSION=1.2.0 wherever it stands, and the CHANGELOG its section.
-	@$(BIN)/python -m release.version $(VERSION)
+	@$(BIN)/python -m deploy.release.version $(VERSION)
 
 release: $(VENV)/.development  ## Make the packages, the chart, the image's context, the bill of materials and their sums in dist/.
-	@$(BIN)/python -m release
+	@$(BIN)/python -m deploy.release
 
 clean:  ## Remove everything that was made, .venv and .tools too.
 	rm -rf .venv* .tools .site .coverage* htmlcov build dist

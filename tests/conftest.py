@@ -25,7 +25,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if any("::" in arg for arg in config.args):
         return
     wanted = config.getoption("extended")
-    chosen, others = [], []
+    chosen: list[pytest.Item] = []
+    others: list[pytest.Item] = []
     for item in items:
         is_extended = item.get_closest_marker("extended") is not None
         (chosen if is_extended is wanted else others).append(item)

@@ -56,7 +56,9 @@ def case(text: str) -> str:
 
 
 def test_the_examples_pass_their_tests() -> None:
-    result = CliRunner().invoke(main, ["rules", "test", str(ROOT / "config-tests"), "--rules", str(ROOT / "config")])
+    result = CliRunner().invoke(
+        main, ["rules", "test", *map(str, ROOT.glob("config/tests/*.cases")), "--rules", str(ROOT / "config")]
+    )
 
     assert (result.exit_code, [line for line in result.stdout.splitlines() if line.startswith("FAIL")]) == (0, [])
 

@@ -387,7 +387,7 @@ def test_a_picture_goes_along_its_lines_and_names_do_not_cover_each_other() -> N
 @pytest.fixture(scope="module")
 def tenants() -> str:
     """The requests of two tenants for 25 seconds; b is idle from second 5 to second 16."""
-    script = ["awk", "-f", str(ROOT / "config-tests/tenants.awk")]
+    script = ["awk", "-f", str(ROOT / "config/tests/tenants.awk")]
     return subprocess.run(script, capture_output=True, text=True, check=True).stdout
 
 

@@ -27,7 +27,7 @@ def commit_a_version(folder: Path) -> Path:
     changelog = folder / "CHANGELOG.md"
     heading = "## [Unreleased]\n"
     changelog.write_text(changelog.read_text("utf-8").replace(heading, f"{heading}\n{CHANGE}\n"), "utf-8")
-    begun = python(folder, "release.version", VERSION)
+    begun = python(folder, "deploy.release.version", VERSION)
     assert begun.returncode == 0, begun.stderr
     commit(folder)
     return folder
@@ -48,7 +48,7 @@ def clone(repository: Path, folder: Path) -> Path:
 
 def make_release(clone: Path, environ: Mapping[str, str] | None = None, *, umask: int = -1) -> Path:
     """The folder of what `make release` makes there, but with the virtualenv of these tests."""
-    done = python(clone, "release", environ=environ, umask=umask)
+    done = python(clone, "deploy.release", environ=environ, umask=umask)
     assert done.returncode == 0, done.stderr
     return clone / "dist"
 

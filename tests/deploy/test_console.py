@@ -148,7 +148,6 @@ def shell(folder: Path) -> Iterator[Shell]:
     stay_within(_LASTS, 300)
     shutil.copytree(ROOT / "config", folder / "config")
     shutil.copytree(ROOT / "config", folder / "new")
-    shutil.copytree(ROOT / "config-tests", folder / "config-tests")
     path = path_with_ratelimit(folder)
     with start_redis(folder / "redis") as redis:
         environ = {

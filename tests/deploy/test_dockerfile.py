@@ -154,8 +154,10 @@ def may_be_base(python: str) -> bool:
 
 
 def copy(words: Sequence[str], context: Path, workdir: Path) -> None:
-    """COPY into WORKDIR: a file keeps its name, of a folder its content is copied."""
+    """COPY into WORKDIR: a file keeps its name, of a folder its content is copied; `folder/` is made."""
     *sources, target = words
+    if target.endswith("/"):
+        (workdir / target).mkdir(exist_ok=True)
     for source in sources:
         found = context / source
         if found.is_dir():
@@ -233,7 +235,7 @@ def test_what_the_image_is_built_from_is_not_ignored() -> None:
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     sources = [source for word, rest in stages()[0] if word == "COPY" for source in rest.split()[:-1]]
 
-    assert sources == ["requirements-image.lock", "pyproject.toml", "README.md", "LICENSE", "ratelimit_service"]
+    assert sources == ["requirements/image.lock", "pyproject.toml", "README.md", "LICENSE", "ratelimit_service"]
     assert set(sources).isdisjoint(ignored)
     assert all((ROOT / source).exists() for source in sources)
 

@@ -75,7 +75,7 @@ def test_the_site_has_every_file_that_a_document_links_to() -> None:
 
 def test_the_menu_of_the_site_has_pages_that_are_there() -> None:
     """A document that is not in it is on the site too, where others link to it."""
-    pages = re.findall(r"[\w/-]+\.md\b", (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2])
+    pages = re.findall(r"[\w/-]+\.md\b", (ROOT / "docs/mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2])
 
     assert len(pages) > 15
     assert {ROOT / page for page in pages} <= set(DOCUMENTS)

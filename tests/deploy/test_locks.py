@@ -14,8 +14,8 @@ from packaging.requirements import Requirement
 
 from tests.processes import ROOT
 
-LOCKS: Final = ("requirements.lock", "requirements-dev.lock")
-IMAGE_LOCK: Final = "requirements-image.lock"
+LOCKS: Final = ("requirements/run.lock", "requirements/dev.lock")
+IMAGE_LOCK: Final = "requirements/image.lock"
 
 
 def pins(lock: str) -> dict[str, tuple[str, frozenset[str]]]:
@@ -44,7 +44,7 @@ def test_the_lock_for_running_has_what_the_project_names_and_no_tools() -> None:
     """What builds the project is in it, because `make run` installs it editable."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = {re.split(r"[^\w.-]", dependency)[0] for dependency in project["dependencies"]}
-    run = pins("requirements.lock").keys()
+    run = pins("requirements/run.lock").keys()
 
     assert named | {"hatchling", "editables"} <= run
     assert {"pytest", "mypy", "ruff", "grpcio-tools", "hypothesis", "pip-tools", "coverage"}.isdisjoint(run)
@@ -54,7 +54,7 @@ def test_no_aiohttp_with_known_holes_may_be_installed() -> None:
     """Until 3.14.0 it keeps all that a client asks for and does not read: 238 MiB for 12 MB of `GET /status`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (aiohttp,) = (each for each in map(Requirement, project["dependencies"]) if each.name == "aiohttp")
-    version, _ = pins("requirements.lock")["aiohttp"]
+    version, _ = pins("requirements/run.lock")["aiohttp"]
 
     assert [known in aiohttp.specifier for known in ("3.13.3", "3.14.0", "3.14.1", version)] == [
         False,
@@ -66,8 +66,9 @@ def test_no_aiohttp_with_known_holes_may_be_installed() -> None:
 
 def plan(folder: Path, *words: str) -> str:
     """What make would do in a clone where nothing was made yet."""
+    (folder / "requirements").mkdir()
     for name in ("Makefile", "pyproject.toml", *LOCKS):
-        shutil.copy(ROOT / name, folder)
+        shutil.copy(ROOT / name, folder / name)
     command = ["make", "--dry-run", *words]
     # Without what the make that runs these tests was told.
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTEST_ARGS"))}
@@ -75,7 +76,7 @@ def plan(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("target", "installed"), [("run", ["requirements.lock"]), ("test", [*LOCKS]), ("check", [*LOCKS])]
+    ("target", "installed"), [("run", ["requirements/run.lock"]), ("test", [*LOCKS]), ("check", [*LOCKS])]
 )
 def test_make_installs_what_its_target_needs_and_fetches_nothing(
     tmp_path: Path, target: str, installed: list[str]
@@ -99,4 +100,4 @@ def test_another_python_has_a_virtualenv_of_its_own(tmp_path: Path) -> None:
     """An existing .venv, of whatever version, is not taken for it."""
     planned = plan(tmp_path, "test", f"PYTHON={sys.executable}")
 
-    assert planned.endswith(" .venv-{}.{}/bin/pytest -n 2\n".format(*sys.version_info))
+    assert planned.endswith(" .venv-{}.{}/bin/pytest -n 4\n".format(*sys.version_info))

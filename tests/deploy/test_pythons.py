@@ -48,7 +48,7 @@ def install(folder: Path, version: str) -> str:
             "install",
             *options,
             "-r",
-            str(ROOT / "requirements-image.lock"),
+            str(ROOT / "requirements/image.lock"),
         ],
         capture_output=True,
         text=True,

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 import ratelimit_service
-from release.version import version_of
+from deploy.release.version import version_of
 from tests import peers
 from tests.deploy.releases import CHANGE, VERSION, WHEEL, clone, commit, make_release, python
 from tests.processes import ROOT, Service, ask
@@ -124,7 +124,7 @@ def test_the_image_context_is_what_the_dockerfile_copies(dist: Path) -> None:
     found = names(dist / f"ratelimit-service-image-{VERSION}.tar.gz")
 
     assert {name.partition("/")[0] for name in found} == {
-        *("Dockerfile", "LICENSE", "README.md", "pyproject.toml", "ratelimit_service", "requirements-image.lock"),
+        *("Dockerfile", "LICENSE", "README.md", "pyproject.toml", "ratelimit_service", "requirements"),
     }
     assert "ratelimit_service/algorithms/token_bucket.lua" in found
 
@@ -223,7 +223,7 @@ def test_a_tree_that_cannot_be_released_is_refused(
 ) -> None:
     tree = clone(repository, tmp_path / "clone")
     change(tree)
-    done = python(tree, "release")
+    done = python(tree, "deploy.release")
 
     assert (done.returncode, done.stderr) == (1, f"make release: {said}\n")
     assert not (tree / "dist").exists()
@@ -238,6 +238,6 @@ def test_a_tree_that_cannot_be_released_is_refused(
     ],
 )
 def test_a_version_that_cannot_begin_is_refused(repository: Path, version: str, said: str) -> None:
-    done = python(repository, "release.version", version)
+    done = python(repository, "deploy.release.version", version)
 
     assert (done.returncode, done.stderr) == (1, f"make version: {said}\n")

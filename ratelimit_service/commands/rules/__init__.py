@@ -37,7 +37,7 @@ FAILED: Final = 1
     short_help="Test rules.",
     epilog="""\b
 Examples:
-  ratelimit rules test config-tests --rules config""",
+  ratelimit rules test config/tests/*.cases --rules config""",
 )
 def command() -> None:
     """Test rules."""
@@ -53,7 +53,7 @@ class _Result(NamedTuple):
     "test",
     epilog="""\b
 Examples:
-  ratelimit rules test config-tests --rules config
+  ratelimit rules test config/tests/*.cases --rules config
   ratelimit rules test shop.yaml --rules config/shop.yaml --junit report.xml
 
 \b

@@ -44,8 +44,8 @@ _EVERY: Final = 4096
     short_help="Show what rules would have refused.",
     epilog="""\b
 Examples:
-  ratelimit simulate config/example.yaml --log config-tests/access.log --descriptor 'user={user}'
-  ratelimit simulate config --domain shop --log config-tests/access.log --descriptor 'path={path} + user={user}'
+  ratelimit simulate config/example.yaml --log config/tests/access.log --descriptor 'user={user}'
+  ratelimit simulate config --domain shop --log config/tests/access.log --descriptor 'path={path} + user={user}'
   ratelimit simulate config --compare new --domain shop --pattern attack --descriptor 'login={user}' --svg a.svg
   ratelimit simulate config/example.yaml --pattern burst --descriptor 'login={user}' --algorithm sliding_log
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
-from release.version import Refused
+from deploy.release.version import Refused
 
 _ENTRY: Final = re.compile(r"^([\w.-]+)==(\S+) \\\n((?:    --hash=.+\n)+)((?:    #.*\n)+)", re.MULTILINE)
 _US: Final = "ratelimit-service"

@@ -1,4 +1,4 @@
-"""`python -m release`: make all that is released into dist/, from the commit that is checked out and nothing else.
+"""`python -m deploy.release`: make all that is released into dist/, from the checked out commit and nothing else.
 
 The same commit gives the same bytes: files are those of git, every time is the commit's, and the lock pins what builds.
 With another version of Python or zlib the compressed bytes may differ.
@@ -16,9 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from release.archive import pack
-from release.sbom import sbom
-from release.version import ROOT, Refused, notes_of, version_of
+from deploy.release.archive import pack
+from deploy.release.sbom import sbom
+from deploy.release.version import ROOT, Refused, notes_of, version_of
 
 DIST: Final = ROOT / "dist"
 CHART: Final = "deploy/helm/ratelimit"
@@ -58,7 +58,7 @@ def release(root: Path, dist: Path) -> list[Path]:
         pack(dist / f"ratelimit-{version}.tgz", source / CHART, chart, time, below="ratelimit/")
         made_at = datetime.fromtimestamp(time, UTC).isoformat()
         (wheel,) = dist.glob("*.whl")
-        bill = sbom((source / "requirements-image.lock").read_text("utf-8"), version, made_at, wheel)
+        bill = sbom((source / "requirements/image.lock").read_text("utf-8"), version, made_at, wheel)
         _write(dist / f"ratelimit-service-{version}.cdx.json", json.dumps(bill, indent=2) + "\n")
     _write(dist / f"RELEASE-NOTES-{version}.md", notes)
     made = sorted(dist.iterdir())

@@ -1,4 +1,4 @@
-"""`python -m release.version 0.2.0`: give the project this version, wherever it stands, and the CHANGELOG its section.
+"""`python -m deploy.release.version 0.2.0`: give the project this version everywhere, and the CHANGELOG its section.
 
 `ratelimit_service/__init__.py` is the one place; what other tools read has a copy, which this writes and `make release`
 compares.
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parents[2]
 
 SOURCE: Final = "ratelimit_service/__init__.py"
 PLACES: Final[Mapping[str, re.Pattern[str]]] = {
