@@ -3,12 +3,15 @@
 import json
 import logging
 import sys
+from collections.abc import Callable
 from subprocess import run
 from typing import Any
 
 import pytest
 
-from ratelimit_service.telemetry.logs import MAX_LINE, JsonLines, about
+from ratelimit_service.system.clock import MINUTE
+from ratelimit_service.telemetry.logs import MAX_LINE, JsonLines, RareTracebacks, about
+from tests.clocks import Clock
 
 
 def line_of(message: str, *, error: BaseException | None = None, worker: int = 0, **extra: Any) -> str:
@@ -78,6 +81,29 @@ def test_what_was_cut_says_how_much_is_missing() -> None:
     assert line["@message"] == "m" * 4096 + "… (904 more)"
     assert line["path"] == "p" * 512 + "… (88 more)"
     assert line["problems"] == ["q" * 400] * 7 + ["(13 more)"]
+
+
+def test_an_exception_is_logged_once_a_minute_for_each_place_that_raises_it() -> None:
+    clock = Clock()
+    rare = RareTracebacks(clock)
+
+    def logs(fail: Callable[[], object], line: int = 1, level: int = logging.ERROR) -> bool:
+        try:
+            fail()
+        except ValueError as error:
+            found = (type(error), error, error.__traceback__)
+            return rare.filter(logging.LogRecord("x", level, "x.py", line, "it failed", (), found))
+        raise AssertionError
+
+    here, there = lambda: int("a"), lambda: int("b")
+
+    assert [logs(here), logs(here), logs(there), logs(here, line=2)] == [True, False, True, True]
+    clock.advance(MINUTE - 1)
+    assert not logs(here)
+    clock.advance(1)
+    assert logs(here)
+    assert logs(here, level=logging.CRITICAL)
+    assert all(rare.filter(logging.LogRecord("x", logging.ERROR, "x.py", 1, "no exception", (), None)) for _ in "12")
 
 
 def test_events_are_passed_on_whatever_level_is_written() -> None:

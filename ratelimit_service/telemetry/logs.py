@@ -1,4 +1,4 @@
-"""Log lines: their format, text or JSON with upstream's field names, and a limit on the warnings clients can cause.
+"""Log lines: their format, text or JSON with upstream's field names, and a limit on those that clients can cause.
 
 A line of JSON is at most MAX_LINE bytes long. Its fields are in docs/logs.md, and stay as they are.
 """
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final
 
-from ratelimit_service.system.clock import MINUTE, SECOND
+from ratelimit_service.system.clock import MINUTE, SECOND, Clock, steady_clock
 
 _PACKAGE = __name__.partition(".")[0]
 _LEVELS = {
@@ -74,6 +74,7 @@ def start_logging(level: str, form: str, *, worker: int = 0) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(_LEVELS[level])
     handler.setFormatter(JsonLines(worker) if form == "json" else _Text(worker))
+    handler.addFilter(RareTracebacks())
     # Below warning, hpack logs every header of every call, credentials among them.
     logging.basicConfig(level=max(_LEVELS[level], logging.WARNING), handlers=[handler], force=True)
     logging.getLogger(_PACKAGE).setLevel(min(_LEVELS[level], logging.INFO))  # events, for `pass_events`
@@ -81,6 +82,34 @@ def start_logging(level: str, form: str, *, worker: int = 0) -> None:
     logging.getLogger("aiohttp.access").setLevel(logging.CRITICAL)
     if form == "json":
         sys.excepthook = _log_uncaught  # Python's own writes a traceback of many lines
+
+
+class RareTracebacks(logging.Filter):
+    """Lets an exception of a kind pass at most once a minute: raised by each call, it would fill the log.
+
+    A kind is what was raised, where, and the line that logs it.
+    """
+
+    def __init__(self, now: Clock = steady_clock) -> None:
+        super().__init__()
+        self._now = now
+        self._logged: dict[object, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is logged, as logging.Filter says."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None or record.levelno > logging.ERROR:
+            return True
+        at = error.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        raised = (at.tb_frame.f_code, at.tb_lineno) if at is not None else None
+        kind, now = (record.pathname, record.lineno, type(error), raised), self._now()
+        logged = self._logged.get(kind)
+        if logged is not None and now - logged < MINUTE:
+            return False
+        self._logged[kind] = now
+        return True
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
