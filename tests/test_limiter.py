@@ -394,6 +394,22 @@ def test_requests_of_one_plan_may_wait_for_the_store_side_by_side() -> None:
     assert len({id(answer) for answer in answers}) == 3
 
 
+def test_a_request_that_cannot_be_judged_ends_with_an_internal_error() -> None:
+    store = LateStore()
+    tested = Limiter(store)
+    tested.book = book(RULES)
+    answers: list[Verdict | RpcError] = []
+
+    tested.decide_later(tested.plan(Request("shop", [Descriptor((("user", "x"),))])), answers.append)
+    [(_, done)] = store.waiting
+    done(None)  # with a hit that it has not decided
+
+    [answer] = answers
+    assert isinstance(answer, RpcError)
+    assert (answer.status, answer.message) == (Status.INTERNAL, "the request could not be judged")
+    assert tested.totals.service_errors == 1
+
+
 def test_another_book_makes_another_edition() -> None:
     tested = limiter()
     before = tested.plan(Request("shop", [Descriptor((("user", "x"),))]))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.response import ResponseEncoder
-from ratelimit_service.errors import RpcError, StoreError
+from ratelimit_service.errors import RpcError, Status, StoreError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.turns import MARGIN, TurnQueues
 from ratelimit_service.limiter.verdict import Verdict
@@ -380,6 +380,24 @@ def test_a_caller_that_goes_away_while_the_store_decides_does_not_wait() -> None
 
     assert [(each.name, each.at, each.allowed) for each in shop.run()] == [("a", 0, True), ("gone", 0, False)]
     assert not cancel()
+
+
+def test_a_request_whose_hits_the_store_has_not_decided_ends_with_an_internal_error() -> None:
+    class Forgetful(MemoryStore):
+        def hit(self, hits: Sequence[Hit], done: Done, timeout: int | None = None) -> None:
+            done(None)
+
+    turns = TurnQueues()
+    limiter = Limiter(Forgetful(10, Clock()), turns=turns)
+    limiter.book = book(RULES)
+    answers: list[Verdict | RpcError] = []
+
+    limiter.decide_later(limiter.plan(Request("shop", [Descriptor(entries_of("queue"))])), answers.append)
+
+    [answer] = answers
+    assert isinstance(answer, RpcError)
+    assert answer.status is Status.INTERNAL
+    assert turns.bytes == 0
 
 
 def test_an_answer_of_the_store_that_comes_too_late_for_the_caller_is_a_refusal() -> None:

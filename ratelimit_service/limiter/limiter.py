@@ -1,5 +1,6 @@
 """The limiter: plans what a request charges, has the store decide the hits, sums the decisions up. Hot path."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from time import perf_counter_ns
@@ -22,6 +23,8 @@ from ratelimit_service.stores.store import Store
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Tallies, Tally, Totals
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -81,9 +84,7 @@ class Limiter:
             bans=self.bans,
         )
         self._shadow_mode = shadow_mode
-        self._queued = QueuedRequests(
-            store, self.turns, self.waits, self._judge, self._judge_failed, shadow_mode=shadow_mode
-        )
+        self._queued = QueuedRequests(store, self.turns, self.waits, self._judge_late, shadow_mode=shadow_mode)
 
     @property
     def book(self) -> RuleBook | None:
@@ -157,9 +158,19 @@ class Limiter:
 
         def done(error: StoreError | None) -> None:
             self.waits.observe(perf_counter_ns() - began)
-            on_verdict(self._judge(asked) if error is None else self._judge_failed(asked, error))
+            on_verdict(self._judge_late(asked, error))
 
         return self.store.hit(asked.charged, done, timeout)
+
+    def _judge_late(self, plan: Plan, error: StoreError | None = None) -> Verdict | RpcError:
+        """The verdict on a request that has waited, or what it ends with. Raises nothing: its caller waits for this."""
+        try:
+            return self._judge(plan) if error is None else self._judge_failed(plan, error)
+        except Exception:
+            log.exception("a request could not be judged")
+            self.totals.service_errors += 1
+            plan.domain.failed += 1
+            return RpcError(Status.INTERNAL, "the request could not be judged")
 
     def _judge_failed(self, plan: Plan, error: StoreError) -> Verdict | RpcError:
         """What a request ends with that the store could not decide, and no policy did."""

@@ -10,6 +10,7 @@ Every hit of it that may refuse it is in one bundle, so that a refused request t
 several servers, a turn that was taken nevertheless is offered to those that wait behind.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,8 @@ from ratelimit_service.stores.store import Store
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.tally import Tally
+
+log = logging.getLogger(__name__)
 
 _MAX_RULES: Final = 10_000
 
@@ -56,8 +59,7 @@ class QueuedRequests:
         store: Store,
         turns: TurnQueues,
         store_waits: Latency,
-        judge: Callable[[Plan], Verdict],
-        judge_failed: Callable[[Plan, StoreError], Verdict | RpcError],
+        judge: Callable[[Plan, StoreError | None], Verdict | RpcError],
         *,
         shadow_mode: bool,
     ) -> None:
@@ -65,7 +67,6 @@ class QueuedRequests:
         self.turns = turns
         self.store_waits = store_waits
         self.judge = judge
-        self.judge_failed = judge_failed
         self.shadow_mode = shadow_mode
         """Refuses nothing, so it delays nothing either."""
         self._in_less_time: dict[tuple[Rule, int], Rule] = {}
@@ -157,12 +158,17 @@ class _LateRequest:
         began = turns.clock()
         charged = self._plan.charged
         if len(charged) == 1 and self._all.refuses(charged[0], began):
-            self._end(self._all.judge(self._plan))
+            self._end()
             return None
         deadline = None if timeout is None else began + timeout - MARGIN
 
         def decided(error: StoreError | None) -> None:
-            self._on_decided(error, began, deadline)
+            try:
+                self._on_decided(error, began, deadline)
+            except Exception:
+                log.exception("a request could not wait for its turn")
+                if not self._over:
+                    self._end()
 
         self._cancel_hits = self._all.store.hit(charged, decided, timeout)
         self._decides_later = not self._over
@@ -173,7 +179,7 @@ class _LateRequest:
         self._decided = now = turns.decided(began)
         all_requests.store_waits.observe((now - began) * 1000)
         if error is not None:
-            self._end(all_requests.judge_failed(plan, error))
+            self._end(error)
             return
         queued = [hit for hit in plan.charged if isinstance(hit.decision, Queued) and not hit.rule.shadow]
         if not _passes(plan):
@@ -181,15 +187,15 @@ class _LateRequest:
                 all_requests.remember(plan.charged[0], began)
             turns.offer(queued, now)
             turns.expired += self._waiting is not None and any(map(_has_expired, plan.charged))
-            self._end(all_requests.judge(plan))
+            self._end()
         elif not queued or all_requests.shadow_mode or self._waiting is None:
             turns.catch_up(now)
-            self._end(all_requests.judge(plan))
+            self._end()
         elif self._gone or (deadline is not None and now + _longest_wait(queued) > deadline):
             turns.offer(queued, now)
             turns.expired += not self._gone
             _refuse(queued)
-            self._end(all_requests.judge(plan))
+            self._end()
         else:
             self._joined = True
             turns.join(self._waiting, queued, now)
@@ -199,17 +205,17 @@ class _LateRequest:
         waited = self._all.turns.clock() - self._decided
         if not in_turn:
             _refuse([hit for hit in self._plan.charged if isinstance(hit.decision, Queued)])
-        verdict = self._all.judge(self._plan)
+        verdict = self._all.judge(self._plan, None)
         if in_turn and isinstance(verdict, LateVerdict):
             self._all.turns.waited.observe(waited * 1000)
             verdict.delay = waited
         self._on_verdict(verdict)
 
-    def _end(self, result: Verdict | RpcError) -> None:
+    def _end(self, error: StoreError | None = None) -> None:
         self._over = True
         if self._waiting is not None:
             self._all.turns.end(self._waiting)
-        self._on_verdict(result)
+        self._on_verdict(self._all.judge(self._plan, error))
 
     def _cancel(self) -> bool:
         if self._over:
