@@ -17,7 +17,7 @@ from ratelimit_service.model import Decision, Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.leases import Ask, Granted, Leases
-from ratelimit_service.stores.redis.script import BatchScript, grants_of
+from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.telemetry.tally import Tally
 from tests.clocks import Clock
 from tests.parts import parts_of
@@ -87,9 +87,8 @@ class InRedis:
         hits = [Hit(rule, KEY, cost, tally=TALLY, quota=False) for cost in costs]
         keys, arguments, runs = self.script.encode(parts_of(hits), asks)
         reply: Any = self.client.evalsha(self.sha, len(keys), *keys, *arguments)
-        rest, grants = grants_of(reply, asks)
-        self.script.decode(rest, runs)
-        return [hit.decision for hit in hits], list(grants)
+        answer = self.script.decode(reply, runs, asks)
+        return [hit.decision for hit in hits], list(answer.granted)
 
 
 class Call:

@@ -18,7 +18,7 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.leases import Granted
 from ratelimit_service.stores.redis.region import RegionAsk, RegionScript, at_home, deposit_of
-from ratelimit_service.stores.redis.script import BatchScript, grants_of
+from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.system.clock import HOUR
 from ratelimit_service.telemetry.tally import Tally
 from tests.clocks import Clock
@@ -133,11 +133,8 @@ class RegionInRedis:
             hit.limit = limit
         keys, arguments, runs = self.script.encode(parts_of(hits))
         reply: Any = self.client.evalsha(self.sha, len(keys), *keys, *arguments)
-        self.script.decode(reply, runs)
-        waiting, asks = [*self.script.waiting], [*self.script.asked]
-        self.script.waiting.clear()
-        self.script.asked.clear()
-        return [None if hit in waiting else hit.decision for hit in hits], asks
+        answer = self.script.decode(reply, runs)
+        return [None if hit in answer.waiting else hit.decision for hit in hits], [*answer.asked]
 
     def deposit(self, ask: RegionAsk, granted: Granted | None, now: int) -> None:
         self.clock.now = now
@@ -162,9 +159,9 @@ class HomeInRedis:
     def run(self, ask: RegionAsk, now: int) -> Granted:
         self.clock.now = now
         asks = [at_home(ask)]
-        keys, arguments, _ = self.script.encode((), asks)
+        keys, arguments, runs = self.script.encode((), asks)
         reply: Any = self.client.evalsha(self.sha, len(keys), *keys, *arguments)
-        (granted,) = grants_of(reply, asks)[1]
+        (granted,) = self.script.decode(reply, runs, asks).granted
         return granted
 
 

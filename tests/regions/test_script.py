@@ -12,7 +12,7 @@ from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.leases import Granted
 from ratelimit_service.stores.redis.region import RegionAsk, RegionScript, at_home
-from ratelimit_service.stores.redis.script import BatchScript, grants_of
+from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from ratelimit_service.telemetry.tally import Tally
@@ -44,16 +44,19 @@ class Region:
         self.clock = None if now is None else Clock(now)
         self.script = BatchScript("", self.clock)
         self.loans = RegionScript(self.clock)
+        self.asked: list[RegionAsk] = []
+        self.waiting: list[Hit] = []
 
     def run(self, *requests: list[Hit]) -> None:
         keys, arguments, runs = self.script.encode(parts_of(*requests))
         reply: Any = self.client.eval(self.script.text, len(keys), *keys, *arguments)
-        self.script.decode(reply, runs)
+        answer = self.script.decode(reply, runs)
+        self.asked += answer.asked
+        self.waiting += answer.waiting
 
     def taken(self) -> tuple[list[RegionAsk], list[Hit]]:
-        found = [*self.script.asked], [*self.script.waiting]
-        self.script.asked.clear()
-        self.script.waiting.clear()
+        found = self.asked, self.waiting
+        self.asked, self.waiting = [], []
         return found
 
     def deposit(self, ask: RegionAsk, units: int) -> None:
@@ -170,8 +173,9 @@ def test_home_counts_by_its_own_limit_though_by_the_script_of_the_region(client:
     region.run([hit(rule, "a", 200)])
     (ask,), _ = region.taken()
     asks = [at_home(ask)]
-    keys, arguments, _ = region.script.encode((), asks)
-    _, (granted,) = grants_of(client.eval(region.script.text, len(keys), *keys, *arguments), asks)
+    keys, arguments, runs = region.script.encode((), asks)
+    reply: Any = client.eval(region.script.text, len(keys), *keys, *arguments)
+    (granted,) = region.script.decode(reply, runs, asks).granted
 
     assert [*keys] == ["rl2|a|home"]
     assert (granted.units, granted.room) == (200, 500)

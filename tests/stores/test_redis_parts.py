@@ -55,6 +55,13 @@ def test_an_error_of_redis_has_a_cause(reply: str, cause: str) -> None:
     assert fault_of_reply(hiredis.ReplyError(reply)).cause == cause
 
 
+def test_what_redis_says_is_one_printable_line_of_200_characters() -> None:
+    fault = fault_of_reply(hiredis.ReplyError("ERR \x1b[2J\x9b31m\r\n forged" + " word" * 10_000))
+
+    assert fault.detail.startswith(r"ERR \x1b[2J\x9b31m forged word")
+    assert len(fault.detail) == 200
+
+
 def test_a_fault_that_is_raised_again_and_again_does_not_keep_what_it_passed_before() -> None:
     def raise_one() -> int:
         with pytest.raises(Fault, match="a slot has no node") as raised:

@@ -66,15 +66,14 @@ def test_a_twin_answers_and_plans_as_the_python_does(client: Client, seed: int) 
             case "hit":
                 charged = hit(of_limit, "a", random.choice([0, 1, 1, 3, limit.requests, -1, -5]))
                 keys, arguments, runs = script.encode(parts_of([charged]))
-                script.decode(call(keys, arguments), runs)
+                answer = script.decode(call(keys, arguments), runs)
                 before = state
                 state, decision = synced.hit(state, limit, charged.cost, clock.now)
                 wait = synced.NOT_NOW
                 if state != before:
                     state, wait = synced.plan(state, limit, interval, clock.now)
                 assert charged.decision == decision
-                asked = [[*ask.numbers] for ask in script.asked]
-                script.asked.clear()
+                asked = [[*ask.numbers] for ask in answer.asked]
                 assert asked == ([] if wait == synced.NOT_NOW else [[state and state[0], wait]])
             case "collect":
                 state, own = synced.collect(state, end, clock.now)

@@ -17,7 +17,8 @@ from ratelimit_service.errors import BanError, StoreError
 from ratelimit_service.rules.bans import FOR_EVER, MAX_BANS, Ban, Bans, log_ban, read_ban, too_many
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.stores.redis.keys import bans_keys
-from ratelimit_service.stores.redis.link import read_time, within
+from ratelimit_service.stores.redis.link import within
+from ratelimit_service.stores.redis.replies import fitting, read_time, text
 from ratelimit_service.system.clock import SECOND
 
 log = logging.getLogger(__name__)
@@ -67,34 +68,39 @@ class BanTable:
 
     async def version(self) -> bytes | None:
         """Changes with each write; None when there is nothing."""
-        found: bytes | None = await self._execute("HGET", self._keys[0], "")
-        return found
+        return await self._get("")
 
     async def pages(self) -> AsyncIterator[Sequence[tuple[bytes, bytes]]]:
         """All keys with the JSON of their bans, a page at a time; one may come twice."""
         cursor = None
         while cursor != 0:  # HSCAN returns 0 when all were returned
-            found, page = await self._execute("HSCAN", self._keys[0], cursor or 0, "COUNT", _PAGE)
-            cursor = int(found)
-            yield [(key, text) for key, text in _pairs(page) if key]
+            reply = await self._execute("HSCAN", self._keys[0], cursor or 0, "COUNT", _PAGE)
+            with fitting("HSCAN"):
+                cursor, page = int(reply[0]), [(text(key), text(ban)) for key, ban in _pairs(reply[1])]
+            yield [(key, ban) for key, ban in page if key]
 
     async def read(self) -> list[Ban]:
         """All bans that are in force; what is no ban is left out."""
         now = await self.now()
         found: dict[bytes, Ban] = {}
         async for page in self.pages():
-            for key, text in page:
+            for key, json in page:
                 with suppress(BanError):
-                    found[key] = read_ban(text)
+                    found[key] = read_ban(json)
         return [ban for ban in found.values() if not ban.lifted_by and ban.until > now]
 
     async def get(self, key: str) -> Ban | None:
         """The ban with this key that was not lifted and is not over."""
-        text = await self._execute("HGET", self._keys[0], key)
-        if text is None:
+        found = await self._get(key)
+        if found is None:
             return None
-        ban = read_ban(text)
+        ban = read_ban(found)
         return None if ban.lifted_by or ban.until <= await self.now() else ban
+
+    async def _get(self, field: str) -> bytes | None:
+        found = await self._execute("HGET", self._keys[0], field)
+        with fitting("HGET"):
+            return None if found is None else text(found)
 
     async def put(self, ban: Ban) -> None:
         """Write the ban, in place of one with the same key. BanError when there are too many."""
@@ -178,11 +184,11 @@ class BanFollower:
         left = set(self._texts)
         if version is not None:
             async for page in self._table.pages():
-                for key, text in page:
+                for key, json in page:
                     left.discard(key)
-                    if self._texts.get(key) != hash(text) and len(self._texts) < _MAX_KNOWN:
-                        self._texts[key] = hash(text)
-                        self._use(text)
+                    if self._texts.get(key) != hash(json) and len(self._texts) < _MAX_KNOWN:
+                        self._texts[key] = hash(json)
+                        self._use(json)
         for key in left:
             del self._texts[key]
             self._bans.drop(key.decode(errors="replace"), "it is no longer in Redis")
@@ -194,11 +200,11 @@ class BanFollower:
         self._version = version
         self._read_once = True
 
-    def _use(self, text: bytes) -> None:
+    def _use(self, json: bytes) -> None:
         """Enforce or lift the ban of this JSON."""
         bans = self._bans
         try:
-            ban = read_ban(text)
+            ban = read_ban(json)
         except BanError as error:
             log.debug("what is in Redis as a ban cannot be read: %s", error)
             return

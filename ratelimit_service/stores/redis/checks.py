@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ratelimit_service.stores.redis.faults import Fault
-from ratelimit_service.stores.redis.link import Link, read_time
+from ratelimit_service.stores.redis.faults import Fault, one_line
+from ratelimit_service.stores.redis.link import Link
+from ratelimit_service.stores.redis.replies import fitting, read_time
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
 log = logging.getLogger(__name__)
@@ -65,11 +66,13 @@ class Checks:
     async def _check(self, link: Link, name: str) -> None:
         """Warn of what is wrong. A server that does not reply to INFO is not checked."""
         try:
-            information = _read_info(await link.execute("INFO"))
+            reply = await link.execute("INFO")
+            with fitting("INFO"):
+                found = list(warnings(_read_info(reply)))
         except Fault as fault:
             log.debug("Redis at %s does not reply to INFO: %s", name, fault)
             return
-        for warning in warnings(information):
+        for warning in found:
             log.warning("Redis at %s: %s", name, warning)
 
 
@@ -89,4 +92,4 @@ def warnings(information: Mapping[str, str]) -> Iterator[str]:
 
 def _read_info(reply: bytes) -> Mapping[str, str]:
     lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
-    return {name: value.strip() for name, colon, value in lines if colon}
+    return {name: one_line(value) for name, colon, value in lines if colon}

@@ -53,7 +53,8 @@ from ratelimit_service.stores.redis.keys import (
     resets_key,
     slot_of,
 )
-from ratelimit_service.stores.redis.link import MAX_SECONDS, NAME, Command, read_time
+from ratelimit_service.stores.redis.link import MAX_SECONDS, NAME, Command
+from ratelimit_service.stores.redis.replies import read_time
 from ratelimit_service.stores.redis.target import (
     Target,
     has_cluster_names,

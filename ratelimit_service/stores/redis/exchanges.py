@@ -18,6 +18,7 @@ from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.link import call_script, within
 from ratelimit_service.stores.redis.region import HOME, RegionAsk, StepScript
+from ratelimit_service.stores.redis.replies import fitting, integers
 from ratelimit_service.stores.redis.script import BatchScript
 from ratelimit_service.stores.redis.topology import Topology
 from ratelimit_service.system.clock import SECOND, system_clock
@@ -93,11 +94,11 @@ class Exchanges:
     async def _exchange(self, lane: Lane, ask: RegionAsk, end: int) -> None:
         """Raises Fault."""
         script = self._script
-        own = await self._call(lane.execute, ask.name, script.collect(end))
+        own = await self._count(lane.execute, ask.name, script.collect(end))
         if own:
             name = self._name_of(ask, end)
-            others = await self._call(partial(self._home.execute, name), name, script.exchange(end, self._region, own))
-            await self._call(lane.execute, ask.name, script.deposit(end, others))
+            others = await self._count(partial(self._home.execute, name), name, script.exchange(end, self._region, own))
+            await within(ANSWER_SECONDS, call_script(lane.execute, script, [ask.name], script.deposit(end, others)))
             self.done += 1
 
     async def reset(self, hit: Hit) -> None:
@@ -110,9 +111,11 @@ class Exchanges:
         """At home, of the window with this end."""
         return self._names.key(PoolCounter(counter.rule, counter.limit, f"{counter.key}{HOME}/{end}"))
 
-    async def _call(self, execute: Callable[..., Any], key: str, arguments: Arguments) -> int:
-        reply: int = await within(ANSWER_SECONDS, call_script(execute, self._script, [key], arguments))
-        return reply
+    async def _count(self, execute: Callable[..., Any], key: str, arguments: Arguments) -> int:
+        """What the step returns. Raises Fault."""
+        reply = await within(ANSWER_SECONDS, call_script(execute, self._script, [key], arguments))
+        with fitting("the script of exchanges"):
+            return next(integers([reply], 1))
 
     def metrics(self) -> Sequence[Metric]:
         """How many there were."""

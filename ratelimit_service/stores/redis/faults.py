@@ -10,6 +10,7 @@ from time import monotonic, time
 from typing import Final, NamedTuple
 
 from ratelimit_service.errors import StoreError
+from ratelimit_service.rules.report import printable
 from ratelimit_service.stores.store import LostServer
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.logs import about, iso_time
@@ -64,6 +65,7 @@ CAUSES: Final = {
     "maxclients": Cause("it has no room for another connection: raise its maxclients", by_hand=True),
     "protected": Cause("it is in protected mode: give it a password, or see its documentation", by_hand=True),
     "stopping": Cause("the service is stopping"),
+    "protocol": Cause("it does not answer as Redis does: check what it is, and what stands between"),
     "error": Cause("it answers with an error"),
 }
 
@@ -109,12 +111,12 @@ def fault_of_reply(reply: Exception) -> Fault:
             return Fault("wrongpass")
         if text.startswith("ERR max number of clients"):
             return Fault("maxclients")
-        return Fault("error", _one_line(text))
+        return Fault("error", one_line(text))
     if text.startswith("CLUSTERDOWN Hash slot not served"):
         return Fault(cause, UNSERVED)
     if cause in _MAY_HOLD_SECRETS or cause == "protected" or not CAUSES[cause].by_hand:
         return Fault(cause)
-    return Fault(cause, _one_line(text))
+    return Fault(cause, one_line(text))
 
 
 def fault_of_exception(error: BaseException) -> Fault:
@@ -125,21 +127,22 @@ def fault_of_exception(error: BaseException) -> Fault:
         case TimeoutError():
             return Fault("timeout")
         case ssl.SSLCertVerificationError():
-            return Fault("tls", _one_line(error.verify_message))
+            return Fault("tls", one_line(error.verify_message))
         case ssl.SSLError():
-            return Fault("tls", _one_line(getattr(error, "reason", None) or str(error)))
+            return Fault("tls", one_line(getattr(error, "reason", None) or str(error)))
         case ConnectionRefusedError():
             return Fault("refused")
         case ConnectionError():
             return Fault("reset")
         case OSError():
-            return Fault("unreachable", _one_line(error.strerror or str(error)))
+            return Fault("unreachable", one_line(error.strerror or str(error)))
         case _:
             return Fault("error", type(error).__name__)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:_MAX_DETAIL_LENGTH]
+def one_line(text: str) -> str:
+    """What a server says, as one line for the log."""
+    return printable(" ".join(text[: 4 * _MAX_DETAIL_LENGTH].split()))[:_MAX_DETAIL_LENGTH]
 
 
 _MINUTE: Final = 60.0

@@ -45,7 +45,7 @@ from ratelimit_service.stores.redis.link import call_script, within
 from ratelimit_service.stores.redis.region import HOME, RegionAsk, RegionScript, at_home
 from ratelimit_service.stores.redis.register import Registrar
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
-from ratelimit_service.stores.redis.script import BatchScript, Group, Part, ScriptCall, grants_of
+from ratelimit_service.stores.redis.script import Answer, BatchScript, Group, Part, ScriptCall
 from ratelimit_service.stores.redis.topology import Topology
 from ratelimit_service.system.clock import SECOND
 from ratelimit_service.telemetry.latency import Latency
@@ -161,14 +161,11 @@ class Home:
         self._round_trips = Latency()
         self._exchanges = Exchanges(topology, script, self._floors.region, self._start)
 
-    def hold(self, lane: Lane, call: ScriptCall) -> Sequence[Part]:
-        """Ask for what the reply to this call names, and keep what waits; returns the parts that are decided."""
-        script = call.group.script
-        asked, waiting = [*script.asked], {*script.waiting}
-        script.asked.clear()
-        script.waiting.clear()
+    def hold(self, lane: Lane, call: ScriptCall, answer: Answer) -> Sequence[Part]:
+        """Ask for what the answer to this call names, and keep what waits; returns the parts that are decided."""
+        waiting = {*answer.waiting}
         loans = []
-        for ask in asked:
+        for ask in answer.asked:
             if ask.limit.region_mode is RegionMode.SYNCED:
                 self._exchanges.plan(lane, ask)
             else:
@@ -347,7 +344,8 @@ class Home:
                 self._send_again(ask.key)
         except Fault as fault:
             at_home = self.topology.lane_of(self._name_of(asks[0]))
-            if isinstance(fault.__cause__, hiredis.ReplyError) and at_home is not None:
+            refused = fault.cause == "protocol" or isinstance(fault.__cause__, hiredis.ReplyError)
+            if refused and at_home is not None:
                 at_home.refused(fault)
             self._go_without(lane, asks, fault)
         finally:
@@ -377,24 +375,23 @@ class Home:
             for held in self._take_held(ask.key):
                 self._pending.fail(held.request, held.hits, fault, without_home=True)
 
-    async def _take(self, wanted: Sequence[Ask]) -> list[Granted]:
+    async def _take(self, wanted: Sequence[Ask]) -> Sequence[Granted]:
         """What home lends. Raises Fault."""
         name = self._script.key(wanted[0].lease)
         keys, arguments, _ = self._script.encode((), wanted)
         sent = monotonic()
         back = sum(ask.back for ask in wanted)
         try:
-            reply = await self._execute(name, keys, arguments)
+            grants = self._script.decode(await self._execute(name, keys, arguments), (), wanted).granted
         except Fault as fault:
-            lost = sum(ask.extra for ask in wanted) if fault.cause == "reset" else 0  # it may have lent before
+            # It may have lent before.
+            lost = sum(ask.extra for ask in wanted) if fault.cause in {"reset", "protocol"} else 0
             self.lent += lost
             self.burnt += lost + back
             raise
         self._round_trip = monotonic() - sent
         self._round_trips.observe(int(self._round_trip * 1e9))
         self._cut.pop(self.topology.lane_of(name), None)
-        _, answers = grants_of(reply, wanted)
-        grants = list(answers)
         self.lent += sum(granted.units for granted in grants)
         self.returned += back
         return grants

@@ -23,6 +23,7 @@ or says what to ask of it
 error reply NOSCRIPT                     sends the script call again, with the script's text
 error reply MOVED, ASK                   hands the script call to the node that the error names
 error reply TRYAGAIN                     sends the parts again, a little later
+a reply of another shape                 answers its parts by policy: the connection is lost
 an ask of a lease comes                  queues it beside the parts, or says that it is not sent
 another error reply                      answers its parts by policy; too many in a row: the server is lost
 a connection is open                     answers what was in flight on the old one by policy; sends the queue
@@ -53,8 +54,9 @@ from ratelimit_service.stores.redis.faults import UNSERVED, Fault, Outage, code_
 from ratelimit_service.stores.redis.leases import Ask, Leases
 from ratelimit_service.stores.redis.link import Link, noop
 from ratelimit_service.stores.redis.policy import Policy
+from ratelimit_service.stores.redis.replies import read_time
 from ratelimit_service.stores.redis.requests import CLOSE, PendingRequests
-from ratelimit_service.stores.redis.script import MAX_IN_PART, MAX_IN_PIPELINE, Group, Part, ScriptCall, grants_of
+from ratelimit_service.stores.redis.script import MAX_IN_PART, MAX_IN_PIPELINE, Answer, Group, Part, ScriptCall
 from ratelimit_service.stores.store import LostServer
 from ratelimit_service.system.clock import SECOND
 
@@ -90,7 +92,7 @@ Redirect = Callable[[ScriptCall, str], bool]
 returns whether the other node took it."""
 
 
-Hold = Callable[["Lane", ScriptCall], Sequence[Part]]
+Hold = Callable[["Lane", ScriptCall, Answer], Sequence[Part]]
 """Called when a reply has hits that wait for the home Redis, or names what to ask of it; returns what does not wait."""
 
 
@@ -428,6 +430,11 @@ class Lane:
         if isinstance(reply, hiredis.ReplyError):
             self._on_error(pipeline, call, reply)
             return
+        try:
+            answer = call.group.script.decode(reply, call.runs, call.asks)
+        except Fault as fault:
+            self._fail_call(call, fault)
+            raise
         parts = call.parts
         pipeline.decided = True
         now = monotonic()
@@ -437,27 +444,23 @@ class Lane:
             first = parts[0].request
             if now > first.deadline - first.queue.granted * CLOSE:
                 self._pending.close_calls += sum(part.request.is_close(now) for part in parts)
-        if call.asks:
-            reply = self._on_grants(call, reply)
-        script = call.group.script
-        changed = script.decode(reply, call.runs)
-        if self._leases.by_key:
-            self._leases.called(int((now - call.sent) * SECOND))
-            self._leases.learn(changed, reply[0], int(call.sent * SECOND))
-        if changed and self._denied is not None:
-            self._denied.learn(changed, call.sent)
-        if self._hold is not None and (script.asked or script.waiting):
-            parts = self._hold(self, call)
+        if call.asks or self._leases.by_key:
+            self._learn(call, answer, now)
+        if answer.changed and self._denied is not None:
+            self._denied.learn(answer.changed, call.sent)
+        if self._hold is not None and (answer.asked or answer.waiting):
+            parts = self._hold(self, call, answer)
         for part in parts:
             part.request.settle()
         self._end_call(pipeline, now)
 
-    def _on_grants(self, call: ScriptCall, reply: Any) -> Any:
-        """What was asked of leases is done; returns the rest of the reply."""
-        rest, grants = grants_of(reply, call.asks)
-        for ask, granted in zip(call.asks, grants, strict=True):
-            self._leases.answered(ask, granted, int(call.sent * SECOND))
-        return rest
+    def _learn(self, call: ScriptCall, answer: Answer, now: float) -> None:
+        """Tell the leases what was answered, to asks and to hits."""
+        leases, sent = self._leases, int(call.sent * SECOND)
+        for ask, granted in zip(call.asks, answer.granted, strict=True):
+            leases.answered(ask, granted, sent)
+        leases.called(int((now - call.sent) * SECOND))
+        leases.learn(answer.changed, answer.now, sent)
 
     def _on_error(self, pipeline: "Pipeline", call: ScriptCall, error: Exception) -> None:
         """Send again what can be healed, and answer the rest by policy."""
@@ -520,6 +523,9 @@ class Lane:
         """Act on an error reply; returns whether the server is lost: it cannot decide, or refused too often."""
         if fault.cause == "error":
             self._outage.log_error(fault)  # of this call alone
+        elif fault.cause == "protocol":
+            self._on_link_lost(fault)
+            return True
         elif fault.detail == UNSERVED:
             self._on_lost()
         elif fault.cause in _UNFIT or (fault.cause != "moved" and self._breaker.refused()):
@@ -550,9 +556,13 @@ class Lane:
     def _on_heartbeat(self, pipeline: "Pipeline", reply: Any) -> None:
         if pipeline not in self._pipelines:
             return
-        fault = fault_of_reply(reply) if isinstance(reply, hiredis.ReplyError) else None
-        if fault is None or fault.cause not in _UNFIT or not self._judge_error(fault):
-            self._end_call(pipeline)
+        if isinstance(reply, hiredis.ReplyError):
+            fault = fault_of_reply(reply)
+            if fault.cause in _UNFIT and self._judge_error(fault):
+                return
+        else:
+            read_time(reply)
+        self._end_call(pipeline)
 
     def _on_dbsize(self, reply: Any) -> None:
         if isinstance(reply, int):
@@ -602,12 +612,14 @@ class Lane:
         self._fail_all(fault)
 
     def _on_link_lost(self, fault: Fault) -> None:
-        if fault.cause != "reset":
+        if fault.cause not in _BROKEN:
             self._lose(fault)
             return
         pause = self._breaker.disconnected(monotonic())
         if self._breaker.state is ServerState.CONNECTING:
             # Restarted, failed over, or idle for too long: what is not in flight waits for the next connection.
+            if fault.cause == "protocol":
+                self._outage.log_error(fault)
             self._fault = fault
             self._drop_link(fault)
         else:
@@ -692,7 +704,10 @@ _HEARTBEAT_PAUSE: Final = 0.01
 _UNFIT: Final = frozenset({"readonly", "loading", "noauth", "wrongpass"})
 """The server cannot decide at all, or not on this connection: four more tries would gain nothing."""
 
-_INCONCLUSIVE: Final = frozenset({"timeout", "unreachable", "sentinel", "maxclients", "error"})
+_BROKEN: Final = frozenset({"reset", "protocol"})
+"""The connection is lost; the server may decide hits on another one."""
+
+_INCONCLUSIVE: Final = frozenset({"timeout", "unreachable", "sentinel", "maxclients", "protocol", "error"})
 """Of an attempt to connect beside a silent connection: the server may be paused, and still have it when it goes on."""
 
 _OVERLOAD: Final = Fault("overload")

@@ -17,7 +17,6 @@ import hiredis
 from ratelimit_service.stores.redis.faults import Fault, code_of, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.target import Login
 from ratelimit_service.system.address import Tcp, Unix
-from ratelimit_service.system.clock import SECOND
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +24,11 @@ _T = TypeVar("_T")
 
 Command = Sequence[str | bytes | int]
 OnReply = Callable[[Any], None]
-"""Called with the server's reply; an error reply comes as `hiredis.ReplyError`."""
+"""Called with the server's reply; an error reply comes as `hiredis.ReplyError`. A Fault that it raises is one of the
+connection, which is lost."""
+
+MAX_REPLY: Final = 8 * 1024 * 1024
+"""Bytes of one reply that are read. A script's has 100 kB at most, and the map of a Cluster of 1,000 nodes 4 MB."""
 
 MAX_SECONDS: Final = 2.0
 """To connect, even if REDIS_TIMEOUT allows more: when packets vanish, TCP repeats its first one ever more rarely, so a
@@ -75,12 +78,6 @@ async def call_script(
     return await execute("EVAL", script.text, *command)
 
 
-def read_time(reply: Sequence[int | bytes]) -> int:
-    """The reply to TIME in microseconds."""
-    seconds, microseconds = reply
-    return int(seconds) * SECOND + int(microseconds)
-
-
 class Link(asyncio.Protocol):
     """An open connection; `on_lost` is called once when it is lost, but not after `abort`."""
 
@@ -91,6 +88,8 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._fault: Fault | None = None
         """Why the connection is lost."""
+        self._unread = 0
+        """Bytes that have come since the read in which a reply was whole."""
 
     @classmethod
     async def open(cls, login: Login) -> Self:
@@ -173,19 +172,25 @@ class Link(asyncio.Protocol):
         """Call the callback of each whole reply."""
         reader, replies = self._reader, self._replies
         reader.feed(data)
+        self._unread += len(data)
         try:
             while (reply := reader.gets()) is not False:
+                self._unread = 0
                 if not replies:
                     if isinstance(reply, hiredis.ReplyError):  # why it is about to close the connection
                         self._lose(fault_of_reply(reply))
                         return
-                    raise hiredis.ProtocolError("it speaks unasked")  # noqa: TRY301  # as any other bytes that are wrong
+                    raise Fault("protocol", "it speaks unasked")  # noqa: TRY301  # as any other bytes that are wrong
                 replies.popleft()(reply)
+            if self._unread > MAX_REPLY:
+                raise Fault("protocol", f"a reply of more than {MAX_REPLY >> 20} MiB")  # noqa: TRY301  # the same
         except hiredis.ProtocolError:
-            self._lose(Fault("error", "it does not speak the protocol of Redis"))
+            self._lose(Fault("protocol"))
+        except Fault as fault:
+            self._lose(fault)
         except Exception:
             log.exception("a reply of Redis could not be used")
-            self._lose(Fault("error", "a reply that could not be used"))
+            self._lose(Fault("protocol", "a reply that could not be used"))
 
     async def set_client_name(self) -> None:
         """Name the connection for CLIENT LIST. A user without that permission connects all the same."""

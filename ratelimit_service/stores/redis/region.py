@@ -5,15 +5,17 @@ of a lease (`at_home`), by the script that counts there too. What home has lent 
 and what is left of an ended loan is collected there, by a small script of its own, `region.lua`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha1
 from importlib.resources import files
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from ratelimit_service.algorithms.regional import ASK_LIFE, LEAST_DENY, Deposit, home_of, term
-from ratelimit_service.model import Limit
+from ratelimit_service.model import Limit, RegionMode
 from ratelimit_service.rules.rule import Rule
+from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.leases import Ask, Granted, Lease
+from ratelimit_service.stores.redis.replies import fitting, integers
 from ratelimit_service.system.clock import Clock
 
 HOME: Final = "|home"
@@ -37,6 +39,16 @@ class RegionAsk(NamedTuple):
     """As the twin of the limit has written them; of a leased one: back, back_end, least, extra."""
     now: int
     """When the region's script ran, by the clock of its Redis."""
+
+    @classmethod
+    def read(cls, hit: Hit, name: str, numbers: Any, now: int) -> Self:
+        """One about the counter of the hit; ValueError, TypeError or KeyError if its limit has other numbers."""
+        integers(numbers, _NUMBERS[hit.limit.region_mode])
+        return cls(hit.rule, hit.limit, hit.key, name, numbers, now)
+
+
+_NUMBERS: Final[Mapping[RegionMode | None, int]] = {RegionMode.LEASED: 4, RegionMode.SYNCED: 2}
+"""How many an ask has."""
 
 
 def at_home(ask: RegionAsk) -> Ask:
@@ -82,9 +94,10 @@ class RegionScript(StepScript):
         """Take out what is left of the loan, if it has ended."""
         return self._command(ask, ())
 
+    @fitting("the script of regions")
     def collected(self, ask: RegionAsk, reply: Any) -> RegionAsk | None:
-        """What is to be given back to home, as an ask for nothing; None if nothing was left."""
-        units, term_end = reply
+        """What is to be given back to home, as an ask for nothing; None if nothing was left. Raises Fault."""
+        units, term_end = integers(reply, 2)
         return ask._replace(numbers=(units, term_end, 0, 0)) if units else None
 
     def _command(self, ask: RegionAsk, numbers: Sequence[int]) -> Command:

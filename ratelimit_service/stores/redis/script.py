@@ -38,6 +38,7 @@ from ratelimit_service.stores.redis.floors import Floors
 from ratelimit_service.stores.redis.keys import VERSION, cluster_block, cluster_key, plain_block, plain_key
 from ratelimit_service.stores.redis.leases import Ask, Granted
 from ratelimit_service.stores.redis.region import RegionAsk
+from ratelimit_service.stores.redis.replies import MISFIT, integers, misfit
 from ratelimit_service.stores.redis.requests import PendingRequest
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
@@ -60,6 +61,21 @@ class Encoded(NamedTuple):
     """In the order in which the script answers them."""
 
 
+class Answer(NamedTuple):
+    """What a reply says beside the decisions on its hits."""
+
+    now: int
+    """When the script ran, by the clock of its server."""
+    changed: Sequence[Hit]
+    """The hits that were denied, and refunds."""
+    waiting: Sequence[Hit] = ()
+    """Hits that are not decided, because they wait for home."""
+    asked: Sequence[RegionAsk] = ()
+    """What is to be asked of home."""
+    granted: Sequence[Granted] = ()
+    """The answer to each ask of a lease."""
+
+
 class Script(Protocol):
     """A script that runs in Redis: turns hits into keys and arguments, and a reply into decisions."""
 
@@ -71,14 +87,6 @@ class Script(Protocol):
     def sha(self) -> str:
         """The name that Redis gives it."""
 
-    @property
-    def asked(self) -> list[RegionAsk]:
-        """What `decode` has found that is to be asked of home, until it is taken from the list."""
-
-    @property
-    def waiting(self) -> list[Hit]:
-        """Hits that `decode` has not decided, because they wait for home, until they are taken from the list."""
-
     def key(self, hit: OnCounter) -> str:
         """The name of its counter, which may be another one a moment later."""
 
@@ -88,8 +96,11 @@ class Script(Protocol):
     def encode(self, parts: Sequence["Part"], asks: Sequence[Ask] = ()) -> Encoded:
         """Keys and arguments for the hits of these parts, and for what is asked of leases."""
 
-    def decode(self, reply: Any, runs: Sequence[Run]) -> Sequence[Hit]:
-        """Write the decisions on the hits; returns the denied and the refunded ones."""
+    def decode(self, reply: Any, runs: Sequence[Run], asks: Sequence[Ask] = ()) -> "Answer":
+        """Write the decisions on the hits; returns what else the reply says.
+
+        Raises Fault when it is not a reply of this script to such runs and asks. Some hits may be decided then.
+        """
 
 
 class Group:
@@ -198,10 +209,6 @@ class BatchScript:
         """The name of a counter's block, in the same slot."""
         self._rows: dict[Rule, str] = {}
         """The limits of rules as the script reads them, but for those of a calendar, whose edges move."""
-        self.asked: list[RegionAsk] = []
-        """What `decode` has found that is to be asked of home."""
-        self.waiting: list[Hit] = []
-        """Hits that `decode` has not decided, because they wait for home."""
 
     def forget_limits(self) -> None:
         """Read them anew: floors may have changed."""
@@ -360,47 +367,59 @@ class BatchScript:
         blocks = [self._block_key(key) for key, run in zip(keys, runs, strict=True) if run[0].limit.block_for]
         return blocks + [self.key(pool_counter(hit.rule)) for hit in paired if hit.limit.elastic is not None]
 
-    def decode(self, reply: Any, runs: Sequence[Run]) -> list[Hit]:
-        """Write the decisions on the hits; returns the denied and the refunded ones."""
+    def decode(self, reply: Any, runs: Sequence[Run], asks: Sequence[Ask] = ()) -> Answer:
+        """As Script says."""
         changed: list[Hit] = []
-        asked: list[tuple[str, Sequence[int]]] = []
-        numbers = iter(reply)
-        now = next(numbers)
-        for hits, got, room, left, reset, retry in zip(runs, *[numbers] * 5):  # noqa: B905 - more may follow
-            if got == 1 and len(hits) == 1:
-                hit = hits[0]
-                exceed = hit.limit.exceed
-                # What it took is not its cost, if it was spared or was a refund.
-                over = max(0, min(exceed - left, room - left)) if left < exceed else 0
-                hit.decision = Decision(True, left, over, reset, 0)
-                if hit.cost < 0:
-                    if left < 0:
-                        hit.decision = Blocked(True, 0, 0, reset, 0, -left)
-                    changed.append(hit)
-            elif got == 2 and len(hits) == 1:
-                hits[0].decision = Queued(True, left, 0, reset, 0, retry, now + retry)
-            elif retry == _WAITS:
-                if got:
-                    _share(hits[:got], got, room, left, reset, 0)
-                self.waiting += hits[got:]
-            else:
-                _share(hits, got, room, left, reset, retry)
-                changed += hits[max(0, got) :]
-        for name, found in zip(numbers, numbers, strict=True):
+        waiting: list[Hit] = []
+        try:
+            end, of_asks = 1 + _PER_RUN * len(runs), _PER_ASK * len(asks)
+            names = reply[end : len(reply) - of_asks] if len(reply) > end + of_asks else ()
+            numbers = integers(reply[:end] + reply[end + len(names) :] if names else reply, end + of_asks)
+            now = next(numbers)
+            for hits, got, room, left, reset, retry in zip(runs, *[numbers] * _PER_RUN):  # noqa: B905 - asks may follow
+                if got == 1 and len(hits) == 1:
+                    hit = hits[0]
+                    exceed = hit.limit.exceed
+                    # What it took is not its cost, if it was spared or was a refund.
+                    over = max(0, min(exceed - left, room - left)) if left < exceed else 0
+                    hit.decision = Decision(True, left, over, reset, 0)
+                    if hit.cost < 0:
+                        if left < 0:
+                            hit.decision = Blocked(True, 0, 0, reset, 0, -left)
+                        changed.append(hit)
+                elif got == 2 and len(hits) == 1:
+                    if not 0 <= retry <= hits[0].limit.max_delay:
+                        raise ValueError(retry)
+                    hits[0].decision = Queued(True, left, 0, reset, 0, retry, now + retry)
+                elif retry == _WAITS:
+                    if hits[0].limit.region_mode is not RegionMode.LEASED:
+                        raise ValueError(retry)
+                    if got:
+                        _share(hits[:got], got, room, left, reset, 0)
+                    waiting += hits[got:]
+                else:
+                    _share(hits, got, room, left, reset, retry)
+                    changed += hits[max(0, got) :]
+            if not (names or asks):
+                return Answer(now, changed, waiting)
+            granted = [_granted(ask, answer, now) for ask, *answer in zip(asks, *[numbers] * _PER_ASK, strict=True)]
+            asked = self._read_names(names, runs, now)
+        except MISFIT as error:
+            raise misfit("the script") from error
+        return Answer(now, changed, waiting, asked, granted)
+
+    def _read_names(self, names: Sequence[Any], runs: Sequence[Run], now: int) -> list[RegionAsk]:
+        """Count places that were never given back; returns what is to be asked of home."""
+        shared = {self.key(run[0]): run[0] for run in runs if run[0].limit.regions is not None}
+        asked = []
+        pairs = iter(names)
+        for name, found in zip(pairs, pairs, strict=True):
             if isinstance(found, int):
                 self._count_expired(name.decode(), found, runs)
             else:
-                asked.append((name.decode(), found))
-        if asked:
-            self._ask_home(asked, runs, now)
-        return changed
-
-    def _ask_home(self, asked: Sequence[tuple[str, Sequence[int]]], runs: Sequence[Run], now: int) -> None:
-        """Keep what is to be asked of home about the counters with these names."""
-        hits = {self.key(run[0]): run[0] for run in runs if run[0].limit.regions is not None}
-        for name, numbers in asked:
-            hit = hits[name]
-            self.asked.append(RegionAsk(hit.rule, hit.limit, hit.key, name, numbers, now))
+                hit = shared[name.decode()]
+                asked.append(RegionAsk.read(hit, name.decode(), found, now))
+        return asked
 
     def _count_expired(self, name: str, expired: int, runs: Sequence[Run]) -> None:
         """Count places that were never given back, of the counter with this name."""
@@ -409,15 +428,18 @@ class BatchScript:
             run[0].tally.places_expired += expired
 
 
-def grants_of(reply: Any, asks: Sequence[Ask]) -> tuple[Any, Iterator[Granted]]:
-    """The reply without the answers to the asks, and these answers."""
-    edge = len(reply) - _PER_ASK * len(asks)
-    numbers = iter(reply[edge:])
-    return reply[:edge], (Granted._make((*answer, reply[0])) for answer in zip(*[numbers] * _PER_ASK, strict=True))
+def _granted(ask: Ask, answer: Sequence[int], now: int) -> Granted:
+    """The answer to an ask; ValueError when it has units that were not asked for."""
+    granted = Granted._make((*answer, now))
+    if not 0 <= granted.units <= max(ask.least, ask.extra):
+        raise ValueError(granted.units)
+    return granted
 
+
+_PER_RUN: Final = 5
+"""Numbers."""
 
 _PER_ASK: Final = 5
-"""Numbers."""
 
 
 class _Batch(NamedTuple):

@@ -27,9 +27,10 @@ from ratelimit_service.stores.redis.home import Home
 from ratelimit_service.stores.redis.keys import resets_key
 from ratelimit_service.stores.redis.lane import Lane, LaneContext, home_context
 from ratelimit_service.stores.redis.leases import Leases
-from ratelimit_service.stores.redis.link import read_time, within
+from ratelimit_service.stores.redis.link import within
 from ratelimit_service.stores.redis.policy import Policy
 from ratelimit_service.stores.redis.register import Registrar
+from ratelimit_service.stores.redis.replies import read_time
 from ratelimit_service.stores.redis.requests import PendingRequest, PendingRequests
 from ratelimit_service.stores.redis.script import MAX_IN_PIPELINE, BatchScript, Script, largest_bundle
 from ratelimit_service.stores.redis.target import (

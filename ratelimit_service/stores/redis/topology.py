@@ -26,6 +26,7 @@ from ratelimit_service.stores.redis.keys import SLOTS, name_in_slot, slot_of
 from ratelimit_service.stores.redis.lane import COMMAND, MAX_WAITING, Lane, LaneContext
 from ratelimit_service.stores.redis.leases import Ask
 from ratelimit_service.stores.redis.link import Link, call_script, noop, within
+from ratelimit_service.stores.redis.replies import fitting, text
 from ratelimit_service.stores.redis.requests import DeadlineQueue, PendingRequest
 from ratelimit_service.stores.redis.script import MAX_IN_PART, Group, Part, Script, ScriptCall, cut
 from ratelimit_service.stores.redis.target import Login, Target
@@ -228,7 +229,8 @@ class Sentinels:
     async def _ask(self, link: Link) -> Address | None:
         reply = link.execute("SENTINEL", "get-master-addr-by-name", self._target.servers.master)
         found = await within(MAX_SENTINEL_SECONDS, reply)
-        return None if found is None else Tcp(found[0].decode(), int(found[1]))
+        with fitting("SENTINEL"):
+            return None if found is None else Tcp(text(found[0]).decode(), int(found[1]))
 
 
 class Cluster:
@@ -466,7 +468,7 @@ class Cluster:
         for address, lane in nodes:
             if lane.healthy:
                 with suppress(Fault):
-                    return _slot_map(await within(_MAP_SECONDS, lane.execute("CLUSTER", "SLOTS")), address)
+                    return slot_map(await within(_MAP_SECONDS, lane.execute("CLUSTER", "SLOTS")), address)
         fault = Fault("unreachable")
         for address in dict.fromkeys((*(address for address, _ in nodes), *configured)):
             try:
@@ -540,23 +542,24 @@ class Opener:
         hits = (self._probe,)
         script = self._script
         request = PendingRequest(hits, noop, DeadlineQueue(0.0), 0.0)
-        keys, arguments, _ = script.encode([Part(request, hits, Group(script), [key])])
-        await within(PROBE_SECONDS, call_script(link.execute, script, keys, arguments))
+        keys, arguments, runs = script.encode([Part(request, hits, Group(script), [key])])
+        script.decode(await within(PROBE_SECONDS, call_script(link.execute, script, keys, arguments)), runs)
 
 
 async def read_slot_map(login: Login) -> SlotMap:
     """The map of that node, over a new connection. Raises Fault."""
     link = await Link.open(login)
     try:
-        return _slot_map(await within(_MAP_SECONDS, link.execute("CLUSTER", "SLOTS")), login.address)
+        return slot_map(await within(_MAP_SECONDS, link.execute("CLUSTER", "SLOTS")), login.address)
     finally:
         link.abort()
 
 
-def _slot_map(reply: Any, asked: Address) -> SlotMap:
+@fitting("CLUSTER SLOTS")
+def slot_map(reply: Any, asked: Address) -> SlotMap:
     """The reply of the node `asked` as a map. Raises Fault when it knows of no slot."""
     found = [
-        (first, last, node_address(host.decode() if host else "", port, asked))
+        (_slot(first), _slot(last), node_address(text(host).decode() if host else "", int(port), asked))
         for first, last, (host, port, *_), *_ in reply
     ]
     if not found:
@@ -568,15 +571,24 @@ def read_redirection(error: str, asked: Address) -> tuple[int, Tcp]:
     """The slot that a MOVED or ASK is about, and the node that it names; ValueError when it cannot be read."""
     _, slot, where = error.split(" ")
     host, _, port = where.rpartition(":")
-    return int(slot), node_address(host, int(port), asked)
+    return _slot(slot), node_address(host, int(port), asked)
+
+
+def _slot(number: int | str) -> int:
+    slot = int(number)
+    if not 0 <= slot < SLOTS:
+        raise ValueError(slot)
+    return slot
 
 
 def node_address(host: str, port: int, asked: Address) -> Tcp:
-    """The address of a node as the node `asked` names it.
+    """The address of a node as the node `asked` names it; ValueError for a port that there is not.
 
     Without a host (`cluster-preferred-endpoint-type unknown-endpoint`, or a node that does not know its own name) it is
     the host of the node `asked`.
     """
+    if not 0 < port < 65536:
+        raise ValueError(port)
     if host and host != "?":
         return Tcp(host, port)
     assert isinstance(asked, Tcp), "a cluster has no unix sockets"

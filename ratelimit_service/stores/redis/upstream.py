@@ -18,8 +18,8 @@ from ratelimit_service.model import Limit, RegionMode
 from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.stores.hit import Hit, OnCounter
 from ratelimit_service.stores.redis.leases import Ask
-from ratelimit_service.stores.redis.region import RegionAsk
-from ratelimit_service.stores.redis.script import Encoded, Part, Run
+from ratelimit_service.stores.redis.replies import MISFIT, integers, misfit
+from ratelimit_service.stores.redis.script import Answer, Encoded, Part, Run
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
 _FILE: Final = Path(__file__).with_suffix(".lua")
@@ -34,9 +34,6 @@ class UpstreamScript:
         self._prefix = prefix
         self._jitter = jitter_seconds
         self._clock = clock
-        self.asked: list[RegionAsk] = []
-        self.waiting: list[Hit] = []
-        """Both stay empty: no region borrows for upstream's counters."""
 
     def key(self, hit: OnCounter) -> str:
         """The name of its counter now."""
@@ -63,15 +60,20 @@ class UpstreamScript:
             runs.append((hit,))
         return Encoded(keys, arguments, runs)
 
-    def decode(self, reply: Any, runs: Sequence[Run]) -> list[Hit]:
-        """Decide by what was counted before; returns the denied and the refunded hits."""
-        numbers = iter(reply)
-        for (hit,), moment, before in zip(runs, *[numbers] * 2, strict=True):
-            limit = hit.limit
-            now = int(moment)
-            end = now - now % limit.window + limit.window
-            _, hit.decision = fixed_window.hit((end, before) if before > 0 else None, limit, hit.cost, now)
-        return [hit for (hit,) in runs if not hit.decision.allowed or hit.cost < 0]
+    def decode(self, reply: Any, runs: Sequence[Run], asks: Sequence[Ask] = ()) -> Answer:
+        """As Script says; decides by what was counted before."""
+        changed = []
+        try:
+            moments, counted = [*map(int, reply[::2])], integers(reply[1::2], len(runs))
+            for (hit,), now, before in zip(runs, moments, counted, strict=True):
+                limit = hit.limit
+                end = now - now % limit.window + limit.window
+                _, hit.decision = fixed_window.hit((end, before) if before > 0 else None, limit, hit.cost, now)
+                if not hit.decision.allowed or hit.cost < 0:
+                    changed.append(hit)
+        except MISFIT as error:
+            raise misfit("the script") from error
+        return Answer(moments[0], changed)
 
 
 def upstream_key(prefix: str, hit: OnCounter, now: int) -> str:
