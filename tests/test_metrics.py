@@ -3,10 +3,12 @@
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,8 +24,8 @@ from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.server.admin.access import Access
 from ratelimit_service.server.admin.connection import HttpConnections, Turns
 from ratelimit_service.server.admin.tls import HttpTls
-from ratelimit_service.server.metrics import Metrics
-from ratelimit_service.server.series import plain, upstream_text
+from ratelimit_service.server.metrics import Metrics, _tally_metrics
+from ratelimit_service.server.series import emptied, plain, sum_tallies, upstream_text
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores import open_store
@@ -31,6 +33,7 @@ from ratelimit_service.stores.memory import MemoryStore
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.telemetry.metric import Metric, head, label_text, line
+from ratelimit_service.telemetry.tally import ByteBudget
 from ratelimit_service.transports.http2.counts import Counts
 from ratelimit_service.transports.lag import of_lag
 from ratelimit_service.transports.options import Tls
@@ -143,6 +146,15 @@ class Parts:
                 assert key not in found, f"{key} stands twice"
                 found[key] = sample.value
         return found
+
+
+def last_of(steps: Generator[str, None, Any]) -> Any:
+    """What a generator returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def labelled(**labels: str) -> frozenset[tuple[str, str]]:
@@ -383,6 +395,53 @@ def test_values_of_requests_are_capped_and_the_rest_is_summed_as_other() -> None
         labelled(domain="unknown1"): 1,
         labelled(domain="other"): 98,
     }
+
+
+DETAILED = """
+    domain: shop
+    descriptors:
+      - key: user
+        detailed_metric: true
+        rate_limit: {unit: minute, requests_per_unit: 10, exceed: 1}
+"""
+
+
+@pytest.mark.parametrize("text", ["", "é" * 500, '"' * 500, "\U0001f600" * 500])
+def test_values_take_no_more_bytes_of_the_text_than_their_tallies_may(text: str) -> None:
+    parts, empty = Parts(DETAILED), Parts(DETAILED)
+    assert parts.limiter.book is not None
+    [rule] = parts.limiter.book.rules
+    assert rule.tallies is not None
+    room = ByteBudget(1_000_000)
+    rule.tallies.use_budget(room)
+    for number in range(1000):
+        for cost in (8, 2, 2, -2):  # within the limit, near, above, refunded
+            parts.ask(("user", f"{number}{text}"), cost=cost)
+    for tally in dict(rule.tallies.items()).values():
+        for policy in ("open", "closed"):
+            tally.count_by_policy(10**9, policy, "allowed")
+
+    assert len(parts.text().encode()) - len(empty.text().encode()) < 1_000_000
+    assert room.left < 10_000
+
+
+def test_no_block_of_the_text_is_of_more_than_a_hundred_series_that_are_shown_or_not() -> None:
+    class Counting(dict[str, Any]):
+        looked_at = 0
+
+        def items(self) -> Any:
+            for item in super().items():
+                Counting.looked_at += 1
+                yield item
+
+    parts = Parts(DETAILED)
+    for user in range(250):
+        parts.ask(("user", str(user)))
+    sums = Counting(last_of(sum_tallies(parts.limiter, str)))
+    steps = [Counting.looked_at for _ in _tally_metrics(sums)]
+
+    assert max(after - before for before, after in pairwise([0, *steps])) == 100
+    assert len(list(emptied(sums))) == 3
 
 
 def test_tallies_that_come_out_under_the_same_labels_are_one_series() -> None:

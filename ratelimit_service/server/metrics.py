@@ -24,6 +24,7 @@ from ratelimit_service.server.series import (
     RuleTexts,
     TallySums,
     describe_rules,
+    emptied,
     merge_gauges,
     plain,
     sum_domains,
@@ -102,9 +103,13 @@ class Metrics:
         """All metrics but those of the processes, as text in blocks."""
         text = partial(exposition, extra=self._extra, openmetrics=openmetrics)
         counted = self._state.counted
-        # Sums are freed before the next are made: ten thousand rules may have 150,000 tallies.
-        yield from text(_tally_metrics((yield from sum_tallies(counted, self._path_text))))
-        yield from text(_rule_metrics((yield from describe_rules(counted, self._path_text))))
+        # Sums are freed before the next are made: there may be 50,000 tallies.
+        sums = yield from sum_tallies(counted, self._path_text)
+        yield from text(_tally_metrics(sums))
+        yield from emptied(sums)
+        rules = yield from describe_rules(counted, self._path_text)
+        yield from text(_rule_metrics(rules))
+        yield from emptied(rules)
         yield from text(_gauge_metrics((yield from merge_gauges(counted, self._path_text))))
         yield from text(_domain_metrics((yield from sum_domains(counted.domains, self._domain_text))))
         yield from text(self._other_metrics())
@@ -152,17 +157,18 @@ _OF_ELASTIC: Final = {
 def _tally_metrics(sums: TallySums) -> Iterator[Metric]:
     for index, stat in enumerate(STATS):
         name = f"ratelimit_service_rate_limit_{stat.name}{'_total' if stat.ours else ''}"
-        samples = (
-            (labels, numbers[index])
+        samples: Iterator[Sample | None] = (
+            (labels, numbers[index]) if numbers[index] or stat.name in shown else None
             for labels, (numbers, shown) in sums.items()
-            if numbers[index] or stat.name in shown
         )
         yield from _counters(name, stat.help, samples)
-    elastic = [(labels, numbers) for labels, (numbers, shown) in sums.items() if ELASTIC in shown]
     for outcome, counts in _OF_ELASTIC.items():
         more = label_text((("outcome", outcome),))
         of_outcome = [NUMBERS.index(count) for count in counts]
-        samples = ((f"{labels},{more}", sum(numbers[index] for index in of_outcome)) for labels, numbers in elastic)
+        samples = (
+            (f"{labels},{more}", sum(numbers[index] for index in of_outcome)) if ELASTIC in shown else None
+            for labels, (numbers, shown) in sums.items()
+        )
         yield from _counters(
             "ratelimit_elastic_total",
             "Cost of hits on an elastic limit: by_right within it, on_loan above it, or refused.",
@@ -171,7 +177,9 @@ def _tally_metrics(sums: TallySums) -> Iterator[Metric]:
     name = "ratelimit_rule_policy_answers_total"
     for number, policy, outcome in POLICY_ANSWERS:
         index, more = NUMBERS.index(number), label_text((("policy", policy), ("outcome", outcome)))
-        samples = ((f"{labels},{more}", numbers[index]) for labels, (numbers, _) in sums.items() if numbers[index])
+        samples = (
+            (f"{labels},{more}", numbers[index]) if numbers[index] else None for labels, (numbers, _) in sums.items()
+        )
         yield from _counters(name, "Cost of hits that the rule's failure policy answered, without the store.", samples)
 
 
@@ -179,7 +187,8 @@ def _rule_metrics(rules: RuleTexts) -> Iterator[Metric]:
     # Dashboards join these with the counters of rules, so there is one series of each for one set of labels.
     limit = gauge("ratelimit_rule_limit", "Requests that the rule's limit allows in one window.", 0)
     yield from in_blocks(
-        limit, ((labels, rule.limit.requests) for labels, (rule, _) in rules.items() if rule.limit is not None)
+        limit,
+        ((labels, rule.limit.requests) if rule.limit is not None else None for labels, (rule, _) in rules.items()),
     )
     info = gauge("ratelimit_rule_info", "Always 1. The labels describe the rule; join it with the rule's counters.", 1)
     yield from in_blocks(info, ((f"{labels},{more}", 1) for labels, (_, more) in rules.items()))
@@ -206,7 +215,9 @@ _GAUGES: Final = (
 
 def _gauge_metrics(gauges: GaugesByText) -> Iterator[Metric]:
     for name, text, number in _GAUGES:
-        samples = ((labels, getattr(found, number)) for labels, (found, shown) in gauges.items() if number in shown)
+        samples = (
+            (labels, getattr(found, number)) if number in shown else None for labels, (found, shown) in gauges.items()
+        )
         yield from in_blocks(Metric(f"ratelimit_rule_{name}", MetricType.GAUGE, text, []), samples)
 
 
@@ -325,7 +336,7 @@ def _worker_metrics(workers: Workers) -> Iterator[Metric]:
     )
 
 
-def _counters(name: str, text: str, samples: Iterable[Sample]) -> Iterator[Metric]:
+def _counters(name: str, text: str, samples: Iterable[Sample | None]) -> Iterator[Metric]:
     return in_blocks(Metric(name, MetricType.COUNTER, text, []), samples)
 
 

@@ -71,12 +71,12 @@ def histogram(name: str, text: str, value: Latency, *labels: tuple[str, str]) ->
     return Metric(name, MetricType.HISTOGRAM, text, [(labels, value)])
 
 
-def in_blocks(metric: Metric, samples: Iterable[Sample]) -> Iterator[Metric]:
-    """The metric with these samples, in parts of at most BLOCK samples; at least one part."""
+def in_blocks(metric: Metric, samples: Iterable[Sample | None]) -> Iterator[Metric]:
+    """The metric with these samples but for None, in parts of at most BLOCK that were looked at; at least one part."""
     remaining = iter(samples)
     while True:
         block = list(islice(remaining, BLOCK))
-        yield metric._replace(samples=block)
+        yield metric._replace(samples=[sample for sample in block if sample is not None])
         if len(block) < BLOCK:
             return
 

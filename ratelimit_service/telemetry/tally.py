@@ -16,8 +16,12 @@ Path = tuple[str, ...]
 OTHER: Path = ("other",)
 """The path of the tally that adds up all those that are too many to have their own."""
 
-MAX_PATH_LENGTH = 1000
-"""In characters. A longer path contains a huge value of a request, which no metric should have as a label."""
+MAX_PATH_LENGTH: Final = 1000
+"""In bytes. A longer path has many entries of a request, which no metric should have as labels."""
+
+MAX_LEVEL_LENGTH: Final = 128
+"""In characters: what requests name longer is cut, and what is alike then is counted together. A label of a metric that
+is a user agent of 60 KB helps nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +235,43 @@ class DomainTallies:
 
 
 BYTES: Final = 64 * 1024 * 1024
-"""For the tallies by value of all rules: 150,000 of them. Without this limit, ten thousand rules with a thousand values
-each, of a thousand characters, would take 13 GB."""
+"""For the tallies by value of all rules, and for their text in /metrics: 40,000 of them. Without this limit, ten
+thousand rules with a thousand values each, of 1,000 characters, would take 13 GB, and ten times as much as text."""
 
 _BASE_BYTES: Final = 320
 """Of a tally, without the characters of its path."""
+
+_LINES: Final = 12
+"""Of a tally in /metrics at most, but for a few that no rule has together."""
+
+_LINE_BYTES: Final = 90
+"""Of such a line, without the characters of its path."""
+
+
+def cut(path: Path) -> Path:
+    """The path with its long levels cut; each that was ends with an ellipsis."""
+    if max(map(len, path)) <= MAX_LEVEL_LENGTH:
+        return path
+    return tuple([level if len(level) <= MAX_LEVEL_LENGTH else f"{level[: MAX_LEVEL_LENGTH - 1]}…" for level in path])
+
+
+def length_of(path: Path) -> int:
+    """The bytes of a path, and of what is escaped where it is a label."""
+    return sum(len(level.encode(errors="replace")) + level.count('"') + level.count("\\") for level in path)
+
+
+_BETWEEN_LEVELS: Final = "\0"
+
+
+def joined(path: Path) -> str:
+    """The path as a name, with its long levels cut; that of OTHER where it is too long all the same."""
+    path = cut(path)
+    return _BETWEEN_LEVELS.join(path if length_of(path) <= MAX_PATH_LENGTH else OTHER)
+
+
+def parted(name: str) -> Path:
+    """The path of a name that `joined` has made."""
+    return tuple(name.split(_BETWEEN_LEVELS))
 
 
 class ByteBudget:
@@ -257,14 +293,16 @@ class Tallies:
         self._bytes = 0
 
     def of(self, path: Path) -> Tally:
-        """The tally at that path; a new one if the budget allows it, else `other`."""
+        """The tally at that path, with its long levels cut; a new one if the budget allows it, else `other`."""
+        path = cut(path)
         tally = self._by_path.get(path)
         if tally is None:
-            length = sum(map(len, path))
-            if len(self._by_path) >= self._most or length > MAX_PATH_LENGTH or length + _BASE_BYTES > self._budget.left:
+            length = length_of(path)
+            size = _BASE_BYTES + length + _LINES * (_LINE_BYTES + length)
+            if len(self._by_path) >= self._most or length > MAX_PATH_LENGTH or size > self._budget.left:
                 return self._by_path.setdefault(self._other_path, self._other)
-            self._bytes += length + _BASE_BYTES
-            self._budget.left -= length + _BASE_BYTES
+            self._bytes += size
+            self._budget.left -= size
             tally = self._by_path[path] = Tally()
         return tally
 

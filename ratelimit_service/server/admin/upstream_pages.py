@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ratelimit_service.rules.rule import Rule, counting_in_words
 from ratelimit_service.server.metrics import method_name
-from ratelimit_service.server.series import STATS, plain, sum_tallies
+from ratelimit_service.server.series import STATS, emptied, plain, sum_tallies
 from ratelimit_service.server.state import ServiceState
 from ratelimit_service.telemetry.metric import BLOCK
 
@@ -46,6 +46,7 @@ def stats_text(state: ServiceState) -> Iterator[str]:
                 if number or stat.name in shown
             ]
         )
+    yield from emptied(found)
     for path, tally in counted.unknown_domains.items():
         yield f"{_RATE_LIMIT}.{plain(path[0])}.domain_not_found: {tally.total_hits}\n"
     totals = counted.totals
