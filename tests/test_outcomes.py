@@ -9,7 +9,7 @@ from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.rules.bans import FOR_EVER, make_ban
 from ratelimit_service.server.series import domain_numbers
 from ratelimit_service.stores.memory import MemoryStore
-from ratelimit_service.telemetry.tally import OUTCOMES
+from ratelimit_service.telemetry.tally import OUTCOMES, parted
 from tests.books import book
 from tests.clocks import Clock
 from tests.verdicts import check
@@ -58,8 +58,8 @@ def outcomes(tested: Limiter, domain: str = "shop") -> dict[str, int]:
     return {outcome: number for outcome, number in numbers.items() if number}
 
 
-def shapes(tested: Limiter) -> dict[tuple[str, ...], int]:
-    return {path: tally.total_hits for path, tally in tested.unmatched.items()}
+def shapes(tested: Limiter) -> dict[tuple[str, ...], float]:
+    return {parted(name): count for name, count in tested.unmatched.seen().counts.items()}
 
 
 def test_a_request_is_allowed_or_refused() -> None:
@@ -192,11 +192,25 @@ def test_a_replaced_descriptor_is_not_one_without_a_rule() -> None:
     assert tested.domains.of("shop").unmatched == 0
 
 
-def test_keys_that_nobody_knows_take_a_bounded_number_of_places() -> None:
-    tested = limiter(max_values=2)
+def test_made_up_keys_do_not_push_out_one_that_is_asked_about_more_often() -> None:
+    tested = limiter()
 
-    for number in range(10):
+    for number in range(5_000):
         ask(tested, (f"k{number}", "x"))
+        if number > 4_000:
+            ask(tested, ("forgotten", "x"))
 
-    assert shapes(tested) == {("shop", "k0"): 1, ("shop", "k1"): 1, ("other",): 8}
-    assert tested.domains.of("shop").unmatched == 10
+    found = shapes(tested)
+    assert max(found, key=found.__getitem__) == ("shop", "forgotten")
+    assert len(found) <= 512
+    assert tested.domains.of("shop").unmatched == 5_999
+
+
+def test_long_and_many_keys_are_cut() -> None:
+    tested = limiter()
+
+    ask(tested, ("k" * 60_000, "x"))
+    ask(tested, ("k" * 50_000, "x"))
+    ask(tested, *((f"{number:0100}", "x") for number in range(10)))
+
+    assert shapes(tested) == {("shop", "k" * 127 + "…"): 2, ("other",): 1}

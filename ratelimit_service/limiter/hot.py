@@ -1,10 +1,11 @@
 """The log of hits, by which the hottest descriptors are found. Hot path.
 
-A hit costs a look at the length of a list, and an append while there is room. Ten times a second `fold` gives the hits
-their names and counts them: at most MAX_PENDING allowed and as many refused ones, 0.3 ms together, so the log takes
-0.3 % of a core at most. Hits for which there was no room are only counted, and those that are in the list weigh more
-for them. So up to 5,000 hits a second of each kind every one is counted, and above that a sample is. All of them by
-name would cost a call 5 to 15 %: their names and the hits themselves fill the processor's caches.
+A hit counts once, whatever its cost: that is the caller's word, and one hit of four billion would be hotter than all
+others together. It costs a look at the length of a list, and an append while there is room. Ten times a second `fold`
+gives the hits their names and counts them: at most MAX_PENDING allowed and as many refused ones, 0.3 ms together, so
+the log takes 0.3 % of a core at most. Hits for which there was no room are only counted, and those that are in the list
+weigh more for them. So up to 5,000 hits a second of each kind every one is counted, and above that a sample is. All of
+them by name would cost a call 5 to 15 %: their names and the hits themselves fill the processor's caches.
 """
 
 from collections import Counter
@@ -13,27 +14,24 @@ from typing import Final
 
 from ratelimit_service.rules.hot_name import hot_name, key_without_counter
 from ratelimit_service.stores.hit import DeniedHit, Hit
-from ratelimit_service.telemetry.heavy_hitters import Sketch
+from ratelimit_service.telemetry.heavy_hitters import HeavyNames, Sketch
 from ratelimit_service.telemetry.hot import HotCounts
 
 MAX_PENDING: Final = 512
 """Hits in a list."""
-MAX_NAMES: Final = 2048
-"""Names that are counted, and not in the sketch yet."""
 
 
 class HitLog:
     """Hits of one kind since they were last taken."""
 
-    __slots__ = ("_costs", "_sketch", "pending", "skipped")
+    __slots__ = ("_names", "pending", "skipped")
 
     def __init__(self) -> None:
         self.pending: list[Hit] = []
         """The limiter appends to it while it has less than MAX_PENDING."""
         self.skipped = 0
         """Hits for which it had no room."""
-        self._costs: dict[str, float] = {}
-        self._sketch = Sketch()
+        self._names = HeavyNames()
 
     def add(self, hits: Collection[Hit]) -> None:
         """Log hits, as the limiter does with a single one."""
@@ -44,30 +42,22 @@ class HitLog:
 
     def fold(self) -> None:
         """Count what is pending; called several times a second."""
-        pending, costs = self.pending, self._costs
+        pending, names = self.pending, self._names
         if not pending:
             return
         weight = (len(pending) + self.skipped) / len(pending) if self.skipped else 1
-        self._sketch.skipped += self.skipped
+        if self.skipped:
+            names.merge(Sketch(skipped=self.skipped))
         for hit, times in Counter(pending).items():  # by identity: requests that are alike share their hits
             if hit.cost > 0:
-                name = name_of(hit)
-                costs[name] = costs.get(name, 0) + hit.cost * times * weight
+                names.add(name_of(hit), times * weight)
         pending.clear()
         self.skipped = 0
-        if len(costs) > MAX_NAMES:
-            self._to_sketch()
 
     def take(self) -> Sketch:
         """Everything since the last time."""
         self.fold()
-        self._to_sketch()
-        taken, self._sketch = self._sketch, Sketch()
-        return taken
-
-    def _to_sketch(self) -> None:
-        costs, self._costs = self._costs, {}
-        self._sketch.add(Sketch(costs, 0, sum(costs.values())))
+        return self._names.take()
 
 
 def name_of(hit: Hit) -> str:

@@ -21,6 +21,7 @@ from ratelimit_service.rules.rule import Entries
 from ratelimit_service.stores.hit import Hit, spare
 from ratelimit_service.stores.store import Store
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
+from ratelimit_service.telemetry.heavy_hitters import HeavyNames
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Tallies, Tally, Totals
 
@@ -33,9 +34,9 @@ class Limiter:
     """Answers requests by the rules of `book` and the counters of the store.
 
     `shadow_mode` allows every request; `quota_mode` treats every rule as a quota; `near_ratio` is the share of an
-    override's limit from which a hit counts as near the limit. At most `max_values` overrides, unknown domains and
-    shapes of unmatched descriptors have a tally of their own. A request may have at most `max_hits` hits, and cost no
-    more than `pattern_bounds` where its values are tried with patterns.
+    override's limit from which a hit counts as near the limit. At most `max_values` overrides and unknown domains
+    have a tally of their own. A request may have at most `max_hits` hits, and cost no more than `pattern_bounds` where
+    its values are tried with patterns.
     """
 
     def __init__(  # noqa: PLR0913 - the store, six settings, and what waits
@@ -60,8 +61,8 @@ class Limiter:
         self.overrides = Tallies(OTHER, max_values)
         self.unknown_domains = Tallies(OTHER, max_values)
         """Requests for domains without rules, counted in `total_hits`."""
-        self.unmatched = Tallies(OTHER, max_values)
-        """Descriptors that match no rule, by domain and keys, counted in `total_hits`."""
+        self.unmatched = HeavyNames()
+        """Descriptors that match no rule, by domain and keys. First come, made-up keys would fill the list for ever."""
         self.waits = Latency()
         """Time that requests waited for a store that does not answer at once."""
         self.turns = turns or TurnQueues()

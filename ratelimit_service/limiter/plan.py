@@ -37,8 +37,9 @@ from ratelimit_service.rules.rule import (
 )
 from ratelimit_service.stores.hit import NO_LIMIT, DeniedHit, Hit, in_bundles
 from ratelimit_service.system.clock import steady_clock
+from ratelimit_service.telemetry.heavy_hitters import HeavyNames
 from ratelimit_service.telemetry.logs import ThrottledLog
-from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Tallies, Tally
+from ratelimit_service.telemetry.tally import DomainTallies, DomainTally, Tallies, Tally, joined
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def denial(cost: int, retry_after: int = NEVER) -> Decision:
     return Decision(False, 0, cost, max(0, retry_after), retry_after)
 
 
-TallyIncrement = tuple[Tally | DomainTally, str, int]
+TallyIncrement = tuple[Tally | DomainTally | HeavyNames, str, int]
 """A tally, the name of one of its counters, and how much to add to it; added without asking the store."""
 
 _REQUEST_BYTES: Final = 1000
@@ -171,7 +172,7 @@ class Planner:
         domains: DomainTallies,
         overrides: Tallies,
         unknown_domains: Tallies,
-        unmatched: Tallies,
+        unmatched: HeavyNames,
         near_ratio: float,
         quota_mode: bool,
         max_hits: int,
@@ -262,8 +263,8 @@ class Planner:
         """Counts a descriptor that matches no rule of the domain of this name, unless the rules exempt it."""
         if book.exempts(name, entries, work):
             return ()
-        shape = (name, *(key for key, _ in entries))
-        return (self._domains.of(name), "unmatched", 1), (self._unmatched.of(shape), "total_hits", 1)
+        shape = joined((name, *(key for key, _ in entries)))
+        return (self._domains.of(name), "unmatched", 1), (self._unmatched, shape, 1)
 
     def _banned(
         self,

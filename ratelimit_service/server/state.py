@@ -10,6 +10,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.stores.store import StoreStatus
 from ratelimit_service.telemetry.gauges import Gauges
+from ratelimit_service.telemetry.heavy_hitters import HeavyNames
 from ratelimit_service.telemetry.hot import HotSource
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import Metric
@@ -32,8 +33,8 @@ class Counted(Protocol):
         """Requests for domains without rules, counted in `total_hits`."""
 
     @property
-    def unmatched(self) -> Tallies:
-        """Descriptors that match no rule, by domain and keys, counted in `total_hits`."""
+    def unmatched(self) -> HeavyNames:
+        """Descriptors that match no rule, by domain and keys."""
 
     @property
     def domains(self) -> DomainTallies:

@@ -1,4 +1,4 @@
-"""The heaviest of a stream of names, by cost, in bounded memory. Pure.
+"""The heaviest of a stream of names, by cost, in bounded memory. Pure. `HeavyNames.add` is hot.
 
 This is the Space-Saving sketch (Metwally, Agrawal, El Abbadi: "Efficient computation of frequent and top-k elements in
 data streams", 2005) in the form in which sketches are merged (Agarwal et al.: "Mergeable summaries", 2012): from all
@@ -11,11 +11,15 @@ since each subtraction takes its amount from more than KEPT counts at once. The 
 of sketches of any streams, in any order: the total is that of all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 KEPT: Final = 512
 """Names in a sketch: the error is at most 0.2 % of all cost."""
+
+MAX_NAMES: Final = 2048
+"""That are counted, and not in a sketch yet."""
 
 
 class Sketch:
@@ -45,9 +49,48 @@ class Sketch:
         self.counts, of_both = _shrunk(counts)
         self.error += other.error + of_other + of_both
 
-    def packed(self) -> tuple[Mapping[str, float], float, float, int]:
-        """It as JSON can carry it: the arguments of another one that is equal."""
-        return self.counts, self.error, self.total, self.skipped
+    def packed(self, names: int = KEPT) -> Iterator[tuple[Mapping[str, float], float, float, int]]:
+        """It as JSON can carry it: the arguments of others with so many names at most, which it is the sum of."""
+        counts = iter(self.counts.items())
+        yield dict(islice(counts, names)), self.error, self.total, self.skipped
+        while more := dict(islice(counts, names)):
+            yield more, 0, 0, 0
+
+
+class HeavyNames:
+    """Counts a stream of names."""
+
+    __slots__ = ("_new", "_sketch")
+
+    def __init__(self) -> None:
+        self._new: dict[str, float] = {}
+        self._sketch = Sketch()
+
+    def add(self, name: str, cost: float) -> None:
+        """Count it."""
+        new = self._new
+        new[name] = new.get(name, 0) + cost
+        if len(new) > MAX_NAMES:
+            self._fold()
+
+    def merge(self, sketch: Sketch) -> None:
+        """Count what others have taken, or that some were not looked at."""
+        self._sketch.add(sketch)
+
+    def take(self) -> Sketch:
+        """Everything since the last time."""
+        taken = self.seen()
+        self._sketch = Sketch()
+        return taken
+
+    def seen(self) -> Sketch:
+        """Everything since the last `take`."""
+        self._fold()
+        return self._sketch
+
+    def _fold(self) -> None:
+        new, self._new = self._new, {}
+        self._sketch.add(Sketch(new, 0, sum(new.values())))
 
 
 def _shrunk(counts: dict[str, float]) -> tuple[dict[str, float], float]:

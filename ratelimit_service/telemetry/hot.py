@@ -1,4 +1,4 @@
-"""The hottest descriptors: which cost most hits lately, and which were refused most. Pure.
+"""The hottest descriptors: which had most hits lately, and which were refused most. Pure.
 
 Hits that were allowed and hits that were refused are two streams, so that each hit is counted once on the hot path; all
 hits are both streams together. A descriptor is counted by its `hot_name`. Laws, of each number that is shown:
@@ -39,7 +39,7 @@ class HotCounts(NamedTuple):
 
     @property
     def hits(self) -> float:
-        """Cost of all hits, allowed or refused."""
+        """All hits, allowed or refused."""
         return self.allowed.total + self.refused.total
 
     @property
@@ -77,9 +77,9 @@ class HotSums:
     def __init__(self) -> None:
         self._counts = no_counts()
 
-    def add(self, counts: HotCounts) -> None:
-        """Add what a worker has counted."""
-        self._counts.add(counts)
+    def add(self, number: int, sketch: Sketch) -> None:
+        """Add what a worker has counted, to the sketch of this number."""
+        self._counts[number].add(sketch)
 
     def take(self) -> HotCounts:
         """As HotSource says."""

@@ -24,7 +24,7 @@ def asked(tmp_path: Path) -> Iterator[Service]:
         ask(service, ("user", "ada"), times=5)
         ask(service, ("user", "bob\x9b"), times=4)
         for number in range(25):
-            ask(service, ("plan", "gold.1"), ("path", str(number)), cost=100 + number)
+            ask(service, ("plan", "gold.1"), ("path", str(number)), times=1 + (number == 24), cost=100 - number)
         yield service
 
 
@@ -49,16 +49,16 @@ def test_the_hottest_are_shown_by_hits_and_by_refusals(asked: Service) -> None:
         "domain": "shop",
         "rule": ["plan_gold.1", "path"],
         "entries": [["plan", "gold.1"], ["path", "24"]],
-        "hits": 124,
+        "hits": 2,
         "refused": 0,
     }
 
-    assert (found["hits"], found["refused"], found["skipped"]) == (9 + 25 * 100 + 300, 3, 0)
+    assert (found["hits"], found["refused"], found["skipped"]) == (9 + 26, 3, 0)
     assert (found["error"], found["refused_error"]) == (0, 0)
     assert 0 <= found["seconds"] < 600
     assert found["most_refused"] == [of("ada", 5, 2), of("bob_", 4, 1)]
-    assert found["most_hits"][0] == first
-    assert [shown["hits"] for shown in found["most_hits"]] == list(range(124, 104, -1))
+    assert first in found["most_hits"]
+    assert [shown["hits"] for shown in found["most_hits"]] == [5, 4, 2] + 17 * [1]
 
 
 @pytest.mark.parametrize("path", ["/status", "/status/now", "/status/recent"])

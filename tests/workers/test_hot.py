@@ -43,7 +43,7 @@ def test_the_hottest_of_all_workers_are_added_up(tmp_path: Path) -> None:
         post(pool, "user", 7)
         pool.service.wait_until(lambda: ("user", "ada") in hot(pool) and len(hot(pool)) == 6, "both have reported")
         wanted = {
-            ("user", "x"): (7, 7),
+            ("user", "x"): (1, 1),
             ("soft", "x"): (4, 0),
             ("login", "x"): (4, 3),
             ("known", "x"): (8, 7),

@@ -1,17 +1,20 @@
 """The parts that need no process: handoffs, sums, CPUs, and what is handed over."""
 
+import asyncio
+import json
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
+from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.files.data_reads import read_data_file
 from ratelimit_service.rules.syntax.document import Source
-from ratelimit_service.server.engine import rules_parser
-from ratelimit_service.server.series import NUMBERS, add_tally, take_tally
-from ratelimit_service.server.workers.channel import Handoff, received, settings_as_json
-from ratelimit_service.server.workers.report import MergedCounts, MergedStoreStatus
+from ratelimit_service.server.engine import Engine, rules_parser
+from ratelimit_service.server.series import NUMBERS, add_tally, take_tally, tallies_of
+from ratelimit_service.server.workers.channel import PIECE, Handoff, line_of, received, settings_as_json
+from ratelimit_service.server.workers.report import MergedCounts, MergedStoreStatus, Reporter
 from ratelimit_service.server.workers.slot import SlotState, WorkerSlot
 from ratelimit_service.server.workers.watchdog import why_kill
 from ratelimit_service.settings import Settings, load_settings
@@ -20,6 +23,7 @@ from ratelimit_service.system.cpus import usable_cpus
 from ratelimit_service.telemetry.gauges import Gauges
 from ratelimit_service.telemetry.tally import Tally
 from tests.books import book
+from tests.verdicts import check
 
 TWO_RULES = """
     domain: shop
@@ -176,6 +180,44 @@ def test_gauges_are_those_of_all_workers_as_each_reported_them_last() -> None:
     assert one == {first: Gauges(1, 20), second: Gauges(waiting=2, longest_wait_seconds=0.5)}
     assert both == {**one, first: Gauges(3, 50)}
     assert sums.gauges == {first: Gauges(2, 30)}
+
+
+def test_a_report_is_sent_in_pieces_however_long_the_names_of_clients_are() -> None:
+    settings, _ = load_settings({})
+    engine, sums = Engine(settings), MergedCounts(settings, [WorkerSlot(1)])
+    limiter = engine.limiter
+    detailed = (
+        "domain: shop\ndescriptors: [{key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 1}}]"
+    )
+    limiter.book = book(detailed)
+    sums.publish(book(detailed))
+    limit = Limit(1, Unit.DAY, Unit.DAY.window)
+    for number in range(1500):
+        for character in ("\U0001f600", "\x01"):
+            name = f"{number}{character * 900}"
+            check(limiter, Request("shop", [Descriptor((("a", name),)), Descriptor(((name, name),))]))
+            check(limiter, Request("shop", [Descriptor((("b", name),), override=limit)]))
+            check(limiter, Request(name, []))
+    lines: list[bytes] = []
+    asyncio.run(Reporter(engine).report(lambda *message: lines.append(line_of(message)), 1))
+    for line in lines:
+        match json.loads(line):
+            case ["tallies", piece]:
+                sums.add_tallies(piece)
+            case ["report", 1, summary]:
+                sums.add(summary)
+            case [kind, piece]:
+                sums.add_piece(kind, piece)
+
+    assert max(map(len, lines)) < PIECE + 100
+    assert sum(tally.total_hits for rule in sums._rules.values() for _, tally in tallies_of(rule)) == 3000
+    assert [sum(tally.total_hits for _, tally in each.items()) for each in (sums.overrides, sums.unknown_domains)] == [
+        3000,
+        3000,
+    ]
+    assert sums.unmatched.seen().total == 3000
+    assert sums.hot.take().hits == 6000
+    assert sums.domains.of("shop").unmatched == 3000
 
 
 def test_every_number_of_a_tally_is_taken_and_added() -> None:

@@ -5,6 +5,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nlargest
+from math import ceil
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -23,8 +24,9 @@ from ratelimit_service.server.state import ServiceState
 from ratelimit_service.system.clock import SECOND, system_clock
 from ratelimit_service.system.cpus import cpu_seconds
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
+from ratelimit_service.telemetry.heavy_hitters import HeavyNames
 from ratelimit_service.telemetry.metric import value_of
-from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_NUMBERS, Tallies, Tally
+from ratelimit_service.telemetry.tally import OUTCOMES, POLICY_NUMBERS, Tallies, Tally, parted
 
 _MAX_TALLIES: Final = 20
 _BLOCK: Final = 20
@@ -186,7 +188,7 @@ class StatusPage:
             "bans": {"total": bans.total, "newest": [_shown_ban(ban) for ban in bans.newest]},
             "hot": self._hot.as_json(),
             "domains": _requests(by_domain),
-            "unmatched": _max_hit(counted.unmatched),
+            "unmatched": _most_seen(counted.unmatched),
             "unknown_domains": _max_hit(counted.unknown_domains),
             "overrides": _max_hit(counted.overrides),
         }
@@ -335,6 +337,15 @@ def _max_hit(tallies: Tallies) -> list[dict[str, Any]]:
             "over": tally.over_limit + tally.denied_below_limit + tally.by_policy("refused"),
         }
         for path, tally in most
+    ]
+
+
+def _most_seen(names: HeavyNames) -> list[dict[str, Any]]:
+    """The paths of names, with how many there were at least."""
+    counts = names.seen().counts
+    return [
+        {"path": [CONTROL.sub("_", part) for part in parted(name)], "total": ceil(counts[name])}
+        for name in nlargest(_MAX_TALLIES, counts, key=counts.__getitem__)
     ]
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -15,6 +15,9 @@ from ratelimit_service.settings import Settings
 
 Message = list[Any]
 """Its first element is its kind."""
+
+PIECE: Final = 64 * 1024
+"""Bytes of a message, about, where its sender can cut it. After messages of so many bytes other work runs."""
 
 _LONGEST: Final = 2**30
 """Bytes of a line. Both ends are ours; the longest messages are rules."""
@@ -40,13 +43,18 @@ class Channel:
     def send(self, *message: Any) -> None:
         """Queue a message; never waits, and is a no-op when the other end is closed."""
         if not self._writer.is_closing():
-            self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            self._writer.write(line_of(message))
 
     async def messages(self) -> AsyncIterator[Message]:
         """Every message until the other end is closed. One that ends in the middle is dropped."""
+        read = 0
         try:
             while (line := await self._reader.readline()).endswith(b"\n"):
                 yield json.loads(line)
+                read += len(line)
+                if read >= PIECE:  # readline does not wait while whole lines are there
+                    read = 0
+                    await asyncio.sleep(0)
         except ConnectionError:
             pass
 
@@ -105,6 +113,11 @@ def received(end: socket.socket) -> Iterator[socket.socket]:
         if not message:
             return
         yield socket.socket(fileno=files[0])
+
+
+def line_of(message: Sequence[Any]) -> bytes:
+    """The message as it is sent: a character of four bytes has four, not twelve as `ensure_ascii` writes it."""
+    return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
 
 
 def text_of(data: bytes) -> str:

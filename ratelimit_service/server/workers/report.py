@@ -2,11 +2,15 @@
 
 A worker sends, at each scrape and once a second:
 
-- `tallies`, in pieces: what rules have counted since the last report. The worker counts from 0 again;
-- `gauges`, in pieces: what is true of rules now, of those of which anything is;
-- `report`: what else was counted since then, of the hottest descriptors at most 1,024 names of 600 characters, and at
-  most 200 refusals; what holds now (health, the store); and the metrics of its store and its transport, whose counters
-  go on from the worker's start.
+- `tallies`: what rules have counted since the last report. The worker counts from 0 again;
+- `gauges`: what is true of rules now, of those of which anything is;
+- `overrides`, `unknown_domains`, `unmatched`, `hot`, `domains`: what else was counted since then by some name;
+- `refusals`: a sample of the requests that were refused since then, at most 200;
+- `report`: the sums of all; what holds now (health, the store); and the metrics of its store and its transport, whose
+  counters go on from the worker's start.
+
+All but the last, which is short, are as long as clients make them. They are sent in pieces, so that neither end is kept
+from other work: a megabyte of JSON takes either of them ten milliseconds.
 
 So the parent adds the counts, and merges the last metrics of all workers with those of workers that have exited. No sum
 decreases when a worker is replaced.
@@ -16,20 +20,22 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
+from ratelimit_service.limiter.hot import HotLog
 from ratelimit_service.limiter.refusals import Refusal, RefusalSums
 from ratelimit_service.rules.bans import BanSummary
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.server.engine import Engine
 from ratelimit_service.server.series import add_domain, add_tally, take_domain, take_tally
+from ratelimit_service.server.workers.channel import PIECE
 from ratelimit_service.server.workers.slot import WorkerSlot
 from ratelimit_service.settings import Settings
 from ratelimit_service.stores.store import LostServer
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
-from ratelimit_service.telemetry.heavy_hitters import Sketch
-from ratelimit_service.telemetry.hot import HotCounts, HotSums
+from ratelimit_service.telemetry.heavy_hitters import HeavyNames, Sketch
+from ratelimit_service.telemetry.hot import HotSums
 from ratelimit_service.telemetry.latency import Latency
 from ratelimit_service.telemetry.metric import BLOCK, Metric, merge_metrics, pack_metrics, without_gauges
 from ratelimit_service.telemetry.tally import OTHER, DomainTallies, Path, Tallies, Tally, Totals
@@ -48,17 +54,24 @@ class Reporter:
     async def report(self, send: Callable[..., None], number: int) -> None:
         """Send everything that was counted since the last report; `number` is that of the parent's request.
 
-        Calls are answered between the pieces of tallies: those of ten thousand rules are a megabyte.
+        Calls are answered between the pieces.
         """
         engine, limiter = self._engine, self._engine.limiter
-        for piece in _pieces(() if limiter.book is None else limiter.book.rules):
-            if piece:
-                send("tallies", piece)
-            await asyncio.sleep(0)
-        if gauges := limiter.gauges:
-            for found in _gauge_pieces(() if limiter.book is None else limiter.book.rules, gauges):
-                if found:
-                    send("gauges", found)
+        rules, gauges = () if limiter.book is None else limiter.book.rules, limiter.gauges
+        by_kind: Mapping[str, Iterable[Item | None]] = {
+            "tallies": _take_rules(rules),
+            "gauges": _gauges_of(rules, gauges) if gauges else (),
+            "overrides": _take_all(limiter.overrides),
+            "unknown_domains": _take_all(limiter.unknown_domains),
+            "unmatched": limiter.unmatched.take().packed(_NAMES),
+            "hot": _take_hot(limiter.hot),
+            "domains": _take_domains(limiter.domains),
+            "refusals": limiter.refusals.take(),
+        }
+        for kind, items in by_kind.items():
+            for piece in _pieces(items):
+                if piece:
+                    send(kind, piece)
                 await asyncio.sleep(0)
         calls, engine.method.calls = engine.method.calls, 0
         totals = {name: getattr(limiter.totals, name) for name in Totals.__slots__}
@@ -81,12 +94,6 @@ class Reporter:
             "exemplars": engine.method.latency.take_exemplars(),
             "waits": limiter.waits.take(),
             "totals": totals,
-            "overrides": _take_all(limiter.overrides),
-            "unknown_domains": _take_all(limiter.unknown_domains),
-            "unmatched": _take_all(limiter.unmatched),
-            "refusals": limiter.refusals.take(),
-            "hot": [sketch.packed() for sketch in limiter.hot.take()],
-            "domains": [(name, numbers) for name, tally in limiter.domains.items() if (numbers := take_domain(tally))],
         }
         send("report", number, summary)
 
@@ -95,28 +102,56 @@ def _packed_bans(bans: BanSummary) -> tuple[int, list[str]]:
     return bans.total, [ban.text for ban in bans.newest]
 
 
-def _pieces(rules: Sequence[Rule]) -> Iterator[list[RuleCounts]]:
-    """The counts of the rules, a block of rules at a time; a rule that counts values apart is a block."""
-    piece: list[RuleCounts] = []
-    for index, rule in enumerate(rules, 1):
-        if rule.tallies is not None:
-            yield [(rule.path, path, numbers) for path, numbers in _take_all(rule.tallies)]
-        elif numbers := take_tally(rule.tally):
-            piece.append((rule.path, (), numbers))
-        if index % BLOCK == 0:
+_NAMES: Final = 8
+"""Of a sketch in one item: a name may have 3,600 bytes as JSON."""
+
+_BYTES: Final = 4
+"""As JSON, for each character that `repr` writes, at most."""
+
+Item = tuple[Any, ...]
+"""What was counted by one name."""
+
+
+def _pieces(items: Iterable[Item | None]) -> Iterator[list[Item]]:
+    """The items in pieces of at most PIECE bytes, if none is longer, and of at most BLOCK that were looked at."""
+    piece: list[Item] = []
+    size = 0
+    for looked_at, item in enumerate(items, 1):
+        more = _BYTES * len(repr(item))
+        if size + more > PIECE or looked_at % BLOCK == 0:
             yield piece
-            piece = []
+            piece, size = [], 0
+        if item is not None:
+            piece.append(item)
+            size += more
     yield piece
 
 
-def _gauge_pieces(rules: Sequence[Rule], gauges: Mapping[Tally, Gauges]) -> Iterator[list[tuple[Path, Gauges]]]:
-    """The gauges of the rules that have some, by path, a block of rules at a time."""
-    for start in range(0, len(rules), BLOCK):
-        yield [(rule.path, gauges[rule.tally]) for rule in rules[start : start + BLOCK] if rule.tally in gauges]
+def _take_rules(rules: Iterable[Rule]) -> Iterator[RuleCounts | None]:
+    """The counts of the rules; of one that counts values apart, those of each value."""
+    for rule in rules:
+        if rule.tallies is None:
+            yield (rule.path, (), numbers) if (numbers := take_tally(rule.tally)) else None
+        else:
+            for found in _take_all(rule.tallies):
+                yield found and (rule.path, *found)
 
 
-def _take_all(tallies: Tallies) -> list[tuple[Path, tuple[int, ...]]]:
-    return [(path, numbers) for path, tally in tallies.items() if (numbers := take_tally(tally))]
+def _take_all(tallies: Tallies) -> Iterator[tuple[Path, Sequence[int]] | None]:
+    return ((path, numbers) if (numbers := take_tally(tally)) else None for path, tally in tallies.items())
+
+
+def _gauges_of(rules: Iterable[Rule], gauges: Mapping[Tally, Gauges]) -> Iterator[Item | None]:
+    return ((rule.path, gauges[rule.tally]) if rule.tally in gauges else None for rule in rules)
+
+
+def _take_hot(log: HotLog) -> Iterator[Item]:
+    """The sketches of a log, of which there are several of each number."""
+    return ((number, packed) for number, sketch in enumerate(log.take()) for packed in sketch.packed(_NAMES))
+
+
+def _take_domains(domains: DomainTallies) -> Iterator[Item | None]:
+    return ((name, numbers) if (numbers := take_domain(tally)) else None for name, tally in domains.items())
 
 
 class MergedCounts:
@@ -128,7 +163,7 @@ class MergedCounts:
         self.totals = Totals()
         self.overrides = Tallies(OTHER, settings.metrics_max_values)
         self.unknown_domains = Tallies(OTHER, settings.metrics_max_values)
-        self.unmatched = Tallies(OTHER, settings.metrics_max_values)
+        self.unmatched = HeavyNames()
         self.domains = DomainTallies()
         self.waits = Latency()
         self.hot = HotSums()
@@ -179,26 +214,34 @@ class MergedCounts:
                 by_value = rule.tallies if value_path else None
                 add_tally(rule.tally if by_value is None else by_value.of(tuple(value_path)), numbers)
 
+    def add_piece(self, kind: str, piece: Iterable[Any]) -> None:
+        """Add what a worker has counted by names of this kind."""
+        match kind:
+            case "overrides" | "unknown_domains":
+                tallies = self.overrides if kind == "overrides" else self.unknown_domains
+                for path, numbers in piece:
+                    add_tally(tallies.of(tuple(path)), numbers)
+            case "unmatched":
+                for packed in piece:
+                    self.unmatched.merge(Sketch(*packed))
+            case "hot":
+                for number, packed in piece:
+                    self.hot.add(number, Sketch(*packed))
+            case "domains":
+                for domain, numbers in piece:
+                    add_domain(self.domains.of(domain), numbers)
+            case "refusals":
+                self.refusals.add(Refusal(*fields) for fields in piece)
+
     def add(self, summary: Mapping[str, Any]) -> None:
-        """Add everything else that a worker has counted, from its report."""
+        """Add the sums that a worker has counted, from its report."""
         self.calls += summary["calls"]
         self.latency.add(*summary["latency"])
         self.latency.add_exemplars(summary["exemplars"])
         self.waits.add(*summary["waits"])
-        self.refusals.add(Refusal(*fields) for fields in summary["refusals"])
-        self.hot.add(HotCounts(*(Sketch(*packed) for packed in summary["hot"])))
         self.store.errors.update(summary["errors"])
         for name, number in summary["totals"].items():
             setattr(self.totals, name, getattr(self.totals, name) + number)
-        for tallies, more in (
-            (self.overrides, summary["overrides"]),
-            (self.unknown_domains, summary["unknown_domains"]),
-            (self.unmatched, summary["unmatched"]),
-        ):
-            for path, numbers in more:
-                add_tally(tallies.of(tuple(path)), numbers)
-        for domain, numbers in summary["domains"]:
-            add_domain(self.domains.of(domain), numbers)
 
 
 class MergedStoreStatus:

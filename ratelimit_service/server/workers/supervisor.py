@@ -19,7 +19,7 @@ from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.rules.syntax.document import Source
 from ratelimit_service.server.past import Past
 from ratelimit_service.server.state import Death, ServiceState
-from ratelimit_service.server.workers.channel import Message, settings_as_json, text_of
+from ratelimit_service.server.workers.channel import PIECE, Message, settings_as_json, text_of
 from ratelimit_service.server.workers.dispatch import Dispatcher
 from ratelimit_service.server.workers.explainer import WorkersExplainer
 from ratelimit_service.server.workers.report import MergedCounts
@@ -43,9 +43,6 @@ _MAX_BACKOFF: Final = 30.0
 
 _MAX_DEATHS: Final = 100
 """How many deaths are remembered, for the page."""
-
-_PIECE: Final = 64 * 1024
-"""Bytes of a data file in one message: a worker reads it between two calls."""
 
 _STOP_SECONDS: Final = 10.0
 """A worker cuts its calls off after DRAIN_TIMEOUT; one that has not ended this much later is killed."""
@@ -252,14 +249,16 @@ class Supervisor:
 
     def _send_rules(self, slot: WorkerSlot) -> None:
         for file in self._data:
-            for start in range(0, len(file.text) or 1, _PIECE):  # of an empty file, one piece without text
-                slot.send("data", file.path, text_of(file.text[start : start + _PIECE]))
+            for start in range(0, len(file.text) or 1, PIECE):  # of an empty file, one piece without text
+                slot.send("data", file.path, text_of(file.text[start : start + PIECE]))
         slot.send("rules", [(source.path, text_of(source.text)) for source in self._sources])
 
     def _on_message(self, slot: WorkerSlot, message: Message) -> None:
         match message:
             case ["tallies", piece]:
                 self._sums.add_tallies(piece)
+            case ["overrides" | "unknown_domains" | "unmatched" | "hot" | "domains" | "refusals" as kind, piece]:
+                self._sums.add_piece(kind, piece)
             case ["report", _, summary]:
                 self._sums.add(summary)
             case ["event", when, text, fields]:
