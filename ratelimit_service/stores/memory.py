@@ -11,6 +11,9 @@ many deletions.
 
 Bounded by number, because most counters are small; and in bytes, because some are not: a name may have 600 bytes, a
 sliding log as many entries as its limit.
+
+A counter that is used up makes way after those that are not, and so does a block: a client that it refuses would be
+allowed again when others, or the client itself by made-up names, fill the memory.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,6 +41,12 @@ MAX_BYTES = 512 * 1024 * 1024
 
 _LOOKED_AT = 8
 """How many counters at the front are searched for one that has expired."""
+
+_USED_UP = 8
+"""Of the counters one in so many is known to be used up at most: 12 MB at the default."""
+
+_CHECKED = 500
+"""Of these, how many one sweep looks at."""
 
 _BESIDES = 110
 """Bytes of a counter without its name and its state: its slot in a dictionary, which is half empty at times."""
@@ -70,6 +79,10 @@ class MemoryStore:
         self._max_bytes = max_bytes
         self._crowded_bytes = max_bytes * 3 // 4
         self._next_victim = 0
+        self._used_up: dict[str, State] = {}
+        """Counters of which nothing was left, with their states then: one that has another state now is forgotten."""
+        self._most_used_up = -(-most // _USED_UP)
+        self._to_check: list[str] = []
         self.bytes = 0
         """The size of all counters, as `_size` estimates it."""
         self.warnings: Sequence[str] = ()
@@ -101,7 +114,10 @@ class MemoryStore:
             key = hit.key
             segment = segments[hash(key) & mask]
             before = segment.get(key)
-            state, hit.decision = hit.rule.algorithm.hit(before, limit, hit.cost, now)
+            state, decision = hit.rule.algorithm.hit(before, limit, hit.cost, now)
+            hit.decision = decision
+            if not decision.remaining and state is not None:
+                self._note_used_up(key, state)
             if state is None or len(segment) >= crowded:
                 self._keep(segment, key, before, state, now)
             elif before is None:
@@ -129,8 +145,7 @@ class MemoryStore:
         states: States = {}
         hit.decision = self._run(hit, hit.cost, states, now)
         self._keep_all(states, now)
-        if hit.limit.places:
-            _count_expired(hit)
+        self._end(hit)
 
     def _charge_bundle(self, hits: Sequence[Hit], now: int) -> None:
         """Charge all hits, or only the denied ones whose limit counts denied hits."""
@@ -146,8 +161,19 @@ class MemoryStore:
                     self._charge_denied(hit, states, now)
         self._keep_all(states, now)
         for hit in hits:
-            if hit.limit.places:
-                _count_expired(hit)
+            self._end(hit)
+
+    def _end(self, hit: Hit) -> None:
+        """Note what its decision says of its counter."""
+        if hit.limit.places:
+            _count_expired(hit)
+        state = self._segment(hit.key).get(hit.key)
+        if not hit.decision.remaining and state is not None:
+            self._note_used_up(hit.key, state)
+
+    def _note_used_up(self, key: str, state: State) -> None:
+        if len(self._used_up) < self._most_used_up or key in self._used_up:
+            self._used_up[key] = state
 
     def _charge_denied(self, hit: Hit, states: States, now: int) -> None:
         """Charge a denied hit, which may have been denied only because of hits that are not charged after all."""
@@ -214,12 +240,16 @@ class MemoryStore:
         return segment
 
     def _evict(self, segment: dict[str, State], now: int) -> None:
-        """Evict one counter: an expired one among the first few, else the first."""
+        """Evict one counter: an expired one among the first few, else the first that does not refuse."""
         # Only a few: a flood of new counters must not pay for a long search each time, and `sweep` finds the others.
         oldest = list(islice(segment, _LOOKED_AT))
         victim = next((key for key in oldest if expiry(segment[key]) <= now), None)
         if victim is None:
-            victim = oldest[0]
+            for key in oldest:
+                if self._used_up.get(key) is not segment[key] and not key.endswith(BLOCK):
+                    break
+                segment[key] = segment.pop(key)
+            victim = next(iter(segment))
             self.evicted += 1
         self.bytes -= _size(victim, segment.pop(victim))
 
@@ -229,6 +259,12 @@ class MemoryStore:
         for _ in range(-(-len(self._segments) // 256)):
             self._evict_expired(self._segments[self._next], now)
             self._next = (self._next + 1) & self._mask
+        if not self._to_check:
+            self._to_check = list(self._used_up)
+        for key in self._to_check[-_CHECKED:]:
+            if self._segment(key).get(key) is not self._used_up[key]:
+                del self._used_up[key]
+        del self._to_check[-_CHECKED:]
 
     async def reset(self, hits: Sequence[Hit]) -> int:
         """As Store says."""

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
-from ratelimit_service.model import Limit, Unit
+from ratelimit_service.model import Blocked, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.hit import Hit
+from ratelimit_service.stores.hit import NO_LIMIT, Hit
 from ratelimit_service.stores.memory import SEGMENT, MemoryStore, _size
 from ratelimit_service.system.clock import MINUTE
 from ratelimit_service.telemetry.tally import Tally
@@ -41,6 +41,72 @@ def test_when_full_of_live_counters_the_least_recently_used_makes_way_and_is_cou
 
     assert charge(store, ("a", 0), ("b", 0), ("c", 0)) == [(False, 0), (True, 3), (True, 0)]
     assert store.evicted == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_counter_that_is_used_up_makes_way_last(name: str) -> None:
+    """Also if it was hit before the store was crowded, and is hit no more."""
+    store, tally = MemoryStore(50, Clock(10**15)), Tally()
+
+    def hit(key: str, cost: int, requests: int = 5) -> Decision:
+        charged = Hit(rule(name, requests), key, cost, tally=tally, quota=False)
+        store.charge([charged])
+        return charged.decision
+
+    hit("left", 4)
+    for _ in range(6):
+        hit("used up", 1)
+    for number in range(500):
+        hit(f"made up {number}", 1)
+
+    assert not hit("used up", 1).allowed
+    assert hit("left", 4).allowed
+
+
+def test_a_blocked_counter_stays_blocked_whatever_else_comes() -> None:
+    store = MemoryStore(50, Clock())
+    blocking = replace(
+        rule("fixed_window", 1), limit=replace(rule("fixed_window", 1).limit or NO_LIMIT, block_for=MINUTE)
+    )
+    for key in (*("blocked",) * 2, *map(str, range(500))):
+        hit = Hit(blocking, key, 1, tally=Tally(), quota=False)
+        store.hit([hit], lambda _: None)
+
+    hit = Hit(blocking, "blocked", 1, tally=Tally(), quota=False)
+    store.hit([hit], lambda _: None)
+
+    assert isinstance(hit.decision, Blocked)
+
+
+def test_counters_of_which_something_is_left_again_make_way_like_others() -> None:
+    clock = Clock()
+    store = MemoryStore(2, clock)
+    charge(store, ("a", 3), ("b", 1))
+    clock.advance(MINUTE)
+    charge(store, ("b", 1), ("a", 1))
+    charge(store, ("b", 1))
+
+    charge(store, ("c", 1))
+
+    assert charge(store, ("b", 0), ("c", 0)) == [(True, 1), (True, 2)]
+    store.sweep()
+    assert not store._used_up
+
+
+@pytest.mark.parametrize("kind", ["all used up", "nothing to keep"])
+def test_of_used_up_counters_a_bounded_number_is_known(kind: str) -> None:
+    clock = Clock()
+    store = MemoryStore(80, clock)
+    requests = 1 if kind == "all used up" else 0
+    for number in range(500):
+        store.charge([Hit(rule("fixed_window", requests), str(number), 1, tally=Tally(), quota=False)])
+
+    assert len(store._used_up) <= 10
+    assert 70 <= store.counters <= 80 or not requests
+    clock.advance(MINUTE)
+    for _ in range(256):
+        store.sweep()
+    assert not store._used_up
 
 
 @settings(max_examples=20)
