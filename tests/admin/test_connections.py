@@ -21,8 +21,10 @@ HEALTH = b"GET /healthcheck HTTP/1.1\r\nHost: here\r\n\r\n"
 class Connection:
     """One of which it is known whether it is at work."""
 
-    def __init__(self, *, busy: bool = False) -> None:
+    def __init__(self, *, busy: bool = False, new: bool = False, source: str = "") -> None:
         self.busy = busy
+        self.new = new
+        self.source = source
         self.aborted = False
 
     def close(self) -> None:
@@ -66,6 +68,23 @@ def test_when_all_are_at_work_the_one_at_it_for_longest_makes_way() -> None:
 
     assert [each.aborted for each in (*old, new)] == [True, False, False, False]
     assert [metric.samples for metric in connections.metrics()] == [[((), 3)], [((), 1)]]
+
+
+def test_one_that_is_too_new_to_have_asked_is_not_evicted_by_those_that_ask_for_ever() -> None:
+    first, second, third, new = Connection(busy=True), Connection(busy=True), Connection(new=True), Connection(new=True)
+
+    three(first, second, third).add(new)
+
+    assert [each.aborted for each in (first, second, third, new)] == [True, False, False, False]
+
+
+def test_the_address_with_the_most_connections_to_a_port_loses_one_however_busy_they_are() -> None:
+    probe, *hostile, new = Connection(source="b"), *(Connection(busy=True, source="a") for _ in range(3))
+    connections = three(probe, *hostile)
+
+    connections.add(new)
+
+    assert [each.aborted for each in (probe, *hostile, new)] == [False, True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ not read the last response.
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -42,6 +42,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import RawRequestMessage
 from yarl import URL
 
+from ratelimit_service.rules.address import by_prefix
 from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.telemetry.logs import ThrottledLog
 from ratelimit_service.telemetry.metric import Metric, counter, gauge
@@ -51,12 +52,17 @@ READ_BYTES: Final = 2048
 
 KEEPALIVE_SECONDS: Final = 75
 """For the next request on a connection, or the whole header of the first; nginx's default."""
+NEW_SECONDS: Final = 0.05
+"""For the first bytes of a connection to be read."""
 LINGER_SECONDS: Final = 1.0
 """For a client to read the last response and close."""
 UNREAD_SECONDS: Final = 30.0
 """For the socket to take the last response."""
 MAX_DROPPED_BYTES: Final = 1024 * 1024
 """After the last response. They cost 2 µs a read."""
+
+_network: Final = by_prefix(32, 64)
+"""The addresses of an IPv6 network of 64 bits are one."""
 
 SERVER_NAME: Final = "ratelimit"
 """The `Server` header; aiohttp's own names its version and Python's."""
@@ -116,8 +122,16 @@ class Evictable(Protocol):
     """A connection that may be evicted."""
 
     @property
+    def source(self) -> str:
+        """The port that it came to, and the address that it came from."""
+
+    @property
     def busy(self) -> bool:
         """A request of it is being answered, and does not wait for the client."""
+
+    @property
+    def new(self) -> bool:
+        """Its first bytes may have come, and not be read."""
 
     def close(self) -> None:
         """Close it as soon as everything written is sent."""
@@ -129,30 +143,37 @@ class Evictable(Protocol):
 class HttpConnections:
     """The open connections of all HTTP ports, at most `most`; a new one above that evicts another.
 
-    The limit is separate from gRPC's, so that HTTP clients cannot take the files of gRPC's connections. The connection
-    whose last request is longest ago is evicted, so that clients that hold connections do not keep others out. Bytes
-    that never become a request do not count, and a busy connection is evicted only if all are busy.
+    The limit is separate from gRPC's, so that HTTP clients cannot take the files of gRPC's connections. The address
+    with the most connections to a port loses one, so that probes and the operator come in whatever others hold. Of its
+    connections the one whose last request is longest ago is evicted. Bytes that never become a request do not count,
+    and a busy connection is evicted only if all are, but for new ones.
     """
 
     def __init__(self, most: int, warnings: ThrottledLog) -> None:
         self._most = most
         self._warnings = warnings
         self._evicted = 0
-        self._open: dict[Evictable, None] = {}
-        """In the order in which they were made, or their last request began or ended."""
+        self._open: dict[Evictable, str] = {}
+        """With their source, in the order in which they were made, or their last request began or ended."""
+        self._by_source = Counter[str]()
 
     def add(self, connection: Evictable) -> None:
         """Count a new connection, and evict another if they are too many."""
         if len(self._open) >= self._most:
-            oldest = next((each for each in self._open if not each.busy), next(iter(self._open)))
+            most = max(self._by_source.values())
+            crowd = [each for each, source in self._open.items() if self._by_source[source] == most]
+            oldest = next((each for each in crowd if not each.busy), crowd[0])
+            if oldest.new:  # all others are at work, for longer
+                oldest = crowd[0]
             self.remove(oldest)
             self._evicted += 1
             oldest.abort()
             self._warnings.warn(
                 f"{self._most} HTTP connections are open, the most there may be (HTTP_MAX_CONNECTIONS):"
-                " the least recently used one is closed for each new one"
+                " for each new one one is closed, the least recently used of the address with the most"
             )
-        self._open[connection] = None
+        self._open[connection] = connection.source
+        self._by_source[connection.source] += 1
 
     def touch(self, connection: Evictable) -> None:
         """Note that a request of the connection began or ended."""
@@ -161,7 +182,11 @@ class HttpConnections:
 
     def remove(self, connection: Evictable) -> None:
         """Forget a connection that is closed."""
-        self._open.pop(connection, None)
+        source = self._open.pop(connection, None)
+        if source is not None:
+            self._by_source[source] -= 1
+            if not self._by_source[source]:
+                del self._by_source[source]
 
     def close(self) -> None:
         """Close all connections."""
@@ -189,35 +214,35 @@ class WrongProtocol:
     """
 
     def __init__(self, what: str, address: Address, grpc: Sequence[Address], warnings: ThrottledLog) -> None:
-        self._port = f"the {what} port {address.port}" if isinstance(address, Tcp) else f"the {what} socket"
+        self.port = f"the {what} port {address.port}" if isinstance(address, Tcp) else f"the {what} socket"
         places = dict.fromkeys(str(each.port) if isinstance(each, Tcp) else str(each) for each in grpc)
         self._grpc = f"; gRPC is on {', '.join(places)}" if places else ""
         self._warnings = warnings
 
     def refuse_http2(self, client: str) -> bytes:
         """The response to a client of HTTP/2."""
-        self._warnings.warn(f"a client speaks HTTP/2 to {self._port}{self._grpc}", client)
-        return _bad_request(f"This is {self._port}, which speaks HTTP/1.1 only{self._grpc}.\n")
+        self._warnings.warn(f"a client speaks HTTP/2 to {self.port}{self._grpc}", client)
+        return _bad_request(f"This is {self.port}, which speaks HTTP/1.1 only{self._grpc}.\n")
 
     def refuse_tls(self, client: str) -> bytes:
         """The response to a client of TLS."""
-        self._warnings.warn(f"a client speaks TLS to {self._port}, which is plain HTTP", client)
-        return _bad_request(f"This is {self._port}, which speaks HTTP without TLS.\n")
+        self._warnings.warn(f"a client speaks TLS to {self.port}, which is plain HTTP", client)
+        return _bad_request(f"This is {self.port}, which speaks HTTP without TLS.\n")
 
     def refuse_plain(self, client: str) -> bytes:
         """The response to a client without TLS, on a port that has it."""
-        self._warnings.warn(f"a client speaks HTTP without TLS to {self._port}, which has TLS", client)
-        return _bad_request(f"This is {self._port}, which speaks HTTPS: write https:// before its address.\n")
+        self._warnings.warn(f"a client speaks HTTP without TLS to {self.port}, which has TLS", client)
+        return _bad_request(f"This is {self.port}, which speaks HTTPS: write https:// before its address.\n")
 
     def log_tls(self, reason: str, client: str) -> None:
         """Log why TLS with a client failed."""
-        self._warnings.warn(f"TLS fails on {self._port}: {reason}", client)
+        self._warnings.warn(f"TLS fails on {self.port}: {reason}", client)
 
     def refuse_bytes(self, error: Exception, client: str) -> bytes:
         """The response to bytes at which aiohttp's parser raised this error."""
         # Bytes cause a ValueError, but perhaps not another error. Its text may quote them, so it is not logged.
         kind = "" if isinstance(error, ValueError) else f" ({type(error).__name__})"
-        self._warnings.warn(f"a client sends bytes that are not HTTP/1.1 to {self._port}{kind}", client)
+        self._warnings.warn(f"a client sends bytes that are not HTTP/1.1 to {self.port}{kind}", client)
         return _bad_request("These bytes are not HTTP/1.1.\n")
 
     def log_if_by_client(self, error: object, client: str) -> bool:
@@ -225,7 +250,7 @@ class WrongProtocol:
         # The error's text is not logged: it quotes the client's bytes, which may be a header with a secret. aiohttp's
         # responses quote them too, and raise UnicodeEncodeError at those that are not UTF-8.
         if isinstance(error, HttpProcessingError | web.RequestPayloadError | UnicodeEncodeError):
-            self._warnings.warn(f"a client sends bytes that are not HTTP/1.1 to {self._port}", client)
+            self._warnings.warn(f"a client sends bytes that are not HTTP/1.1 to {self.port}", client)
             return True
         return isinstance(error, ConnectionError)
 
@@ -270,6 +295,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Wait for bytes."""
         # aiohttp's handler is made when bytes have their turn, because it is most of what a connection costs.
         self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
+        self._made = asyncio.get_running_loop().time()
         self._timer = asyncio.get_running_loop().call_later(KEEPALIVE_SECONDS, self._transport.abort)
         self._connections.add(self)
 
@@ -292,6 +318,16 @@ class HttpConnection(asyncio.BufferedProtocol):
     def busy(self) -> bool:
         """A whole request has arrived, its response is not yet written, and the client reads."""
         return self._request is not None and self._request.content.is_eof() and not self._write_paused
+
+    @property
+    def new(self) -> bool:
+        """As Evictable says."""
+        return asyncio.get_running_loop().time() - self._made < NEW_SECONDS
+
+    @property
+    def source(self) -> str:
+        """As Evictable says."""
+        return f"{self._wrong_protocol.port} {_network(self._client)}"
 
     @contextmanager
     def answering(self, request: web.BaseRequest) -> Iterator[None]:
