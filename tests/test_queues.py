@@ -352,6 +352,34 @@ def test_requests_that_wait_take_bounded_memory() -> None:
     assert shop.ask("next") is None
 
 
+def test_one_caller_leaves_room_for_others_to_wait() -> None:
+    turns = TurnQueues(max_bytes=1_000_000)
+
+    def waiting(caller: bytes) -> int:
+        count = 0
+        while turns.begin(lambda _: None, 1000, caller) is not None:
+            count += 1
+        return count
+
+    assert waiting(b"a") == 800
+    assert waiting(b"b") == 160
+    assert [waiting(bytes([number])) for number in range(3)] == [32, 6, 1]
+    assert turns.full == 5
+
+
+def test_what_a_caller_has_ended_makes_room_for_it_again() -> None:
+    turns = TurnQueues(max_bytes=1_000_000)
+    first = [turns.begin(lambda _: None, 100_000, b"a") for _ in range(9)]
+    assert [each is not None for each in first] == [True] * 8 + [False]
+
+    for each in first[:8]:
+        assert each is not None
+        turns.end(each)
+
+    assert turns.begin(lambda _: None, 100_000, b"a") is not None
+    assert (turns.bytes, len(turns._bytes_of)) == (100_000, 1)
+
+
 class SlowStore(MemoryStore):
     """Answers when the test wants it to."""
 

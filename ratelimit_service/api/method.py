@@ -5,12 +5,15 @@ method sends any number of messages.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ratelimit_service.errors import RpcError
 from ratelimit_service.model import Cancel
 
 Reply = Callable[[bytes | RpcError], None]
+
+NOT_TOLD_APART: Final = b""
+"""The address of callers of whom the transport knows none."""
 
 
 class Method(Protocol):
@@ -20,11 +23,13 @@ class Method(Protocol):
     def path(self) -> str:
         """As in the `:path` header: `/package.Service/Method`."""
 
-    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> Cancel | None:
+    def call(
+        self, body: bytes, reply: Reply, timeout: int | None = None, caller: bytes = NOT_TOLD_APART
+    ) -> Cancel | None:
         """Process the message in `body`: `reply` is called once, with the bytes of the response or with an error.
 
-        `timeout` is how many microseconds the client waits; None if it does not say. Returns None when `reply` has been
-        called already, or when the call cannot be cancelled.
+        `timeout` is how many microseconds the client waits; None if it does not say. `caller` is its address, for what
+        callers share fairly. Returns None when `reply` has been called already, or when the call cannot be cancelled.
         """
 
 
@@ -69,7 +74,7 @@ class UnaryFunction(NamedTuple):
     respond: Callable[[bytes], bytes]
     """The response to a request; raises RpcError."""
 
-    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None, caller: bytes = NOT_TOLD_APART) -> None:
         """Reply with the function's result."""
         try:
             response: bytes | RpcError = self.respond(body)

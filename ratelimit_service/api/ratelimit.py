@@ -6,7 +6,7 @@ from functools import partial
 from time import perf_counter_ns
 
 from ratelimit_service.api.decision_log import log_failure, with_decisions_logged
-from ratelimit_service.api.method import Reply
+from ratelimit_service.api.method import NOT_TOLD_APART, Reply
 from ratelimit_service.api.request import DEFAULT, RequestLimits, decode
 from ratelimit_service.api.response import ResponseEncoder
 from ratelimit_service.errors import RpcError, Status
@@ -57,7 +57,9 @@ class ShouldRateLimit:
         self._seen: set[int] = set()
         """Hashes of requests that have come at least once lately."""
 
-    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> Cancel | None:
+    def call(
+        self, body: bytes, reply: Reply, timeout: int | None = None, caller: bytes = NOT_TOLD_APART
+    ) -> Cancel | None:
         """Respond to the request in `body`."""
         started = perf_counter_ns()
         self.calls += 1
@@ -72,7 +74,7 @@ class ShouldRateLimit:
                 return None
         response = limiter.decide_now(plan, self._encode, body)
         if response is None:
-            return limiter.decide_later(plan, partial(self._finish, body, reply, started), timeout)
+            return limiter.decide_later(plan, partial(self._finish, body, reply, started), timeout, caller)
         reply(response)
         self.latency.observe(perf_counter_ns() - started)
         return None

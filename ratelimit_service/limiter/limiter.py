@@ -147,13 +147,15 @@ class Limiter:
             del hit.decision
         return response
 
-    def decide_later(self, plan: Plan, on_verdict: OnVerdict, timeout: int | None = None) -> Cancel | None:
+    def decide_later(
+        self, plan: Plan, on_verdict: OnVerdict, timeout: int | None = None, caller: bytes = b""
+    ) -> Cancel | None:
         """Charge the plan; `on_verdict` is called once, when the store has answered, unless the charge is cancelled.
 
-        `timeout`: microseconds until the caller's deadline, if it has one.
+        `timeout`: microseconds until the caller's deadline, if it has one. `caller`: its address.
         """
         if plan.bytes:
-            return self._queued.decide(plan, on_verdict, timeout)
+            return self._queued.decide(plan, on_verdict, timeout, caller)
         asked = plan.again()
         began = perf_counter_ns()
 

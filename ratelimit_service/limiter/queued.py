@@ -73,9 +73,9 @@ class QueuedRequests:
         self._full: dict[str, FullQueue] = {}
         """Queues that refused a request for which no other limit counts."""
 
-    def decide(self, plan: Plan, on_verdict: OnVerdict, timeout: int | None) -> Cancel | None:
+    def decide(self, plan: Plan, on_verdict: OnVerdict, timeout: int | None, caller: bytes) -> Cancel | None:
         """As Limiter.decide_later."""
-        request = _LateRequest(self, plan, on_verdict)
+        request = _LateRequest(self, plan, on_verdict, caller)
         return request.start(timeout)
 
     def give_less_time(self, hit: Hit, wait: int) -> None:
@@ -136,11 +136,11 @@ class _LateRequest:
         *("_joined", "_on_verdict", "_over", "_plan", "_waiting"),
     )
 
-    def __init__(self, all_requests: QueuedRequests, plan: Plan, on_verdict: OnVerdict) -> None:
+    def __init__(self, all_requests: QueuedRequests, plan: Plan, on_verdict: OnVerdict, caller: bytes) -> None:
         self._all = all_requests
         self._plan = plan.again()
         self._on_verdict = on_verdict
-        self._waiting = all_requests.turns.begin(self._answer, plan.bytes)
+        self._waiting = all_requests.turns.begin(self._answer, plan.bytes, caller)
         self._cancel_hits: Cancel | None = None
         self._decided = 0
         self._joined = self._gone = self._over = self._decides_later = False

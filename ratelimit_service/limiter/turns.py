@@ -13,7 +13,9 @@ A turn and a request are apart for that: a line has requests in order, the heap 
 the first request of its line that still waits. A request that costs more than the turn is long waits for
 its own, which is always still to come.
 
-All requests together take at most `MAX_BYTES`; one for which there is no room is allowed only if its turn has come.
+All requests together take at most `MAX_BYTES`, and those of one caller at most `SHARE` times as much as is left free
+(dynamic thresholds: Choudhury and Hahne, 1998). So some room is free for others, however many callers take all they
+can. A request for which there is no room is allowed only if its turn has come.
 """
 
 import logging
@@ -34,6 +36,10 @@ log = logging.getLogger(__name__)
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of all requests that wait, as their plans estimate them: 30,000 with one descriptor. A client that asks for a long
 queue and opens many streams would fill the memory otherwise."""
+
+SHARE: Final = 4
+"""One caller, such as an Envoy, may have four fifths of all, each of two four ninths. A hundred that take all they can
+leave 160 KB to others."""
 
 MAX_TURNS: Final = 200_000
 """In the heap. Turns that no request waits for are in it too."""
@@ -69,12 +75,13 @@ class Waiting:
     It is called with True; with False if the request is refused instead, because the process stops.
     """
 
-    __slots__ = ("answer", "lines", "size")
+    __slots__ = ("answer", "caller", "lines", "size")
 
-    def __init__(self, answer: Callable[[bool], None], size: int) -> None:
+    def __init__(self, answer: Callable[[bool], None], size: int, caller: bytes) -> None:
         self.answer: Callable[[bool], None] | None = answer
         """None when it was answered, or its caller has gone."""
         self.size = size
+        self.caller = caller
         self.lines: list[_Line] = []
         """One for each turn that has not come."""
 
@@ -152,6 +159,8 @@ class TurnQueues:
         self._timer: Timer | None = None
         self._set_for = 0
         self._max_bytes = max_bytes
+        self._bytes_of: dict[bytes, int] = {}
+        """By caller."""
         self._store_time = 0
         """How long the store takes, on average."""
         self._lines: dict[str, _Line] = {}
@@ -173,15 +182,17 @@ class TurnQueues:
         """When the next turn comes."""
         return self._heap[0].due if self._heap else None
 
-    def begin(self, answer: Callable[[bool], None], size: int) -> Waiting | None:
-        """Room for a request that may wait; None if there is none."""
+    def begin(self, answer: Callable[[bool], None], size: int, caller: bytes) -> Waiting | None:
+        """Room for a request of this caller that may wait; None if there is none."""
         if self._stopped:
             return None
-        if self.bytes + size > self._max_bytes:
+        of_caller = self._bytes_of.get(caller, 0) + size
+        if of_caller > SHARE * (self._max_bytes - self.bytes - size):
             self.full += 1
             return None
         self.bytes += size
-        return Waiting(answer, size)
+        self._bytes_of[caller] = of_caller
+        return Waiting(answer, size, caller)
 
     def longest_wait(self, timeout: int) -> int:
         """How long a request whose caller gives it that long may wait for its turn, behind the store's answer."""
@@ -212,6 +223,9 @@ class TurnQueues:
         if request.answer is not None:
             request.answer = None
             self.bytes -= request.size
+            self._bytes_of[request.caller] -= request.size
+            if not self._bytes_of[request.caller]:
+                del self._bytes_of[request.caller]
             self._waiting.discard(request)
             for line in request.lines:
                 line.add_alive(-1)
@@ -301,7 +315,7 @@ class TurnQueues:
             ),
             counter(
                 "ratelimit_queue_full_total",
-                "Requests that could not wait, because those that wait take all of the memory for it.",
+                "Requests that could not wait, because their caller, or all, take all of the memory for it.",
                 self.full,
             ),
             counter(

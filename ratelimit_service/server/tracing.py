@@ -16,7 +16,7 @@ from uuid import uuid4
 from google.protobuf.message import DecodeError
 
 from ratelimit_service.api.generated.envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
-from ratelimit_service.api.method import Reply
+from ratelimit_service.api.method import NOT_TOLD_APART, Reply
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.api.trace_context import TraceContext
 from ratelimit_service.errors import RpcError, StartError, StoreError
@@ -173,12 +173,18 @@ class TracedMethod:
         self._tracing = tracing
 
     def call(
-        self, body: bytes, reply: Reply, timeout: int | None = None, context: TraceContext | None = None
+        self,
+        body: bytes,
+        reply: Reply,
+        timeout: int | None = None,
+        caller: bytes = NOT_TOLD_APART,
+        *,
+        context: TraceContext | None = None,
     ) -> Cancel | None:
         """As Method says; `context` is what the caller says of its trace."""
         tracing = self._tracing
         if not tracing.samples(context):
-            return self._method.call(body, reply, timeout)
+            return self._method.call(body, reply, timeout, caller)
         span = tracing.begin(self.path, context)
 
         def ended(response: bytes | RpcError) -> None:
@@ -190,7 +196,7 @@ class TracedMethod:
 
         tracing.current = span
         try:
-            cancel = self._method.call(body, ended, timeout)
+            cancel = self._method.call(body, ended, timeout, caller)
         finally:
             tracing.current = None
         return None if cancel is None else _ending(span, cancel, tracing)

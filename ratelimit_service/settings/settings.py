@@ -224,7 +224,9 @@ class Settings(BaseSettings):
         "8192", "Maximum length of a value that is compared with a `regex`, in bytes; a longer one is refused.", NEW
     )
     http_max_connections: Positive = _listening(
-        "500", "Maximum number of HTTP connections, all ports together; a new one closes an old one of the address with the most.", NEW
+        "500",
+        "Maximum number of HTTP connections, all ports together; a new one closes one of the address with most.",
+        NEW,
     )
     http_max_body_size: Bytes = _listening("131072", "Maximum size of the body of an HTTP request, in bytes.", NEW)
     http_allowed_origins: Annotated[tuple[str, ...], reads(go_syntax.read_origins)] = _listening(

@@ -16,7 +16,7 @@ class Echo:
 
     path = "/tests.Methods/Echo"
 
-    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None, caller: bytes = b"") -> None:
         """Send it back."""
         reply(body)
 
@@ -26,7 +26,7 @@ class Grow:
 
     path = "/tests.Methods/Grow"
 
-    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None, caller: bytes = b"") -> None:
         """Send that much."""
         reply(b"x" * int(body))
 
@@ -39,7 +39,7 @@ class Refuse:
     def __init__(self, text: str = "größer als 100 %: ✗\n") -> None:
         self._text = text
 
-    def call(self, _body: bytes, reply: Reply, timeout: int | None = None) -> None:
+    def call(self, _body: bytes, reply: Reply, timeout: int | None = None, caller: bytes = b"") -> None:
         """Fail."""
         reply(RpcError(Status.INVALID_ARGUMENT, self._text))
 
@@ -49,7 +49,7 @@ class Break:
 
     path = "/tests.Methods/Break"
 
-    def call(self, _body: bytes, _reply: Reply, timeout: int | None = None) -> None:
+    def call(self, _body: bytes, _reply: Reply, timeout: int | None = None, caller: bytes = b"") -> None:
         """Break."""
         raise ZeroDivisionError("a secret of the inside")
 
@@ -59,9 +59,19 @@ class Left:
 
     path = "/tests.Methods/Left"
 
-    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None, caller: bytes = b"") -> None:
         """Send it back."""
         reply(str(timeout).encode())
+
+
+class From:
+    """Answers with the address of its caller."""
+
+    path = "/tests.Methods/From"
+
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None, caller: bytes = b"") -> None:
+        """Send it back."""
+        reply(caller)
 
 
 class Later:
@@ -75,7 +85,7 @@ class Later:
         """What each caller has granted."""
         self._cancel = cancel
 
-    def call(self, _body: bytes, reply: Reply, timeout: int | None = None) -> Cancel | None:
+    def call(self, _body: bytes, reply: Reply, timeout: int | None = None, caller: bytes = b"") -> Cancel | None:
         """Keep the reply for the test."""
         self.timeouts.append(timeout)
         self.replies.put_nowait(reply)

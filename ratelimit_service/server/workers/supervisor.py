@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Final
 
-from ratelimit_service.api.method import Reply
+from ratelimit_service.api.method import NOT_TOLD_APART, Reply
 from ratelimit_service.api.ratelimit import ShouldRateLimit
 from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
@@ -292,7 +292,7 @@ class _Method:
         """How long the calls of all workers took."""
         return self._sums.latency
 
-    def call(self, body: bytes, reply: Reply, timeout: int | None = None) -> None:
+    def call(self, body: bytes, reply: Reply, timeout: int | None = None, caller: bytes = NOT_TOLD_APART) -> None:
         """Send the call to a worker."""
         self._dispatcher.call(body, reply, timeout=timeout)
 

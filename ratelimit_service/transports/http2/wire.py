@@ -273,7 +273,7 @@ class Wire(asyncio.Protocol):
         before: Head | None = None
         call: Any = None
         timeout: int | None = None
-        now = 0
+        now, caller = 0, self.host.key
         for kind, number, head, body in events:
             if kind is _CALL:
                 if head is not before:  # calls that come together have equal headers, almost always
@@ -289,7 +289,7 @@ class Wire(asyncio.Protocol):
                     left = timeout
                     if left is not None and number in timed:  # its message came after its headers
                         left = max(0, timed[number] - shared.now())
-                    cancel = call(body, partial(reply, number), left)
+                    cancel = call(body, partial(reply, number), left, caller)
                     if cancel is not None:
                         streams.cancels[number] = cancel
                 except Exception:

@@ -20,8 +20,8 @@ from ratelimit_service.transports.options import GrpcOptions
 from tests.loops import run
 from tests.transports.http2.clients import frames_of, healthy, house, open_socket, told, until
 from tests.transports.http2.talk import HELLO, block, data, frame, headers, message, window
-from tests.transports.methods import Echo
-from tests.transports.servers import serving
+from tests.transports.methods import Echo, From
+from tests.transports.servers import ask, connect, serving
 
 LOOK = 500
 """Nanoseconds between two looks at a clock: one is taken after each frame."""
@@ -264,3 +264,11 @@ def test_connections_that_send_as_fast_as_they_are_read_take_no_call_of_another(
             await asyncio.gather(*(attack(address) for _ in range(4)))
 
     run(story())
+
+
+def test_a_method_knows_the_address_of_its_caller() -> None:
+    async def story() -> bytes:
+        async with serving(Http2Transport, [From()]) as (_, address), connect(address) as channel:
+            return await ask(channel, From(), b"")
+
+    assert run(story()) == b"\x7f\0\0\1"
