@@ -34,11 +34,14 @@ timeout. A cache that is full is cleared: then its blocks were those that never 
 MAX_CACHED_SIZE: Final = 1024
 """Bytes of the longest block that is cached."""
 
-_ENTRY_BYTES: Final = 300
+_ENTRY_BYTES: Final = 350
 """Memory of a cached block or field besides its own bytes: keys and values of dictionaries, and the Head."""
 
 _CONTEXT_BYTES: Final = 350
 """Memory of a Head's own with a TraceContext, and of its two numbers."""
+
+_REFUSAL_BYTES: Final = 450
+"""Memory of an RpcError with a message of its own."""
 
 
 class Head(NamedTuple):
@@ -135,7 +138,7 @@ class HeaderReader:
             if self._traced_path == head.path:
                 head = head._replace(context=read_context(decoded))
         if not self._decoder.header_table_size and len(block) <= MAX_CACHED_SIZE:
-            self._count_cached(len(block) + len(head.path) + (_CONTEXT_BYTES if head.context else 0))
+            self._count_cached(len(block), head)
             self.cache[block] = head
             if head.plain:
                 self.plain[block] = head
@@ -174,7 +177,7 @@ class HeaderReader:
         head = self._heads.get(key)
         if head is None:
             head = self._head([self._known(field) for field in of_call])
-            self._count_cached(len(key))
+            self._count_cached(len(key), head)
             self._heads[key] = head
         if self._traced_path == head.path:
             head = head._replace(context=read_context(self._known(field) for field in fields))
@@ -192,7 +195,9 @@ class HeaderReader:
         self.fast = FastBlock(block, head, first, unpack, REQUEST_OVERHEAD + len(block))
         return True
 
-    def _count_cached(self, size: int) -> None:
+    def _count_cached(self, size: int, head: Head | None = None) -> None:
+        if head is not None:
+            size += len(head.path) + (_CONTEXT_BYTES if head.context else 0) + (_REFUSAL_BYTES if head.refusal else 0)
         if self.cached_bytes + size + _ENTRY_BYTES > MAX_CACHED:
             self.clear_cache()
         self.cached_bytes += size + _ENTRY_BYTES

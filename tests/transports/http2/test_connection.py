@@ -221,6 +221,17 @@ def test_a_violation_on_a_stream_ends_the_stream_and_no_other(sent: bytes, code:
     assert talk.say(question(3)) == [("CALL", 3, b"?")]
 
 
+@pytest.mark.parametrize("opened", [headers(1), headers(1, block(STREAM)), question(1)])
+def test_settings_that_move_the_window_of_a_stream_over_its_maximum_end_the_connection(opened: bytes) -> None:
+    """RFC 9113, 6.9.2."""
+    talk = Talk(HELLO, opened, window(1, 2**31 - 1 - 65_535), settings((4, 65_535)))
+    assert talk.error is None
+
+    talk.say(settings((4, 65_536)))
+
+    assert talk.error is Code.FLOW_CONTROL_ERROR
+
+
 def test_what_is_kept_is_bounded_whatever_comes() -> None:
     talk = Talk(HELLO, options=GrpcOptions(max_concurrent_streams=10), answer=True)
     for index in range(3_000):

@@ -101,12 +101,19 @@ def _of_timeouts(number: int) -> bytes:
     return block(UNARY, (b"grpc-timeout", b"%dm" % number))
 
 
+def _of_refusals(number: int) -> bytes:
+    """Lists that are too large, by fields of the static table; each refusal has a text of its own."""
+    return block(UNARY, (b"id", b"%d" % number)) + b"\x90" * 300
+
+
 @pytest.mark.parametrize(
-    "made", [_of_paths, _of_long_fields, _of_short_fields, _of_huffman, _of_timeouts], ids=lambda made: made.__name__
+    "made",
+    [_of_paths, _of_long_fields, _of_short_fields, _of_huffman, _of_timeouts, _of_refusals],
+    ids=lambda made: made.__name__,
 )
 def test_what_is_remembered_of_headers_is_bounded_in_bytes(made: Callable[[int], bytes]) -> None:
     """Blocks, fields and what they ask for together, whatever they are like."""
-    sent = [made(number) for number in range(1_000)]
+    sent = [made(number) for number in range(300)]
     gc.collect()
     tracemalloc.start()
     try:
@@ -116,12 +123,13 @@ def test_what_is_remembered_of_headers_is_bounded_in_bytes(made: Callable[[int],
         most = 0
         for each in sent:
             reader.read(bytes(bytearray(each)))  # as they come, in bytes of their own
-            most = max(most, tracemalloc.get_traced_memory()[0] - before)
+            if reader.cached_bytes > 0.95 * MAX_CACHED:
+                gc.collect()  # tuples that Python keeps to make others of
+                most = max(most, tracemalloc.get_traced_memory()[0] - before)
     finally:
         tracemalloc.stop()
 
-    assert reader.cached_bytes <= MAX_CACHED
-    assert most < 1.2 * MAX_CACHED
+    assert 0 < most <= MAX_CACHED
 
 
 def test_a_block_that_is_longer_is_not_remembered() -> None:
