@@ -85,7 +85,7 @@ class TlsSession:
     """TLS of one connection, read record by record: one may take a hundred times as long as another of its size."""
 
     __slots__ = (
-        *("_at", "_feed", "_object", "_out", "_outgoing", "_raw", "_read", "_write"),
+        *("_at", "_feed", "_longest_in", "_longest_out", "_object", "_out", "_outgoing", "_raw", "_read", "_write"),
         *("empty", "established", "more", "over"),
     )
 
@@ -97,6 +97,8 @@ class TlsSession:
         self._raw = b""
         """What came and is not read, from `_at` on: an incomplete record, or more."""
         self._at = 0
+        self._longest_in = self._longest_out = 0
+        """Bytes of the longest record each way."""
         self.established = False
         """The handshake is complete."""
         self.more = False
@@ -108,8 +110,8 @@ class TlsSession:
 
     @property
     def weight(self) -> int:
-        """Bytes of records that are not read."""
-        return len(self._raw)
+        """Bytes of records that are not read, and of the buffers that OpenSSL keeps, as large as they ever were."""
+        return len(self._raw) + (self._longest_in + self._longest_out) * 4 // 3  # BUF_MEM_grow
 
     def take_empty(self) -> int:
         """How many records without data came since this was called last."""
@@ -133,6 +135,8 @@ class TlsSession:
         size = raw[3] << 8 | raw[4]
         if size + _HEAD != len(raw) or size > _LARGEST:
             return None
+        if size > self._longest_in:  # noqa: PLR1730 - max() takes 60 ns
+            self._longest_in = size
         self._feed(raw)
         try:
             data: bytes = self._read(size)
@@ -169,6 +173,7 @@ class TlsSession:
                 after = min(end, at + RECORD)  # no TLS: OpenSSL names the error
             if after > end:
                 return at
+            self._longest_in = max(self._longest_in, after - at)
             self._feed(raw[at:after])
             at = after
             if not self.established:
@@ -193,11 +198,14 @@ class TlsSession:
 
     def encrypt(self, data: bytes) -> bytes:
         """The records of this data."""
-        if len(data) <= RECORD:
+        size = len(data)
+        if size > self._longest_out:
+            self._longest_out = min(size, RECORD)
+        if size <= RECORD:
             self._write(data)
             return self._out()
         pieces = []
-        for at in range(0, len(data), RECORD):
+        for at in range(0, size, RECORD):
             self._write(data[at : at + RECORD])
             pieces.append(self._out())
         return b"".join(pieces)

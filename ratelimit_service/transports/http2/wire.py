@@ -221,7 +221,7 @@ class Wire(asyncio.Protocol):
             streams.flush_scheduled = False  # all calls wait for their methods
         if not self._reads and last is not None:
             self._time(last, count, arrived)
-        if streams.held_bytes or streams.queued_bytes:
+        if streams.held_bytes or streams.queued_bytes or self.write_paused:
             self.weigh()
         more = connection.stopped or bool(streams.readable)
         if session is None or more:
@@ -350,7 +350,7 @@ class Wire(asyncio.Protocol):
         if streams.readable and not self.write_paused:
             self._schedule()
         self._write()
-        if streams.queued_bytes:
+        if streams.queued_bytes or self.write_paused:
             self.weigh()
         if self._unanswered:
             self._time_answered()
@@ -498,7 +498,7 @@ class Wire(asyncio.Protocol):
         weight = 0
         if not self.lost:
             weight = self.connection.weight + len(self._data) + self.transport.get_write_buffer_size()
-            if self._session is not None:
+            if self._session is not None and not self.connection.closed:
                 weight += self._session.weight
         change, self.weight = weight - self.weight, weight
         self._memory.add(change)

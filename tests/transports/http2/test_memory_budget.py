@@ -1,23 +1,27 @@
 """What all connections hold together: counted in bytes, and beyond the most there may be those end that hold most."""
 
 import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from ratelimit_service.system.address import Address
+from ratelimit_service.system.address import Address, Tcp
 from ratelimit_service.system.clock import HOUR, SECOND
 from ratelimit_service.transports.http2.frames import Code
 from ratelimit_service.transports.http2.limits import Bound
 from ratelimit_service.transports.http2.scheduling import MemoryLimit
-from ratelimit_service.transports.options import GrpcOptions
+from ratelimit_service.transports.options import GrpcOptions, Tls
 from tests.clocks import Clock
 from tests.loops import run
+from tests.transports.certificates import Issued
 from tests.transports.http2.clients import frames_of, healthy, house, open_socket, told, until
-from tests.transports.http2.talk import HELLO, STREAM, Talk, block, data, frame, headers, message, settings
-from tests.transports.http2.waste import ECHO, GROW, calls
-from tests.transports.methods import Echo
+from tests.transports.http2.talk import HELLO, STREAM, Talk, block, data, frame, headers, message, settings, window
+from tests.transports.http2.waste import ECHO, GROW, LATER, calls
+from tests.transports.methods import Echo, Later
+from tests.transports.servers import trusting
 
 MOST = 20 * 1024 * 1024
 """A thirteenth of the default, so that thirty clients are enough."""
@@ -121,6 +125,50 @@ def test_a_client_that_is_ended_for_the_memory_of_all_hears_so() -> None:
             ]
 
     assert run(story()) == [Code.ENHANCE_YOUR_CALM]
+
+
+def test_late_answers_that_a_client_does_not_read_count_as_soon_as_they_are_written() -> None:
+    """They leave the connection at once, which had 12 MB for the calls, and stay with its socket."""
+    count, later = 20_000, Later()
+
+    async def story() -> int:
+        async with house(GrpcOptions(max_concurrent_streams=count), later=later) as (transport, address):
+            assert isinstance(address, Tcp)
+            with socket.create_connection((address.host, address.port)) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.setblocking(False)
+                await asyncio.get_running_loop().sock_sendall(client, HELLO + window(0, 2**30) + calls(count, LATER))
+                replies = [await later.asked() for _ in range(count)]
+                for reply in replies:
+                    reply(b"x" * 1_000)
+                await asyncio.sleep(0)
+                return told(transport, "memory_bytes")
+
+    assert run(story()) > 14_000_000
+
+
+def test_the_buffers_that_tls_keeps_count_and_their_holders_are_ended_one_by_one(ca: Issued, server: Issued) -> None:
+    """44 KB after a record of 16 KB each way."""
+    options = GrpcOptions(max_memory=1_000_000, tls=Tls(str(server.cert), str(server.key)))
+    secure = ssl.create_default_context(cafile=str(ca.cert))
+    secure.set_alpn_protocols(["h2"])
+    sent = HELLO + headers(1, ECHO) + data(1, message(b"x" * 16_000))
+
+    async def story() -> tuple[int, int]:
+        async with house(options) as (transport, address), healthy(address, trusting(ca)):
+            opened = [await open_socket(address, secure) for _ in range(40)]
+            for reader, writer in opened:
+                writer.write(sent)
+                with suppress(asyncio.IncompleteReadError):
+                    await reader.readexactly(16_000)
+            await transport.check()
+            for _, writer in opened:
+                writer.transport.abort()
+            return told(transport, "refused_total", Bound.MEMORY), told(transport, "memory_bytes")
+
+    ended, used = run(story())
+    assert 15 < ended < 25
+    assert 500_000 < used <= 1_000_000
 
 
 def test_headers_that_fill_the_memory_cost_no_connection() -> None:
