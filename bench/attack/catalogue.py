@@ -76,7 +76,7 @@ class Attack:
 
 ATTACKS: dict[str, Attack] = {}
 
-SUBJECTS = ("messages", "floods", "places", "http1", "tls", "stores", "files")
+SUBJECTS = ("messages", "floods", "places", "http1", "tls", "stores", "made_up", "files")
 """The modules that have them, in the order of tables."""
 
 

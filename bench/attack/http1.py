@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from attack.attacker import Attacker
@@ -13,6 +14,7 @@ from attack.wire import Ended, Wire
 CHUNKED = b"POST /json HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 CHUNKS = b"1\r\nx\r\n" * 40_000
 OF_ONE_DESCRIPTOR = {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]}
+CLOSE = b"Connection: close"
 
 
 def post(path: bytes, body: bytes, *more: bytes) -> bytes:
@@ -24,6 +26,25 @@ def post(path: bytes, body: bytes, *more: bytes) -> bytes:
 def get(path: bytes, *more: bytes) -> bytes:
     """One without."""
     return b"\r\n".join([b"GET " + path + b" HTTP/1.1", b"Host: localhost", *more]) + b"\r\n\r\n"
+
+
+def json_request(key: str, value: str, *more: bytes) -> bytes:
+    """One to /json, of one descriptor."""
+    body = {"domain": "shop", "descriptors": [{"entries": [{"key": key, "value": value}]}]}
+    return post(b"/json", json.dumps(body).encode(), *more)
+
+
+async def fetch(attacker: Attacker, what: bytes, *, debug: bool = False) -> tuple[int, bytes]:
+    """Ask as the healthy client's address does, with `Connection: close`: the status, 0 without one, and the body."""
+    target = attacker.target
+    port = target.debug_port if debug else target.http_port
+    reader, writer = await asyncio.open_connection(target.host, port, local_addr=target.healthy_address)
+    try:
+        writer.write(what)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        return int(head.split()[1]) if head else 0, body
+    finally:
+        writer.close()
 
 
 async def again(wire: Wire, what: bytes) -> None:
@@ -156,6 +177,27 @@ async def http_slow(attacker: Attacker) -> None:
 async def http_connections(attacker: Attacker) -> None:
     """2,000 HTTP connections that say nothing."""
     await attacker.each(2000, lambda wire: wire.until_closed(), attacker.open_http)
+
+
+@attack(Need.RATE_LIMITS, Need.HTTP, Need.DEBUG, Need.OURS, seconds=6)
+async def http_places(attacker: Attacker) -> None:
+    """900 requests to /json that wait in queues of 30 s: probes and the debug port must answer another address."""
+
+    async def wait(wire: Wire) -> None:
+        await again(wire, json_request("queue", f"{attacker.random.randrange(30)}"))
+
+    async def probe(path: bytes, *, debug: bool) -> None:
+        while True:
+            status = 0
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(5):
+                    status, _ = await fetch(attacker, get(path, CLOSE), debug=debug)
+            if not status:
+                attacker.harm(f"no answer to {path.decode()}")
+            await asyncio.sleep(0.2)
+
+    hold = attacker.each(900, wait, attacker.open_http)
+    await asyncio.gather(hold, probe(b"/livez", debug=False), probe(b"/status/settings", debug=True))
 
 
 @attack(Need.HTTP, Need.OURS, seconds=4, settings={"GRPC_MAX_CONNECTIONS": "200"}, files=400)

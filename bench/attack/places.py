@@ -11,15 +11,21 @@ from attack.frames import (
     WATCH,
     calls,
     data,
+    descriptor,
     field,
     headers,
     message,
+    request,
     settings,
     window,
 )
+from attack.http1 import CLOSE, fetch, json_request
 from attack.messages import fresh, new_users
 from attack.wire import Wire
 from ratelimit_service.commands.load.connection import HEADERS, PING, PREFACE, frame
+
+WAITING = 60
+"""Of one counter of the rule `queue`."""
 
 EVERY_CONNECTION = 5_200
 """Of each of two attackers: together a few more than GRPC_MAX_CONNECTIONS."""
@@ -247,3 +253,26 @@ async def reflection_flood(attacker: Attacker) -> None:
 async def new_counters(attacker: Attacker) -> None:
     """Four connections: 256 counters that never were, in each call, as fast as they are answered."""
     await attacker.each(4, lambda wire: fresh(attacker, wire, lambda: new_users(attacker)))
+
+
+@attack(Need.RATE_LIMITS, Need.HTTP, Need.OURS, seconds=6)
+async def queue_memory(attacker: Attacker) -> None:
+    """62 connections have as many requests wait in queues as they can: others must find room to wait, too."""
+    block = attacker.block()
+
+    async def fill(wire: Wire) -> None:
+        for _ in range(15):
+            body = message(request(descriptor((b"queue", b"%x" % attacker.random.getrandbits(64)))))
+            await wire.send(calls(wire.numbers(WAITING), block, body))
+            await asyncio.sleep(0.1)
+        await wire.until_closed()
+
+    async def honest() -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            asked = json_request("queue", f"{attacker.random.random()}", CLOSE)
+            statuses = [await fetch(attacker, asked) for _ in range(2)]  # the second one waits for half a second
+            if [status for status, _ in statuses] != [200, 200]:
+                attacker.harm("another one finds no room to wait")
+
+    await asyncio.gather(attacker.each(62, fill), honest())

@@ -25,7 +25,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
-from attack import attacker, files, floods, healthy, http1, messages, places, stores, tls  # noqa: F401 - these enter their attacks in the catalogue
+from attack import attacker, files, floods, healthy, http1, made_up, messages, places, stores, tls  # noqa: F401 - these enter their attacks in the catalogue
 from attack.catalogue import ATTACKS, Attack, Target, listed
 from attack.frames import SHOULD_RATE_LIMIT
 from attack.proc import look, pin, reset_peak

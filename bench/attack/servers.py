@@ -29,6 +29,9 @@ descriptors:
 RULES = f"""\
 {PEER_RULES}\
   - {{key: detailed, detailed_metric: true, rate_limit: {{unit: year, requests_per_unit: 4000000000}}}}
+  - {{key: few, rate_limit: {{unit: year, requests_per_unit: 5}}}}
+  - key: queue
+    rate_limit: {{algorithm: leaky_bucket, unit: second, requests_per_unit: 2, queue: {{max_delay: 30s}}}}
   - {{key: log, rate_limit: {{unit: year, requests_per_unit: 65000, algorithm: sliding_log}}}}
 """
 PATTERNS = (
