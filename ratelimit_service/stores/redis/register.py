@@ -21,6 +21,7 @@ from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.floors import Floors, Grant, Record, Register, Share, Shares
 from ratelimit_service.stores.redis.keys import region_keys, register_keys
 from ratelimit_service.stores.redis.link import call_script, within
+from ratelimit_service.stores.redis.replies import fitting
 from ratelimit_service.system.clock import DAY, SECOND, Clock
 from ratelimit_service.telemetry.metric import Metric, MetricType
 
@@ -150,7 +151,8 @@ class Registrar:
             value = token_hex(8)
             await within(_REPLY_SECONDS, self._own(self._name_key, "SET", self._name_key, value, "NX", "PX", _KEPT))
             found = await within(_REPLY_SECONDS, self._own(*command))
-        self.floors.redis = found.decode()
+        with fitting("GETEX"):
+            self.floors.redis = found.decode()
 
     async def _read_and_tell(self) -> None:
         floors, sent = self.floors, _now()
@@ -173,18 +175,21 @@ class Registrar:
         now = 0 if self._clock is None else self._clock()
         key = self._keys[0]
         call = call_script(partial(self._home, key), self._script, self._keys, (now, *arguments))
-        at, numbers = await within(_REPLY_SECONDS, call)
-        fields = {name.decode(): value for name, value in zip(numbers[::2], numbers[1::2], strict=True)}
-        records = []
-        for field, text in fields.items():
-            kind, _, name = field.partition(" ")
-            if kind == "record":
-                region, redis, digest = name.split("|")
-                since, steady, regions, written, changed = json.loads(text)
-                told, grants = int(fields[f"told {name}"]), {rule: Grant(*grant) for rule, grant in written.items()}
-                records.append(Record(region, redis, digest, since, steady, told, tuple(regions), grants, changed))
+        reply = await within(_REPLY_SECONDS, call)
+        with fitting("the script of the register"):
+            at, numbers = reply
+            fields = {name.decode(): value for name, value in zip(numbers[::2], numbers[1::2], strict=True)}
+            records = []
+            for field, text in fields.items():
+                kind, _, name = field.partition(" ")
+                if kind == "record":
+                    region, redis, digest = name.split("|")
+                    since, steady, regions, written, changed = json.loads(text)
+                    told, grants = int(fields[f"told {name}"]), {rule: Grant(*grant) for rule, grant in written.items()}
+                    records.append(Record(region, redis, digest, since, steady, told, tuple(regions), grants, changed))
+            version = fields.get("version", b"0").decode()
         await self._read_shares({record.shares for record in records})
-        return fields.get("version", b"0").decode(), Register(at, records, self._shares)
+        return version, Register(at, records, self._shares)
 
     async def _read_shares(self, digests: AbstractSet[str]) -> None:
         """Those that are not known yet. Raises Fault."""
