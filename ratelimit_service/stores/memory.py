@@ -222,11 +222,11 @@ class MemoryStore:
                 del segment[key]
         if state is not None:
             if before is None and len(segment) >= self._room:
-                self._evict(segment, now)
+                self._evict(segment, now, key)
             segment[key] = state
             self.bytes += _size(key, state)
             while self.bytes > self._max_bytes:
-                self._evict(self._victim(segment), now)
+                self._evict(self._victim(segment), now, key)
 
     def _victim(self, segment: dict[str, State]) -> dict[str, State]:
         """The segment to evict from: this one, or, if it has only the new counter, the next one that is not empty."""
@@ -239,17 +239,19 @@ class MemoryStore:
                 return other
         return segment
 
-    def _evict(self, segment: dict[str, State], now: int) -> None:
-        """Evict one counter: an expired one among the first few, else the first that does not refuse."""
+    def _evict(self, segment: dict[str, State], now: int, new: str) -> None:
+        """Evict an expired counter of the first few, else the first that does not refuse; `new` only if it is alone."""
         # Only a few: a flood of new counters must not pay for a long search each time, and `sweep` finds the others.
-        oldest = list(islice(segment, _LOOKED_AT))
+        oldest = [key for key in islice(segment, _LOOKED_AT) if key != new]
         victim = next((key for key in oldest if expiry(segment[key]) <= now), None)
         if victim is None:
             for key in oldest:
                 if self._used_up.get(key) is not segment[key] and not key.endswith(BLOCK):
+                    victim = key
                     break
                 segment[key] = segment.pop(key)
-            victim = next(iter(segment))
+            else:
+                victim = next((key for key in segment if key != new), new)
             self.evicted += 1
         self.bytes -= _size(victim, segment.pop(victim))
 

@@ -210,6 +210,20 @@ def test_counters_that_were_not_hit_for_longest_make_way_for_a_large_one() -> No
     assert charge(store, (f"{20:0500}", 0)) == [(True, 1)]
 
 
+def test_a_counter_that_grows_among_those_that_refuse_is_not_the_one_that_makes_way() -> None:
+    """Two logs in a store with room for one and a half: the first is used up, and is evicted as the second grows."""
+    clock, log = Clock(), rule("sliding_log", 1_000)
+    store = MemoryStore(1000, clock, max_bytes=18_000)
+    for name in "ab":
+        for _ in range(1_000):
+            clock.advance(1)
+            store.charge([Hit(log, name, 1, tally=Tally(), quota=False)])
+    store.charge([last := Hit(log, "b", 1, tally=Tally(), quota=False)])
+
+    assert not last.decision.allowed
+    assert (store.counters, store.evicted) == (1, 1)
+
+
 def test_counters_so_large_that_few_segments_have_any_make_way_for_another() -> None:
     """Ten logs of 12,000 bytes in 1,024 segments: most have none, and hardly one has two."""
     clock, log = Clock(), rule("sliding_log", 1_000)
