@@ -21,7 +21,7 @@ MAX_PATH_LENGTH: Final = 1000
 
 MAX_LEVEL_LENGTH: Final = 128
 """In characters: what requests name longer is cut, and what is alike then is counted together. A label of a metric that
-is a user agent of 60 KB helps nobody."""
+is a user agent of 60 KB says little."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ COUNTS = ("total_hits", "within_limit", "over_limit", "near_limit", "exceeded", 
 def shipped() -> Iterator[Service]:
     """One with the rules of `config`, each of which has counted much, in each way that may have a column."""
     with TemporaryDirectory(prefix="rules-") as folder:
-        for file in (ROOT / "config").iterdir():
+        for file in (ROOT / "config").glob("*.*"):
             if file.name != "example.yaml":
                 copy(file, folder)
         with running(Path(folder), (ROOT / "config" / "example.yaml").read_text()) as service:

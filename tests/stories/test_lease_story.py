@@ -21,7 +21,8 @@ from tests.stories.callers import call
 LIMIT = 2000
 CAP = 100
 """What a process may hold of it."""
-KINDS = ("fixed", "estimate", "parts", "bucket")
+EXACT = ("estimate", "parts", "bucket")
+KINDS = ("fixed", *EXACT)
 RULES = """
 domain: shop
 descriptors:
@@ -81,23 +82,22 @@ def test_services_that_lease_and_four_callers_each_admit_exactly_the_limit(
         kinds = [f"{kind}:1" for kind in (*KINDS, "counting")]
         counted = stack.enter_context(call([service.grpc_port for service in services] * 4, 250, kinds)).allowed()
         assert max(counted.values()) <= LIMIT
-        assert (
-            counted["counting:1"] >= LIMIT - CAP * instances * workers
-        )  # what is counted takes from what is given back
+        # A refused hit that is counted takes from what others give back; of a fixed window by default the first one is.
+        assert min(counted["counting:1"], counted["fixed:1"]) >= LIMIT - CAP * instances * workers
         assert total(services, 'ratelimit_lease_hits_total{decided_by="lease"}') > LIMIT
 
         channels = Channels(services, stack)
-        channels.allowed.update({kind: counted[f"{kind}:1"] for kind in KINDS})
+        channels.allowed.update({kind: counted[f"{kind}:1"] for kind in EXACT})
 
         def is_used_up() -> bool:
             """What some held when others were denied is given back, and allowed."""
-            channels.ask(KINDS, 1)
-            return all(channels.allowed[kind] == LIMIT for kind in KINDS)
+            channels.ask(EXACT, 1)
+            return all(channels.allowed[kind] == LIMIT for kind in EXACT)
 
         eventually(is_used_up, "all of each limit is used")
-        channels.ask(KINDS, 100)
+        channels.ask(EXACT, 100)
 
-        assert channels.allowed == dict.fromkeys(KINDS, LIMIT)
+        assert channels.allowed == dict.fromkeys(EXACT, LIMIT)
         assert not channels.failed
         eventually(lambda: not total(services, "ratelimit_lease_units_held"), "all is given back")
         assert total(services, "ratelimit_lease_units_burnt_total") == 0
