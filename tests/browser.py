@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -133,9 +134,10 @@ class Page:
 def opened(url: str) -> Iterator[Page]:
     """A page in a browser of its own."""
     with TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile, asyncio.Runner() as runner:
-        process = subprocess.Popen(
-            _command(profile, "--remote-debugging-port=0", "about:blank"), stderr=subprocess.PIPE, text=True
-        )
+        # Chromium makes a socket in TMPDIR, whose path has at most 107 bytes.
+        environ = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
+        command = _command(profile, "--remote-debugging-port=0", "about:blank")
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
         try:
             assert process.stderr is not None
             address = next(found[1] for line in process.stderr if (found := _LISTENS.search(line)))
@@ -146,8 +148,8 @@ def opened(url: str) -> Iterator[Page]:
                 for domain in ("Runtime", "Log", "Page"):
                     page.command(f"{domain}.enable")
                 page.command("Page.navigate", url=url)
-                at = url.partition("#")[0]  # the page takes away what follows
-                loaded = f"location.href === {json.dumps(at)} && document.readyState === 'complete'"
+                at = url.partition("#")[0]  # the page may take away what follows
+                loaded = f"location.href.split('#')[0] === {json.dumps(at)} && document.readyState === 'complete'"
                 eventually(lambda: page.evaluate(loaded) is True, f"{url} has loaded")
                 yield page
                 runner.run(socket.close())

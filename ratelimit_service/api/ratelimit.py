@@ -141,4 +141,4 @@ class ShouldRateLimit:
 
 def _bytes_of(body: bytes, plan: Plan) -> int:
     """The size of a cached plan, estimated within 20 %: its request's bytes are also in the keys of its counters."""
-    return 390 + 2 * len(body) + 270 * len(plan.charged) + 80 * len(plan.increments)
+    return 390 + 2 * len(body) + 270 * len(plan.charged) + 105 * len(plan.increments)
