@@ -1,9 +1,9 @@
-"""The nouns everything else is written in: Limit, Descriptor, Request, Decision."""
+"""The nouns everything else is written in: Limit, Kind, Descriptor, Request, Decision."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.system.clock import DAY
@@ -40,8 +40,117 @@ class Unit(IntEnum):
         """How long the unit is: a month is 30 days and a year 365, as Envoy's users have it."""
         return _WINDOWS[self]
 
+    def in_words(self, times: int = 1) -> str:
+        """`minute`, or `5 minutes`."""
+        return self.name.lower() if times == 1 else f"{times} {self.name.lower()}s"
+
 
 _WINDOWS = {unit: WORDS[unit.name.lower()] for unit in Unit}
+
+
+State = Any
+"""What a counter remembers: a tuple of integers, or bytes. Only its algorithm knows its layout."""
+
+Charge = Callable[[State | None, "Limit", int, int], "tuple[State | None, Decision]"]
+"""The `hit` of an algorithm: charges a cost at a moment."""
+
+
+class Kind:
+    """What a limit is beside its numbers. This one is plain, and its answers are the defaults of the other kinds.
+
+    A kind is a class in `algorithms/kinds`, with the numbers of its own as fields: a composition over any algorithm,
+    which answers what the other parts have to know of it. No part tests which kind a limit has.
+    """
+
+    __slots__ = ()
+
+    # How it is charged.
+    twin: ClassVar[str] = ""
+    """The name of its Lua twin, the file beside its module (`algorithms.kinds`). Empty: there is none."""
+    apart: ClassVar[bool] = False
+    """A hit needs more than the algorithm's `hit`."""
+    paired: ClassVar[bool] = False
+    """A second counter is charged with the limit's own: one for each, or one that several limits have in common."""
+    ending: ClassVar[str] = ""
+    """The end of the name of a second counter that each counter has; no name of a counter ends so."""
+
+    @property
+    def common(self) -> str:
+        """The name of the second counter that limits of a domain have in common; empty without one."""
+        return ""
+
+    @property
+    def common_limit(self) -> "Limit | None":
+        """By which a token bucket counts there."""
+        return None
+
+    def hit(
+        self, charge: Charge, state: State | None, second: State | None, limit: "Limit", cost: int, now: int
+    ) -> "tuple[State | None, State | None, Decision]":
+        """Charge `cost` to the counter, and to the second one: the new states, and the decision."""
+        state, decision = charge(state, limit, cost, now)
+        return state, second, decision
+
+    def deny(self, second: State | None, limit: "Limit", cost: int, charged: int, now: int) -> tuple[State | None, int]:
+        """What a denied hit of a bundle does: the new state of the second counter, and how much of it is charged."""
+        return second, charged
+
+    def rest(self, second: State | None, now: int) -> int:
+        """For how long the second counter denies every hit."""
+        return 0
+
+    def numbers(self, limit: "Limit") -> tuple[int, ...]:
+        """What its twin reads, beside the numbers of the limit."""
+        return ()
+
+    def share(self, limit: "Limit", part: Callable[[int], int], whole: Callable[[int], int]) -> "Kind":
+        """That of a share of the limit, for one instance of several: `part` rounds up, and `whole` down."""
+        return self
+
+    # What may be done with its hits.
+    in_runs: ClassVar[bool] = True
+    """Equal hits may be charged in one step, if those of the algorithm may."""
+    why_not_leased: ClassVar[str] = ""
+    """Why instances cannot lease it."""
+    only_counted_so: ClassVar[str] = ""
+    """Why no other algorithm can count it."""
+
+    # What is told of it.
+    tallied: ClassVar[Sequence[str]] = ()
+    """The numbers of a tally that it has, beside those of all limits."""
+    gauges: ClassVar[Sequence[str]] = ()
+    """The gauges that it has; a decision is noted on the first one."""
+    tells_excess: ClassVar[bool] = True
+    """What is allowed above `requests` is told to callers as an excess."""
+    ceiling_is_policy: ClassVar[bool] = False
+    """What it may come to is a policy of its own in headers."""
+
+    def noted(self, limit: "Limit", decision: "Decision") -> int:
+        """What is noted on its first gauge; 0 for nothing."""
+        return 0
+
+    def words(self, limit: "Limit") -> Mapping[str, str]:
+        """In words how it counts, by subject, in place of what is said of a plain limit or after that."""
+        return {}
+
+    def described(self, limit: "Limit", second_key: str) -> Mapping[str, Any]:
+        """The same as JSON, in place of what is said of a plain limit or beside it."""
+        return {}
+
+    def look(self, limit: "Limit", remaining: int, second_remaining: int) -> Mapping[str, Any]:
+        """What a look at both counters says, as JSON."""
+        return {}
+
+    def options(self, limit: "Limit") -> Mapping[str, Any]:
+        """The options of rules that say it, with their values."""
+        return {}
+
+    def lint(self, limit: "Limit", algorithm: str) -> Iterator[tuple[str, str]]:
+        """Warnings about such a limit: a name, and a message."""
+        yield from ()
+
+
+PLAIN: Final = Kind()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +175,6 @@ class Limit:
     """How many above `requests` are let through, and counted as such."""
     calendar: Calendar | None = None
     """Windows of a calendar in place of equally long ones; only of a fixed window."""
-    block_for: int = 0
-    """Microseconds for which a denial blocks the counter; 0 for none."""
-    block_up_to: int = 0
-    """The length up to which a next block is twice as long as the last one; 0: all are `block_for` long."""
     max_delay: int = 0
     """Microseconds that a hit may wait in the queue of its counter; 0: there is no queue."""
     max_wait: int = 0
@@ -81,21 +186,34 @@ class Limit:
     """It limits how many requests are under way: each holds its places for `window` at most. Then no unit is meant."""
     holder: int = 0
     """Of a limit of places, the 64-bit digest of the id whose hit this is; 0 for none."""
-    elastic: "Elastic | None" = None
-    """It may be exceeded by `exceed` on loan, as far as its pool has room."""
     longest_term: int = 0
     """Microseconds that a lease lasts at most, of a bucket with a burst exactly; 0: as long as one of an instance."""
     regions: "Regions | None" = None
     """The regions of the deployment share it; None: each region counts by itself, as if there were no others."""
-    paired: bool = field(init=False, repr=False, compare=False)
-    """A second counter is charged with it: its block, or its pool."""
+    kind: Kind = PLAIN
+    """What it is beside these numbers: with a block after denials, a member of a pool, …"""
     apart: bool = field(init=False, repr=False, compare=False)
-    """A hit needs more than the algorithm's `hit`: it has places, or a second counter."""
+    """`kind.apart`, or of places: a hit needs more than the algorithm's `hit`."""
 
     def __post_init__(self) -> None:
-        paired = self.block_for > 0 or self.elastic is not None
-        object.__setattr__(self, "paired", paired)  # frozen
-        object.__setattr__(self, "apart", paired or self.places)
+        object.__setattr__(self, "apart", self.kind.apart or self.places)  # frozen
+
+    @property
+    def capacity(self) -> int:
+        """What may be charged at once, but for what exceeds it."""
+        return self.burst or self.requests
+
+    @property
+    def ceiling(self) -> int:
+        """How many are let through in a window, with those above `requests`."""
+        return self.requests + self.exceed
+
+    @property
+    def window_in_words(self) -> str:
+        """`minute`, `5 minutes`, or `calendar month from the 15th, Europe/Berlin`; empty for one that has none."""
+        if self.places:
+            return ""
+        return self.unit.in_words(self.window // self.unit.window) if self.calendar is None else str(self.calendar)
 
     @property
     def region_mode(self) -> "RegionMode | None":
@@ -106,32 +224,6 @@ class Limit:
     def floor(self) -> "Limit | None":
         """What a region has of it by itself, if home lends it the rest and there is a floor."""
         return None if self.regions is None else self.regions.floor
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """A rate that several limits of a domain share: what some leave idle, others may borrow."""
-
-    name: str
-    requests: int
-    """Per window; the limits of the pool have the same one."""
-    burst: int
-    """What it admits at once after a pause."""
-    reserve: int
-    """The part of the burst that loans leave free."""
-
-
-@dataclass(frozen=True, slots=True)
-class Elastic:
-    """How a limit borrows from a pool. `algorithms.elastic.member` makes it."""
-
-    pool: Pool
-    strict: bool
-    """What the limit allows without a loan waits for the pool too."""
-    right: Limit
-    """The limit without loans."""
-    counter: Limit
-    """The counter of the pool: a bucket that holds the burst, and a window's requests of debt."""
 
 
 class RegionMode(StrEnum):

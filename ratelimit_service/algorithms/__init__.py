@@ -1,6 +1,7 @@
 """The algorithms, by their names in rules. To add one: its module, its Lua twin, its name and its case here."""
 
-from ratelimit_service.algorithms.algorithm import Algorithm, State, expiry
+from ratelimit_service.algorithms.algorithm import Algorithm, expiry
+from ratelimit_service.model import State
 
 __all__ = ["NAMES", "PLACES", "Algorithm", "State", "expiry", "open_algorithm"]
 

@@ -40,12 +40,9 @@ An algorithm that does not support every limit has `problem(limit)`: why not, or
 """
 
 from struct import Struct
-from typing import Any, Protocol
+from typing import Protocol
 
-from ratelimit_service.model import Decision, Limit
-
-State = Any
-"""A tuple of integers, or bytes. Only its algorithm knows its layout, except for its `expiry`."""
+from ratelimit_service.model import Decision, Limit, State
 
 _MOMENT = Struct("q")
 

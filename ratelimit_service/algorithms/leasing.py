@@ -13,8 +13,8 @@ is left of a lease is given back into what it was charged to, by the `give` of t
 
 from typing import Final, NamedTuple, Protocol
 
-from ratelimit_service.algorithms.algorithm import Algorithm, State
-from ratelimit_service.model import Limit
+from ratelimit_service.algorithms.algorithm import Algorithm
+from ratelimit_service.model import Limit, State
 from ratelimit_service.system.clock import SECOND
 
 _TERMS: Final = 10

@@ -23,8 +23,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple, cast
 
 from ratelimit_service.algorithms import leasing
-from ratelimit_service.algorithms.algorithm import Algorithm, State, expiry
-from ratelimit_service.model import NEVER, Decision, Limit, RegionMode, Regions
+from ratelimit_service.algorithms.algorithm import Algorithm, expiry
+from ratelimit_service.model import NEVER, Decision, Limit, RegionMode, Regions, State
 from ratelimit_service.system.clock import SECOND
 
 ASK_LIFE: Final = SECOND

@@ -193,8 +193,8 @@ class HeaderEncoder:
             quota_policy += b";w=%d" % window
         x_window = "" if limit.places else f";w={window}"
         windows = "" if rule.limit is None else f", {requests}{x_window}{x_name}"
-        if limit.elastic is not None:  # the ceiling is a second policy
-            ceiling = requests + limit.exceed
+        if limit.kind.ceiling_is_policy:
+            ceiling = limit.ceiling
             windows += f', {ceiling};w={window};name="ceiling"'
             name = quoted_string(f"{limit_name(rule)} ceiling").encode()
             quota_policy += b", %b;q=%d%b;w=%d" % (name, min(ceiling, _MAX_INTEGER), unit.encode(), window)

@@ -75,7 +75,7 @@ def exceeding_hit(verdict: Verdict) -> Hit | None:
     found: Hit | None = None
     most = 0
     for hit in verdict.limits:
-        if hit is not None and hit.limit.exceed and hit.limit.elastic is None:
+        if hit is not None and hit.limit.exceed and hit.limit.kind.tells_excess:
             decision = hit.decision
             if decision.allowed and decision.over and not hit.rule.shadow:
                 above = hit.limit.exceed - decision.remaining

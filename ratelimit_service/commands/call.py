@@ -16,8 +16,7 @@ from ratelimit_service.commands.probe import why_no_answer
 from ratelimit_service.commands.request import ENTRY, LIMIT, Entry, as_message, count_of, descriptors
 from ratelimit_service.commands.target import Trust, check_target, tls_options, trust_of
 from ratelimit_service.commands.terminal import GREEN, RED, echo
-from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit
-from ratelimit_service.rules.rule import units_in_words
+from ratelimit_service.model import MAX_REQUESTS, Descriptor, Limit, Unit
 from ratelimit_service.system.disk import read_file
 
 OVER_LIMIT, FAILED = 1, 3
@@ -157,9 +156,10 @@ def describe(
         return f"{code}, no limit applies" + (f", or there is no domain {doubtful_domain}" if doubtful_domain else "")
     limit = status.current_limit
     name = f" ({limit.name})" if limit.name else ""
-    unit = RateLimitResponse.RateLimit.Unit.Name(limit.unit)
-    window = units_in_words(unit, limit.unit_multiplier.value if limit.HasField("unit_multiplier") else 1)
-    per_window = "at once" if limit.unit == RateLimitResponse.RateLimit.UNKNOWN else f"per {window}"
+    per_window = "at once"
+    if limit.unit != RateLimitResponse.RateLimit.UNKNOWN:
+        times = limit.unit_multiplier.value if limit.HasField("unit_multiplier") else 1
+        per_window = f"per {Unit(limit.unit).in_words(times)}"
     text = (
         f"{code}, limit {count_of(limit.requests_per_unit)} {per_window}{name}, {count_of(status.limit_remaining)} left"
     )

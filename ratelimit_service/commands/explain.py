@@ -42,11 +42,10 @@ from ratelimit_service.rules.checks.explain import (
     RequestExplanation,
     add_bans,
     charged_rules,
+    common_rule,
     counter_state,
     explain,
     explanation_as_json,
-    loans,
-    pool_of,
 )
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
@@ -159,12 +158,12 @@ async def _add_states(
                 state = _state(rule, counter, content)
                 if home:
                     state["at_home"] = _state(rule, *home[0])["remaining"]
-                if (pool := pool_of(rule)) is not None and pool.pool is not None and rule.limit is not None:
+                limit, pool = rule.limit, common_rule(rule)
+                if limit is not None and pool is not None and pool.limit is not None:
                     [(_, of_pool)] = await counters.read(await counters.of_pool(pool))
                     used = of_pool.used if of_pool is not None else 0
                     if used is not None and state["used"] is not None:
-                        most = rule.limit.requests + rule.limit.exceed
-                        state |= loans(rule, most - state["used"], pool.pool.burst - used)
+                        state |= limit.kind.look(limit, limit.ceiling - state["used"], pool.limit.capacity - used)
                 found["descriptors"][index]["rules"][number]["state"] = state
         except StoreError as error:
             return {"name": "redis", "problem": str(error)}

@@ -265,8 +265,8 @@ def _measure(hits: Sequence[Hit]) -> None:
             continue
         if limit.places:
             measured.places_taken.note(limit.requests - hit.decision.remaining)
-        elif limit.elastic is not None and hit.decision.remaining < limit.exceed:
-            measured.on_loan.note(limit.exceed - hit.decision.remaining)
+        elif noted := limit.kind.noted(limit, hit.decision):
+            measured.note(limit.kind.gauges[0], noted)
 
 
 def _count_by_policy(hit: Hit, answered: ByPolicy) -> None:

@@ -55,6 +55,4 @@ def why_not_leased(algorithm: Algorithm, limit: Limit, together: int) -> str:
         return "count_refused: each refused request has to reach Redis"
     if limit.exceed:
         return "exceed: which requests are above the limit is known to Redis alone"
-    if limit.block_for:
-        return "block_for: each refused request has to reach Redis"
-    return ""
+    return limit.kind.why_not_leased

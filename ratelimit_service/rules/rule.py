@@ -8,10 +8,10 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm, open_algorithm
-from ratelimit_service.model import NEVER, Limit, Pool, RegionMode, Regions
+from ratelimit_service.model import NEVER, Limit, RegionMode, Regions
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.system.clock import delay_in_words, duration_in_words
-from ratelimit_service.telemetry.gauges import LEASED, LENT, PLACED, QUEUED, Measured
+from ratelimit_service.telemetry.gauges import LEASED, PLACED, QUEUED, Measured
 from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
 
 Entries = tuple[tuple[str, str], ...]
@@ -123,8 +123,8 @@ class Rule:
     """The limit of its domain for what no descriptor fits. Its one level, `default`, stands for all entries."""
     secrets: Secrets = NO_SECRETS
     """Of the domain."""
-    pool: Pool | None = None
-    """The pool that it stands for. Such a rule fits no request: its counter is the pool's, charged by the members."""
+    pool: str = ""
+    """The name of the pool that it stands for. Such a rule fits no request: its counter is charged by the members."""
     scale: Scale = field(init=False)
     key_prefix: str = field(init=False)
     """The prefix of the keys of the rule's counters."""
@@ -138,23 +138,24 @@ class Rule:
     """Whether some level counts a value as another one."""
     queues: bool = field(init=False)
     """Whether a request may have to wait for its turn, because of this limit or one beside it."""
-    pool_key: str = field(init=False)
-    """The key of the counter of its pool, or of the pool that it stands for; empty for a limit that is not elastic."""
+    common_key: str = field(init=False)
+    """The key of the second counter that its limit has in common with others, such as a pool's, or for which it stands;
+    empty without one."""
     shares_slot: bool = field(init=False)
-    """Its counters are in one slot of a Cluster with others: it is charged together with them, or has a pool."""
+    """Its counters are in one slot of a Cluster with others: it is charged together with them, or with that one."""
 
     def __post_init__(self) -> None:
         limit = self.limit
         set_once = object.__setattr__  # frozen
         if limit is not None:
-            most = limit.burst or limit.requests
+            most = limit.capacity
             set_once(self, "scale", Scale(self.near, most, most + limit.exceed))
         else:
             set_once(self, "scale", Scale(0, 0, 0))
         changes_values = any(level.counted_as is not None for level in self.levels)
         set_once(self, "changes_values", changes_values)
         own = limit is not None and limit.max_delay > 0
-        if self.measured is None and limit is not None and (own or limit.places or limit.elastic is not None):
+        if self.measured is None and limit is not None and (own or limit.places or limit.kind.gauges):
             set_once(self, "measured", Measured())
         set_once(self, "queues", own or any(each.queues for each in self.beside))
         set_once(self, "names_levels", changes_values or any(level.shared is not None for level in self.levels))
@@ -162,8 +163,8 @@ class Rule:
             set_once(self, "counter_domain", self.domain)
         set_once(self, "key_prefix", _prefix_of(self.counter_domain))
         set_once(self, "key_suffix", "" if limit is None else _key_suffix_of(self.algorithm.name, limit))
-        set_once(self, "pool_key", "" if limit is None else _pool_key_of(self.key_prefix, self.pool, limit))
-        set_once(self, "shares_slot", self.together != ALONE or self.pool_key != "")
+        set_once(self, "common_key", "" if limit is None else _common_key_of(self.key_prefix, self.pool, limit))
+        set_once(self, "shares_slot", self.together != ALONE or self.common_key != "")
         names = "|".join(map(escaped, self.path[1:]))
         set_once(self, "hot_prefix", f"{'|' if self.counter_domain != self.domain else ''}{names[:_MAX_NAMES]}||")
 
@@ -188,16 +189,12 @@ def gauge_names(rule: Rule) -> Sequence[str]:
         return ()
     if rule.lease:
         return LEASED
-    return QUEUED if limit.max_delay else PLACED if limit.places else LENT if limit.elastic is not None else ()
+    return QUEUED if limit.max_delay else PLACED if limit.places else limit.kind.gauges
 
 
 def counted_in(rule: Rule, domain: str) -> Rule:
     """A rule of domain `*` as it is for requests for this domain: with counters of their own, and the same tally."""
-    beside = tuple(counted_in(each, domain) for each in rule.beside)
-    limit = rule.limit
-    if limit is not None and limit.elastic is not None:
-        limit = replace(limit)  # the script takes hits of one limit for those of one pool, and each domain has its own
-    return replace(rule, counter_domain=domain, limit=limit, beside=beside)
+    return replace(rule, counter_domain=domain, beside=tuple(counted_in(each, domain) for each in rule.beside))
 
 
 def with_limit(rule: Rule, limit: Limit, near: int, tally: Tally) -> Rule:
@@ -381,33 +378,20 @@ def _key_suffix_of(algorithm: str, limit: Limit) -> str:
     return f"{key_suffix}/first_request" if limit.first_request else key_suffix
 
 
-def _pool_key_of(key_prefix: str, pool: Pool | None, limit: Limit) -> str:
-    if limit.elastic is not None:
-        pool = limit.elastic.pool
+def _common_key_of(key_prefix: str, pool: str, limit: Limit) -> str:
+    name = pool or limit.kind.common
     # Every entry of a counter's key has = or ~ in it; here there is none.
-    return "" if pool is None else f"{key_prefix}|{escaped(pool.name)}|{POOL}/{limit.window}"
+    return f"{key_prefix}|{escaped(name)}|{POOL}/{limit.window}" if name else ""
 
 
 POOL: Final = "pool"
 """In place of an algorithm, in the key of a pool."""
 
 
-def pool_rule(domain: str, pool: Pool, counter: Limit, place: Place | None = None) -> Rule:
-    """The rule that stands for a pool with this counter, for looking at it."""
-    level = Level(f"pool {pool.name}")
+def pool_rule(domain: str, pool: str, counter: Limit, place: Place | None = None) -> Rule:
+    """The rule that stands for the pool with this name and counter, for looking at it."""
+    level = Level(f"pool {pool}")
     return Rule(domain, (level,), counter, open_algorithm("token_bucket"), place=place, pool=pool)
-
-
-def _excess_in_words(limit: Limit) -> str:
-    """`strict, up to 1,000 on loan from pool checkout of 1,000 per second with burst 100 and reserve 50`."""
-    elastic = limit.elastic
-    if elastic is None:
-        return f"may exceed by {limit.exceed:,}"
-    pool = elastic.pool
-    has = f"pool {pool.name} of {pool.requests:,} per {window_in_words(limit)} with burst {pool.burst:,}"
-    reserve = f" and reserve {pool.reserve:,}" if pool.reserve else ""
-    strict = "strict, " if elastic.strict else ""
-    return f"{strict}up to {limit.requests + limit.exceed:,} on loan from {has}{reserve}"
 
 
 def _regions_in_words(regions: Regions) -> str:
@@ -448,7 +432,7 @@ def amount_in_words(limit: Limit) -> str:
 
 def per_window(limit: Limit) -> str:
     """`per minute`, or `at once`."""
-    return "at once" if limit.places else f"per {window_in_words(limit)}"
+    return "at once" if limit.places else f"per {limit.window_in_words}"
 
 
 def rule_in_words(rule: Rule) -> str:
@@ -464,20 +448,6 @@ def rule_in_full(rule: Rule) -> str:
     """The limit of a rule in words, and how it is counted: `5 requests per minute (token bucket, burst 10)`."""
     counting = counting_in_words(rule)
     return f"{rule_in_words(rule)} ({', '.join(counting)})" if counting else rule_in_words(rule)
-
-
-def window_in_words(limit: Limit) -> str:
-    """`minute`, `5 minutes`, or `calendar month from the 15th, Europe/Berlin`; empty for places, which have none."""
-    if limit.places:
-        return ""
-    if limit.calendar is not None:
-        return str(limit.calendar)
-    return units_in_words(limit.unit.name, limit.window // limit.unit.window)
-
-
-def units_in_words(unit: str, times: int) -> str:
-    """`minute`, or `5 minutes`, of a unit by its name."""
-    return unit.lower() if times == 1 else f"{times} {unit.lower()}s"
 
 
 def entries_in_words(entries: Entries) -> str:
@@ -505,22 +475,24 @@ def _counting(rule: Rule) -> Iterator[str]:
         return
     algorithm = rule.algorithm.name
     fixed = algorithm == "fixed_window"
-    if not fixed:
-        yield _places_in_words(rule, limit) if limit.places else algorithm.replace("_", " ")
-    if limit.burst:
-        queue = f"up to {delay_in_words(limit.max_delay)} later, in a queue"
-        yield queue if limit.max_delay else f"burst {limit.burst:,}"
-    if algorithm == "sub_windows":
-        yield f"{limit.parts} parts"
-    if limit.first_request:
-        yield "from the first request"
-    if limit.count_refused != fixed:
-        yield "refused count too" if limit.count_refused else "refused do not count"
-    if limit.exceed or limit.elastic is not None:
-        yield _excess_in_words(limit)
-    if limit.block_for:
-        longest = f", doubling up to {duration_in_words(limit.block_up_to)}" if limit.block_up_to else ""
-        yield f"a denial blocks for {duration_in_words(limit.block_for)}{longest}"
+    words = {
+        "algorithm": "" if fixed else _places_in_words(rule, limit) if limit.places else algorithm.replace("_", " "),
+        "burst": ""
+        if not limit.burst
+        else f"up to {delay_in_words(limit.max_delay)} later, in a queue"
+        if limit.max_delay
+        else f"burst {limit.burst:,}",
+        "parts": f"{limit.parts} parts" if algorithm == "sub_windows" else "",
+        "anchor": "from the first request" if limit.first_request else "",
+        "count_refused": ""
+        if limit.count_refused == fixed
+        else "refused count too"
+        if limit.count_refused
+        else "refused do not count",
+        "exceed": f"may exceed by {limit.exceed:,}" if limit.exceed else "",
+        **limit.kind.words(limit),
+    }
+    yield from filter(None, words.values())
     if rule.together == REQUEST:
         yield "charged together"
     if rule.quota_unit != "requests" and not limit.places:

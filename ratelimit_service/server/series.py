@@ -9,7 +9,7 @@ from operator import add, attrgetter
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.rules.book import ANY_DOMAIN
-from ratelimit_service.rules.rule import Rule, gauge_names, window_in_words
+from ratelimit_service.rules.rule import Rule, gauge_names
 from ratelimit_service.server.state import Counted
 from ratelimit_service.telemetry.gauges import NO_GAUGES, Gauges
 from ratelimit_service.telemetry.metric import BLOCK, label_text
@@ -155,7 +155,7 @@ def describe_rules(counted: Counted, write: Callable[[Path], str]) -> Generator[
                 ("name", rule.name),
                 ("place", "" if rule.place is None else f"{rule.place.path}:{rule.place.line}"),
                 ("algorithm", "" if limit is None else rule.algorithm.name),
-                ("window", "" if limit is None else window_in_words(limit)),
+                ("window", "" if limit is None else limit.window_in_words),
                 ("counter", "shared" if limit is not None and _has_one_counter(rule) else ""),
                 ("shadow", "true" if rule.shadow else ""),
             )
@@ -227,12 +227,10 @@ def _shown(rule: Rule) -> frozenset[str]:
     shown = _LIMITED if rule.limit is not None else _DENIED if rule.deny else frozenset({"unlimited"})
     if rule.shadow:
         shown |= {"shadow_mode"}
+    if rule.limit is not None:
+        shown = shown.union(rule.limit.kind.tallied)
     if rule.limit is not None and rule.limit.exceed:
         shown |= {"exceeded"}
-    if rule.limit is not None and rule.limit.block_for:
-        shown |= {"blocked"}
-    if rule.limit is not None and rule.limit.elastic is not None:
-        shown |= {ELASTIC}
     if rule.limit is not None and rule.together:
         shown |= {"spared"}
     if rule.limit is not None and rule.limit.places:

@@ -17,9 +17,6 @@ NO_LIMIT: Final = Limit(MAX_FIELD, Unit.SECOND, SECOND)
 ZERO_LIMIT: Final = Limit(0, Unit.SECOND, SECOND)
 """The limit of a hit on a rule that denies always."""
 
-BLOCK: Final = "|block"
-"""The end of the name of a counter's block, which is kept like a counter; no name of a counter ends so."""
-
 
 class OnCounter(Protocol):
     """Where is counted: by which rule, and under which name."""
@@ -37,8 +34,8 @@ class OnCounter(Protocol):
         """The name."""
 
 
-class PoolCounter(NamedTuple):
-    """The counter of a pool, without a hit on it."""
+class NamedCounter(NamedTuple):
+    """A counter by its name, without a hit on it."""
 
     rule: Rule
     limit: Limit
@@ -127,15 +124,21 @@ class DeniedHit(Hit):
     """What denies it; None if it is the rule."""
 
 
-def pool_counter(rule: Rule) -> PoolCounter:
-    """The counter of the pool of a rule, in the slot of the rule's counters; or of the pool for which it stands."""
-    return PoolCounter(rule, rule.limit or NO_LIMIT, rule.pool_key)
+def common_counter(rule: Rule) -> NamedCounter:
+    """The second counter that the limit of a rule has in common with others, in the slot of the rule's counters."""
+    return NamedCounter(rule, rule.limit or NO_LIMIT, rule.common_key)
 
 
-def pool_look(rule: Rule) -> Hit:
-    """A hit of cost 0 on the pool of a rule, in the slot of its counters; or on the pool for which it stands."""
-    # As a bundle, because the script takes runs on one key for those of one counter, and pools follow the last run.
-    return Hit(rule, rule.pool_key, 0, tally=Tally(), quota=False, together=1)
+def common_look(rule: Rule) -> Hit:
+    """A hit of cost 0 on that counter, by the rule that stands for it."""
+    # As a bundle, because the script takes runs on one key for those of one counter, and such counters follow the last
+    # run.
+    return Hit(rule, rule.common_key, 0, tally=Tally(), quota=False, together=1)
+
+
+def second_key(hit: Hit) -> str:
+    """The key of the second counter of a hit that has one."""
+    return hit.rule.common_key or hit.key + hit.limit.kind.ending
 
 
 def in_bundles(hits: Sequence[Hit]) -> list[Hit]:

@@ -21,12 +21,13 @@ from itertools import groupby, islice
 from operator import attrgetter
 from types import MappingProxyType
 
-from ratelimit_service.algorithms import State, blocking, elastic, expiry
+from ratelimit_service.algorithms import State, expiry
+from ratelimit_service.algorithms.kinds import ENDINGS
 from ratelimit_service.algorithms.places import Placed
 from ratelimit_service.model import Decision
 from ratelimit_service.rules.bans import MAX_BANS, Ban, Bans, too_many
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.hit import BLOCK, Hit
+from ratelimit_service.stores.hit import Hit, second_key
 from ratelimit_service.stores.store import Done, LostServer
 from ratelimit_service.system.clock import Clock, system_clock
 from ratelimit_service.telemetry.gauges import Gauges
@@ -55,7 +56,7 @@ _INTEGERS = 100
 """Bytes of a state that is a tuple, with an integer or two of its own."""
 
 States = dict[str, State | None]
-"""New states by key; None for a counter, a block or a pool that there is no more."""
+"""New states by key; None for a counter that there is no more."""
 
 
 class MemoryStore:
@@ -179,28 +180,21 @@ class MemoryStore:
         """Charge a denied hit, which may have been denied only because of hits that are not charged after all."""
         key, limit = hit.key, hit.limit
         cost = hit.cost if limit.count_refused else 0
-        if limit.block_for and hit.cost > 0:
-            block = self._state(block_key := key + BLOCK, states)
-            if blocking.rest(block, now):
-                cost = 0
-            else:
-                states[block_key] = blocking.start(block, limit, now)
+        if limit.apart and limit.kind.paired:
+            second = second_key(hit)
+            states[second], cost = limit.kind.deny(self._state(second, states), limit, hit.cost, cost, now)
         states[key], _ = hit.rule.algorithm.hit(self._state(key, states), limit, cost, now)
 
     def _run(self, hit: Hit, cost: int, states: States, now: int) -> Decision:
-        """Charge `cost`, and put the new state of the counter, and of its block or its pool, into `states`."""
-        key, limit, algorithm = hit.key, hit.limit, hit.rule.algorithm
+        """Charge `cost`, and put the new states of the counter, and of its second one, into `states`."""
+        key, limit, charge = hit.key, hit.limit, hit.rule.algorithm.hit
         state = self._state(key, states)
-        if not limit.paired:
-            states[key], decision = algorithm.hit(state, limit, cost, now)
+        if not limit.apart or not limit.kind.paired:
+            states[key], decision = charge(state, limit, cost, now)
             return decision
-        if limit.elastic is not None:
-            pool_key = hit.rule.pool_key
-            pool = self._state(pool_key, states)
-            states[key], states[pool_key], decision = elastic.hit(algorithm, state, pool, limit, cost, now)
-            return decision
-        block = self._state(key + BLOCK, states)
-        states[key], states[key + BLOCK], decision = blocking.hit(algorithm, state, block, limit, cost, now)
+        second = second_key(hit)
+        before = self._state(second, states)
+        states[key], states[second], decision = limit.kind.hit(charge, state, before, limit, cost, now)
         return decision
 
     def _state(self, key: str, states: States) -> State | None:
@@ -246,7 +240,7 @@ class MemoryStore:
         victim = next((key for key in oldest if expiry(segment[key]) <= now), None)
         if victim is None:
             for key in oldest:
-                if self._used_up.get(key) is not segment[key] and not key.endswith(BLOCK):
+                if self._used_up.get(key) is not segment[key] and not key.endswith(ENDINGS):
                     victim = key
                     break
                 segment[key] = segment.pop(key)
@@ -270,7 +264,7 @@ class MemoryStore:
 
     async def reset(self, hits: Sequence[Hit]) -> int:
         """As Store says."""
-        return sum([self._remove(hit.key) | self._remove(hit.key + BLOCK) for hit in hits])
+        return sum([self._remove(hit.key) | self._remove(hit.key + hit.limit.kind.ending) for hit in hits])
 
     def held(self, key: str) -> int:
         """As Store says: nothing."""

@@ -38,8 +38,7 @@ NO_GAUGES: Final = Gauges()
 LEASED: Final = ("leased", "held")
 QUEUED: Final = ("waiting", "longest_wait_seconds")
 PLACED: Final = ("places_taken",)
-LENT: Final = ("on_loan",)
-"""The names of those that limits have which lease, have a queue, are of places, or are elastic."""
+"""The names of those that limits have which lease, have a queue, or are of places."""
 
 
 class Peak:
@@ -82,6 +81,11 @@ class Measured:
         """Microseconds."""
         self.places_taken = Peak()
         self.on_loan = Peak()
+
+    def note(self, gauge: str, number: int) -> None:
+        """Note a number on the gauge with this name."""
+        peak: Peak = getattr(self, gauge)
+        peak.note(number)
 
     def gauges(self) -> Gauges:
         """All of it."""

@@ -7,13 +7,20 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ratelimit_service.algorithms import Algorithm, State, blocking, open_algorithm
+from ratelimit_service.algorithms import Algorithm, State, open_algorithm
+from ratelimit_service.algorithms.kinds.block import Block, BlockState
 from ratelimit_service.model import NEVER, Blocked, Decision, Limit, Unit
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 from tests.algorithms.histories import History, capacity, costs, every_algorithm, histories, limits, moments
 
 FIXED = open_algorithm("fixed_window")
 BUCKET = open_algorithm("token_bucket")
+
+
+def _hit(
+    algorithm: Algorithm, state: State | None, block: BlockState | None, limit: Limit, cost: int, now: int
+) -> tuple[State | None, BlockState | None, Decision]:
+    return limit.kind.hit(algorithm.hit, state, block, limit, cost, now)
 
 
 class Counter:
@@ -23,10 +30,10 @@ class Counter:
         self.algorithm = algorithm
         self.limit = limit
         self.state: State | None = None
-        self.block: blocking.Block | None = None
+        self.block: BlockState | None = None
 
     def hit(self, cost: int, now: int) -> Decision:
-        self.state, self.block, decision = blocking.hit(self.algorithm, self.state, self.block, self.limit, cost, now)
+        self.state, self.block, decision = _hit(self.algorithm, self.state, self.block, self.limit, cost, now)
         return decision
 
 
@@ -43,7 +50,7 @@ def steps(limit: Limit, *hits: tuple[float, int], algorithm: Algorithm = FIXED) 
 
 def per_minute(block_for: int, block_up_to: int = 0, *, count_refused: bool = True) -> Limit:
     limit = Limit(2, Unit.MINUTE, MINUTE, count_refused=count_refused)
-    return replace(limit, block_for=block_for * MINUTE, block_up_to=block_up_to * MINUTE)
+    return replace(limit, kind=Block(block_for * MINUTE, block_up_to * MINUTE))
 
 
 def test_a_denial_blocks_the_counter_for_a_time_that_denied_hits_do_not_prolong() -> None:
@@ -58,7 +65,7 @@ def test_a_denial_blocks_the_counter_for_a_time_that_denied_hits_do_not_prolong(
 
 
 def test_a_block_shorter_than_the_wait_leaves_the_wait_as_it_is() -> None:
-    hourly = Limit(1, Unit.HOUR, HOUR, block_for=5 * MINUTE)
+    hourly = Limit(1, Unit.HOUR, HOUR, kind=Block(5 * MINUTE))
 
     assert steps(hourly, (0, 1), (10, 1), (12, 1), (15, 1), (60, 1)) == [
         (True, 0, 0, 0),
@@ -70,7 +77,7 @@ def test_a_block_shorter_than_the_wait_leaves_the_wait_as_it_is() -> None:
 
 
 def test_a_blocked_counter_is_charged_nothing_although_denied_hits_count() -> None:
-    counter = Counter(FIXED, Limit(5, Unit.HOUR, HOUR, block_for=MINUTE, count_refused=True))
+    counter = Counter(FIXED, Limit(5, Unit.HOUR, HOUR, kind=Block(MINUTE), count_refused=True))
     counter.hit(6, 0)
 
     for _ in range(3):
@@ -80,7 +87,7 @@ def test_a_blocked_counter_is_charged_nothing_although_denied_hits_count() -> No
 
 
 def test_a_look_is_denied_while_blocked_and_starts_no_block() -> None:
-    counter = Counter(FIXED, Limit(2, Unit.HOUR, HOUR, block_for=MINUTE))
+    counter = Counter(FIXED, Limit(2, Unit.HOUR, HOUR, kind=Block(MINUTE)))
     counter.hit(3, 0)
     blocked = counter.hit(0, SECOND)
     over = counter.hit(0, 2 * MINUTE)
@@ -100,7 +107,7 @@ def test_a_refund_goes_back_to_the_counter_and_does_not_end_the_block() -> None:
 
 
 def test_what_a_denied_hit_leaves_cannot_be_charged_while_blocked() -> None:
-    limit = Limit(10, Unit.MINUTE, MINUTE, block_for=2 * MINUTE, count_refused=False)
+    limit = Limit(10, Unit.MINUTE, MINUTE, kind=Block(2 * MINUTE), count_refused=False)
 
     assert steps(limit, (0, 8), (0, 5), (0, 1), (2, 10), algorithm=BUCKET) == [
         (True, 2, 0, 0),
@@ -180,7 +187,7 @@ blocks = st.builds(
 
 def blocking_limit(limit: Limit, block: Blocking) -> Limit:
     longest = max(block.block_for, block.block_up_to) if block.block_up_to else 0
-    return replace(limit, block_for=block.block_for, block_up_to=longest)
+    return replace(limit, kind=Block(block.block_for, longest))
 
 
 def ordered(history: History) -> History:
@@ -202,6 +209,7 @@ def test_a_block_is_what_a_model_without_states_says(
     limit = blocking_limit(limit, options)
     counter = Counter(algorithm, limit)
     past: list[Past] = []
+    longest = max(options)
     state: State | None = None
     for now, cost in ordered(history):
         decision = counter.hit(cost, now)
@@ -210,9 +218,9 @@ def test_a_block_is_what_a_model_without_states_says(
         if cost < 0 or not blocked:
             state = after
         if not blocked and cost > 0 and not expected.allowed:
-            length = limit.block_for
-            if past and limit.block_up_to and now < past[-1].end + (past[-1].end - past[-1].start):
-                length = max(length, min(2 * (past[-1].end - past[-1].start), limit.block_up_to))
+            length = options.block_for
+            if past and options.block_up_to and now < past[-1].end + (past[-1].end - past[-1].start):
+                length = max(length, min(2 * (past[-1].end - past[-1].start), longest))
             past.append(Past(now, now + length))
             assert decision.over == expected.over
             blocked = length
@@ -243,8 +251,8 @@ def test_the_same_hit_is_allowed_when_retry_after_has_passed_and_not_before(
 
     state, block = counter.state, counter.block
     retry = decision.retry_after
-    _, _, early = blocking.hit(algorithm, state, block, counter.limit, cost, now + retry - 1)
-    _, _, in_time = blocking.hit(algorithm, state, block, counter.limit, cost, now + retry)
+    _, _, early = _hit(algorithm, state, block, counter.limit, cost, now + retry - 1)
+    _, _, in_time = _hit(algorithm, state, block, counter.limit, cost, now + retry)
     assert (early.allowed, in_time.allowed) == (False, True)
 
 
@@ -259,6 +267,6 @@ def test_a_block_means_nothing_from_its_expiry_on(
     assume(block is not None)
     assert block is not None
 
-    expired = blocking.hit(algorithm, state, block, counter.limit, cost, block[0])
+    expired = _hit(algorithm, state, block, counter.limit, cost, block[0])
 
-    assert expired == blocking.hit(algorithm, state, None, counter.limit, cost, block[0])
+    assert expired == _hit(algorithm, state, None, counter.limit, cost, block[0])

@@ -15,8 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import State, elastic, open_algorithm
-from ratelimit_service.model import NEVER, Decision, Limit, Pool, Unit
+from ratelimit_service.algorithms import State, open_algorithm
+from ratelimit_service.algorithms.kinds import Block, Elastic
+from ratelimit_service.algorithms.kinds.pool import Pool, member
+from ratelimit_service.model import NEVER, PLAIN, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.system.clock import SECOND
@@ -28,7 +30,7 @@ T0 = 1_790_000_000 * SECOND
 
 def limit_of(right: int, ceiling: int, pool: Pool, *, strict: bool = False, parts: int = 10, window: int = 1) -> Limit:
     plain = Limit(right, Unit.SECOND, window * SECOND, parts=parts, count_refused=False, exceed=ceiling - right)
-    return elastic.member(plain, pool, strict=strict)
+    return member(plain, pool, strict=strict)
 
 
 class Members:
@@ -42,13 +44,13 @@ class Members:
     def hit(self, member: str, cost: int, seconds: float) -> Decision:
         now = T0 + round(seconds * SECOND)
         state, limit = self.states.get(member), self.limits[member]
-        self.states[member], self.pool, decision = elastic.hit(SUB_WINDOWS, state, self.pool, limit, cost, now)
+        self.states[member], self.pool, decision = limit.kind.hit(SUB_WINDOWS.hit, state, self.pool, limit, cost, now)
         return decision
 
     def free(self, seconds: float) -> int:
-        of_pool = next(iter(self.limits.values())).elastic
-        assert of_pool is not None
-        return elastic.free(self.pool, of_pool, T0 + round(seconds * SECOND))
+        kind = next(iter(self.limits.values())).kind
+        assert isinstance(kind, Elastic)
+        return kind.free(self.pool, T0 + round(seconds * SECOND))
 
 
 CHECKOUT = Pool("checkout", 1000, 100, 0)
@@ -233,7 +235,7 @@ def test_after_the_wait_it_is_admitted_and_not_before(strict: bool, seed: int) -
         wait = members.hit(name, cost, (now - T0) / SECOND).retry_after
         if wait > 0:
             early, in_time = (
-                elastic.hit(SUB_WINDOWS, state, pool, limit, cost, now + after)[2] for after in (wait - 1, wait)
+                limit.kind.hit(SUB_WINDOWS.hit, state, pool, limit, cost, now + after)[2] for after in (wait - 1, wait)
             )
             assert (early.allowed, in_time.allowed) == (False, True), (now, who, cost, wait, limit)
 
@@ -244,7 +246,7 @@ def a_batch_history(random: Random) -> list[tuple[int, Batch]]:
     strict = random.random() < 0.5
 
     def rules() -> list[Rule]:
-        found = [rule("token_bucket", Limit(5, Unit.SECOND, window, block_for=random.choice([0, window])))]
+        found = [rule("token_bucket", Limit(5, Unit.SECOND, window, kind=random.choice([PLAIN, Block(window)])))]
         for name in ("one", "two"):
             rate = random.choice([1, 7, 30, 10**6, 2**48 - 1])
             burst = random.choice([1, max(1, rate // 10), 2 * rate])

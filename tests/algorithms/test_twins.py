@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from redis import Redis as Client
 
 from ratelimit_service.algorithms import NAMES, Algorithm, leaky_queue, open_algorithm
-from ratelimit_service.model import MAX_REQUESTS, Decision, Limit, Queued, Unit
+from ratelimit_service.algorithms.kinds import Block
+from ratelimit_service.model import MAX_REQUESTS, PLAIN, Decision, Kind, Limit, Queued, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
@@ -49,6 +50,11 @@ def rule(name: str, limit: Limit) -> Rule:
     return Rule("shop", (), limit, open_algorithm(name))
 
 
+def a_kind(random: Random, window: int) -> Kind:
+    length = random.choice([0, 0, 1, window // 3, 2 * window])
+    return Block(length, length * random.choice([0, 0, 0, 1, 2, 5])) if length else PLAIN
+
+
 def a_limit(random: Random, algorithm: Algorithm) -> Limit:
     """Any that the algorithm can count by."""
     while True:
@@ -62,19 +68,17 @@ def a_limit(random: Random, algorithm: Algorithm) -> Limit:
             first_request=random.random() < 0.5,
             count_refused=random.random() < 0.5,
             exceed=random.choice([0, 0, 2]),
-            block_for=random.choice([0, 0, 1, unit.window // 3, 2 * unit.window]),
+            kind=a_kind(random, unit.window),
         )
         if algorithm.name == "fixed_window" and random.random() < 0.5:
             calendar = Calendar(random.choice([*UNITS]), "", random.choice(["UTC", "America/Havana", "Pacific/Apia"]))
             limit = replace(limit, window=calendar.length, first_request=False, calendar=calendar)
-        if limit.block_for and random.random() < 0.5:
-            limit = replace(limit, block_up_to=limit.block_for * random.choice([1, 2, 5]))
         if algorithm.name != "sliding_log" and random.random() < 0.3:
             limit = replace(limit, requests=random.choice([2**50 - 101, 2**32 - 101, random.randint(1, 10**6)]))
         if algorithm is leaky_queue:
             most = random.choice([1, SECOND // 7, limit.window, 3 * limit.window])
             wait = random.choice([most, most, 0, random.randint(0, most)])
-            limit = replace(limit, burst=0, exceed=0, block_for=0, block_up_to=0, max_delay=most, max_wait=wait)
+            limit = replace(limit, burst=0, exceed=0, kind=PLAIN, max_delay=most, max_wait=wait)
         if limit.max_delay * limit.requests // limit.window < MAX_REQUESTS and problem_of(algorithm, limit) is None:
             return limit
 

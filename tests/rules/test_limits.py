@@ -2,7 +2,8 @@
 
 import pytest
 
-from ratelimit_service.model import Limit, Unit
+from ratelimit_service.algorithms.kinds import Block
+from ratelimit_service.model import PLAIN, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
 from tests.books import book
@@ -238,12 +239,12 @@ def test_times_are_written_alike_in_every_option() -> None:
         """).rules
 
     limits = [rule.limit for rule in rules if rule.limit is not None]
-    windows = [(limit.window, limit.unit, limit.block_for, limit.block_up_to) for limit in limits]
+    windows = [(limit.window, limit.unit, limit.kind) for limit in limits]
     assert windows == [
-        (90 * SECOND, Unit.SECOND, 10 * MINUTE, 90 * MINUTE),
-        (2 * DAY, Unit.DAY, 0, 0),
-        (90 * MINUTE, Unit.MINUTE, 0, 0),
-        (90 * SECOND, Unit.SECOND, 0, 0),
+        (90 * SECOND, Unit.SECOND, Block(10 * MINUTE, 90 * MINUTE)),
+        (2 * DAY, Unit.DAY, PLAIN),
+        (90 * MINUTE, Unit.MINUTE, PLAIN),
+        (90 * SECOND, Unit.SECOND, PLAIN),
     ]
     assert rules[3].retry_after == 90 * MINUTE
 
@@ -258,9 +259,9 @@ def test_blocks_are_read_and_may_be_defaults() -> None:
           - {key: c, rate_limit: {deny: true}}
         """).rules
 
-    assert [rule.limit and (rule.limit.block_for, rule.limit.block_up_to) for rule in rules] == [
-        (15 * MINUTE, DAY),
-        (HOUR, DAY),
+    assert [rule.limit and rule.limit.kind for rule in rules] == [
+        Block(15 * MINUTE, DAY),
+        Block(HOUR, DAY),
         None,
     ]
 

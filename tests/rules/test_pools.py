@@ -4,8 +4,10 @@ from textwrap import dedent
 
 import pytest
 
+from ratelimit_service.algorithms.kinds import Elastic
+from ratelimit_service.algorithms.kinds.pool import Pool
 from ratelimit_service.errors import RulesError
-from ratelimit_service.model import Limit, Pool, Unit
+from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.checks.diff import diff
 from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.leasing import LeaseOptions
@@ -54,12 +56,12 @@ def limit_of(text: str) -> Limit:
 def test_a_limit_has_the_pool_that_it_names(pool: str, elastic: str, expected: Pool, ceiling: int) -> None:
     limit = limit_of(rules(f"{LIMIT}, elastic: {elastic}", pool=pool))
 
-    assert limit.elastic is not None
-    assert (limit.elastic.pool, limit.elastic.strict) == (expected, "strict" in elastic)
-    assert limit.elastic.counter == Limit(
+    assert isinstance(limit.kind, Elastic)
+    assert (limit.kind.pool, limit.kind.strict) == (expected, "strict" in elastic)
+    assert limit.kind.counter == Limit(
         expected.requests, Unit.SECOND, SECOND, burst=expected.burst + expected.requests, count_refused=False
     )
-    assert limit.elastic.right == Limit(400, Unit.SECOND, SECOND, count_refused=False)
+    assert limit.kind.right == Limit(400, Unit.SECOND, SECOND, count_refused=False)
     assert limit.requests + limit.exceed == ceiling
 
 
@@ -72,8 +74,8 @@ def test_a_pool_may_stand_in_another_file_of_the_domain_than_its_members() -> No
     for texts in ((members, pool), (pool, members)):
         (found,) = book(*texts, merge_domains=True).rules
         assert found.limit is not None
-        assert found.limit.elastic is not None
-        assert found.pool_key == "shop|checkout|pool/1000000"
+        assert isinstance(found.limit.kind, Elastic)
+        assert found.common_key == "shop|checkout|pool/1000000"
     assert problems(members, pool.replace("shop", "web")) == [
         '1.yaml:2:91: domain "shop" has no pool "checkout"; write pools at the top'
     ]
@@ -104,7 +106,7 @@ def test_members_may_be_the_default_and_a_limit_of_a_list_that_is_charged_each_b
         """
     ).rules
 
-    assert [rule.limit.exceed if rule.limit and rule.limit.elastic else None for rule in found] == [None, 200, 100]
+    assert [rule.limit.exceed if rule.limit and rule.limit.kind.common else None for rule in found] == [None, 200, 100]
 
 
 @pytest.mark.parametrize(
@@ -292,8 +294,8 @@ def test_a_pool_per_minute_has_members_per_minute() -> None:
     limit = limit_of(rules().replace("second", "minute"))
 
     assert limit.window == MINUTE
-    assert limit.elastic is not None
-    assert limit.elastic.counter.window == MINUTE
+    assert isinstance(limit.kind, Elastic)
+    assert limit.kind.counter.window == MINUTE
 
 
 def test_an_elastic_limit_does_not_lease() -> None:

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from ratelimit_service.algorithms import elastic, open_algorithm
-from ratelimit_service.model import Decision, Limit, Pool, Unit
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms.kinds import Elastic
+from ratelimit_service.algorithms.kinds.pool import Pool
+from ratelimit_service.algorithms.kinds.pool import member as pool_member
+from ratelimit_service.model import PLAIN, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
@@ -35,7 +38,7 @@ CHECKOUT = Pool("checkout", 100, 50, 0)
 
 def member(right: int, ceiling: int, pool: Pool = CHECKOUT, *, strict: bool = False, **more: Any) -> Rule:
     limit = Limit(right, Unit.YEAR, YEAR, count_refused=False, exceed=ceiling - right)
-    return Rule("shop", (), elastic.member(limit, pool, strict=strict), open_algorithm("sub_windows"), **more)
+    return Rule("shop", (), pool_member(limit, pool, strict=strict), open_algorithm("sub_windows"), **more)
 
 
 def hit_of(rule: Rule, key: str, cost: int = 1) -> Hit:
@@ -132,7 +135,7 @@ def test_members_and_their_pool_share_a_slot_and_no_other_counter_does() -> None
     assert slot_of(of[0]) == slot_of(of[1]) == slot_of("{shop|checkout}")
     assert slot_of(of[2]) == slot_of("{%7Bweb%7D|checkout}")
     assert name(hit_of(plain, "ada")) == "p:rl2|shop|tenant=ada|sub_windows/31536000000000/10"
-    assert rules[0].pool_key == "shop|checkout|pool/31536000000000"
+    assert rules[0].common_key == "shop|checkout|pool/31536000000000"
 
 
 def test_a_cluster_has_a_pool_where_its_members_are(nodes: Nodes) -> None:
@@ -207,20 +210,20 @@ def test_the_shares_of_a_pool_in_an_outage_come_to_the_pool(instances: int) -> N
 
     share = share_of(rule.limit, instances)
 
-    assert share.elastic is not None
-    pool = share.elastic.pool
+    assert isinstance(share.kind, Elastic)
+    pool = share.kind.pool
     assert pool.requests * instances >= 100 > (pool.requests - 1) * instances
     assert pool.burst * instances >= 50 > (pool.burst - 1) * instances
     assert pool.reserve < pool.burst
-    assert share.elastic.strict
-    assert share.elastic.counter.burst == pool.requests + pool.burst
-    assert share.elastic.right == replace(share, exceed=0, elastic=None)
+    assert share.kind.strict
+    assert share.kind.counter.burst == pool.requests + pool.burst
+    assert share.kind.right == replace(share, exceed=0, kind=PLAIN)
 
 
 def test_members_per_second_and_their_pool_may_have_a_redis_of_their_own(redis: Redis, tmp_path: Path) -> None:
     limit = Limit(1, Unit.SECOND, SECOND, count_refused=False, exceed=1000)
     pool = Pool("checkout", 100, 1000, 0)
-    second = Rule("shop", (), elastic.member(limit, pool, strict=False), open_algorithm("sub_windows"))
+    second = Rule("shop", (), pool_member(limit, pool, strict=False), open_algorithm("sub_windows"))
     with start_redis(tmp_path) as fast:
 
         async def story() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
+from ratelimit_service.algorithms.kinds import Block
 from ratelimit_service.model import Blocked, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import NO_LIMIT, Hit
@@ -66,7 +67,7 @@ def test_a_counter_that_is_used_up_makes_way_last(name: str) -> None:
 def test_a_blocked_counter_stays_blocked_whatever_else_comes() -> None:
     store = MemoryStore(50, Clock())
     blocking = replace(
-        rule("fixed_window", 1), limit=replace(rule("fixed_window", 1).limit or NO_LIMIT, block_for=MINUTE)
+        rule("fixed_window", 1), limit=replace(rule("fixed_window", 1).limit or NO_LIMIT, kind=Block(MINUTE))
     )
     for key in (*("blocked",) * 2, *map(str, range(500))):
         hit = Hit(blocking, key, 1, tally=Tally(), quota=False)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from ratelimit_service.algorithms.kinds import Block
 from ratelimit_service.model import Blocked, Limit, Unit
 from ratelimit_service.rules.rule import LIST, REQUEST, Rule
 from ratelimit_service.settings import load_settings
@@ -62,7 +63,7 @@ def test_counters_are_spread_over_all_nodes_and_a_request_may_have_some_on_each(
 
 
 def test_a_counter_is_blocked_in_its_slot_whatever_its_name(nodes: Nodes) -> None:
-    strict = Rule("shop", (), Limit(2, Unit.YEAR, Unit.YEAR.window, block_for=Unit.DAY.window), rule().algorithm)
+    strict = Rule("shop", (), Limit(2, Unit.YEAR, Unit.YEAR.window, kind=Block(Unit.DAY.window)), rule().algorithm)
     names = ["ada", "{a", "a}", "{a}b", "{}", "ü" * 100]
 
     async def story() -> None:

@@ -13,6 +13,7 @@ import redis as redis_py
 import uvloop
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
+from ratelimit_service.algorithms.kinds import Block
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
@@ -593,7 +594,7 @@ def test_after_a_reset_a_service_forgets_whom_it_remembers_as_refused(redis: Red
 def test_a_service_resets_counters_and_blocks_where_they_are_and_forgets_at_once(
     redis: Redis, nodes: Nodes, kind: str
 ) -> None:
-    block = Rule("shop", (), Limit(1, Unit.YEAR, Unit.YEAR.window, block_for=DAY), open_algorithm("fixed_window"))
+    block = Rule("shop", (), Limit(1, Unit.YEAR, Unit.YEAR.window, kind=Block(DAY)), open_algorithm("fixed_window"))
     plain = Rule("shop", (), Limit(1, Unit.YEAR, Unit.YEAR.window), open_algorithm("fixed_window"))
 
     async def story(url: object, **environ: str) -> None:

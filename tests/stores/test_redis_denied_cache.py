@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from ratelimit_service.algorithms import regional
+from ratelimit_service.algorithms.kinds import Block
 from ratelimit_service.model import NEVER, Blocked, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache
@@ -130,7 +131,7 @@ async def refused_twice(store: RedisStore, key: str) -> None:
     assert store.charge([hit_of(DAILY, key)])
 
 
-STRICT = Rule("shop", (), Limit(2, Unit.DAY, Unit.DAY.window, block_for=HOUR), rule().algorithm)
+STRICT = Rule("shop", (), Limit(2, Unit.DAY, Unit.DAY.window, kind=Block(HOUR)), rule().algorithm)
 """Denied hits count, but none is charged while a counter is blocked."""
 
 

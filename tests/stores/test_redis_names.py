@@ -11,12 +11,13 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratelimit_service.algorithms.kinds import Block
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.rule import ALONE, REQUEST, Level, Rule, counter_key
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MemoryStore
-from ratelimit_service.stores.redis.keys import blocked_counter, cluster_block, cluster_key, plain_block, slot_of
+from ratelimit_service.stores.redis.keys import cluster_key, cluster_second, first_counter, plain_second, slot_of
 from ratelimit_service.stores.redis.target import is_per_second
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.system.calendar import Calendar
@@ -89,7 +90,7 @@ def test_only_aligned_fixed_windows_are_upstreams() -> None:
     assert not is_upstreams(rule(together=1))
     assert not is_upstreams(first)
     assert not is_upstreams(by_calendar)
-    assert not is_upstreams(Rule("shop", (), Limit(1, Unit.MINUTE, MINUTE, block_for=MINUTE), rule().algorithm))
+    assert not is_upstreams(Rule("shop", (), Limit(1, Unit.MINUTE, MINUTE, kind=Block(MINUTE)), rule().algorithm))
 
 
 @pytest.mark.parametrize("prefix", ["", "limits:", "{limits}:"])
@@ -99,12 +100,12 @@ def test_a_block_is_in_the_slot_of_its_counter_and_tells_its_name(prefix: str, t
     of = Rule("shop", (Level("user"),), Limit(1, Unit.MINUTE, MINUTE), rule().algorithm, together=together)
     counter = cluster_key(prefix)(Hit(of, counter_key(of, (("user", value),)), 1, tally=Tally(), quota=False))
 
-    block = cluster_block(counter)
+    block = cluster_second(counter, "|block")
 
     assert slot_of(block) == slot_of(counter)
     assert block.startswith(f"{counter}|block")
-    assert blocked_counter(block.encode()) == blocked_counter(plain_block(counter).encode()) == counter.encode()
-    assert blocked_counter(counter.encode()) == counter.encode()
+    assert first_counter(block.encode()) == first_counter(plain_second(counter, "|block").encode()) == counter.encode()
+    assert first_counter(counter.encode()) == counter.encode()
 
 
 def test_no_two_limits_of_a_descriptor_share_a_counter_of_upstreams() -> None:

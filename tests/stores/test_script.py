@@ -33,7 +33,7 @@ def test_limits_are_sent_once_and_hits_have_their_numbers() -> None:
     keys, (text,), runs = script().encode(parts_of(first, second))
 
     assert keys == ["rl2|a", "rl2|b", "rl2|d", "rl2|c"]
-    limits = "1,3,60000000,0,10,0,1,0,1,0,0,5,5,1000000,9,10,0,0,1,0,0,0"
+    limits = "1,3,60000000,0,10,0,1,0,1,0,5,5,1000000,9,10,0,0,1,0,0"
     hits = "1, 1, 1, 2, -2, 1, 1, 4, 1, 1, 0, 1"
     assert text == f"[0,0,2,{limits},{hits}]"
     assert [list(run) for run in runs] == [[each] for each in first + second]
@@ -45,7 +45,7 @@ def test_like_hits_on_one_counter_are_one_entry_and_others_stand_beside() -> Non
     keys, (text,), runs = script().encode(parts_of(hits[:2], hits[2:5], hits[5:]))
 
     assert keys == ["rl2|a", "rl2|b", "rl2|b", "rl2|b"]
-    assert json.loads(str(text))[14:] == [1, 1, 3, 1, 1, 1, 1, 2, 1, 1, 1, 1]
+    assert json.loads(str(text))[13:] == [1, 1, 3, 1, 1, 1, 1, 2, 1, 1, 1, 1]
     assert [list(run) for run in runs] == [hits[0:5:2], [hits[1]], [hits[3]], [hits[5]]]
 
 
@@ -104,7 +104,7 @@ def test_hits_that_are_charged_together_are_led_by_how_many_they_are() -> None:
 
     _, (text,), _ = script().encode(parts_of(first, second))
 
-    assert json.loads(str(text))[14:] == [1, 1, 1, -2, 1, 1, 1, 1, 1, 1, -1, 1, 1, 1, -1, 1, 1, 1, 1, 1, 1]
+    assert json.loads(str(text))[13:] == [1, 1, 1, -2, 1, 1, 1, 1, 1, 1, -1, 1, 1, 1, -1, 1, 1, 1, 1, 1, 1]
 
 
 def test_no_hit_is_moved_past_those_that_are_charged_together() -> None:

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
+from ratelimit_service.algorithms.kinds import Block
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
@@ -201,7 +202,7 @@ def test_a_refund_together_with_a_refused_hit_gives_nothing_back(open_store: Ope
 STRICT = Rule(
     "shop",
     (),
-    Limit(2, Unit.MINUTE, MINUTE, block_for=3 * MINUTE, block_up_to=10 * MINUTE),
+    Limit(2, Unit.MINUTE, MINUTE, kind=Block(3 * MINUTE, 10 * MINUTE)),
     open_algorithm("fixed_window"),
 )
 

@@ -129,14 +129,9 @@ def _agrees(rule: Rule, key: str, value: Any) -> bool:
 
 
 def _elastic_agrees(limit: Limit, value: Mapping[str, Any]) -> bool:
-    elastic, ceiling = limit.elastic, value.get("ceiling")
-    return (
-        elastic is not None
-        and elastic.pool.name == value.get("pool")
-        and ceiling is not None
-        and limit.requests + limit.exceed == ceiling.of(limit.requests)
-        and elastic.strict == value.get("strict", False)
-    )
+    ceiling = value.get("ceiling")
+    expected = {"strict": False, **value, "ceiling": None if ceiling is None else ceiling.of(limit.requests)}
+    return bool(limit.kind.options(limit).get("elastic") == expected)
 
 
 def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
@@ -167,5 +162,6 @@ def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
             excess: Excess = value
             found, value = limit.exceed, excess.of(limit.requests)
         case _:
-            found = getattr(limit, BY_MAP[MapType.RATE_LIMIT][key].limit_field)
+            field = BY_MAP[MapType.RATE_LIMIT][key].limit_field
+            found = getattr(limit, field) if field else limit.kind.options(limit).get(key)
     return bool(found == value)

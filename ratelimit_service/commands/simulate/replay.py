@@ -162,7 +162,7 @@ class _Asked:
         self.entries = entries
         self.unlimited = all(hit is None for hit in plan.hits)
         # What may wait in a queue is decided on copies of these, and counted for no pool.
-        self.elastic = [] if plan.bytes else [hit for hit in plan.charged if hit.limit.elastic is not None]
+        self.elastic = [] if plan.bytes else [hit for hit in plan.charged if hit.limit.kind.common]
         """Its hits on elastic limits, decided anew for each of the lines."""
         self.shadow = any(hit is not None and hit.rule.shadow for hit in (*plan.hits, *plan.charged))
         self.shown: dict[int, str] = {}
@@ -377,8 +377,8 @@ def counted_by(rule: Rule, name: str) -> tuple[Rule, str]:
         return rule, ""
     if limit.calendar is not None:
         return rule, "windows of a calendar are fixed"
-    if limit.elastic is not None:
-        return rule, "an elastic limit is counted by sub_windows"
+    if why := limit.kind.only_counted_so:
+        return rule, why
     if limit.places:
         return rule, "it counts what is under way, in no window"
     # What was not chosen is as it is by default with the other one.

@@ -109,9 +109,8 @@ def _loan_row(side: Side, members: Sequence[Rule], sums: Loans, pool: str, name:
 
 
 def _pool_of(rule: Rule) -> str:
-    assert rule.limit is not None, "it is elastic"
-    assert rule.limit.elastic is not None, "it is elastic"
-    return rule.limit.elastic.pool.name
+    assert rule.limit is not None, "it has a pool"
+    return rule.limit.kind.common
 
 
 def _rule_row(rule: Rule, sums: RuleSums) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from ratelimit_service.errors import TooLongError
-from ratelimit_service.model import Descriptor, Elastic, Limit, Request
+from ratelimit_service.model import Descriptor, Limit, Request
 from ratelimit_service.rules.bans import Bans, find_ban
 from ratelimit_service.rules.book import ANY_DOMAIN, Domain, Node, RuleBook
 from ratelimit_service.rules.checks.candidates import MAX_LISTED, Step, candidates_step
@@ -256,7 +256,7 @@ def _described_rule(matched: MatchedRule, now: int) -> dict[str, Any]:
         "algorithm": rule.algorithm.name if limit else None,
         "window": _described_window(limit.calendar, now) if limit and limit.calendar else None,
         "counter": matched.counter or None,
-        "elastic": _described_elastic(rule, limit.elastic) if limit and limit.elastic else None,
+        "elastic": None,
         "regions": _described_regions(rule) if rule.regions else None,
         "metric": ".".join(matched.metric),
         "name": rule.name or None,
@@ -266,6 +266,7 @@ def _described_rule(matched: MatchedRule, now: int) -> dict[str, Any]:
         "shadow_mode": rule.shadow,
         "quota_mode": rule.quota,
         "override": rule.override,
+        **(limit.kind.described(limit, rule.common_key) if limit else {}),
     }
 
 
@@ -283,27 +284,12 @@ def _described_regions(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _described_elastic(rule: Rule, elastic: Elastic) -> dict[str, Any]:
-    """What a limit may borrow, and from which pool."""
-    limit, pool = rule.limit, elastic.pool
-    assert limit is not None, "it is elastic"
-    return {
-        "ceiling": limit.requests + limit.exceed,
-        "strict": elastic.strict,
-        "pool": {
-            "name": pool.name,
-            "requests_per_unit": pool.requests,
-            "burst": pool.burst,
-            "reserve": pool.reserve,
-            "counter": rule.pool_key,
-        },
-    }
-
-
-def pool_of(rule: Rule) -> Rule | None:
-    """The rule that stands for the pool of an elastic limit; None for any other one."""
-    elastic = None if rule.limit is None else rule.limit.elastic
-    return None if elastic is None else pool_rule(rule.counter_domain, elastic.pool, elastic.counter)
+def common_rule(rule: Rule) -> Rule | None:
+    """The rule that stands for the second counter which the limit has in common with others; None without one."""
+    kind = None if rule.limit is None else rule.limit.kind
+    if kind is None or kind.common_limit is None:
+        return None
+    return pool_rule(rule.counter_domain, kind.common, kind.common_limit)
 
 
 def _described_window(calendar: Calendar, now: int) -> dict[str, str]:
@@ -332,17 +318,11 @@ def counter_state(
     return {
         "used": used,
         "remaining": remaining,
-        "capacity": limit.burst or limit.requests,
+        "capacity": limit.capacity,
         "reset_after": reset_after / SECOND,
         "retry_after": wait,
         "blocked_for": blocked_for / SECOND if blocked_for else None,
     }
-
-
-def loans(rule: Rule, remaining: int, pool_left: int) -> dict[str, Any]:
-    """The loans in the `state` of an elastic limit with `remaining` up to its ceiling; `pool_left` < 0: a debt."""
-    assert rule.limit is not None, "it has a counter"
-    return {"on_loan": max(0, rule.limit.exceed - remaining), "pool_left": pool_left}
 
 
 def charged_rules(explained: RequestExplanation) -> Iterator[tuple[int, int, MatchedRule]]:

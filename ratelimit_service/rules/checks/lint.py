@@ -20,7 +20,7 @@ from ratelimit_service.rules.checks.slow_regex import slow_regexes
 from ratelimit_service.rules.checks.unreached import review_levels
 from ratelimit_service.rules.report import LintWarning, Positioned, Report, quoted, shortened, warning_at
 from ratelimit_service.rules.response import limit_name
-from ratelimit_service.rules.rule import Rule, units_in_words
+from ratelimit_service.rules.rule import Rule
 from ratelimit_service.system.clock import DAY
 
 KINDS: Final = (
@@ -126,7 +126,7 @@ class Calendars:
     def add(self, limit: Limit, unit: Unit, at: Positioned) -> None:
         """Add the limit of a fixed window that is aligned to the clock; `unit` is the one that the file names."""
         times = limit.window // unit.window
-        words = units_in_words(unit.name, times) if times > 1 else f"a {unit.name.lower()}"
+        words = unit.in_words(times) if times > 1 else f"a {unit.name.lower()}"
         days = limit.window // DAY
         match unit:
             case Unit.WEEK:

@@ -12,7 +12,8 @@ from heapq import merge
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from ratelimit_service.model import Elastic, Limit
+from ratelimit_service.algorithms.kinds import Elastic
+from ratelimit_service.model import Limit
 from ratelimit_service.rules.address import Network, address_text
 from ratelimit_service.rules.book import Domain, Node, RuleBook, all_nodes
 from ratelimit_service.rules.checks.regions import review_regions
@@ -39,7 +40,7 @@ def review(book: RuleBook) -> Iterator[LintWarning]:
     for rule in book.rules:
         yield from _log(rule)
         yield from _bucket(rule)
-        yield from _block(rule)
+        yield from _kind(rule)
         yield from review_regions(rule)
     for root in book.domains.values():
         yield from _weaker(root, ())
@@ -157,18 +158,10 @@ def _bucket(rule: Rule) -> Iterator[LintWarning]:
         yield warning_at(rule.place, "bucket", message)
 
 
-def _block(rule: Rule) -> Iterator[LintWarning]:
+def _kind(rule: Rule) -> Iterator[LintWarning]:
     limit = rule.limit
-    if limit is None or rule.algorithm.name != "fixed_window":
-        return
-    longest = max(limit.block_for, limit.block_up_to)
-    if 0 < longest < limit.window:
-        message = (
-            f"a block of {duration_in_words(longest)} is shorter than the window of {duration_in_words(limit.window)}: "
-            "a counter that denies does so until its window ends, which is mostly later; write a longer block_for, or "
-            "a shorter unit"
-        )
-        yield warning_at(rule.place, "short-block", message)
+    for name, message in () if limit is None else limit.kind.lint(limit, rule.algorithm.name):
+        yield warning_at(rule.place, name, message)
 
 
 def _weaker(node: Node, above: tuple[Rule, ...]) -> Iterator[LintWarning]:
@@ -191,7 +184,7 @@ def _is_weaker(rule: Rule, upper: Rule) -> bool:
     limit, other = rule.limit, upper.limit
     if limit is None or other is None or not other.requests or rule.algorithm is not upper.algorithm:
         return False
-    if limit.paired:  # its block, or its pool, denies when the other one has room
+    if limit.kind.paired:  # its second counter denies when the other one has room
         return False
     if any(each.shadow or each.quota for each in (rule, upper)):
         return False
@@ -270,9 +263,9 @@ def _members(node: Node, above: tuple[bool, ...]) -> Iterator[_Member]:
 def _as_members(first: Rule | None, levels: tuple[bool, ...]) -> Iterator[_Member]:
     for rule in () if first is None else (first, *first.beside):
         limit = rule.limit
-        if limit is not None and limit.elastic is not None:
+        if limit is not None and isinstance(limit.kind, Elastic):
             alone = all(single or level.shared for single, level in zip(levels, rule.levels, strict=True))
-            yield _Member(rule, limit.requests, limit.elastic, alone)
+            yield _Member(rule, limit.requests, limit.kind, alone)
 
 
 def _lists(parent: Node) -> Iterator[LintWarning]:

@@ -1,10 +1,11 @@
 """The map `rate_limit` of a descriptor, or one of `rate_limits` -> its algorithm and its limit."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from ratelimit_service.algorithms import PLACES, Algorithm, leaky_queue, open_algorithm
-from ratelimit_service.model import MAX_REQUESTS, Limit, Unit
+from ratelimit_service.algorithms.kinds import Block
+from ratelimit_service.model import MAX_REQUESTS, PLAIN, Kind, Limit, Unit
 from ratelimit_service.rules.files.calendar import read_calendar
 from ratelimit_service.rules.report import Positioned, Report, quoted
 from ratelimit_service.rules.syntax.document import YamlMap
@@ -78,9 +79,10 @@ def _read_windowed(
         calendar=calendar,
         max_delay=max_delay,
         max_wait=max_delay,
+        kind=_read_kind(chosen),
         **limit_fields(chosen),
     )
-    _check_blocks(block, limit, at, report)
+    _check_blocks(block, chosen, at, report)
     if (limit.burst or requests) + limit.exceed > MAX_REQUESTS:
         report.add(at, f"the limit and exceed come to more than {MAX_REQUESTS}")
     elif (problem := getattr(algorithm, "problem", None)) and (reason := problem(limit)):
@@ -115,12 +117,24 @@ def _read_places(block: YamlMap, at: Positioned, options: Mapping[str, Any], rep
     return Limit(options["concurrency"], Unit.SECOND, options["hold"], count_refused=False, places=True)
 
 
-def _check_blocks(block: YamlMap, limit: Limit, at: Positioned, report: Report) -> None:
+def _read_kind(options: Mapping[str, Any]) -> Kind:
+    """The kind of limit that these options say."""
+    return next((read(options) for key, read in KINDS.items() if key in options), PLAIN)
+
+
+KINDS: Final[dict[str, Callable[[Mapping[str, Any]], Kind]]] = {
+    "block_for": lambda options: Block(options["block_for"], options.get("block_up_to", 0)),
+}
+"""How options say a kind of limit, by the one that only this kind has."""
+
+
+def _check_blocks(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> None:
     place = next((block.fields[key].key for key in ("block_up_to", "block_for") if given(block, key)), at)
-    if not limit.block_for:
+    first, longest = options.get("block_for", 0), options.get("block_up_to", 0)
+    if not first:
         if given(block, "block_up_to") and not given(block, "block_for"):
             report.add(place, "block_up_to has no meaning without block_for")
-    elif limit.block_up_to and limit.block_up_to < limit.block_for:
+    elif longest and longest < first:
         report.add(place, "block_up_to is shorter than block_for")
 
 

@@ -36,7 +36,6 @@ from ratelimit_service.rules.rule import (
     Rule,
     near_threshold,
     plural,
-    window_in_words,
 )
 from ratelimit_service.rules.secret import DIGEST, HashValue, Secrets
 from ratelimit_service.rules.syntax.document import (
@@ -551,7 +550,7 @@ class _Parser:
             self._report.add(at, f"concurrency is given twice in rate_limits, first at {alike[0].place}")
         for other in () if limit.places else alike:
             if other.algorithm is algorithm and other.limit is not None and other.limit.calendar == calendar:
-                window = window_in_words(limit)
+                window = limit.window_in_words
                 message = f"a {algorithm.name} per {window} is given twice in rate_limits, first at {other.place}"
                 self._report.add(at, message)
         if not alike:
@@ -588,5 +587,5 @@ def _has_holders(level: Level) -> bool:
 def _window_name(limit: Limit) -> str:
     if limit.places:
         return "at_once"
-    words = window_in_words(limit) if limit.calendar is None else f"calendar {limit.calendar.unit}"
+    words = limit.window_in_words if limit.calendar is None else f"calendar {limit.calendar.unit}"
     return f"per_{words}".replace(" ", "_")

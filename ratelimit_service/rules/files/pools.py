@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from ratelimit_service.algorithms import elastic, token_bucket
+from ratelimit_service.algorithms import token_bucket
+from ratelimit_service.algorithms.kinds import pool as pools
+from ratelimit_service.algorithms.kinds.pool import Pool
 from ratelimit_service.errors import Problem
-from ratelimit_service.model import MAX_REQUESTS, Limit, Pool
+from ratelimit_service.model import MAX_REQUESTS, PLAIN, Limit
 from ratelimit_service.rules.book import Node, all_nodes
 from ratelimit_service.rules.report import Report, quoted
-from ratelimit_service.rules.rule import Place, Rule, pool_rule, window_in_words
+from ratelimit_service.rules.rule import Place, Rule, pool_rule
 from ratelimit_service.rules.syntax.document import YamlMap
 from ratelimit_service.rules.syntax.options import MapType
 from ratelimit_service.rules.syntax.reading import given, read_options
@@ -65,7 +67,7 @@ class DomainPools:
             window = values["unit"]
             limit = Limit(requests, window.unit, window.microseconds)
             pool = Pool(name, requests, burst, reserve or 0)
-            if reason := token_bucket.problem(elastic.counter(pool, limit)):
+            if reason := token_bucket.problem(pools.counter(pool, limit)):
                 report.add(item, f"pool {quoted(name)}: {reason}; write a smaller burst")
             at, at_reserve = (item.fields[key].value if key in item.fields else item for key in ("name", "reserve"))
             if reserve is not None and reserve >= burst:
@@ -103,7 +105,7 @@ class DomainPools:
                 yield Problem(*membership.at, f"domain {quoted(rule.domain)} has no pool {quoted(name)}{hint}")
                 continue
             if limit.window != read.limit.window:
-                windows = f"per {window_in_words(limit)}, and the pool at {read.at} per {window_in_words(read.limit)}"
+                windows = f"per {limit.window_in_words}, and the pool at {read.at} per {read.limit.window_in_words}"
                 yield Problem(*membership.at, f"the limit is {windows}: write the same unit for both")
             other = first.setdefault(name, membership).rule
             if other.quota_unit != rule.quota_unit:
@@ -129,7 +131,7 @@ class DomainPools:
     def rules(self, domain: str) -> Mapping[str, Rule]:
         """All pools by name, as rules."""
         return {
-            name: pool_rule(domain, pool := self._pool(name), elastic.counter(pool, read.limit), read.at)
+            name: pool_rule(domain, name, pools.counter(self._pool(name), read.limit), read.at)
             for name, read in self._pools.items()
         }
 
@@ -137,7 +139,7 @@ class DomainPools:
         membership = None if rule.place is None else self._members.get(rule.place)
         limit = rule.limit
         if membership is not None and limit is not None:
-            limit = elastic.member(limit, self._pool(membership.pool), strict=membership.strict)
+            limit = pools.member(limit, self._pool(membership.pool), strict=membership.strict)
         elif not rule.beside:
             return rule
         return replace(rule, limit=limit, beside=tuple(map(self._joined, rule.beside)))
@@ -168,4 +170,4 @@ def read_elastic(
         least = f"ceiling {ceiling:,} is not between requests_per_unit, {limit.requests:,}, and {MAX_REQUESTS:,}"
         report.add(options["elastic"].fields["ceiling"].value, f"{least}; write one such as 200%")
         ceiling = limit.requests
-    return replace(limit, count_refused=False, exceed=ceiling - limit.requests, block_for=0, block_up_to=0), values
+    return replace(limit, count_refused=False, exceed=ceiling - limit.requests, kind=PLAIN), values

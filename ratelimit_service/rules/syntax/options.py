@@ -527,7 +527,6 @@ OPTIONS = (
         DURATION,
         'The time for which a denial blocks the counter, such as 15m or "15 minutes": it denies every hit until then, '
         "and charges none.",
-        limit_field="block_for",
     ),
     Option(
         "block_up_to",
@@ -535,7 +534,6 @@ OPTIONS = (
         DURATION,
         "The longest block. Each is twice as long as the one before it, until the counter was not blocked for as long "
         "as the last block lasted. Without it all are as long as block_for.",
-        limit_field="block_up_to",
     ),
     Option(
         "on_store_failure",

@@ -23,15 +23,14 @@ from ratelimit_service.rules.checks.explain import (
     RequestExplanation,
     add_bans,
     charged_rules,
+    common_rule,
     counter_state,
     explain,
     explanation_as_json,
-    loans,
-    pool_of,
 )
 from ratelimit_service.rules.pattern_work import PatternBounds
 from ratelimit_service.server.admin.answers import Answers
-from ratelimit_service.stores.hit import Hit, pool_look
+from ratelimit_service.stores.hit import Hit, common_look
 from ratelimit_service.stores.store import Store
 from ratelimit_service.system.clock import system_clock
 from ratelimit_service.telemetry.tally import Tally
@@ -88,7 +87,7 @@ class Explainer:
         problem = ""
         if matched_rules:
             hits = [_look_of(matched) for _, _, matched in matched_rules]
-            pools = [None if (pool := pool_of(hit.rule)) is None else pool_look(pool) for hit in hits]
+            pools = [None if (pool := common_rule(hit.rule)) is None else common_look(pool) for hit in hits]
             problem = await _asked(store, [*hits, *(look for look in pools if look is not None)])
             if not problem:
                 for (index, number, _), hit, look in zip(matched_rules, hits, pools, strict=True):
@@ -140,8 +139,9 @@ def _state(hit: Hit, held: int, pool: Hit | None) -> dict[str, Any]:
     decision = hit.decision
     blocked_for = decision.blocked_for if isinstance(decision, Blocked) else 0
     state = counter_state(hit.rule, hit.remaining, decision.reset_after, blocked_for=blocked_for)
-    lent = {} if pool is None else loans(hit.rule, decision.remaining, _left_in_pool(pool))
-    state |= {"held": held, **lent}
+    state["held"] = held
+    if pool is not None:
+        state |= hit.limit.kind.look(hit.limit, decision.remaining, pool.decision.remaining)
     if hit.rule.lease:
         show_holders(state, [(None, os.getpid(), held)])
     return state
@@ -155,8 +155,3 @@ def show_holders(state: dict[str, Any], holders: Iterable[tuple[int | None, int,
     shown = [{"worker": worker, "pid": pid, "units": units} for worker, pid, units in holders if units != 0]
     state["held"] = sum(holder["units"] or 0 for holder in shown)
     state[HOLDERS] = shown
-
-
-def _left_in_pool(look: Hit) -> int:
-    """Below 0 in debt, for which its counter has as many more as a window's requests."""
-    return look.decision.remaining - look.limit.requests

@@ -62,7 +62,7 @@ class WhatIf:
         """
         rule = await rule_named(self._state.counted.book, domain, name)
         limit = rule.limit
-        if limit is None or limit.places or limit.elastic is not None:
+        if limit is None or limit.kind.only_counted_so or limit.places:
             why = "only of a limit that counts by itself in a window is it known what another number would have refused"
             raise RpcError(Status.INVALID_ARGUMENT, f"{domain} {name}: {why}")
         requests = limit.requests if wanted is None else _number(wanted)
@@ -73,7 +73,7 @@ class WhatIf:
             for key in filter(is_of_rule, {**counts.allowed.counts, **counts.refused.counts})
             for refused in [counts.refused.counts.get(key, 0)]
         ]
-        windows, now, then = seconds * SECOND / limit.window, limit.requests + limit.exceed, requests + limit.exceed
+        windows, now, then = seconds * SECOND / limit.window, limit.ceiling, requests + limit.exceed
         if rule.shadow:
             was, would = ([evenly_refused(one.hits, most, windows) for one in asked] for most in (now, then))
         else:

@@ -2,16 +2,16 @@
 -- batch, and reads the reply.
 --
 -- KEYS     the counter of each run; runs on one counter stand side by side, so that it is loaded and saved once;
---          then the block of the counter of each run whose limit has block_for; then the pool of each elastic limit
+--          then the second counter of each run whose limit has one
 -- ARGV[1]  the batch, a JSON list of integers:
 --            now in microseconds, or 0 for the time of Redis
 --            jitter: microseconds that the keys of aligned windows outlive their states
 --            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES), requests, window, burst, parts,
---              first_request (2 for a calendar, 3 for an elastic limit), count_refused (2: crossing_only), exceed,
---              whether windows are aligned, block_for, block_up_to; of a calendar then four edges, which fixed_window.lua
---              explains; of an elastic limit whether it is strict, and requests, burst and reserve of its pool; of a queue
---              max_delay, max_wait and last_end; a hit on places has a limit of its own, with its holder in it, as
---              places.lua says; of one that regions share what regional.lua or synced.lua reads
+--              first_request (2 for a calendar), count_refused (2: crossing_only), exceed, whether windows are aligned,
+--              and the twin of its kind, 0 for a plain one; of a calendar then four edges, which fixed_window.lua
+--              explains; then what the twin of its kind reads; of a queue max_delay, max_wait and last_end; a hit on
+--              places has a limit of its own, with its holder in it, as places.lua says; of one that regions share what
+--              regional.lua or synced.lua reads
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0
@@ -32,7 +32,7 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local format, pcall, select, type, unpack = string.format, pcall, select, type, unpack
 local pack_integers, unpack_integers = cmsgpack.pack, cmsgpack.unpack
 local NEVER, WAITS = -1, -2
-local PER_LIMIT = 11
+local PER_LIMIT = 10
 local MAX_KEYS = 2000  -- read at once: Lua passes no more than 8,000 values to a function
 
 -- a * b / c as a whole number, and the remainder; exact even where a * b is above 2^53, up to which a double holds
@@ -102,9 +102,9 @@ function twin(name)
 end
 
 local function read_limits(batch, now, leases)
-  local limits, whole, from, blocks, pools = {}, true, 4, false, 0
+  local limits, whole, from, paired = {}, true, 4, false
   for i = 1, batch[3] do
-    local found = twin(NAMES[batch[from]])
+    local found, kind = twin(NAMES[batch[from]]), batch[from + 9]
     limits[i] = {
       load = found.load,
       hit = found.hit,
@@ -118,17 +118,17 @@ local function read_limits(batch, now, leases)
       count_refused = batch[from + 6],
       exceed = batch[from + 7],
       jitter = batch[from + 8] * batch[2],
-      block_for = batch[from + 9],
-      block_up_to = batch[from + 10],
     }
     from = from + PER_LIMIT
     if limits[i].first_request == 2 then
       limits[i].edges = {unpack(batch, from, from + 3)}
       from = from + 4
-    elseif limits[i].first_request == 3 then
-      pools = pools + 1
-      limits[i].elastic = twin('elastic').read(batch, from, limits[i].window, pools)
-      from = from + 4
+    end
+    if kind > 0 then
+      kind = twin(NAMES[kind])
+      from = kind.read(limits[i], batch, from, now)
+      limits[i].paired = kind.charge and kind
+      paired = paired or limits[i].paired
     end
     if found.read then
       from = found.read(limits[i], batch, from)
@@ -136,9 +136,28 @@ local function read_limits(batch, now, leases)
     limits[i].ahead = found.ahead(limits[i], now)
     limits[i].twin = leases and found
     whole = whole and not found.load
-    blocks = blocks or limits[i].block_for > 0
   end
-  return limits, whole, from, blocks, pools
+  return limits, whole, from, paired
+end
+
+-- The number of runs; and of each one whose limit has a second counter, the index of that one's key.
+local function find_seconds(batch, at, limits)
+  local runs, paired, second_of = 0, {}, {}
+  while at <= #batch do
+    if batch[at] < 0 then
+      at = at + 1
+    else
+      runs = runs + 1
+      if limits[batch[at]].paired then
+        paired[#paired + 1] = runs
+      end
+      at = at + 3
+    end
+  end
+  for index, run in ipairs(paired) do
+    second_of[run] = runs + index
+  end
+  return runs, second_of
 end
 
 -- Charges a run of equal hits: those that fit in one step; the first one that does not fit is decided by itself, and
@@ -167,13 +186,12 @@ local function charge(keys, batch, leases)
     local time = call('TIME')
     now = time[1] * 1000000 + time[2]
   end
-  local limits, whole, at, with_blocks, pools = read_limits(batch, now, leases)
+  local limits, whole, at, paired = read_limits(batch, now, leases)
   local run, ends = 1, #batch
   local lent = leases and {}
-  local runs, block_of, blocking = #keys - pools, nil, nil
-  if with_blocks then
-    blocking = twin('blocking')
-    runs, block_of = blocking.find(batch, at, limits)
+  local runs, second_of = #keys, nil
+  if paired then
+    runs, second_of = find_seconds(batch, at, limits)
   end
   -- Read all states with one command, not one each; unless there are logs, of which only a part is read, or runs
   -- charged together, which may change a counter between two of its runs.
@@ -181,7 +199,7 @@ local function charge(keys, batch, leases)
   local packed = whole and alone and #keys > 0 and #keys <= MAX_KEYS and call('MGET', unpack(keys))
   local reply, filled = {now}, 1
 
-  -- The state of a counter; without a limit, a block.
+  -- The state of a counter; without a limit, of a second one.
   local function load(i, limit)
     if limit and limit.load then
       return limit.load(keys[i], limit, now)
@@ -200,9 +218,34 @@ local function charge(keys, batch, leases)
     return state, false
   end
 
-  local charged_pools = pools > 0 and twin('elastic').open(limits, keys, #keys - pools, function(i, counter)
-    return settled(load(i, counter), counter)
-  end, now)
+  -- Second counters, by key: each is loaded at its first hit, and written once.
+  local seconds = {}
+
+  local function second_at(i, limit)
+    local key = keys[second_of[i]]
+    local second = seconds[key]
+    if not second then
+      second = {state = load(second_of[i])}
+      if limit.second then
+        second.state, second.changed = settled(second.state, limit.second)
+      end
+      seconds[key] = second
+    end
+    return second
+  end
+
+  local function put_second(second, state)
+    second.changed = second.changed or state ~= second.state
+    second.state = state
+  end
+
+  -- Charges run `i`, and its second counter too.
+  local function charge_both(i, state, limit, cost)
+    local second = second_at(i, limit)
+    local after, second_after, allowed, room, left, reset, retry = limit.paired.charge(state, second.state, limit, cost, now)
+    put_second(second, second_after)
+    return after, allowed, room, left, reset, retry
+  end
 
   local function answer(got, room, left, reset, retry)
     reply[filled + 1], reply[filled + 2], reply[filled + 3] = got, room, left
@@ -215,7 +258,6 @@ local function charge(keys, batch, leases)
     local key, limit = keys[run], limits[batch[at]]
     local before, skewed = settled(load(run, limit), limit)
     local state = before
-    local block_key, block_before, block
     local lease, leased
     repeat
       limit = limits[batch[at]]
@@ -228,13 +270,8 @@ local function charge(keys, batch, leases)
         end
       else
         local got, room, left, reset, retry
-        if blocking and block_of[run] then
-          if not block_key then
-            block_key = keys[block_of[run]]
-            block_before = load(block_of[run])
-            block = block_before
-          end
-          state, block, got, room, left, reset, retry = blocking.hit(state, block, limit, cost, now)
+        if limit.paired then
+          state, got, room, left, reset, retry = charge_both(run, state, limit, cost)
         elseif count == 1 then
           state, got, room, left, reset, retry = limit.hit(state, limit, cost, now)
         else
@@ -252,51 +289,41 @@ local function charge(keys, batch, leases)
     if state ~= before or skewed then
       limit.save(key, state, limit, now)
     end
-    if block ~= block_before then
-      blocking.save(block_key, block, now)
-    end
   end
 
   -- As in memory.py: all are charged, or only the denied ones whose limit counts denied hits; the others are looked at.
   local function charge_together(count)
     local before, skewed, states, answers, all = {}, {}, {}, {}, true
-    local pools_before = charged_pools and charged_pools.states()
-    local blocks_before, blocks = {}, {}  -- by the keys of blocks
-    local function block_key_of(i)
-      return blocking and keys[block_of[run + i - 1]]
+    local seconds_before = {}
+    for key, second in pairs(seconds) do
+      seconds_before[key] = {state = second.state, changed = second.changed}
     end
     local function hit(i, cost)
-      local key, limit, block_key = keys[run + i - 1], limits[batch[at + 3 * i - 3]], block_key_of(i)
-      if block_key then
-        local state, block, allowed, room, left, reset, retry =
-          blocking.hit(states[key] or nil, blocks[block_key] or nil, limit, cost, now)
-        states[key], blocks[block_key] = state or false, block or false
-        return {state, allowed, room, left, reset, retry}
+      local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
+      local answered
+      if limit.paired then
+        answered = {charge_both(run + i - 1, states[key] or nil, limit, cost)}
+      else
+        answered = {limit.hit(states[key] or nil, limit, cost, now)}
       end
-      local answered = {limit.hit(states[key] or nil, limit, cost, now)}
       states[key] = answered[1] or false
       return answered
     end
     -- The charge of a denied hit, which may have been denied only because of hits that are not charged after all.
     local function charge_denied(i)
-      local key, limit, block_key = keys[run + i - 1], limits[batch[at + 3 * i - 3]], block_key_of(i)
+      local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
       local cost = batch[at + 3 * i - 2]
       local charged = limit.count_refused == 1 and cost or 0
-      if block_key and cost > 0 then
-        if blocking.rest(blocks[block_key], now) > 0 then
-          charged = 0
-        else
-          blocks[block_key] = blocking.start(blocks[block_key], limit, now)
-        end
+      if limit.paired and limit.paired.deny then
+        local second = second_at(run + i - 1, limit)
+        local after
+        after, charged = limit.paired.deny(second.state, limit, cost, charged, now)
+        put_second(second, after)
       end
       states[key] = limit.hit(states[key] or nil, limit, charged, now) or false
     end
     for i = 1, count do
-      local key, limit, block_key = keys[run + i - 1], limits[batch[at + 3 * i - 3]], block_key_of(i)
-      if block_key and blocks_before[block_key] == nil then
-        blocks_before[block_key] = load(block_of[run + i - 1]) or false
-        blocks[block_key] = blocks_before[block_key]
-      end
+      local key, limit = keys[run + i - 1], limits[batch[at + 3 * i - 3]]
       if before[key] == nil then
         before[key], skewed[key] = settled(load(run + i - 1, limit), limit)
         before[key] = before[key] or false
@@ -309,12 +336,7 @@ local function charge(keys, batch, leases)
       for key, state in pairs(before) do
         states[key] = state
       end
-      for block_key, block in pairs(blocks_before) do
-        blocks[block_key] = block
-      end
-      if charged_pools then
-        charged_pools.restore(pools_before)
-      end
+      seconds = seconds_before
       for i = 1, count do
         if answers[i][2] == 0 then
           charge_denied(i)
@@ -331,11 +353,6 @@ local function charge(keys, batch, leases)
       if states[key] ~= before[key] or skewed[key] then
         limit.save(key, states[key] or nil, limit, now)
         before[key], skewed[key] = states[key], false
-      end
-    end
-    for block_key, block in pairs(blocks) do
-      if block ~= blocks_before[block_key] then
-        blocking.save(block_key, block or nil, now)
       end
     end
     run, at = run + count, at + 3 * count
@@ -358,8 +375,10 @@ local function charge(keys, batch, leases)
     filled = filled + 1
     reply[filled] = found
   end
-  if charged_pools then
-    charged_pools.save()
+  for key, second in pairs(seconds) do
+    if second.changed then
+      save_integers(key, second.state, {jitter = 0}, now)
+    end
   end
   for _, taken in ipairs(lent or {}) do
     answer(unpack(taken, 2, 6))

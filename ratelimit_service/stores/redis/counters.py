@@ -31,7 +31,7 @@ from ratelimit_service.rules.rule import Entries, Rule, counted_entries
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import KeyFormat, RedisType
 from ratelimit_service.stores.descriptor import looks
-from ratelimit_service.stores.hit import pool_counter
+from ratelimit_service.stores.hit import common_counter
 from ratelimit_service.stores.redis.counters_decode import (
     Content,
     Counter,
@@ -40,16 +40,16 @@ from ratelimit_service.stores.redis.counters_decode import (
     at_home,
     decode,
     pool_in_words,
-    with_block,
+    with_second,
 )
 from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.keys import (
     SLOTS,
-    blocked_counter,
-    cluster_block,
     cluster_key,
-    plain_block,
+    cluster_second,
+    first_counter,
     plain_key,
+    plain_second,
     resets_key,
     slot_of,
 )
@@ -244,7 +244,7 @@ class Counters:
         self._clustered = has_cluster_names(main, per_second, home)
         self._prefix = settings.cache_key_prefix
         self._key_of = (cluster_key if self._clustered else plain_key)(self._prefix)
-        self._block_of = cluster_block if self._clustered else plain_block
+        self._second = cluster_second if self._clustered else plain_second
         self._upstream = settings.key_format is KeyFormat.ENVOYPROXY
         self._book = book
         self._main = Primaries(settings, main)
@@ -290,11 +290,11 @@ class Counters:
 
     async def of_pool(self, rule: Rule) -> CounterBatch:
         """The counter of the pool for which the rule stands."""
-        assert rule.pool is not None, "it stands for a pool"
+        assert rule.pool, "it stands for a pool"
         assert rule.limit is not None, "a pool has a counter"
-        key = self._key_of(pool_counter(rule)).encode()
+        key = self._key_of(common_counter(rule)).encode()
         redis = self._redis_of(rule)
-        words = pool_in_words(rule.pool.name)
+        words = pool_in_words(rule.pool)
         counter = Counter(key, rule.counter_domain, words, rule, rule.algorithm.name, rule.limit)
         return CounterBatch(redis, await redis.primary_of(key), [counter])
 
@@ -310,8 +310,8 @@ class Counters:
                 for address in addresses:
                     now = await self._now(redis, address)
                     async for keys in redis.scan(address, parser.pattern):
-                        # A block may outlast its counter, which is found by it then.
-                        counters = [parser.parse(key, now) for key in _unseen(map(blocked_counter, keys), seen)]
+                        # A second counter may outlast the first, which is found by it then.
+                        counters = [parser.parse(key, now) for key in _unseen(map(first_counter, keys), seen)]
                         selected, left_out = _select(counters, rules)
                         if selected or left_out:
                             yield CounterBatch(redis, address, selected, left_out)
@@ -325,15 +325,16 @@ class Counters:
         for counters in _chunks(batch.counters):
             gets = [_read_command(counter) for counter in counters]
             ttls = [("PTTL", counter.key) for counter in counters]
-            blocks = [("GET", self._block_of(counter.key.decode())) for counter in counters if counter.limit.block_for]
-            time, *replies = await batch.redis.execute(batch.address, [("TIME",), *gets, *ttls, *blocks])
+            seconds = [("GET", name) for counter in counters for name in self._second_of(counter)]
+            time, *replies = await batch.redis.execute(batch.address, [("TIME",), *gets, *ttls, *seconds])
             now = read_time(time)
-            stored_blocks = iter(replies[2 * len(counters) :])
+            stored_seconds = iter(replies[2 * len(counters) :])
             for counter, stored, milliseconds in zip(counters, replies, replies[len(counters) :], strict=False):
                 gone = stored is None or stored == [] or milliseconds == _NO_KEY
                 content = None if gone else decode(counter, stored, milliseconds, now)
-                if counter.limit.block_for:
-                    blocked = with_block(content or decode(counter, None, 0, now), next(stored_blocks), now)
+                if counter.limit.kind.ending:
+                    look = content or decode(counter, None, 0, now)
+                    blocked = with_second(counter, look, next(stored_seconds), now)
                     content = blocked if blocked.blocked_for else content
                 contents.append((counter, content))
         return contents
@@ -341,10 +342,7 @@ class Counters:
     async def reset(self, batch: CounterBatch) -> int:
         """Remove counters and their blocks, so that the whole limits are free; returns how many counters there were."""
         self._with_resets.add(batch.redis)
-        commands = [
-            ("UNLINK", counter.key, *([self._block_of(counter.key.decode())] if counter.limit.block_for else ()))
-            for counter in batch.counters
-        ]
+        commands: list[Command] = [("UNLINK", counter.key, *self._second_of(counter)) for counter in batch.counters]
         return sum(map(bool, await batch.redis.execute(batch.address, commands)))
 
     async def announce_resets(self) -> None:
@@ -359,6 +357,11 @@ class Counters:
         """Close all connections."""
         for redis in self._all:
             await redis.aclose()
+
+    def _second_of(self, counter: Counter) -> Sequence[str]:
+        """The name of the second counter that this one has by itself, if it has one."""
+        ending = counter.limit.kind.ending
+        return (self._second(counter.key.decode(), ending),) if ending else ()
 
     def _redis_of(self, rule: Rule) -> Primaries:
         return redis_of(rule, self._main, self._per_second, self._home)

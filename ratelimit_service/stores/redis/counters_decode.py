@@ -22,7 +22,6 @@ from ratelimit_service.algorithms import (
     PLACES,
     Algorithm,
     State,
-    blocking,
     expiry,
     open_algorithm,
     places,
@@ -61,9 +60,8 @@ class Counter(NamedTuple):
     @property
     def capacity(self) -> int:
         """Of a counter with a rule: what may be used of it, but for what exceeds the limit."""
-        if self.rule is not None and self.rule.pool is not None:
-            return self.rule.pool.burst
-        return self.limit.burst or self.limit.requests
+        debt = self.limit.requests if self.rule is not None and self.rule.pool else 0
+        return self.limit.capacity - debt
 
     @property
     def may_be_sent(self) -> bool:
@@ -486,11 +484,11 @@ def decode(counter: Counter, stored: Stored | None, milliseconds: int, now: int)
         return Content(used, None, max(0, reset), None, expires)
     look = hit(state, limit, 0, now)[1]
     if bucket:
-        used = (limit.burst or limit.requests) + limit.exceed - look.remaining
-    above = limit.exceed if counter.rule.pool is None else limit.requests  # of a pool that is its debt
-    retry = None  # of an elastic limit that depends on its pool
-    if limit.elastic is None:
-        retry = hit(state, limit, 1 if counter.rule.pool is None else 1 + above, now)[1].retry_after
+        used = limit.capacity + limit.exceed - look.remaining
+    above = limit.requests if counter.rule.pool else limit.exceed  # of a pool that is its debt
+    retry = None  # where others charge a second counter too, that depends on it
+    if not limit.kind.common:
+        retry = hit(state, limit, 1 + above if counter.rule.pool else 1, now)[1].retry_after
     return Content(used, max(0, look.remaining - above), look.reset_after, retry, expires)
 
 
@@ -507,13 +505,13 @@ def _of_region(
     return Content(lent + own - look.remaining, look.remaining, look.reset_after, retry, expires)
 
 
-def with_block(content: Content, stored: bytes | None, now: int) -> Content:
-    """The content of a counter with a block, from the replies to GET and TIME."""
+def with_second(counter: Counter, content: Content, stored: bytes | None, now: int) -> Content:
+    """The content of a counter with a second one of its own, from the replies to GET and TIME."""
     try:
-        block = _integers(stored or b"")
+        second = _integers(stored or b"")
     except (KeyError, error):
         return content
-    rest = blocking.rest(block, now) if len(block) == 3 else 0
+    rest = counter.limit.kind.rest(second, now) if len(second) > 1 else 0
     if not rest:
         return content
     retry = content.retry_after if content.retry_after == NEVER else max(rest, content.retry_after or 0)

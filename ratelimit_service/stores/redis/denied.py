@@ -2,7 +2,8 @@
 
 A denial says after which wait the same hit would be allowed; until then the answer is known, unless there is a refund.
 A refund of this process removes the entry; one of another process takes effect here when the wait is over, and a reset
-by `ratelimit counters` within seconds. A refund to a member of a pool makes room for all of them, so it removes theirs.
+by `ratelimit counters` within seconds. A refund to a limit that has a second counter in common with others makes room
+for all of them, so it removes theirs.
 Denials of limits that lease are remembered by their leases (`leases.py`), since others give back units before the wait
 is over.
 
@@ -62,7 +63,7 @@ class DeniedCache:
         self._windows = windows
         self._to_sweep: list[str] = []
         self._members: dict[str, set[str]] = {}
-        """The known keys of the members of each pool, by its name, in whatever domain."""
+        """By the name of a second counter, in whatever domain, the known keys of limits that have it in common."""
 
     def answer(self, hits: Sequence[Hit], now: float) -> Sequence[Hit]:
         """Decide the hits that are known to be denied; returns the others."""
@@ -106,9 +107,8 @@ class DeniedCache:
             decision, limit = hit.decision, hit.limit
             if hit.cost < 0:
                 self._remove(hit.key)
-                if limit.elastic is not None:
-                    for key in [*self._members.get(limit.elastic.pool.name, ())]:
-                        self._remove(key)
+                for key in [*self._members.get(limit.kind.common, ())]:
+                    self._remove(key)
                 continue
             wait, cost = decision.retry_after, hit.cost
             if isinstance(decision, Blocked):
@@ -127,8 +127,8 @@ class DeniedCache:
                 while self._bytes > self._max_bytes and known:
                     self._remove(next(iter(known)))
             known[hit.key] = _Denied(sent + wait / 1_000_000, cost, limit, decision, decision.retry_after - wait)
-            if limit.elastic is not None:
-                self._members.setdefault(limit.elastic.pool.name, set()).add(hit.key)
+            if common := limit.kind.common:
+                self._members.setdefault(common, set()).add(hit.key)
 
     def clear(self) -> None:
         """Remove all entries: counters were reset."""
@@ -152,8 +152,8 @@ class DeniedCache:
         entry = self.known.pop(key, None)
         if entry is not None:
             self._bytes -= _size(key)
-            if entry.limit.elastic is not None:
-                self._members[entry.limit.elastic.pool.name].discard(key)
+            if common := entry.limit.kind.common:
+                self._members[common].discard(key)
 
 
 def _still_blocked(before: Blocked, cost: int, wait: int, *, same_cost: bool) -> Blocked:

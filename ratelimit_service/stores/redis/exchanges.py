@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from ratelimit_service.algorithms import fixed_window
-from ratelimit_service.stores.hit import Hit, PoolCounter
+from ratelimit_service.stores.hit import Hit, NamedCounter
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.lane import Lane
 from ratelimit_service.stores.redis.link import call_script, within
@@ -109,7 +109,7 @@ class Exchanges:
 
     def _name_of(self, counter: Hit | RegionAsk, end: int) -> str:
         """At home, of the window with this end."""
-        return self._names.key(PoolCounter(counter.rule, counter.limit, f"{counter.key}{HOME}/{end}"))
+        return self._names.key(NamedCounter(counter.rule, counter.limit, f"{counter.key}{HOME}/{end}"))
 
     async def _count(self, execute: Callable[..., Any], key: str, arguments: Arguments) -> int:
         """What the step returns. Raises Fault."""

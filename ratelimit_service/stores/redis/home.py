@@ -35,7 +35,7 @@ from typing import Any, Final, NamedTuple
 import hiredis
 
 from ratelimit_service.model import RegionMode
-from ratelimit_service.stores.hit import Hit, PoolCounter
+from ratelimit_service.stores.hit import Hit, NamedCounter
 from ratelimit_service.stores.redis.exchanges import Exchanges
 from ratelimit_service.stores.redis.faults import Fault
 from ratelimit_service.stores.redis.keys import slot_of
@@ -287,7 +287,7 @@ class Home:
 
     def _name_of(self, hit: Hit | RegionAsk) -> str:
         """The name of its counter at home."""
-        return self._script.key(PoolCounter(hit.rule, hit.limit, hit.key + HOME))
+        return self._script.key(NamedCounter(hit.rule, hit.limit, hit.key + HOME))
 
     def _on_pause(self, key: str) -> None:
         self._pausing.discard(key)

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final
 
+from ratelimit_service.algorithms.kinds import ENDINGS
 from ratelimit_service.rules.rule import REQUEST
-from ratelimit_service.stores.hit import BLOCK, OnCounter
+from ratelimit_service.stores.hit import OnCounter
 
 VERSION: Final = "rl2|"
 SLOTS: Final = 16384
@@ -43,8 +44,8 @@ def cluster_key(prefix: str) -> Callable[[OnCounter], str]:
         key, rule = hit.key, hit.rule
         if not rule.shares_slot or tagged:
             return f"{start}{{}}{key}" if "{" in key and not tagged else start + key
-        if rule.pool_key:
-            shared = rule.pool_key.rpartition("|")[0]
+        if rule.common_key:
+            shared = rule.common_key.rpartition("|")[0]
         else:
             shared = rule.counter_domain if rule.together == REQUEST else key.removesuffix(rule.key_suffix)
         return f"{start}{{{_without_braces(shared)}}}{key}"
@@ -52,23 +53,23 @@ def cluster_key(prefix: str) -> Callable[[OnCounter], str]:
     return name
 
 
-def plain_block(counter: str) -> str:
-    """The name of the block of the counter with this name, on one server."""
-    return counter + BLOCK
+def plain_second(counter: str, ending: str) -> str:
+    """The name of the second counter of the one with this name, on one server."""
+    return counter + ending
 
 
-def cluster_block(counter: str) -> str:
+def cluster_second(counter: str, ending: str) -> str:
     """The same in a Cluster: in the slot of the counter."""
-    name = counter + BLOCK
+    name = counter + ending
     return name_in_slot(name, slot_of(counter)) or name
 
 
-def blocked_counter(name: bytes) -> bytes:
-    """The name of the counter whose block has this name; any other name as it is."""
-    return _BLOCK_NAME.sub(b"", name)
+def first_counter(name: bytes) -> bytes:
+    """The name of the counter whose second one has this name; any other name as it is."""
+    return _SECOND_NAME.sub(b"", name)
 
 
-_BLOCK_NAME: Final = re.compile(re.escape(BLOCK.encode()) + rb"[01]*\Z")
+_SECOND_NAME: Final = re.compile(rb"(?:%b)[01]*\Z" % "|".join(map(re.escape, ENDINGS)).encode())
 
 
 def plain_counter(prefix: str) -> Callable[[str], str | None]:

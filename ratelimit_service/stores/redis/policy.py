@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from ratelimit_service.algorithms.elastic import member
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import ByPolicy, Decision, Limit, RegionMode
 from ratelimit_service.rules.rule import Rule
@@ -113,28 +112,19 @@ def share_of(limit: Limit, instances: int) -> Limit:
 
     The sum of `requests` and `exceed` is rounded once, so that it is less than one more than the share.
     """
-    most = limit.burst or limit.requests
+
+    def part(number: int) -> int:
+        return -(-number // instances)
+
+    most = limit.capacity
     share = replace(
         limit,
-        requests=_part(limit.requests, instances),
-        burst=_part(limit.burst, instances),
-        exceed=_part(most + limit.exceed, instances) - _part(most, instances),
+        requests=part(limit.requests),
+        burst=part(limit.burst),
+        exceed=part(most + limit.exceed) - part(most),
     )
-    if (elastic := limit.elastic) is None:
-        return share
-    pool = elastic.pool
-    of_pool = replace(
-        pool,
-        requests=_part(pool.requests, instances),
-        burst=_part(pool.burst, instances),
-        reserve=pool.reserve // instances,  # rounded up it might be all of the burst
-    )
-    return member(share, of_pool, strict=elastic.strict)
+    return replace(share, kind=limit.kind.share(share, part, lambda number: number // instances))
 
 
 def _decided(_: StoreError | None) -> None:
     """The store in memory decides at once."""
-
-
-def _part(number: int, instances: int) -> int:
-    return -(-number // instances)

@@ -12,9 +12,11 @@ is impossible where a charge changes what the next hit is answered:
 
 - `reset_after` of a sliding window and of a bucket depends on how much is charged;
 - so does `retry_after` where refused hits count, except in a fixed window, which ends when it ends;
-- a denial that blocks the counter changes `reset_after` of the hits after it;
-- an elastic limit has another room for each hit, as its pool has. Members of one pool are served counter by counter,
-  which is one of the orders in which hits that arrive together may be taken.
+- a kind of limit may say so (`in_runs`): where a denial blocks the counter, which changes `reset_after` of the hits
+  after it, or where a pool has another room for each hit.
+
+Counters that have a second counter in common are served one after the other, which is one of the orders in which hits
+that arrive together may be taken.
 
 Hits that are charged together are a run each, and no hit is moved past them.
 """
@@ -30,12 +32,13 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, Protocol
 
 from ratelimit_service.algorithms import NAMES, PLACES
+from ratelimit_service.algorithms.kinds import KINDS
 from ratelimit_service.algorithms.regional import home_of, most_of, term
 from ratelimit_service.model import Blocked, Decision, Limit, Queued, RegionMode
 from ratelimit_service.rules.rule import Rule
-from ratelimit_service.stores.hit import Hit, OnCounter, pool_counter
+from ratelimit_service.stores.hit import Hit, OnCounter, common_counter
 from ratelimit_service.stores.redis.floors import Floors
-from ratelimit_service.stores.redis.keys import VERSION, cluster_block, cluster_key, plain_block, plain_key
+from ratelimit_service.stores.redis.keys import VERSION, cluster_key, cluster_second, plain_key, plain_second
 from ratelimit_service.stores.redis.leases import Ask, Granted
 from ratelimit_service.stores.redis.region import RegionAsk
 from ratelimit_service.stores.redis.replies import MISFIT, integers, misfit
@@ -91,7 +94,7 @@ class Script(Protocol):
         """The name of its counter, which may be another one a moment later."""
 
     def kept(self, hit: Hit) -> Sequence[str]:
-        """The names of all that is kept of its counter: of the counter, and of its block."""
+        """The names of all that is kept of its counter: of the counter, and of a second one of its own."""
 
     def encode(self, parts: Sequence["Part"], asks: Sequence[Ask] = ()) -> Encoded:
         """Keys and arguments for the hits of these parts, and for what is asked of leases."""
@@ -205,8 +208,10 @@ class BatchScript:
         """Between two exchanges of the counts of regions."""
         self._floors = floors
         """What home keeps free of limits that it lends to regions; None: what the rules say."""
-        self._block_key = cluster_block if clustered else plain_block
-        """The name of a counter's block, in the same slot."""
+        self._second = cluster_second if clustered else plain_second
+        """The name of a counter's second one, in the same slot."""
+        self._numbers = {name: number for number, name in enumerate(("", *_TWINS, *KINDS))}
+        """Of the twins, as the script knows them; 0 for none."""
         self._rows: dict[Rule, str] = {}
         """The limits of rules as the script reads them, but for those of a calendar, whose edges move."""
 
@@ -217,7 +222,8 @@ class BatchScript:
     def kept(self, hit: Hit) -> Sequence[str]:
         """As Script says."""
         name = self.key(hit)
-        return (name, self._block_key(name)) if hit.limit.block_for else (name,)
+        ending = hit.limit.kind.ending
+        return (name, self._second(name, ending)) if ending else (name,)
 
     def encode(  # noqa: PLR0915 - one pass over all hits
         self, parts: Sequence[Part], asks: Sequence[Ask] = ()
@@ -253,7 +259,7 @@ class BatchScript:
         numbers: list[int] = []
         # By the limit's identity: its hash takes a microsecond. A hit on places has a limit of its own.
         known: dict[int, int] = {}
-        paired: list[Hit] = []
+        paired = False
         of_leases = [(ask, name := self.key(ask.lease), counters.pop(name, [])) for ask in asks] if asks else ()
         for size, hits_by_key in sections:
             if size:
@@ -274,12 +280,12 @@ class BatchScript:
                         known[id(limit)] = number = len(known) + 1
                         row = self._rows.get(first.rule) if limit is first.rule.limit else None
                         rows.append(row or self._row(first.rule, limit))
-                        paired += (first,) if limit.paired else ()
+                        paired = paired or (limit.apart and limit.kind.paired)
                     keys.append(key)
                     runs.append(run)
                     numbers += (number, first.cost, len(run))
         now = 0 if self._clock is None else self._clock()
-        seconds = self._seconds(keys, runs, paired) if paired else ()
+        seconds = self._seconds(keys, runs) if paired else ()
         leases = self._add_leases(of_leases, _Batch(keys, runs, rows, numbers, known)) if asks else ()
         keys += seconds
         # Aligned windows end all at once; if their keys expired so too, Redis would stall at each minute.
@@ -312,33 +318,30 @@ class BatchScript:
         return leases
 
     def _row(self, rule: Rule, limit: Limit) -> str:
-        """A limit as the script reads it: PER_LIMIT integers, then the edges of a calendar, or what a queue has."""
+        """A limit as the script reads it: PER_LIMIT integers, then the edges of a calendar, and what its kind has."""
         algorithm, calendar = rule.algorithm.name, limit.calendar
         if limit.region_mode is RegionMode.LEASED:
             return self._leased_row(rule, limit)
         synced = (self._sync,) if limit.region_mode is RegionMode.SYNCED else ()
         burst, parts = divmod(limit.holder, 2**32) if limit.places else (limit.burst, limit.parts)
         numbers: tuple[int, ...] = (
-            _NUMBERS[_QUEUE if limit.max_delay else _SYNCED if synced else algorithm],
+            self._numbers[_QUEUE if limit.max_delay else _SYNCED if synced else algorithm],
             limit.requests,
             limit.window,
             burst,
             parts,
-            _ELASTIC if limit.elastic is not None else int(limit.first_request) if calendar is None else _BY_CALENDAR,
+            int(limit.first_request) if calendar is None else _BY_CALENDAR,
             _CROSSING_ONLY if limit.crossing_only else int(limit.count_refused),
             limit.exceed,
             int(algorithm == "fixed_window" and not limit.first_request),
-            limit.block_for,
-            limit.block_up_to,
+            self._numbers[limit.kind.twin],
         )
         if limit.max_delay:
             numbers += (limit.max_delay, limit.max_wait, limit.last_end)
         if calendar is not None:
-            return ",".join(map(str, numbers + calendar.edges((self._clock or system_clock)()) + synced))
-        if (elastic := limit.elastic) is not None:
-            pool = elastic.pool
-            numbers += (int(elastic.strict), pool.requests, pool.burst, pool.reserve)
-        return self._remember(rule, limit, numbers + synced)
+            numbers += calendar.edges((self._clock or system_clock)())
+            return ",".join(map(str, numbers + limit.kind.numbers(limit) + synced))
+        return self._remember(rule, limit, numbers + limit.kind.numbers(limit) + synced)
 
     def _leased_row(self, rule: Rule, limit: Limit) -> str:
         """A limit that is leased to regions: the numbers of the floor or of home, then what regional.lua reads."""
@@ -346,9 +349,10 @@ class BatchScript:
         if self._floors is not None:
             limit = self._floors.limit_of(rule, limit, int(monotonic() * SECOND))
         name, own = rule.algorithm.name, limit.floor or home_of(limit)
-        windows = (0 if own.calendar is None else _BY_CALENDAR, 1, 0, int(name == "fixed_window"), 0, 0)
-        numbers = (_NUMBERS[_LEASED], own.requests, own.window, own.burst, own.parts, *windows)
-        leased = (_NUMBERS[name] if limit.floor else 0, most_of(rule.algorithm, limit), term(rule.algorithm, limit))
+        windows = (0 if own.calendar is None else _BY_CALENDAR, 1, 0, int(name == "fixed_window"), 0)
+        numbers = (self._numbers[_LEASED], own.requests, own.window, own.burst, own.parts, *windows)
+        floor = self._numbers[name] if limit.floor else 0
+        leased = (floor, most_of(rule.algorithm, limit), term(rule.algorithm, limit))
         if own.calendar is not None:
             return ",".join(map(str, (*numbers, *own.calendar.edges((self._clock or system_clock)()), *leased)))
         return self._remember(rule, written, (*numbers, *leased))
@@ -362,10 +366,13 @@ class BatchScript:
         row = self._rows[rule] = ",".join(map(str, numbers))
         return row
 
-    def _seconds(self, keys: Sequence[str], runs: Sequence[Run], paired: Sequence[Hit]) -> list[str]:
-        """The blocks of counters, then the pools of elastic limits; `paired` has a hit of each limit with either."""
-        blocks = [self._block_key(key) for key, run in zip(keys, runs, strict=True) if run[0].limit.block_for]
-        return blocks + [self.key(pool_counter(hit.rule)) for hit in paired if hit.limit.elastic is not None]
+    def _seconds(self, keys: Sequence[str], runs: Sequence[Run]) -> list[str]:
+        """The second counters of the runs that have one."""
+        return [
+            self._second(key, kind.ending) if kind.ending else self.key(common_counter(run[0].rule))
+            for key, run in zip(keys, runs, strict=True)
+            if (kind := run[0].limit.kind).paired
+        ]
 
     def decode(self, reply: Any, runs: Sequence[Run], asks: Sequence[Ask] = ()) -> Answer:
         """As Script says."""
@@ -453,15 +460,16 @@ class _Batch(NamedTuple):
 
 
 def script_text() -> str:
-    """The source of the script, with the twins of the algorithms, of blocks, of leases and of pools."""
+    """The source of the script, with the twins of the algorithms, of leases and of the kinds of limit."""
     twins = []
-    for name in _TWINS:
-        chunk = files("ratelimit_service.algorithms").joinpath(f"{name}.lua").read_text(encoding="utf-8")
+    for name, kind in {**dict.fromkeys(_TWINS), **KINDS}.items():
+        folder = "ratelimit_service.algorithms" if kind is None else kind.__module__.rpartition(".")[0]
+        chunk = files(folder).joinpath(f"{name}.lua").read_text(encoding="utf-8")
         twins.append(f"if name == '{name}' then\n{chunk}\nend\n")
     batch = files("ratelimit_service.stores.redis").joinpath("batch.lua").read_text(encoding="utf-8")
     assert _NAMES in batch
     assert _PLACE in batch
-    return batch.replace(_NAMES, ", ".join(map(repr, _TWINS))).replace(_PLACE, "\n".join(twins))
+    return batch.replace(_NAMES, ", ".join(map(repr, (*_TWINS, *KINDS)))).replace(_PLACE, "\n".join(twins))
 
 
 _PLACE: Final = "--twins--\n"
@@ -469,8 +477,7 @@ _NAMES: Final = "--names--"
 _QUEUE: Final = "leaky_queue"
 _LEASED: Final = "regional"
 _SYNCED: Final = "synced"
-_TWINS: Final = (*NAMES, _QUEUE, PLACES, "blocking", "leasing", "elastic", _LEASED, _SYNCED)
-_NUMBERS: Final = {name: number for number, name in enumerate(_TWINS, start=1)}
+_TWINS: Final = (*NAMES, _QUEUE, PLACES, "leasing", _LEASED, _SYNCED)
 
 _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log"})
 """What these charge at one moment expires at one moment, however much it is."""
@@ -483,8 +490,6 @@ _CROSSING_ONLY: Final = 2
 """In place of `count_refused`."""
 _WAITS: Final = -2
 """In place of `retry_after`."""
-_ELASTIC: Final = 3
-"""In place of `first_request`; the numbers of the pool follow the limit."""
 
 
 def _runs(hits: Sequence[Hit]) -> list[list[Hit]]:
@@ -504,7 +509,7 @@ def _is_answered_in_a_run(hit: Hit) -> bool:
     """The answer to each hit of a run follows from the answers before and after the whole run."""
     name = hit.rule.algorithm.name
     limit = hit.limit
-    return name in _EXPIRES_AT_ONCE and not limit.paired and (name == "fixed_window" or not limit.count_refused)
+    return name in _EXPIRES_AT_ONCE and limit.kind.in_runs and (name == "fixed_window" or not limit.count_refused)
 
 
 def _share(hits: Run, got: int, room: int, left: int, reset: int, retry: int) -> None:

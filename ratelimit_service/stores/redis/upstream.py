@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from ratelimit_service.algorithms import fixed_window
-from ratelimit_service.model import Limit, RegionMode
+from ratelimit_service.model import PLAIN, Limit, RegionMode
 from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.stores.hit import Hit, OnCounter
 from ratelimit_service.stores.redis.leases import Ask
@@ -56,7 +56,7 @@ class UpstreamScript:
             limit = hit.limit
             seconds = -(-limit.window // SECOND) + int(random() * self._jitter)  # noqa: S311 - no secret
             moment = _moment_of(key, limit, now)
-            arguments += (moment, hit.cost, limit.requests + limit.exceed, seconds, int(limit.count_refused))
+            arguments += (moment, hit.cost, limit.ceiling, seconds, int(limit.count_refused))
             runs.append((hit,))
         return Encoded(keys, arguments, runs)
 
@@ -103,7 +103,7 @@ def is_upstreams(rule: Rule) -> bool:
         and limit.calendar is None
         and rule.together == ALONE
         and not rule.path_suffix
-        and not limit.block_for
+        and limit.kind is PLAIN
         and not rule.default
         and limit.window == limit.unit.window
         and limit.region_mode in (None, RegionMode.SPLIT)

@@ -1,4 +1,4 @@
--- Twin of blocking.py.
+-- Twin of block.py.
 -- A block: {when it is forgotten, when it ends, its length}. In Redis: integers.
 
 local function in_force(block, now)
@@ -45,7 +45,7 @@ end
 
 -- -> state, block, allowed, room, left, reset_after, retry_after: as of the algorithm, and of a block in force `left` is
 -- the time that it lasts, negative
-local function hit(state, block, limit, cost, now)
+local function charge(state, block, limit, cost, now)
   block = in_force(block, now)
   local after, allowed, room, left, reset, retry
   local lasts = block and block[2] - now or 0
@@ -67,28 +67,19 @@ local function hit(state, block, limit, cost, now)
   return after, block, 0, room, -lasts, max(lasts, reset), retry == NEVER and NEVER or max(lasts, retry)
 end
 
--- The number of runs; and of each one whose limit has block_for, the index of its block's key.
-local function find(batch, at, limits)
-  local runs, blocking, block_of = 0, {}, {}
-  while at <= #batch do
-    if batch[at] < 0 then
-      at = at + 1
-    else
-      runs = runs + 1
-      if limits[batch[at]].block_for > 0 then
-        blocking[#blocking + 1] = runs
-      end
-      at = at + 3
-    end
+local function deny(block, limit, cost, charged, now)
+  if cost <= 0 then
+    return block, charged
   end
-  for index, run in ipairs(blocking) do
-    block_of[run] = runs + index
+  if rest(block, now) > 0 then
+    return block, 0
   end
-  return runs, block_of
+  return start(block, limit, now), charged
 end
 
-local function save(key, block, now)
-  save_integers(key, block, {jitter = 0}, now)
+local function read(limit, batch, from)
+  limit.block_for, limit.block_up_to = batch[from], batch[from + 1]
+  return from + 2
 end
 
-return {hit = hit, start = start, rest = rest, find = find, save = save}
+return {read = read, charge = charge, deny = deny}

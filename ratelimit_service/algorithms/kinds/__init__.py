@@ -1,0 +1,27 @@
+"""The kinds of limit, each a module with its Lua twin beside it. To add one: its module, its twin, and its class here.
+
+`model.Kind` is the contract, and the plain kind. A twin is a Lua chunk that returns a table of functions:
+
+    read(limit, batch, from, now)   -> from    reads the kind's `numbers` into the table of the limit, which has what
+                                               algorithm.py says, and `hit`, the function of its algorithm
+    charge(state, second, limit, cost, now)  -> state, second, allowed, room, left, reset_after, retry_after
+                                               of a kind with a second counter: as `Kind.hit`, with `limit.hit`
+    deny(second, limit, cost, charged, now)  -> second, charged
+                                               as `Kind.deny`; may be missing
+
+A second counter has a state of integers. If `read` sets `limit.second`, that is the limit by which it is settled.
+"""
+
+from typing import Final
+
+from ratelimit_service.algorithms.kinds.block import Block
+from ratelimit_service.algorithms.kinds.pool import Elastic
+from ratelimit_service.model import Kind
+
+__all__ = ["ENDINGS", "KINDS", "Block", "Elastic"]
+
+KINDS: Final[dict[str, type[Kind]]] = {kind.twin: kind for kind in (Block, Elastic)}
+"""By the names of their twins."""
+
+ENDINGS: Final = tuple(kind.ending for kind in KINDS.values() if kind.ending)
+"""Of the names of second counters that counters have by themselves. Such a one refuses, while it is there."""
