@@ -69,6 +69,10 @@ class Kind:
     """The name of its Lua twin, the file beside its module (`algorithms.kinds`). Empty: there is none."""
     apart: ClassVar[bool] = False
     """A hit needs more than the algorithm's `hit`."""
+    in_windows: ClassVar[bool] = True
+    """It limits what comes in a window. False: what is under way at once; then no unit is meant."""
+    holds: ClassVar[bool] = False
+    """What a hit takes is held by the request that a level of the rule names, until a refund gives it back."""
     paired: ClassVar[bool] = False
     """A second counter is charged with the limit's own: one for each, or one that several limits have in common."""
     ending: ClassVar[str] = ""
@@ -99,6 +103,10 @@ class Kind:
         """For how long the second counter denies every hit."""
         return 0
 
+    def held_by(self, limit: "Limit", holder: str) -> "Limit":
+        """The limit for the hits of this holder."""
+        return limit
+
     def numbers(self, limit: "Limit") -> tuple[int, ...]:
         """What its twin reads, beside the numbers of the limit."""
         return ()
@@ -110,16 +118,24 @@ class Kind:
     # What may be done with its hits.
     in_runs: ClassVar[bool] = True
     """Equal hits may be charged in one step, if those of the algorithm may."""
+    longest_denial: ClassVar[int] = MAX_WINDOW
+    """Microseconds for which a denial may be remembered at most."""
     why_not_leased: ClassVar[str] = ""
     """Why instances cannot lease it."""
+    may_be_central: ClassVar[bool] = True
+    """All regions may count it in their home Redis."""
     only_counted_so: ClassVar[str] = ""
     """Why no other algorithm can count it."""
 
     # What is told of it.
     tallied: ClassVar[Sequence[str]] = ()
-    """The numbers of a tally that it has, beside those of all limits."""
+    """The numbers of a tally that it has beside all others; what a hit has found is added to the first one."""
     gauges: ClassVar[Sequence[str]] = ()
     """The gauges that it has; a decision is noted on the first one."""
+    counts: ClassVar[str] = "requests"
+    """The quota unit of RateLimit-Policy, if the rule says none."""
+    option: ClassVar[str] = "requests_per_unit"
+    """The option of rules that has its number."""
     tells_excess: ClassVar[bool] = True
     """What is allowed above `requests` is told to callers as an excess."""
     ceiling_is_policy: ClassVar[bool] = False
@@ -129,8 +145,19 @@ class Kind:
         """What is noted on its first gauge; 0 for nothing."""
         return 0
 
-    def words(self, limit: "Limit") -> Mapping[str, str]:
-        """In words how it counts, by subject, in place of what is said of a plain limit or after that."""
+    def found(self, decision: "Decision") -> int:
+        """What a hit has found that is tallied."""
+        return 0
+
+    def why_refused(self, limit: "Limit", over: str) -> tuple[str, str]:
+        """Why a hit is refused: one word, and more of them; `over` says which limit it is over."""
+        return "limit", over
+
+    def words(self, limit: "Limit", holder: str) -> Mapping[str, str]:
+        """In words how it counts, by subject, in place of what is said of a plain limit or after that.
+
+        `holder` is the name of the level that names who holds what it takes.
+        """
         return {}
 
     def described(self, limit: "Limit", second_key: str) -> Mapping[str, Any]:
@@ -141,9 +168,13 @@ class Kind:
         """What a look at both counters says, as JSON."""
         return {}
 
-    def options(self, limit: "Limit") -> Mapping[str, Any]:
-        """The options of rules that say it, with their values."""
+    def options(self, limit: "Limit", holder: str) -> Mapping[str, Any]:
+        """The options of rules that say it, with their values; None for one that such a limit cannot have."""
         return {}
+
+    def key_suffix(self, algorithm: str, limit: "Limit") -> str:
+        """The end of its counters' keys: what changes the meaning of a state."""
+        return f"|{algorithm}/{limit.window}"
 
     def lint(self, limit: "Limit", algorithm: str) -> Iterator[tuple[str, str]]:
         """Warnings about such a limit: a name, and a message."""
@@ -182,10 +213,6 @@ class Limit:
     last_end: int = 0
     """Of a refund, the end of the turn that it gives back, by the clock of the store: it does so only if that is the
     last turn of the queue. 0: whatever is last."""
-    places: bool = False
-    """It limits how many requests are under way: each holds its places for `window` at most. Then no unit is meant."""
-    holder: int = 0
-    """Of a limit of places, the 64-bit digest of the id whose hit this is; 0 for none."""
     longest_term: int = 0
     """Microseconds that a lease lasts at most, of a bucket with a burst exactly; 0: as long as one of an instance."""
     regions: "Regions | None" = None
@@ -193,15 +220,20 @@ class Limit:
     kind: Kind = PLAIN
     """What it is beside these numbers: with a block after denials, a member of a pool, …"""
     apart: bool = field(init=False, repr=False, compare=False)
-    """`kind.apart`, or of places: a hit needs more than the algorithm's `hit`."""
+    """`kind.apart`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "apart", self.kind.apart or self.places)  # frozen
+        object.__setattr__(self, "apart", self.kind.apart)  # frozen
 
     @property
     def capacity(self) -> int:
         """What may be charged at once, but for what exceeds it."""
         return self.burst or self.requests
+
+    @property
+    def equal_windows(self) -> bool:
+        """It has windows, and all are equally long."""
+        return self.calendar is None and self.kind.in_windows
 
     @property
     def ceiling(self) -> int:
@@ -211,7 +243,7 @@ class Limit:
     @property
     def window_in_words(self) -> str:
         """`minute`, `5 minutes`, or `calendar month from the 15th, Europe/Berlin`; empty for one that has none."""
-        if self.places:
+        if not self.kind.in_windows:
             return ""
         return self.unit.in_words(self.window // self.unit.window) if self.calendar is None else str(self.calendar)
 

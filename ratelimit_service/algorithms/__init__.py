@@ -39,7 +39,7 @@ def open_algorithm(name: str) -> Algorithm:
 
             return leaky_bucket
         case "places":
-            from ratelimit_service.algorithms import places
+            from ratelimit_service.algorithms.kinds import places
 
             return places
         case _:

@@ -144,7 +144,7 @@ local function save(key, state, limit, now)
     local wanted
     state, wanted = ask(state, limit, now)
     if wanted then
-      ask_home(key, wanted)
+      tell(key, wanted)
     end
   end
   save_integers(key, state, limit, now)

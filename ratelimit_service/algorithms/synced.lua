@@ -52,7 +52,7 @@ local function save(key, state, limit, now)
   local wait
   state, wait = plan(state, limit, now)
   if wait ~= NOT_NOW then
-    ask_home(key, {state[1], wait})
+    tell(key, {state[1], wait})
   end
   save_integers(key, state, limit, now)
 end

@@ -189,9 +189,9 @@ class HeaderEncoder:
         unit = "" if rule.quota_unit == "requests" else f";qu={quoted_string(rule.quota_unit)}"
         quota_policy = b"%b;q=%d%b" % (item, min(requests, _MAX_INTEGER), unit.encode())
         # One that denies always has no window, nor have places, and the windows of a calendar are not equally long.
-        if rule.limit is not None and limit.calendar is None and not limit.places:
+        if rule.limit is not None and limit.equal_windows:
             quota_policy += b";w=%d" % window
-        x_window = "" if limit.places else f";w={window}"
+        x_window = f";w={window}" if limit.kind.in_windows else ""
         windows = "" if rule.limit is None else f", {requests}{x_window}{x_name}"
         if limit.kind.ceiling_is_policy:
             ceiling = limit.ceiling

@@ -166,12 +166,12 @@ class ResponseEncoder:
         """The begin of every status of the rule: when it is over its limit, and when it is not."""
         if len(self._starts) >= _MAX_RULES:  # each limit sent with a request is a rule of its own
             self._starts.clear()
-        body = b"" if limit is ZERO_LIMIT or limit.places else b"\x10" + varint(limit.unit)
+        body = b"" if limit is ZERO_LIMIT or not limit.kind.in_windows else b"\x10" + varint(limit.unit)
         if limit.requests:
             body = b"\x08" + varint(min(limit.requests, MAX_FIELD)) + body
         if rule.name:
             body += field(3 << 3 | 2, rule.name.encode())
-        if limit.window != limit.unit.window and not limit.places:
+        if limit.window != limit.unit.window and limit.kind.in_windows:
             body += field(4 << 3 | 2, b"\x08" + varint(limit.window // limit.unit.window))
         current_limit = field(_CURRENT_LIMIT, body)
         start = self._starts[rule] = _CODE_OVER_LIMIT + current_limit, _CODE_OK + current_limit

@@ -263,9 +263,7 @@ def _measure(hits: Sequence[Hit]) -> None:
         measured, limit = hit.rule.measured, hit.limit
         if measured is None or hit.by_policy is not None:
             continue
-        if limit.places:
-            measured.places_taken.note(limit.requests - hit.decision.remaining)
-        elif noted := limit.kind.noted(limit, hit.decision):
+        if noted := limit.kind.noted(limit, hit.decision):
             measured.note(limit.kind.gauges[0], noted)
 
 

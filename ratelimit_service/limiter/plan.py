@@ -6,12 +6,10 @@ next reload, or change of the bans.
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
 from ratelimit_service.algorithms import open_algorithm
-from ratelimit_service.algorithms.places import holder_of
 from ratelimit_service.errors import RpcError, Status, TooLongError
 from ratelimit_service.limiter.verdict import LateVerdict, Verdict
 from ratelimit_service.model import MAX_FIELD, NEVER, Decision, Descriptor, Request
@@ -385,8 +383,8 @@ def _hit(  # noqa: PLR0913 - two are of lists
     if rule.limit is not None:
         key = stem + rule.key_suffix if stem else counter_key(rule, counted)
         hit = Hit(rule, key, cost, tally=tally, quota=quota, together=together)
-        if rule.limit.places:
-            hit.limit = replace(rule.limit, holder=holder_of(entries[rule.holder][1]))
+        if rule.limit.apart and rule.holder >= 0:
+            hit.limit = rule.limit.kind.held_by(rule.limit, entries[rule.holder][1])
         return hit
     if not rule.deny:
         hit = Hit(rule, "", cost, tally=tally, quota=quota)
@@ -418,7 +416,7 @@ def _join(hit: Hit, entries: Entries, matched: Entries, index: int) -> Hit:
     if rule.holder < 0 or hit.cost >= 0:
         return hit
     # Beside places, a refund says that the request has ended, not that it did not come.
-    places = next(each for each in (hit, *hit.beside) if each.limit.places)
+    places = next(each for each in (hit, *hit.beside) if each.limit.kind.holds)
     places.beside = ()
     return places
 

@@ -148,8 +148,6 @@ def _why(hit: Hit) -> tuple[str, str]:
     over = f"over {amount_in_words(limit)}{', sent with the request' if hit.rule.override else ''}"
     if isinstance(decision, Blocked):
         return "block", f"blocked for {duration_in_words(decision.blocked_for)}, {over}"
-    if limit.places:
-        return "places", f"no place free, of {amount_in_words(limit)}"
     if limit.max_delay:
         return "queue", f"its turn would come in more than {delay_in_words(limit.max_delay)}, {over}"
-    return "limit", over
+    return limit.kind.why_refused(limit, over)

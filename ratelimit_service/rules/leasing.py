@@ -42,8 +42,8 @@ def why_not_leased(algorithm: Algorithm, limit: Limit, together: int) -> str:
     """Why a limit does not lease, whatever the rules say; empty if it does."""
     if limit.max_delay:
         return "queue: each request gets its turn from Redis"
-    if limit.places:
-        return "concurrency: each place is held by one request"
+    if not limit.kind.in_windows:
+        return limit.kind.why_not_leased
     if not hasattr(algorithm, "give"):
         return f"{algorithm.name} keeps the moment of each request"
     if together != ALONE:

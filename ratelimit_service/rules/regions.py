@@ -43,7 +43,7 @@ def why_not_shared(mode: RegionMode, algorithm: Algorithm, limit: Limit, togethe
     """Why regions cannot share such a limit in this way, whatever its numbers are; empty if they can."""
     if mode is RegionMode.SPLIT:
         return ""
-    if mode is RegionMode.CENTRAL and not (limit.max_delay or limit.places):
+    if mode is RegionMode.CENTRAL and not limit.max_delay and limit.kind.may_be_central:
         return "" if together == ALONE else "limits that are charged together are decided in one step of one Redis"
     if mode is RegionMode.SYNCED and algorithm.name != "fixed_window":
         return f"{algorithm.name} has no windows that all regions begin together, as fixed_window has"
@@ -59,7 +59,7 @@ def too_small(limit: Limit, mode: RegionMode, number: int) -> str:
     """The option whose number is too small for so many regions; empty if none is."""
     if mode in (RegionMode.SPLIT, RegionMode.LEASED):
         if 0 < limit.requests < number:
-            return "concurrency" if limit.places else "requests_per_unit"
+            return limit.kind.option
         if 0 < limit.burst < number and not limit.max_delay:
             return "burst"
     return ""

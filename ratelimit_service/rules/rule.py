@@ -11,7 +11,7 @@ from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.model import NEVER, Limit, RegionMode, Regions
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.system.clock import delay_in_words, duration_in_words
-from ratelimit_service.telemetry.gauges import LEASED, PLACED, QUEUED, Measured
+from ratelimit_service.telemetry.gauges import LEASED, QUEUED, Measured
 from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
 
 Entries = tuple[tuple[str, str], ...]
@@ -155,7 +155,7 @@ class Rule:
         changes_values = any(level.counted_as is not None for level in self.levels)
         set_once(self, "changes_values", changes_values)
         own = limit is not None and limit.max_delay > 0
-        if self.measured is None and limit is not None and (own or limit.places or limit.kind.gauges):
+        if self.measured is None and limit is not None and (own or limit.kind.gauges):
             set_once(self, "measured", Measured())
         set_once(self, "queues", own or any(each.queues for each in self.beside))
         set_once(self, "names_levels", changes_values or any(level.shared is not None for level in self.levels))
@@ -189,7 +189,7 @@ def gauge_names(rule: Rule) -> Sequence[str]:
         return ()
     if rule.lease:
         return LEASED
-    return QUEUED if limit.max_delay else PLACED if limit.places else limit.kind.gauges
+    return QUEUED if limit.max_delay else limit.kind.gauges
 
 
 def counted_in(rule: Rule, domain: str) -> Rule:
@@ -366,9 +366,7 @@ def escaped(text: str) -> str:
 
 
 def _key_suffix_of(algorithm: str, limit: Limit) -> str:
-    if limit.places:
-        return f"|{algorithm}"  # with another hold they are the same places
-    key_suffix = f"|{algorithm}/{limit.window}"
+    key_suffix = limit.kind.key_suffix(algorithm, limit)
     if limit.region_mode in {RegionMode.LEASED, RegionMode.SYNCED}:
         key_suffix = f"|{algorithm}/{limit.region_mode}/{limit.window}"  # the state is another one
     if algorithm == "sub_windows":
@@ -432,7 +430,7 @@ def amount_in_words(limit: Limit) -> str:
 
 def per_window(limit: Limit) -> str:
     """`per minute`, or `at once`."""
-    return "at once" if limit.places else f"per {limit.window_in_words}"
+    return f"per {limit.window_in_words}" if limit.kind.in_windows else "at once"
 
 
 def rule_in_words(rule: Rule) -> str:
@@ -465,10 +463,6 @@ def counting_in_words(rule: Rule) -> list[str]:
     return list(_counting(rule))
 
 
-def _places_in_words(rule: Rule, limit: Limit) -> str:
-    return f"each {rule.levels[rule.holder].name} holds a place for {duration_in_words(limit.window)} at most"
-
-
 def _counting(rule: Rule) -> Iterator[str]:
     limit = rule.limit
     if limit is None:
@@ -476,7 +470,7 @@ def _counting(rule: Rule) -> Iterator[str]:
     algorithm = rule.algorithm.name
     fixed = algorithm == "fixed_window"
     words = {
-        "algorithm": "" if fixed else _places_in_words(rule, limit) if limit.places else algorithm.replace("_", " "),
+        "algorithm": "" if fixed else algorithm.replace("_", " "),
         "burst": ""
         if not limit.burst
         else f"up to {delay_in_words(limit.max_delay)} later, in a queue"
@@ -490,12 +484,12 @@ def _counting(rule: Rule) -> Iterator[str]:
         if limit.count_refused
         else "refused do not count",
         "exceed": f"may exceed by {limit.exceed:,}" if limit.exceed else "",
-        **limit.kind.words(limit),
+        **limit.kind.words(limit, rule.levels[rule.holder].name if rule.holder >= 0 else ""),
     }
     yield from filter(None, words.values())
     if rule.together == REQUEST:
         yield "charged together"
-    if rule.quota_unit != "requests" and not limit.places:
+    if rule.quota_unit != limit.kind.counts:
         yield f"of {rule.quota_unit}"
     yield from _storing(rule, limit)
 

@@ -233,8 +233,6 @@ def _shown(rule: Rule) -> frozenset[str]:
         shown |= {"exceeded"}
     if rule.limit is not None and rule.together:
         shown |= {"spared"}
-    if rule.limit is not None and rule.limit.places:
-        shown |= {"places_expired"}
     if rule.name:
         shown |= {"replaced"}
     return shown

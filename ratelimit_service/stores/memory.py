@@ -23,7 +23,6 @@ from types import MappingProxyType
 
 from ratelimit_service.algorithms import State, expiry
 from ratelimit_service.algorithms.kinds import ENDINGS
-from ratelimit_service.algorithms.places import Placed
 from ratelimit_service.model import Decision
 from ratelimit_service.rules.bans import MAX_BANS, Ban, Bans, too_many
 from ratelimit_service.rules.rule import Rule
@@ -166,8 +165,8 @@ class MemoryStore:
 
     def _end(self, hit: Hit) -> None:
         """Note what its decision says of its counter."""
-        if hit.limit.places:
-            _count_expired(hit)
+        if hit.limit.apart:
+            _count_found(hit)
         state = self._segment(hit.key).get(hit.key)
         if not hit.decision.remaining and state is not None:
             self._note_used_up(hit.key, state)
@@ -325,9 +324,10 @@ class MemoryBans:
         return self._bans.drop(key, f"lifted by {who}")
 
 
-def _count_expired(hit: Hit) -> None:
-    if isinstance(hit.decision, Placed):
-        hit.tally.places_expired += hit.decision.expired
+def _count_found(hit: Hit) -> None:
+    kind = hit.limit.kind
+    if found := kind.found(hit.decision):
+        hit.tally.add(kind.tallied[0], found)
 
 
 def _size(key: str, state: State) -> int:

@@ -37,8 +37,7 @@ NO_GAUGES: Final = Gauges()
 
 LEASED: Final = ("leased", "held")
 QUEUED: Final = ("waiting", "longest_wait_seconds")
-PLACED: Final = ("places_taken",)
-"""The names of those that limits have which lease, have a queue, or are of places."""
+"""The names of those that limits have which lease, or have a queue."""
 
 
 class Peak:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from redis import Redis as Client
 
 from ratelimit_service.algorithms import PLACES, open_algorithm
-from ratelimit_service.algorithms.places import MOST, STEP
+from ratelimit_service.algorithms.kinds import Places
+from ratelimit_service.algorithms.kinds.places import MOST, STEP
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
@@ -48,7 +49,7 @@ def decide(request: pytest.FixtureRequest) -> Decide:
 
 
 def limit_of(places: int, hold: int = HOLD) -> Limit:
-    return Limit(places, Unit.SECOND, hold, count_refused=False, places=True)
+    return Limit(places, Unit.SECOND, hold, count_refused=False, kind=Places())
 
 
 def hit(step: Step, rules: dict[tuple[int, int], Rule]) -> Hit:
@@ -57,7 +58,7 @@ def hit(step: Step, rules: dict[tuple[int, int], Rule]) -> Hit:
         (step.places, step.hold), Rule("shop", (), limit_of(step.places, step.hold), open_algorithm(PLACES))
     )
     found = Hit(rule, "a", step.cost, tally=Tally(), quota=False, together=step.together)
-    found.limit = replace(found.limit, holder=step.holder)
+    found.limit = replace(found.limit, kind=Places(step.holder))
     return found
 
 

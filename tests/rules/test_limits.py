@@ -2,7 +2,7 @@
 
 import pytest
 
-from ratelimit_service.algorithms.kinds import Block
+from ratelimit_service.algorithms.kinds import Block, Places
 from ratelimit_service.model import PLAIN, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.system.clock import DAY, HOUR, MINUTE, SECOND
@@ -244,7 +244,7 @@ def test_times_are_written_alike_in_every_option() -> None:
         (90 * SECOND, Unit.SECOND, Block(10 * MINUTE, 90 * MINUTE)),
         (2 * DAY, Unit.DAY, PLAIN),
         (90 * MINUTE, Unit.MINUTE, PLAIN),
-        (90 * SECOND, Unit.SECOND, PLAIN),
+        (90 * SECOND, Unit.SECOND, Places()),
     ]
     assert rules[3].retry_after == 90 * MINUTE
 

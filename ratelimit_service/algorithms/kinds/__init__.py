@@ -8,6 +8,9 @@
                                                of a kind with a second counter: as `Kind.hit`, with `limit.hit`
     deny(second, limit, cost, charged, now)  -> second, charged
                                                as `Kind.deny`; may be missing
+    hit, load, save, ahead, settle             as of an algorithm, in whose place they are
+
+`tell(key, what)` is for what the kind has found of a counter: a number that is tallied (`Kind.found`).
 
 A second counter has a state of integers. If `read` sets `limit.second`, that is the limit by which it is settled.
 """
@@ -15,12 +18,13 @@ A second counter has a state of integers. If `read` sets `limit.second`, that is
 from typing import Final
 
 from ratelimit_service.algorithms.kinds.block import Block
+from ratelimit_service.algorithms.kinds.places import Places
 from ratelimit_service.algorithms.kinds.pool import Elastic
 from ratelimit_service.model import Kind
 
-__all__ = ["ENDINGS", "KINDS", "Block", "Elastic"]
+__all__ = ["ENDINGS", "KINDS", "Block", "Elastic", "Places"]
 
-KINDS: Final[dict[str, type[Kind]]] = {kind.twin: kind for kind in (Block, Elastic)}
+KINDS: Final[dict[str, type[Kind]]] = {kind.twin: kind for kind in (Block, Elastic, Places)}
 """By the names of their twins."""
 
 ENDINGS: Final = tuple(kind.ending for kind in KINDS.values() if kind.ending)

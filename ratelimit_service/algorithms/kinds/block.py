@@ -73,12 +73,12 @@ class Block(Kind):
         """Its own."""
         return self.block_for, self.block_up_to
 
-    def words(self, limit: Limit) -> Mapping[str, str]:
+    def words(self, limit: Limit, holder: str) -> Mapping[str, str]:
         """`a denial blocks for 15 min, doubling up to 1 h`."""
         longest = f", doubling up to {duration_in_words(self.block_up_to)}" if self.block_up_to else ""
         return {"block": f"a denial blocks for {duration_in_words(self.block_for)}{longest}"}
 
-    def options(self, limit: Limit) -> Mapping[str, Any]:
+    def options(self, limit: Limit, holder: str) -> Mapping[str, Any]:
         """Its own."""
         return {"block_for": self.block_for, "block_up_to": self.block_up_to}
 

@@ -122,7 +122,7 @@ class Elastic(Kind):
         """What the counter has on loan."""
         return max(0, limit.exceed - decision.remaining)
 
-    def words(self, limit: Limit) -> Mapping[str, str]:
+    def words(self, limit: Limit, holder: str) -> Mapping[str, str]:
         """`strict, up to 1,000 on loan from pool checkout of 1,000 per second with burst 100 and reserve 50`."""
         pool = self.pool
         has = f"pool {pool.name} of {pool.requests:,} per {limit.window_in_words} with burst {pool.burst:,}"
@@ -147,7 +147,7 @@ class Elastic(Kind):
         left = second_remaining - self.pool.requests
         return {"on_loan": max(0, limit.exceed - remaining), "pool_left": left}
 
-    def options(self, limit: Limit) -> Mapping[str, Any]:
+    def options(self, limit: Limit, holder: str) -> Mapping[str, Any]:
         """Its own."""
         return {"elastic": {"pool": self.pool.name, "ceiling": limit.ceiling, "strict": self.strict}}
 

@@ -42,7 +42,7 @@ class ExpectedLimit(NamedTuple):
 
 def _aligned(limit: Limit) -> int:
     """The length of the windows; 0 for those of a calendar, which have none such as `month`."""
-    return _AT_ONCE if limit.places else 0 if limit.calendar is not None else limit.window
+    return limit.window if limit.equal_windows else 0 if limit.kind.in_windows else _AT_ONCE
 
 
 def limits_in_words(rules: Sequence[Rule]) -> str:
@@ -128,18 +128,16 @@ def _agrees(rule: Rule, key: str, value: Any) -> bool:
     return limit is not None and _limit_agrees(rule, limit, key, value)
 
 
-def _elastic_agrees(limit: Limit, value: Mapping[str, Any]) -> bool:
+def _elastic_agrees(limit: Limit, found: object, value: Mapping[str, Any]) -> bool:
     ceiling = value.get("ceiling")
     expected = {"strict": False, **value, "ceiling": None if ceiling is None else ceiling.of(limit.requests)}
-    return bool(limit.kind.options(limit).get("elastic") == expected)
+    return bool(found == expected)
 
 
 def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
     found: object
+    own = limit.kind.options(limit, rule.levels[rule.holder].name if rule.holder >= 0 else "")
     match key:
-        case "concurrency" | "hold" | "place":
-            held = {"concurrency": limit.requests, "hold": limit.window, "place": rule.levels[rule.holder].name}
-            found = held[key] if limit.places else None
         case "unit":
             found = _aligned(limit)
         case "calendar":
@@ -147,7 +145,7 @@ def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
         case "queue":
             found = limit.max_delay
         case "requests_per_unit":
-            found = None if limit.places else limit.requests
+            found = own.get(key, limit.requests)
         case "algorithm":
             found = rule.algorithm.name
         case "burst":
@@ -157,11 +155,11 @@ def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
         case "count_refused":
             found = limit.count_refused
         case "elastic":
-            return _elastic_agrees(limit, value)
+            return _elastic_agrees(limit, own.get(key), value)
         case "exceed":
             excess: Excess = value
             found, value = limit.exceed, excess.of(limit.requests)
         case _:
             field = BY_MAP[MapType.RATE_LIMIT][key].limit_field
-            found = getattr(limit, field) if field else limit.kind.options(limit).get(key)
+            found = getattr(limit, field) if field else own.get(key)
     return bool(found == value)

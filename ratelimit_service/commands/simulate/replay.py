@@ -300,7 +300,7 @@ class Side:
     def _count_otherwise(self, hit: Hit) -> None:
         # Its key stays the same: two limits of one list must not have one counter.
         rule = hit.rule
-        if hit.limit.places:
+        if hit.limit.kind.only_counted_so:
             return
         if rule not in self._counted_as:
             self._counted_as[rule] = counted_by(rule, self._algorithm)[0]
@@ -379,8 +379,6 @@ def counted_by(rule: Rule, name: str) -> tuple[Rule, str]:
         return rule, "windows of a calendar are fixed"
     if why := limit.kind.only_counted_so:
         return rule, why
-    if limit.places:
-        return rule, "it counts what is under way, in no window"
     # What was not chosen is as it is by default with the other one.
     default = limit.count_refused == (rule.algorithm.name == "fixed_window")
     buckets = ("token_bucket", "leaky_bucket")

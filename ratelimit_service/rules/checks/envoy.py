@@ -39,7 +39,7 @@ def _below(node: Node, above: tuple[tuple[str, str], ...]) -> Iterator[tuple[Rul
     for name, child in node.children.items():
         entries = (*above, (child.key, name[len(child.key) + 1 :] if child.has_one_value(name) else ""))
         for rule in () if child.rule is None else (child.rule, *child.rule.beside):
-            if rule.limit is not None and rule.limit.places:
+            if rule.limit is not None and rule.limit.kind.holds:
                 yield rule, entries
         yield from _below(child, entries)
 

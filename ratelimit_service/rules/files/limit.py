@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ratelimit_service.algorithms import PLACES, Algorithm, leaky_queue, open_algorithm
-from ratelimit_service.algorithms.kinds import Block
+from ratelimit_service.algorithms.kinds import Block, Places
 from ratelimit_service.model import MAX_REQUESTS, PLAIN, Kind, Limit, Unit
 from ratelimit_service.rules.files.calendar import read_calendar
 from ratelimit_service.rules.report import Positioned, Report, quoted
@@ -114,7 +114,7 @@ def _read_places(block: YamlMap, at: Positioned, options: Mapping[str, Any], rep
         report.add(at, f"concurrency needs place, {named}, such as place: request_id")
     if not {"concurrency", "hold", "place"} <= options.keys():
         return None
-    return Limit(options["concurrency"], Unit.SECOND, options["hold"], count_refused=False, places=True)
+    return Limit(options["concurrency"], Unit.SECOND, options["hold"], count_refused=False, kind=Places())
 
 
 def _read_kind(options: Mapping[str, Any]) -> Kind:

@@ -462,8 +462,8 @@ class _Parser:
 
         fields = rule_fields(self._defaults, values, options)
         holder = next((index for index, level in enumerate(levels) if _has_holders(level)), -1)
-        if limit is not None and limit.places:
-            fields["quota_unit"] = "concurrent-requests"
+        if limit is not None and limit.kind.holds:
+            fields["quota_unit"] = limit.kind.counts
             if holder < 0:
                 named = quoted(options["place"])
                 message = f"place {named}: no descriptor above this limit has that key and no value; write the limit"
@@ -546,9 +546,9 @@ class _Parser:
         calendar = limit.calendar
         name = _window_name(limit)
         alike = [other for other in before if other.limit is not None and _window_name(other.limit) == name]
-        if limit.places and alike:
-            self._report.add(at, f"concurrency is given twice in rate_limits, first at {alike[0].place}")
-        for other in () if limit.places else alike:
+        if alike and not limit.kind.in_windows:
+            self._report.add(at, f"{limit.kind.option} is given twice in rate_limits, first at {alike[0].place}")
+        for other in alike if limit.kind.in_windows else ():
             if other.algorithm is algorithm and other.limit is not None and other.limit.calendar == calendar:
                 window = limit.window_in_words
                 message = f"a {algorithm.name} per {window} is given twice in rate_limits, first at {other.place}"
@@ -585,7 +585,7 @@ def _has_holders(level: Level) -> bool:
 
 
 def _window_name(limit: Limit) -> str:
-    if limit.places:
+    if not limit.kind.in_windows:
         return "at_once"
     words = limit.window_in_words if limit.calendar is None else f"calendar {limit.calendar.unit}"
     return f"per_{words}".replace(" ", "_")

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from ratelimit_service.algorithms import NAMES, PLACES
-from ratelimit_service.algorithms.places import MOST
+from ratelimit_service.algorithms.kinds.places import MOST
 from ratelimit_service.model import MAX_FIELD, RegionMode
 from ratelimit_service.rules.response import HEADERS
 from ratelimit_service.rules.syntax.values import (

@@ -295,7 +295,7 @@ def _per_second(rule: Rule) -> float | None:
     limit = rule.limit
     if limit is None:
         return 0 if rule.deny else None
-    return None if limit.places else float(f"{limit.requests * SECOND / limit.window:.9g}")
+    return float(f"{limit.requests * SECOND / limit.window:.9g}") if limit.kind.in_windows else None
 
 
 def _options(rule: Rule) -> list[str]:

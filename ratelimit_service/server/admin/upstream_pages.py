@@ -22,7 +22,7 @@ def _rule_line(rule: Rule) -> str:
     unit, requests = ("UNKNOWN", 0) if limit is None else (limit.unit.name, limit.requests)
     # What upstream does not have comes last, and only where a rule uses it.
     times = 1 if limit is None else limit.window // limit.unit.window
-    if limit is not None and limit.places:
+    if limit is not None and not limit.kind.in_windows:
         unit, times = "UNKNOWN", 1
     ours = [f"unit_multiplier: {times}"] if times > 1 else ["deny: true"] if rule.deny else []
     if limit is not None and limit.calendar is not None:

@@ -9,9 +9,8 @@
 --            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES), requests, window, burst, parts,
 --              first_request (2 for a calendar), count_refused (2: crossing_only), exceed, whether windows are aligned,
 --              and the twin of its kind, 0 for a plain one; of a calendar then four edges, which fixed_window.lua
---              explains; then what the twin of its kind reads; of a queue max_delay, max_wait and last_end; a hit on
---              places has a limit of its own, with its holder in it, as places.lua says; of one that regions share what
---              regional.lua or synced.lua reads
+--              explains; then what the twin of its kind reads; of a queue max_delay, max_wait and last_end; of one that
+--              regions share what regional.lua or synced.lua reads
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0
@@ -23,9 +22,8 @@
 --          blocked counter, how long it is blocked, negative; reset_after; and retry_after of those that were refused (of
 --          a hit with a place in a queue `got` is 2, and how long it waits stands in place of retry_after; of those that
 --          wait for the home of regions that is WAITS);
---          then keys of places that were never given back, each with how many; keys of counters of which home is to be
---          asked something, each with a list of numbers; then of each lease what leasing.lua returns: units, room,
---          term_end, reset_after, retry_after
+--          then what twins tell of counters: the key, and a number that is tallied, or a list of numbers, what home is to
+--          be asked; then of each lease what leasing.lua returns: units, room, term_end, reset_after, retry_after
 
 local call = redis.call
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
@@ -69,12 +67,12 @@ local function save_integers(key, state, limit, now)
   end
 end
 
--- What is to be asked of the home of regions: keys of counters, each with a list of numbers.
-local asked
+-- What twins tell of counters: keys, each with a number that is tallied, or a list of numbers, what home is to be asked.
+local told
 
-local function ask_home(key, numbers)
-  asked = asked or {}
-  asked[#asked + 1], asked[#asked + 2] = key, numbers
+local function tell(key, what)
+  told = told or {}
+  told[#told + 1], told[#told + 2] = key, what
 end
 
 -- The end of the term that `now` is in, without regard to windows.
@@ -104,7 +102,8 @@ end
 local function read_limits(batch, now, leases)
   local limits, whole, from, paired = {}, true, 4, false
   for i = 1, batch[3] do
-    local found, kind = twin(NAMES[batch[from]]), batch[from + 9]
+    local kind = batch[from + 9] > 0 and twin(NAMES[batch[from + 9]])
+    local found = kind and kind.hit and kind or twin(NAMES[batch[from]])
     limits[i] = {
       load = found.load,
       hit = found.hit,
@@ -124,13 +123,12 @@ local function read_limits(batch, now, leases)
       limits[i].edges = {unpack(batch, from, from + 3)}
       from = from + 4
     end
-    if kind > 0 then
-      kind = twin(NAMES[kind])
+    if kind then
       from = kind.read(limits[i], batch, from, now)
       limits[i].paired = kind.charge and kind
       paired = paired or limits[i].paired
     end
-    if found.read then
+    if found.read and found ~= kind then
       from = found.read(limits[i], batch, from)
     end
     limits[i].ahead = found.ahead(limits[i], now)
@@ -367,14 +365,11 @@ local function charge(keys, batch, leases)
       charge_counter()
     end
   end
-  for _, found in ipairs(opened.places and opened.places.take_expired() or {}) do
+  for _, found in ipairs(told or {}) do
     filled = filled + 1
     reply[filled] = found
   end
-  for _, found in ipairs(asked or {}) do
-    filled = filled + 1
-    reply[filled] = found
-  end
+  told = nil
   for key, second in pairs(seconds) do
     if second.changed then
       save_integers(key, second.state, {jitter = 0}, now)

@@ -22,8 +22,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AskError, MovedError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ratelimit_service.algorithms import PLACES
-from ratelimit_service.algorithms.places import MOST
+from ratelimit_service.algorithms.kinds import places
 from ratelimit_service.algorithms.sliding_log import LONGEST
 from ratelimit_service.errors import StoreError
 from ratelimit_service.rules.book import RuleBook
@@ -440,7 +439,7 @@ def _select(counters: Sequence[Counter | None], rules: Sequence[Rule]) -> tuple[
 
 
 def _read_command(counter: Counter) -> Command:
-    if counter.algorithm == PLACES:
+    if counter.algorithm == places.name:
         return "ZRANGE", counter.key, 0, -1, "WITHSCORES"
     return "GET", counter.key
 
@@ -454,7 +453,7 @@ def _chunks(counters: Sequence[Counter]) -> Iterator[list[Counter]]:
             case "sliding_log":
                 size += 7 * (counter.limit.requests + counter.limit.exceed if counter.rule else LONGEST)
             case "places":
-                size += 30 * MOST
+                size += 30 * places.MOST
             case _:
                 size += 100
         if chunk and size > _MAX_BYTES:

@@ -19,17 +19,16 @@ from urllib.parse import unquote
 
 from ratelimit_service.algorithms import (
     NAMES,
-    PLACES,
     Algorithm,
     State,
     expiry,
     open_algorithm,
-    places,
     regional,
     sliding_window,
     synced,
     token_bucket,
 )
+from ratelimit_service.algorithms.kinds import places
 from ratelimit_service.algorithms.regional import RegionCounter
 from ratelimit_service.model import NEVER, Limit, RegionMode, Unit
 from ratelimit_service.rules.book import Domain, Node, RuleBook, rule_at
@@ -282,8 +281,8 @@ def _parse_entry(part: str) -> _Entry | None:
 
 def _parse_ending(ending: str) -> tuple[str, Limit]:
     """The algorithm that charges the counter, empty if unknown, and a limit that has its window."""
-    if ending == PLACES:
-        return PLACES, Limit(0, Unit.SECOND, SECOND, places=True)
+    if ending == places.name:
+        return ending, Limit(0, Unit.SECOND, SECOND, kind=places.Places())
     algorithm, window, option = [*ending.split("/"), "", ""][:3]
     known = algorithm in NAMES and _NUMBER.fullmatch(window) is not None
     limit = Limit(

@@ -119,7 +119,8 @@ class DeniedCache:
                 if not self._windows or hit.rule.algorithm.name != "fixed_window" or limit.first_request:
                     continue
                 cost = 0
-            if hit.together or wait <= 0 or limit.places or hit.rule.lease:
+            wait = min(wait, limit.kind.longest_denial)
+            if hit.together or wait <= 0 or hit.rule.lease:
                 continue
             known = self.known
             if hit.key not in known:

@@ -31,7 +31,7 @@ from random import random
 from time import monotonic
 from typing import Any, Final, NamedTuple, Protocol
 
-from ratelimit_service.algorithms import NAMES, PLACES
+from ratelimit_service.algorithms import NAMES
 from ratelimit_service.algorithms.kinds import KINDS
 from ratelimit_service.algorithms.regional import home_of, most_of, term
 from ratelimit_service.model import Blocked, Decision, Limit, Queued, RegionMode
@@ -323,13 +323,12 @@ class BatchScript:
         if limit.region_mode is RegionMode.LEASED:
             return self._leased_row(rule, limit)
         synced = (self._sync,) if limit.region_mode is RegionMode.SYNCED else ()
-        burst, parts = divmod(limit.holder, 2**32) if limit.places else (limit.burst, limit.parts)
         numbers: tuple[int, ...] = (
             self._numbers[_QUEUE if limit.max_delay else _SYNCED if synced else algorithm],
             limit.requests,
             limit.window,
-            burst,
-            parts,
+            limit.burst,
+            limit.parts,
             int(limit.first_request) if calendar is None else _BY_CALENDAR,
             _CROSSING_ONLY if limit.crossing_only else int(limit.count_refused),
             limit.exceed,
@@ -422,17 +421,17 @@ class BatchScript:
         pairs = iter(names)
         for name, found in zip(pairs, pairs, strict=True):
             if isinstance(found, int):
-                self._count_expired(name.decode(), found, runs)
+                self._count_found(name.decode(), found, runs)
             else:
                 hit = shared[name.decode()]
                 asked.append(RegionAsk.read(hit, name.decode(), found, now))
         return asked
 
-    def _count_expired(self, name: str, expired: int, runs: Sequence[Run]) -> None:
-        """Count places that were never given back, of the counter with this name."""
-        run = next((run for run in runs if run[0].limit.places and self.key(run[0]) == name), None)
-        if run is not None:
-            run[0].tally.places_expired += expired
+    def _count_found(self, name: str, found: int, runs: Sequence[Run]) -> None:
+        """Count what the twin of a kind has found of the counter with this name."""
+        hit = next((run[0] for run in runs if run[0].limit.kind.tallied and self.key(run[0]) == name), None)
+        if hit is not None:
+            hit.tally.add(hit.limit.kind.tallied[0], found)
 
 
 def _granted(ask: Ask, answer: Sequence[int], now: int) -> Granted:
@@ -477,7 +476,7 @@ _NAMES: Final = "--names--"
 _QUEUE: Final = "leaky_queue"
 _LEASED: Final = "regional"
 _SYNCED: Final = "synced"
-_TWINS: Final = (*NAMES, _QUEUE, PLACES, "leasing", _LEASED, _SYNCED)
+_TWINS: Final = (*NAMES, _QUEUE, "leasing", _LEASED, _SYNCED)
 
 _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log"})
 """What these charge at one moment expires at one moment, however much it is."""

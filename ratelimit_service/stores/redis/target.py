@@ -137,7 +137,7 @@ def is_per_second(rule: Rule) -> bool:
     Not those of a limit that is charged together with others: all or none needs one step, and that needs one Redis.
     """
     limit = rule.limit
-    return limit is not None and limit.window == SECOND and rule.together == ALONE and not limit.places
+    return limit is not None and limit.window == SECOND and rule.together == ALONE and limit.kind.in_windows
 
 
 def is_central(rule: Rule) -> bool:

@@ -6,9 +6,9 @@ refused: a caller that asks again, because it got no answer, has one place. It m
 has fewer until it gives all back. A refund, whatever its cost, gives back all of its holder's places. For one that has
 none it changes nothing: Envoy sends it for refused requests too.
 
-It is no algorithm that a rule chooses by name, and decides by one thing more than a state: `limit.holder`, a digest of
-the id. As in a sorted set of Redis, a holder has a score, its end and its places as one number: places are added up
-without a member for each. So ends are rounded down to 10 ms, and a limit has at most `MOST` places.
+It is an algorithm too, which no rule chooses by name. It decides by one thing more than a state: the `holder` of the
+kind, a digest of the id. As in a sorted set of Redis, a holder has a score, its end and its places as one number:
+places are added up without a member for each. So ends are rounded down to 10 ms, and a limit has at most `MOST` places.
 
 State: when it is forgotten; the places that are taken; the scores in order, then the holders in the same order, 8 bytes
 each. It is kept for a `window` longer than a place is held, so that the next charge finds, and counts, the places that
@@ -17,12 +17,14 @@ were never given back.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
-from ratelimit_service.model import NEVER, Decision, Limit
+from ratelimit_service.model import NEVER, Decision, Kind, Limit
+from ratelimit_service.system.clock import SECOND, duration_in_words
 
 name: Final = "places"
 
@@ -53,9 +55,66 @@ class Placed(Decision):
     """How many."""
 
 
+@dataclass(frozen=True, slots=True)
+class Places(Kind):
+    """It limits how many requests are under way: each holds its places for `window` at most."""
+
+    holder: int = 0
+    """The 64-bit digest of the id whose hit this is; 0 for none."""
+
+    twin = "places"
+    apart = holds = True
+    in_windows = in_runs = may_be_central = False
+    longest_denial = 0  # a place may be given back at any moment, by any process
+    why_not_leased = "concurrency: each place is held by one request"
+    only_counted_so = "it counts what is under way, in no window"
+    tallied = ("places_expired",)
+    gauges = ("places_taken",)
+    counts = "concurrent-requests"
+    option = "concurrency"
+
+    def held_by(self, limit: Limit, holder: str) -> Limit:
+        """With the digest of the holder's name."""
+        return replace(limit, kind=Places(holder_of(holder)))
+
+    def numbers(self, limit: Limit) -> tuple[int, ...]:
+        """The two halves of the digest."""
+        return divmod(self.holder, 2**32)
+
+    def noted(self, limit: Limit, decision: Decision) -> int:
+        """The places that are taken."""
+        return limit.requests - decision.remaining
+
+    def found(self, decision: Decision) -> int:
+        """Places that were never given back."""
+        return decision.expired if isinstance(decision, Placed) else 0
+
+    def why_refused(self, limit: Limit, over: str) -> tuple[str, str]:
+        """`no place free, of 50 at once`."""
+        return "places", f"no place free, of {limit.requests:,} at once"
+
+    def words(self, limit: Limit, holder: str) -> Mapping[str, str]:
+        """`each request_id holds a place for 1 min at most`."""
+        return {"algorithm": f"each {holder} holds a place for {duration_in_words(limit.window)} at most"}
+
+    def described(self, limit: Limit, second_key: str) -> Mapping[str, Any]:
+        """No unit, but a hold."""
+        return {"unit": None, "unit_multiplier": None, "hold": limit.window / SECOND}
+
+    def options(self, limit: Limit, holder: str) -> Mapping[str, Any]:
+        """Its own, and the one in whose place they stand."""
+        own = {"concurrency": limit.requests, "hold": limit.window, "place": holder}
+        return {**own, "requests_per_unit": None}
+
+    def key_suffix(self, algorithm: str, limit: Limit) -> str:
+        """Without the window: with another hold they are the same places."""
+        return f"|{algorithm}"
+
+
 def hit(state: bytes | None, limit: Limit, cost: int, now: int) -> tuple[bytes | None, Decision]:
-    """Take `cost` places for `limit.holder`, or give back those that it has."""
-    places, holder = limit.requests, limit.holder.to_bytes(8, "big")
+    """Take `cost` places for the holder, or give back those that it has."""
+    kind = limit.kind
+    places, holder = limit.requests, (kind.holder if isinstance(kind, Places) else 0).to_bytes(8, "big")
     scores, holders, used, expired = _live(state, now)
     if expired:
         state = pack(scores, holders, used, limit.window)

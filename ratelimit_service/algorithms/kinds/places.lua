@@ -3,12 +3,11 @@
 -- is charged together may have to be undone, so the state of an earlier version undoes the changes after it.
 -- In Redis: a sorted set. The member of a holder is its digest, 8 bytes; its score as in Python. One member more, the
 -- empty text, has the number of places in use as its score, negative, and so is the first.
--- limit: `requests` places; `window`, for which one is held; `burst` and `parts`, the two halves of the holder's digest.
+-- limit: `requests` places; `window`, for which one is held; `holder`, a member.
 
 local SHARE, STEP = 2^14, 10000
 local KEY, USED, VERSION = 2, 3, 4
 local changes = {}  -- by key: {member, score before it or false, places used before it}
-local expired = {}  -- the keys of counters with places that were never given back, and how many
 
 local function end_of(score)
   return floor(score / SHARE) * STEP
@@ -39,7 +38,7 @@ local function load(key, _, now)
     end
     local removed = call('ZREMRANGEBYSCORE', key, 0, edge)
     places = single and removed or places  -- one each: they need not be read, which takes most of the time
-    expired[#expired + 1], expired[#expired + 2] = key, places
+    tell(key, places)  -- that were never given back
     used = used - places
     if used == 0 then
       call('DEL', key)
@@ -90,7 +89,7 @@ end
 local function hit(state, limit, cost, now)
   undo_after(state)
   local key, used, places = state[KEY], state[USED], limit.requests
-  local member = struct.pack('>I4I4', limit.burst, limit.parts)
+  local member = limit.holder
   local before = cost ~= 0 and used > 0 and tonumber(call('ZSCORE', key, member) or nil)
   local mine = before and before % SHARE or 0
   local short = used - mine + cost - places
@@ -137,11 +136,10 @@ local function settle(state, limit, now)
   return {latest * STEP, key, state[USED], state[VERSION]}
 end
 
--- The keys of counters with places that were never given back, each with how many; told once.
-local function take_expired()
-  local found = expired
-  expired = {}
-  return found
+-- The two halves of the holder's digest.
+local function read(limit, batch, from)
+  limit.holder = struct.pack('>I4I4', batch[from], batch[from + 1])
+  return from + 2
 end
 
-return {load = load, hit = hit, save = save, ahead = ahead, settle = settle, take_expired = take_expired}
+return {read = read, load = load, hit = hit, save = save, ahead = ahead, settle = settle}
