@@ -115,6 +115,24 @@ class Kind:
         """That of a share of the limit, for one instance of several: `part` rounds up, and `whole` down."""
         return self
 
+    def burst_of(self, requests: int, window: int, burst: int) -> int:
+        """Its burst, of so many requests; `burst` as it is written."""
+        return burst
+
+    # How long its hits may wait for their turns, in a queue.
+    max_delay: int = 0
+    """Microseconds that a hit may wait; 0: there is no queue."""
+    max_wait: int = 0
+    """Microseconds that the caller of one hit waits: `max_delay`, or less."""
+
+    def with_wait(self, limit: "Limit", wait: int) -> "Limit":
+        """The limit for a caller who waits for no longer than that."""
+        return limit
+
+    def with_turn(self, limit: "Limit", end: int) -> "Limit":
+        """The limit for a refund that gives back the turn which ends then, by the clock of the store."""
+        return limit
+
     # What may be done with its hits.
     in_runs: ClassVar[bool] = True
     """Equal hits may be charged in one step, if those of the algorithm may."""
@@ -140,6 +158,11 @@ class Kind:
     """What is allowed above `requests` is told to callers as an excess."""
     ceiling_is_policy: ClassVar[bool] = False
     """What it may come to is a policy of its own in headers."""
+
+    @property
+    def by_another(self) -> "Kind":
+        """The kind where another algorithm counts it."""
+        return self
 
     def noted(self, limit: "Limit", decision: "Decision") -> int:
         """What is noted on its first gauge; 0 for nothing."""
@@ -206,13 +229,6 @@ class Limit:
     """How many above `requests` are let through, and counted as such."""
     calendar: Calendar | None = None
     """Windows of a calendar in place of equally long ones; only of a fixed window."""
-    max_delay: int = 0
-    """Microseconds that a hit may wait in the queue of its counter; 0: there is no queue."""
-    max_wait: int = 0
-    """Microseconds that the caller of one hit waits: `max_delay`, or less."""
-    last_end: int = 0
-    """Of a refund, the end of the turn that it gives back, by the clock of the store: it does so only if that is the
-    last turn of the queue. 0: whatever is last."""
     longest_term: int = 0
     """Microseconds that a lease lasts at most, of a bucket with a burst exactly; 0: as long as one of an instance."""
     regions: "Regions | None" = None

@@ -422,7 +422,7 @@ def _join(hit: Hit, entries: Entries, matched: Entries, index: int) -> Hit:
 
 
 def _takes_turn(hits: Sequence[Hit | None]) -> bool:
-    return any(hit.limit.max_delay and hit.cost > 0 for hit in _all(hits))
+    return any(hit.limit.kind.max_delay and hit.cost > 0 for hit in _all(hits))
 
 
 def _refuse_together(hits: Sequence[Hit | None]) -> bool:

@@ -85,19 +85,19 @@ class QueuedRequests:
         if found is None:
             if len(self._in_less_time) >= _MAX_RULES:
                 self._in_less_time.clear()
-            found = replace(hit.rule, limit=replace(hit.limit, max_wait=wait))
+            found = replace(hit.rule, limit=hit.limit.kind.with_wait(hit.limit, wait))
             self._in_less_time[hit.rule, wait] = found
         hit.rule, hit.limit = found, found.limit or hit.limit
 
     def remember(self, hit: Hit, asked: int) -> None:
         """Remember that the queue is full, of which the store was asked at that moment."""
-        decision, limit = hit.decision, hit.limit
+        decision, kind = hit.decision, hit.limit.kind
         if decision.allowed or decision.retry_after <= 0 or hit.by_policy is not None:
             return
         if len(self._full) >= _MAX_FULL:
             self._full.clear()
         # For callers with all the time; the others are refused for as much longer.
-        place = asked + decision.retry_after - limit.max_delay + limit.max_wait
+        place = asked + decision.retry_after - kind.max_delay + kind.max_wait
         self._full[hit.key] = FullQueue(place, asked + decision.reset_after, min(place, asked + _REMEMBERED))
 
     def refuses(self, hit: Hit, now: int) -> bool:
@@ -108,7 +108,7 @@ class QueuedRequests:
         if full.until <= now:
             del self._full[hit.key]
             return False
-        wait = full.place - now + hit.limit.max_delay - hit.limit.max_wait
+        wait = full.place - now + hit.limit.kind.max_delay - hit.limit.kind.max_wait
         hit.decision = Decision(False, 0, hit.cost, full.empty - now, wait)
         hit.tally.over_limit_with_local_cache += hit.cost
         return True
@@ -118,7 +118,7 @@ class QueuedRequests:
         for turn in spare:
             hit = turn.hit
             back = Hit(hit.rule, hit.key, -hit.cost, tally=Tally(), quota=False)
-            back.limit = replace(hit.limit, last_end=turn.end)
+            back.limit = hit.limit.kind.with_turn(hit.limit, turn.end)
             self.store.hit([back], partial(self._on_given_back, turn, back))
 
     def _on_given_back(self, turn: Turn, back: Hit, error: StoreError | None) -> None:
@@ -153,7 +153,7 @@ class _LateRequest:
             longest = 0
         if longest is not None:
             for hit in self._plan.charged:
-                if hit.limit.max_delay > longest:
+                if hit.limit.kind.max_delay > longest:
                     self._all.give_less_time(hit, longest)
         began = turns.clock()
         charged = self._plan.charged
@@ -240,8 +240,8 @@ def _passes(plan: Plan) -> bool:
 
 def _has_expired(hit: Hit) -> bool:
     """It was denied because of its caller's deadline alone."""
-    limit, decision = hit.limit, hit.decision
-    return not decision.allowed and limit.max_wait < decision.reset_after <= limit.max_delay
+    kind, decision = hit.limit.kind, hit.decision
+    return not decision.allowed and kind.max_wait < decision.reset_after <= kind.max_delay
 
 
 def _longest_wait(queued: list[Hit]) -> int:

@@ -17,7 +17,7 @@ from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Blocked
 from ratelimit_service.rules.rule import amount_in_words
 from ratelimit_service.stores.hit import NO_LIMIT, DeniedHit, Hit
-from ratelimit_service.system.clock import SECOND, Clock, delay_in_words, duration_in_words, system_clock
+from ratelimit_service.system.clock import SECOND, Clock, duration_in_words, system_clock
 
 PER_SECOND: Final = 5
 """Of each process."""
@@ -148,6 +148,4 @@ def _why(hit: Hit) -> tuple[str, str]:
     over = f"over {amount_in_words(limit)}{', sent with the request' if hit.rule.override else ''}"
     if isinstance(decision, Blocked):
         return "block", f"blocked for {duration_in_words(decision.blocked_for)}, {over}"
-    if limit.max_delay:
-        return "queue", f"its turn would come in more than {delay_in_words(limit.max_delay)}, {over}"
     return limit.kind.why_refused(limit, over)

@@ -40,9 +40,7 @@ def most_leased(limit: Limit, share: float) -> int:
 
 def why_not_leased(algorithm: Algorithm, limit: Limit, together: int) -> str:
     """Why a limit does not lease, whatever the rules say; empty if it does."""
-    if limit.max_delay:
-        return "queue: each request gets its turn from Redis"
-    if not limit.kind.in_windows:
+    if limit.kind.why_not_leased:
         return limit.kind.why_not_leased
     if not hasattr(algorithm, "give"):
         return f"{algorithm.name} keeps the moment of each request"
@@ -55,4 +53,4 @@ def why_not_leased(algorithm: Algorithm, limit: Limit, together: int) -> str:
         return "count_refused: each refused request has to reach Redis"
     if limit.exceed:
         return "exceed: which requests are above the limit is known to Redis alone"
-    return limit.kind.why_not_leased
+    return ""

@@ -43,7 +43,7 @@ def why_not_shared(mode: RegionMode, algorithm: Algorithm, limit: Limit, togethe
     """Why regions cannot share such a limit in this way, whatever its numbers are; empty if they can."""
     if mode is RegionMode.SPLIT:
         return ""
-    if mode is RegionMode.CENTRAL and not limit.max_delay and limit.kind.may_be_central:
+    if mode is RegionMode.CENTRAL and limit.kind.may_be_central:
         return "" if together == ALONE else "limits that are charged together are decided in one step of one Redis"
     if mode is RegionMode.SYNCED and algorithm.name != "fixed_window":
         return f"{algorithm.name} has no windows that all regions begin together, as fixed_window has"
@@ -60,7 +60,7 @@ def too_small(limit: Limit, mode: RegionMode, number: int) -> str:
     if mode in (RegionMode.SPLIT, RegionMode.LEASED):
         if 0 < limit.requests < number:
             return limit.kind.option
-        if 0 < limit.burst < number and not limit.max_delay:
+        if limit.burst and not limit.kind.burst_of(limit.requests // number, limit.window, limit.burst // number):
             return "burst"
     return ""
 
@@ -96,6 +96,5 @@ def shared(limit: Limit, mode: RegionMode, options: RegionOptions, floor: int = 
     if mode is not RegionMode.SPLIT:
         return replace(limit, regions=regions)
     requests, burst, exceed = (part_of(whole, options) for whole in (limit.requests, limit.burst, limit.exceed))
-    if limit.max_delay:  # what a queue holds follows from its rate
-        burst = limit.max_delay * requests // limit.window + 1
+    burst = limit.kind.burst_of(requests, limit.window, burst)
     return replace(limit, requests=requests, burst=burst, exceed=exceed, regions=regions)

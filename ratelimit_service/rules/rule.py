@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.model import NEVER, Limit, RegionMode, Regions
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
-from ratelimit_service.system.clock import delay_in_words, duration_in_words
-from ratelimit_service.telemetry.gauges import LEASED, QUEUED, Measured
+from ratelimit_service.system.clock import duration_in_words
+from ratelimit_service.telemetry.gauges import LEASED, Measured
 from ratelimit_service.telemetry.tally import Path, Scale, Tallies, Tally
 
 Entries = tuple[tuple[str, str], ...]
@@ -154,8 +154,8 @@ class Rule:
             set_once(self, "scale", Scale(0, 0, 0))
         changes_values = any(level.counted_as is not None for level in self.levels)
         set_once(self, "changes_values", changes_values)
-        own = limit is not None and limit.max_delay > 0
-        if self.measured is None and limit is not None and (own or limit.kind.gauges):
+        own = limit is not None and limit.kind.max_delay > 0
+        if self.measured is None and limit is not None and limit.kind.gauges:
             set_once(self, "measured", Measured())
         set_once(self, "queues", own or any(each.queues for each in self.beside))
         set_once(self, "names_levels", changes_values or any(level.shared is not None for level in self.levels))
@@ -189,7 +189,7 @@ def gauge_names(rule: Rule) -> Sequence[str]:
         return ()
     if rule.lease:
         return LEASED
-    return QUEUED if limit.max_delay else limit.kind.gauges
+    return limit.kind.gauges
 
 
 def counted_in(rule: Rule, domain: str) -> Rule:
@@ -471,11 +471,7 @@ def _counting(rule: Rule) -> Iterator[str]:
     fixed = algorithm == "fixed_window"
     words = {
         "algorithm": "" if fixed else algorithm.replace("_", " "),
-        "burst": ""
-        if not limit.burst
-        else f"up to {delay_in_words(limit.max_delay)} later, in a queue"
-        if limit.max_delay
-        else f"burst {limit.burst:,}",
+        "burst": f"burst {limit.burst:,}" if limit.burst else "",
         "parts": f"{limit.parts} parts" if algorithm == "sub_windows" else "",
         "anchor": "from the first request" if limit.first_request else "",
         "count_refused": ""

@@ -36,8 +36,7 @@ class Gauges(NamedTuple):
 NO_GAUGES: Final = Gauges()
 
 LEASED: Final = ("leased", "held")
-QUEUED: Final = ("waiting", "longest_wait_seconds")
-"""The names of those that limits have which lease, or have a queue."""
+"""The names of those that limits have which lease."""
 
 
 class Peak:

@@ -1,25 +1,26 @@
 """The queue: step by step, and its turns against an outflow in rational numbers."""
 
-from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.algorithms import leaky_bucket, leaky_queue
+from ratelimit_service.algorithms import leaky_bucket
+from ratelimit_service.algorithms.kinds import Queue
+from ratelimit_service.algorithms.kinds import queue as leaky_queue
 from ratelimit_service.algorithms.token_bucket import STATE
 from ratelimit_service.model import MAX_REQUESTS, NEVER, Decision, Limit, Queued, Unit
 from ratelimit_service.system.clock import MINUTE, SECOND
 
-TEN_A_SECOND = Limit(10, Unit.SECOND, SECOND, max_delay=250_000, max_wait=250_000)
+TEN_A_SECOND = Limit(10, Unit.SECOND, SECOND, kind=Queue(250_000, 250_000))
 """One every 100 ms; at most two wait."""
 
 Asked = list[tuple[int, int, int]]
 """How much time has passed, the cost, and how long the caller waits."""
 
 limits = st.builds(
-    lambda requests, window, delay: Limit(requests, Unit.SECOND, window, max_delay=delay, max_wait=delay),
+    lambda requests, window, delay: Limit(requests, Unit.SECOND, window, kind=Queue(delay, delay)),
     st.integers(1, 50) | st.integers(1, MAX_REQUESTS),
     st.sampled_from([SECOND, MINUTE, 7, 999_983]),
     st.sampled_from([1, 1000, 200_000, 10 * SECOND]),
@@ -32,7 +33,7 @@ histories = st.lists(
 
 
 def with_wait(limit: Limit, wait: int) -> Limit:
-    return Limit(limit.requests, limit.unit, limit.window, max_delay=limit.max_delay, max_wait=wait)
+    return Limit(limit.requests, limit.unit, limit.window, kind=Queue(limit.kind.max_delay, wait))
 
 
 def ask(limit: Limit, asked: Asked) -> list[tuple[int, int, Decision]]:
@@ -40,7 +41,7 @@ def ask(limit: Limit, asked: Asked) -> list[tuple[int, int, Decision]]:
     state, now, answers = None, 1_790_000_000_000_000, []
     for passed, cost, wait in asked:
         now += passed
-        caller = with_wait(limit, min(wait, limit.max_delay))
+        caller = with_wait(limit, min(wait, limit.kind.max_delay))
         state, decision = leaky_queue.hit(state, caller, cost, now)
         answers.append((now, cost, decision))
     return answers
@@ -104,12 +105,12 @@ def test_a_turn_is_given_back_only_while_it_is_the_last() -> None:
     two, second = leaky_queue.hit(state, TEN_A_SECOND, 1, 0)
     three, third = leaky_queue.hit(two, TEN_A_SECOND, 1, 0)
 
-    kept, too_late = leaky_queue.hit(three, replace(TEN_A_SECOND, last_end=second.reset_after), -1, 0)
-    back, given = leaky_queue.hit(three, replace(TEN_A_SECOND, last_end=third.reset_after), -1, 50_000)
+    kept, too_late = leaky_queue.hit(three, TEN_A_SECOND.kind.with_turn(TEN_A_SECOND, second.reset_after), -1, 0)
+    back, given = leaky_queue.hit(three, TEN_A_SECOND.kind.with_turn(TEN_A_SECOND, third.reset_after), -1, 50_000)
 
     assert (kept, too_late) == (three, Decision(False, 0, 0, 300_000, 0))
     assert (back, given) == (two, Decision(True, 2, 0, 150_000, 0))
-    assert not leaky_queue.hit(None, replace(TEN_A_SECOND, last_end=300_000), -1, SECOND)[1].allowed
+    assert not leaky_queue.hit(None, TEN_A_SECOND.kind.with_turn(TEN_A_SECOND, 300_000), -1, SECOND)[1].allowed
 
 
 def test_a_counter_keeps_its_state_when_its_rule_gets_a_queue() -> None:
@@ -138,9 +139,9 @@ def test_turns_are_those_of_the_exact_outflow(limit: Limit, asked: Asked) -> Non
         begin = max(free, Fraction(now))
         if cost > limit.requests:
             assert decision.retry_after == NEVER
-        elif ceil(begin) - now > min(wait, limit.max_delay):
+        elif ceil(begin) - now > min(wait, limit.kind.max_delay):
             assert not decision.allowed
-            assert decision.retry_after == ceil(begin) - now - min(wait, limit.max_delay)
+            assert decision.retry_after == ceil(begin) - now - min(wait, limit.kind.max_delay)
         else:
             assert turn_of(now, decision) == ceil(begin)
             free = begin + cost * length

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import NAMES, Algorithm, leaky_queue, open_algorithm
-from ratelimit_service.algorithms.kinds import Block
+from ratelimit_service.algorithms import NAMES, Algorithm, open_algorithm
+from ratelimit_service.algorithms.kinds import Block, Queue
+from ratelimit_service.algorithms.kinds import queue as leaky_queue
 from ratelimit_service.model import MAX_REQUESTS, PLAIN, Decision, Kind, Limit, Queued, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
@@ -78,8 +79,11 @@ def a_limit(random: Random, algorithm: Algorithm) -> Limit:
         if algorithm is leaky_queue:
             most = random.choice([1, SECOND // 7, limit.window, 3 * limit.window])
             wait = random.choice([most, most, 0, random.randint(0, most)])
-            limit = replace(limit, burst=0, exceed=0, kind=PLAIN, max_delay=most, max_wait=wait)
-        if limit.max_delay * limit.requests // limit.window < MAX_REQUESTS and problem_of(algorithm, limit) is None:
+            limit = replace(limit, burst=0, exceed=0, kind=Queue(most, wait))
+        if (
+            limit.kind.max_delay * limit.requests // limit.window < MAX_REQUESTS
+            and problem_of(algorithm, limit) is None
+        ):
             return limit
 
 
@@ -96,7 +100,7 @@ def reloaded(random: Random, rule: Rule) -> Rule:
             first_request=before.first_request,
             calendar=before.calendar,
         )
-        fits = limit.max_delay * limit.requests // limit.window < MAX_REQUESTS
+        fits = limit.kind.max_delay * limit.requests // limit.window < MAX_REQUESTS
         if fits and problem_of(rule.algorithm, limit) is None:
             return Rule("shop", (), limit, rule.algorithm)
 
@@ -201,12 +205,12 @@ def test_a_twin_answers_as_the_python_does_step_by_step(client: Client, seed: in
 
 
 def test_a_turn_of_a_queue_is_given_back_as_in_the_python(client: Client) -> None:
-    limit = Limit(3, Unit.SECOND, SECOND, count_refused=False, max_delay=SECOND, max_wait=SECOND)
+    limit = Limit(3, Unit.SECOND, SECOND, count_refused=False, kind=Queue(SECOND, SECOND))
     queue = Rule("shop", (), limit, leaky_queue)
     now = 1_790_000_000_123_456
 
     def given_back(end: int) -> Hit:
-        return hit(replace(queue, limit=replace(limit, last_end=now + end)), "a", -1)
+        return hit(replace(queue, limit=limit.kind.with_turn(limit, now + end)), "a", -1)
 
     history = [
         *((now, [[hit(queue, "a", 1, -1)]]) for _ in range(3)),

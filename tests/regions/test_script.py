@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import leaky_queue, open_algorithm, regional
+from ratelimit_service.algorithms import open_algorithm, regional
+from ratelimit_service.algorithms.kinds import Queue
+from ratelimit_service.algorithms.kinds import queue as leaky_queue
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
@@ -100,7 +102,7 @@ def test_each_counter_has_an_ask_of_its_own_and_its_name_in_redis(client: Client
 
 
 def test_a_hit_that_waits_keeps_its_bundle_from_being_charged_and_home_is_asked(client: Client) -> None:
-    limit = Limit(10, Unit.SECOND, SECOND, count_refused=False, max_delay=SECOND, max_wait=SECOND)
+    limit = Limit(10, Unit.SECOND, SECOND, count_refused=False, kind=Queue(SECOND, SECOND))
     queue = Rule("shop", (), limit, leaky_queue)
     region, rule = Region(client), leased()
     hits = [hit(rule, "a", 4, -1), hit(queue, "q", 1, -1)]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ratelimit_service.algorithms import leaky_queue
+from ratelimit_service.algorithms.kinds import Queue
+from ratelimit_service.algorithms.kinds import queue as leaky_queue
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import rule_in_full
 from ratelimit_service.system.clock import MINUTE, SECOND
@@ -27,9 +28,7 @@ def test_a_limit_has_a_queue_of_so_much_time(written: str, delay: int, places: i
     (rule,) = book(limit(f"{{{OF_FIFTY}, queue: {{max_delay: {written}}}}}")).rules
 
     assert rule.algorithm is leaky_queue
-    assert rule.limit == Limit(
-        50, Unit.SECOND, SECOND, burst=places, count_refused=False, max_delay=delay, max_wait=delay
-    )
+    assert rule.limit == Limit(50, Unit.SECOND, SECOND, burst=places, count_refused=False, kind=Queue(delay, delay))
 
 
 def test_defaults_of_buckets_do_not_reach_a_queue() -> None:

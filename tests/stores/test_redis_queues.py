@@ -10,7 +10,8 @@ import pytest
 import uvloop
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import leaky_queue
+from ratelimit_service.algorithms.kinds import Queue
+from ratelimit_service.algorithms.kinds import queue as leaky_queue
 from ratelimit_service.errors import RpcError
 from ratelimit_service.limiter.limiter import Limiter
 from ratelimit_service.limiter.turns import TurnQueues
@@ -154,7 +155,7 @@ def test_a_flood_on_a_full_queue_costs_redis_nothing(redis: Redis) -> None:
 
 
 def test_units_that_are_held_are_not_spent_by_a_request_that_a_queue_may_refuse(redis: Redis) -> None:
-    limit = Limit(1, Unit.MINUTE, MINUTE, burst=1, count_refused=False, max_delay=SECOND, max_wait=SECOND)
+    limit = Limit(1, Unit.MINUTE, MINUTE, burst=1, count_refused=False, kind=Queue(SECOND, SECOND))
     queue, many = Rule("shop", (), limit, leaky_queue), leased()
 
     async def story() -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_service.algorithms import open_algorithm, regional
+from ratelimit_service.algorithms.kinds import Queue
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Decision, Limit, Queued, RegionMode, Regions, Unit
 from ratelimit_service.rules.bans import Bans
@@ -38,7 +39,7 @@ LEASED: Final = Rule("shop", (), regional.member(FEW, 2, 0), FIXED.algorithm)
 SYNCED: Final = Rule(
     *("shop", (), Limit(3, Unit.MINUTE, MINUTE, regions=Regions(RegionMode.SYNCED, 2, 3)), FIXED.algorithm)
 )
-QUEUE: Final = Rule("shop", (), Limit(3, Unit.SECOND, SECOND, max_delay=SECOND), open_algorithm("leaky_bucket"))
+QUEUE: Final = Rule("shop", (), Limit(3, Unit.SECOND, SECOND, kind=Queue(SECOND, 0)), open_algorithm("leaky_bucket"))
 
 ASK: Final = Ask(Lease(FIXED, FEW, "one", MINUTE, 9, 0), 0, 0, 2, 7)
 GOOD: Final[list[Any]] = [

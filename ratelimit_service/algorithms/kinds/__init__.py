@@ -20,11 +20,12 @@ from typing import Final
 from ratelimit_service.algorithms.kinds.block import Block
 from ratelimit_service.algorithms.kinds.places import Places
 from ratelimit_service.algorithms.kinds.pool import Elastic
+from ratelimit_service.algorithms.kinds.queue import Queue
 from ratelimit_service.model import Kind
 
-__all__ = ["ENDINGS", "KINDS", "Block", "Elastic", "Places"]
+__all__ = ["ENDINGS", "KINDS", "Block", "Elastic", "Places", "Queue"]
 
-KINDS: Final[dict[str, type[Kind]]] = {kind.twin: kind for kind in (Block, Elastic, Places)}
+KINDS: Final[dict[str, type[Kind]]] = {kind.twin: kind for kind in (Block, Elastic, Places, Queue)}
 """By the names of their twins."""
 
 ENDINGS: Final = tuple(kind.ending for kind in KINDS.values() if kind.ending)

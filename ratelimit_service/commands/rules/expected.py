@@ -142,8 +142,6 @@ def _limit_agrees(rule: Rule, limit: Limit, key: str, value: Any) -> bool:
             found = _aligned(limit)
         case "calendar":
             found = limit.calendar
-        case "queue":
-            found = limit.max_delay
         case "requests_per_unit":
             found = own.get(key, limit.requests)
         case "algorithm":

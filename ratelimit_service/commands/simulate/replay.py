@@ -381,14 +381,13 @@ def counted_by(rule: Rule, name: str) -> tuple[Rule, str]:
         return rule, why
     # What was not chosen is as it is by default with the other one.
     default = limit.count_refused == (rule.algorithm.name == "fixed_window")
-    buckets = ("token_bucket", "leaky_bucket")
+    buckets, kind = ("token_bucket", "leaky_bucket"), limit.kind.by_another
     other = replace(
         limit,
         count_refused=name == "fixed_window" if default else limit.count_refused,
         first_request=False,
-        burst=limit.burst if name in buckets and not limit.max_delay else 0,
-        max_delay=0,
-        max_wait=0,
+        burst=limit.burst if name in buckets and kind is limit.kind else 0,
+        kind=kind,
     )
     problem = getattr(algorithm, "problem", None)
     if problem is not None and (reason := problem(other)):

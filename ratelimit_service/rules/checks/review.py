@@ -70,10 +70,12 @@ def shared_keys(book: RuleBook, is_named: Callable[[Rule], bool]) -> Iterator[Li
 def queue_notes(book: RuleBook) -> Iterator[LintWarning]:
     """What each domain with queues asks of Envoy, which is not known here: at the limit with the longest queue."""
     for name in book.domains:
-        longest = max(book.rules_in(name), key=lambda rule: rule.limit.max_delay if rule.limit else 0, default=None)
-        if longest is None or longest.limit is None or not longest.limit.max_delay:
+        longest = max(
+            book.rules_in(name), key=lambda rule: rule.limit.kind.max_delay if rule.limit else 0, default=None
+        )
+        if longest is None or longest.limit is None or not longest.limit.kind.max_delay:
             continue
-        delay = longest.limit.max_delay
+        delay = longest.limit.kind.max_delay
         timeout = f"{(delay + _QUEUE_MARGIN) / SECOND:g}s"
         message = (
             f"requests of domain {quoted(name)} may wait in queues for up to {delay_in_words(delay)}: Envoy's filter "
@@ -140,7 +142,7 @@ def _log(rule: Rule) -> Iterator[LintWarning]:
 
 def _bucket(rule: Rule) -> Iterator[LintWarning]:
     limit = rule.limit
-    if limit is None or not limit.burst or not limit.requests or limit.max_delay:
+    if limit is None or not limit.burst or not limit.requests or limit.kind.max_delay:
         return
     fill = limit.burst * limit.window // limit.requests
     if fill < _MIN_FILL and limit.burst < limit.requests:

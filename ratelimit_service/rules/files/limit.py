@@ -1,10 +1,10 @@
 """The map `rate_limit` of a descriptor, or one of `rate_limits` -> its algorithm and its limit."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from ratelimit_service.algorithms import PLACES, Algorithm, leaky_queue, open_algorithm
-from ratelimit_service.algorithms.kinds import Block, Places
+from ratelimit_service.algorithms import PLACES, Algorithm, open_algorithm
+from ratelimit_service.algorithms.kinds import Block, Places, Queue, queue
 from ratelimit_service.model import MAX_REQUESTS, PLAIN, Kind, Limit, Unit
 from ratelimit_service.rules.files.calendar import read_calendar
 from ratelimit_service.rules.report import Positioned, Report, quoted
@@ -56,17 +56,19 @@ def _read_windowed(
     if missing(block, "requests_per_unit", MapType.RATE_LIMIT):
         report.add(at, "rate_limit has no requests_per_unit; write requests_per_unit: 0 to block")
     algorithm = open_algorithm(name)
-    max_delay = read_queue(block, options["queue"], report) if "queue" in options else 0
+    form = next((form for key, form in KINDS.items() if key in options or key in defaults), _PLAIN)
+    kind = form.read(block, {**defaults, **options}, report)
     if window is None or requests is None or not known_name:
         return algorithm, None
 
     chosen = options
     if defaults:
         chosen = {key: value for key, value in {**defaults, **options}.items() if _uses(key, name)}
-    if max_delay:
-        algorithm = leaky_queue
-        chosen = {key: value for key, value in chosen.items() if key not in _NOT_QUEUED}
-        chosen["burst"] = max_delay * requests // window + 1
+    if form.without and kind is not PLAIN:
+        chosen = {key: value for key, value in chosen.items() if key not in form.without}
+    if kind is not PLAIN:
+        algorithm = form.algorithm or algorithm
+    fields = limit_fields(chosen)
     excess: Excess | None = chosen.get("exceed")
     limit = Limit(
         requests,
@@ -77,10 +79,8 @@ def _read_windowed(
         count_refused=chosen.get("count_refused", name == "fixed_window"),
         exceed=0 if excess is None else excess.of(requests),
         calendar=calendar,
-        max_delay=max_delay,
-        max_wait=max_delay,
-        kind=_read_kind(chosen),
-        **limit_fields(chosen),
+        kind=kind,
+        **{**fields, "burst": kind.burst_of(requests, window, fields.get("burst", 0))},
     )
     _check_blocks(block, chosen, at, report)
     if (limit.burst or requests) + limit.exceed > MAX_REQUESTS:
@@ -117,15 +117,30 @@ def _read_places(block: YamlMap, at: Positioned, options: Mapping[str, Any], rep
     return Limit(options["concurrency"], Unit.SECOND, options["hold"], count_refused=False, kind=Places())
 
 
-def _read_kind(options: Mapping[str, Any]) -> Kind:
-    """The kind of limit that these options say."""
-    return next((read(options) for key, read in KINDS.items() if key in options), PLAIN)
+class KindForm(NamedTuple):
+    """How options of a limit say its kind."""
+
+    read: Callable[[YamlMap, Mapping[str, Any], Report], Kind]
+    """The kind by the block and its options; PLAIN if they are malformed, which is reported."""
+    without: Sequence[str] = ()
+    """Options that such a limit cannot have: as defaults of the file they do not apply to it."""
+    algorithm: Algorithm | None = None
+    """What counts it, if it has an algorithm of its own."""
 
 
-KINDS: Final[dict[str, Callable[[Mapping[str, Any]], Kind]]] = {
-    "block_for": lambda options: Block(options["block_for"], options.get("block_up_to", 0)),
-}
-"""How options say a kind of limit, by the one that only this kind has."""
+def _read_queued(block: YamlMap, options: Mapping[str, Any], report: Report) -> Kind:
+    delay = read_queue(block, options["queue"], report)
+    return Queue(delay, delay) if delay else PLAIN
+
+
+def _read_block(_block: YamlMap, options: Mapping[str, Any], _report: Report) -> Kind:
+    return Block(options["block_for"], options.get("block_up_to", 0))
+
+
+_PLAIN: Final = KindForm(lambda *_: PLAIN)
+
+KINDS: Final = {"queue": KindForm(_read_queued, _NOT_QUEUED, queue), "block_for": KindForm(_read_block)}
+"""By the option that only this kind has."""
 
 
 def _check_blocks(block: YamlMap, options: Mapping[str, Any], at: Positioned, report: Report) -> None:

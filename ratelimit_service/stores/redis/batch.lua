@@ -9,8 +9,8 @@
 --            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES), requests, window, burst, parts,
 --              first_request (2 for a calendar), count_refused (2: crossing_only), exceed, whether windows are aligned,
 --              and the twin of its kind, 0 for a plain one; of a calendar then four edges, which fixed_window.lua
---              explains; then what the twin of its kind reads; of a queue max_delay, max_wait and last_end; of one that
---              regions share what regional.lua or synced.lua reads
+--              explains; then what the twin of its kind reads; of one that regions share what regional.lua or synced.lua
+--              reads
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0

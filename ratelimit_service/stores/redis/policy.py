@@ -87,7 +87,7 @@ class Policy:
         ]
         for hit, share in zip(hits, shares, strict=True):
             if hit.limit is not hit.rule.limit:  # one of its own
-                share.limit = replace(share.limit, kind=hit.limit.kind, last_end=hit.limit.last_end)
+                share.limit = replace(share.limit, kind=hit.limit.kind)
         self._local.hit(shares, _decided)
         for hit, share in zip(hits, shares, strict=True):
             hit.decision = share.decision

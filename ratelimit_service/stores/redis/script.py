@@ -324,7 +324,7 @@ class BatchScript:
             return self._leased_row(rule, limit)
         synced = (self._sync,) if limit.region_mode is RegionMode.SYNCED else ()
         numbers: tuple[int, ...] = (
-            self._numbers[_QUEUE if limit.max_delay else _SYNCED if synced else algorithm],
+            self._numbers[_SYNCED if synced else algorithm],
             limit.requests,
             limit.window,
             limit.burst,
@@ -335,8 +335,6 @@ class BatchScript:
             int(algorithm == "fixed_window" and not limit.first_request),
             self._numbers[limit.kind.twin],
         )
-        if limit.max_delay:
-            numbers += (limit.max_delay, limit.max_wait, limit.last_end)
         if calendar is not None:
             numbers += calendar.edges((self._clock or system_clock)())
             return ",".join(map(str, numbers + limit.kind.numbers(limit) + synced))
@@ -394,7 +392,7 @@ class BatchScript:
                             hit.decision = Blocked(True, 0, 0, reset, 0, -left)
                         changed.append(hit)
                 elif got == 2 and len(hits) == 1:
-                    if not 0 <= retry <= hits[0].limit.max_delay:
+                    if not 0 <= retry <= hits[0].limit.kind.max_delay:
                         raise ValueError(retry)
                     hits[0].decision = Queued(True, left, 0, reset, 0, retry, now + retry)
                 elif retry == _WAITS:
@@ -473,10 +471,9 @@ def script_text() -> str:
 
 _PLACE: Final = "--twins--\n"
 _NAMES: Final = "--names--"
-_QUEUE: Final = "leaky_queue"
 _LEASED: Final = "regional"
 _SYNCED: Final = "synced"
-_TWINS: Final = (*NAMES, _QUEUE, "leasing", _LEASED, _SYNCED)
+_TWINS: Final = (*NAMES, "leasing", _LEASED, _SYNCED)
 
 _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log"})
 """What these charge at one moment expires at one moment, however much it is."""

@@ -1,4 +1,4 @@
--- Twin of leaky_queue.py; of a hit that has to wait `allowed` is 2, and its wait stands in place of retry_after.
+-- Twin of queue.py; of a hit that has to wait `allowed` is 2, and its wait stands in place of retry_after.
 -- State: as for token_bucket.
 
 local bucket = twin('token_bucket')
