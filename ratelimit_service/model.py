@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from ratelimit_service.system.calendar import Calendar
 from ratelimit_service.system.clock import DAY
@@ -50,6 +50,18 @@ _WINDOWS = {unit: WORDS[unit.name.lower()] for unit in Unit}
 
 State = Any
 """What a counter remembers: a tuple of integers, or bytes. Only its algorithm knows its layout."""
+
+
+class Algorithm(Protocol):
+    """An algorithm that counts. `algorithms/algorithm.py` is its contract."""
+
+    @property
+    def name(self) -> str:
+        """Its name in rules."""
+
+    def hit(self, state: State | None, limit: "Limit", cost: int, now: int) -> "tuple[State | None, Decision]":
+        """Charge `cost` at `now`: the new state, and the decision."""
+
 
 Charge = Callable[[State | None, "Limit", int, int], "tuple[State | None, Decision]"]
 """The `hit` of an algorithm: charges a cost at a moment."""
@@ -107,8 +119,12 @@ class Kind:
         """The limit for the hits of this holder."""
         return limit
 
-    def numbers(self, limit: "Limit") -> tuple[int, ...]:
-        """What its twin reads, beside the numbers of the limit."""
+    def counted(self, limit: "Limit") -> "Limit":
+        """The limit whose numbers its twin gets."""
+        return limit
+
+    def numbers(self, limit: "Limit", algorithm: Algorithm, interval: int) -> tuple[int, ...]:
+        """What its twin reads, beside the numbers of the limit; `interval` is the time between exchanges of regions."""
         return ()
 
     def share(self, limit: "Limit", part: Callable[[int], int], whole: Callable[[int], int]) -> "Kind":
@@ -133,9 +149,19 @@ class Kind:
         """The limit for a refund that gives back the turn which ends then, by the clock of the store."""
         return limit
 
+    # What the home of regions has to do with it.
+    asks_home: ClassVar[int] = 0
+    """How many numbers its twin tells of a counter about which home is to be asked; 0: of none."""
+    waits_for_home: ClassVar[bool] = False
+    """Home lends what it has: its hits may be undecided until home has answered."""
+    exchanges: ClassVar[bool] = False
+    """Home knows what each region has counted."""
+
     # What may be done with its hits.
     in_runs: ClassVar[bool] = True
     """Equal hits may be charged in one step, if those of the algorithm may."""
+    moved_by_denials: ClassVar[bool] = True
+    """Denied hits are charged to its counter, if `count_refused`."""
     longest_denial: ClassVar[int] = MAX_WINDOW
     """Microseconds for which a denial may be remembered at most."""
     why_not_leased: ClassVar[str] = ""
@@ -264,9 +290,19 @@ class Limit:
         return self.unit.in_words(self.window // self.unit.window) if self.calendar is None else str(self.calendar)
 
     @property
-    def region_mode(self) -> "RegionMode | None":
-        """How the regions share it; None if they do not."""
-        return None if self.regions is None else self.regions.mode
+    def is_central(self) -> bool:
+        """All regions count it in the home Redis."""
+        return self.regions is not None and self.regions.mode is RegionMode.CENTRAL
+
+    @property
+    def needs_home(self) -> bool:
+        """Without the home Redis, or what it has lent, its hits cannot be decided."""
+        return self.is_central or self.kind.waits_for_home
+
+    @property
+    def sharing_regions(self) -> int:
+        """How many regions have it together."""
+        return 1 if self.regions is None or self.regions.mode is RegionMode.SPLIT else self.regions.number
 
     @property
     def floor(self) -> "Limit | None":

@@ -40,9 +40,10 @@ An algorithm that does not support every limit has `problem(limit)`: why not, or
 """
 
 from struct import Struct
-from typing import Protocol
 
-from ratelimit_service.model import Decision, Limit, State
+from ratelimit_service.model import Algorithm, State
+
+__all__ = ["Algorithm", "State", "expiry"]
 
 _MOMENT = Struct("q")
 
@@ -51,14 +52,3 @@ def expiry(state: State) -> int:
     """The moment from which a state means the same as None."""
     moment: int = state[0] if isinstance(state, tuple) else _MOMENT.unpack_from(state)[0]
     return moment
-
-
-class Algorithm(Protocol):
-    """An algorithm that counts. The modules of this folder are its implementations: a name and a function."""
-
-    @property
-    def name(self) -> str:
-        """Its name in rules."""
-
-    def hit(self, state: State | None, limit: Limit, cost: int, now: int) -> tuple[State | None, Decision]:
-        """Charge `cost` at `now`: the new state, and the decision."""

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from ratelimit_service.algorithms import Algorithm, regional
+from ratelimit_service.algorithms import Algorithm
+from ratelimit_service.algorithms.kinds import Synced, leased
 from ratelimit_service.model import Limit, RegionMode, Regions
 from ratelimit_service.rules.leasing import why_not_leased
 from ratelimit_service.rules.rule import ALONE
@@ -52,7 +53,7 @@ def why_not_shared(mode: RegionMode, algorithm: Algorithm, limit: Limit, togethe
 
 def why_not_lent(algorithm: Algorithm, limit: Limit) -> str:
     """Why such a limit of some requests cannot be lent, if `why_not_shared` says nothing; empty if it can."""
-    return regional.problem(algorithm, regional.member(limit, 2, 0)) or ""
+    return leased.problem(algorithm, leased.member(limit, 2, 0)) or ""
 
 
 def too_small(limit: Limit, mode: RegionMode, number: int) -> str:
@@ -91,10 +92,10 @@ def part_of(whole: int, options: RegionOptions) -> int:
 def shared(limit: Limit, mode: RegionMode, options: RegionOptions, floor: int = 0) -> Limit:
     """The limit as the regions share it; `floor` is a percentage."""
     if mode is RegionMode.LEASED:
-        return regional.member(limit, options.number, floor)
+        return leased.member(limit, options.number, floor)
     regions = Regions(mode, options.number, limit.requests)
     if mode is not RegionMode.SPLIT:
-        return replace(limit, regions=regions)
+        return replace(limit, regions=regions, kind=Synced() if mode is RegionMode.SYNCED else limit.kind)
     requests, burst, exceed = (part_of(whole, options) for whole in (limit.requests, limit.burst, limit.exceed))
     burst = limit.kind.burst_of(requests, limit.window, burst)
     return replace(limit, requests=requests, burst=burst, exceed=exceed, regions=regions)

@@ -367,8 +367,6 @@ def escaped(text: str) -> str:
 
 def _key_suffix_of(algorithm: str, limit: Limit) -> str:
     key_suffix = limit.kind.key_suffix(algorithm, limit)
-    if limit.region_mode in {RegionMode.LEASED, RegionMode.SYNCED}:
-        key_suffix = f"|{algorithm}/{limit.region_mode}/{limit.window}"  # the state is another one
     if algorithm == "sub_windows":
         return f"{key_suffix}/{limit.parts}"
     if limit.calendar is not None:

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from ratelimit_service.algorithms import leasing, open_algorithm, regional
-from ratelimit_service.algorithms.regional import Deposit, RegionCounter, Wanted
+from ratelimit_service.algorithms import leasing, open_algorithm
+from ratelimit_service.algorithms.kinds import leased as regional
+from ratelimit_service.algorithms.kinds.leased import Deposit, RegionCounter, Wanted
 from ratelimit_service.model import NEVER, Decision, Limit, Unit
 from ratelimit_service.system.clock import HOUR, MINUTE, SECOND
 

@@ -9,7 +9,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.algorithms import fixed_window, synced
+from ratelimit_service.algorithms import fixed_window
+from ratelimit_service.algorithms.kinds import synced
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.system.clock import SECOND
 from tests.clocks import Clock

@@ -11,8 +11,9 @@ from typing import Any, Protocol, cast
 
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import State, leasing, regional
-from ratelimit_service.algorithms.regional import RegionCounter
+from ratelimit_service.algorithms import State, leasing
+from ratelimit_service.algorithms.kinds import leased as regional
+from ratelimit_service.algorithms.kinds.leased import RegionCounter
 from ratelimit_service.model import Decision, Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit

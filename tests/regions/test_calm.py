@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ratelimit_service.algorithms import open_algorithm, regional
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms.kinds import leased as regional
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.leases import Granted

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.algorithms import open_algorithm, regional
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms.kinds import leased as regional
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.floors import FRESH, Floors, Record, Register, Shares

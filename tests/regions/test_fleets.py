@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import NAMES, open_algorithm, regional
+from ratelimit_service.algorithms import NAMES, open_algorithm
+from ratelimit_service.algorithms.kinds import leased as regional
 from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.region import RegionAsk

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import open_algorithm, regional
+from ratelimit_service.algorithms import open_algorithm
 from ratelimit_service.algorithms.kinds import Queue
+from ratelimit_service.algorithms.kinds import leased as regional
 from ratelimit_service.algorithms.kinds import queue as leaky_queue
 from ratelimit_service.model import Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule

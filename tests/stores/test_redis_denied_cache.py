@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from ratelimit_service.algorithms import regional
 from ratelimit_service.algorithms.kinds import Block
+from ratelimit_service.algorithms.kinds import leased as regional
 from ratelimit_service.model import NEVER, Blocked, Decision, Limit, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.denied import ENTRY_BYTES, DeniedCache

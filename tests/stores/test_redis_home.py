@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from ratelimit_service.algorithms import open_algorithm
-from ratelimit_service.algorithms.regional import member
+from ratelimit_service.algorithms.kinds.leased import member
 from ratelimit_service.model import NEVER, Limit, RegionMode, Regions, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.home import Home

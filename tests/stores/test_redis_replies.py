@@ -13,8 +13,9 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_service.algorithms import open_algorithm, regional
-from ratelimit_service.algorithms.kinds import Queue
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms.kinds import Queue, Synced
+from ratelimit_service.algorithms.kinds import leased as regional
 from ratelimit_service.errors import StoreError
 from ratelimit_service.model import Decision, Limit, Queued, RegionMode, Regions, Unit
 from ratelimit_service.rules.bans import Bans
@@ -37,7 +38,12 @@ FEW: Final = Limit(3, Unit.MINUTE, MINUTE, count_refused=False)
 FIXED: Final = Rule("shop", (), FEW, open_algorithm("fixed_window"))
 LEASED: Final = Rule("shop", (), regional.member(FEW, 2, 0), FIXED.algorithm)
 SYNCED: Final = Rule(
-    *("shop", (), Limit(3, Unit.MINUTE, MINUTE, regions=Regions(RegionMode.SYNCED, 2, 3)), FIXED.algorithm)
+    *(
+        "shop",
+        (),
+        Limit(3, Unit.MINUTE, MINUTE, regions=Regions(RegionMode.SYNCED, 2, 3), kind=Synced()),
+        FIXED.algorithm,
+    )
 )
 QUEUE: Final = Rule("shop", (), Limit(3, Unit.SECOND, SECOND, kind=Queue(SECOND, 0)), open_algorithm("leaky_bucket"))
 

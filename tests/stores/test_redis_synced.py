@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis as Client
 
-from ratelimit_service.algorithms import open_algorithm, synced
+from ratelimit_service.algorithms import open_algorithm
+from ratelimit_service.algorithms.kinds import Synced, synced
 from ratelimit_service.model import Limit, RegionMode, Regions, Unit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.redis.exchanges import MAX_EXCHANGES, Exchanges, SyncScript
@@ -45,6 +46,7 @@ def synced_limit(random: Random) -> Limit:
         exceed=random.choice([0, 0, 2]),
         calendar=calendar,
         regions=Regions(RegionMode.SYNCED, 3, requests),
+        kind=Synced(),
     )
 
 
@@ -109,7 +111,7 @@ def test_what_is_no_state_is_not_exchanged(client: Client) -> None:
 def synced_rule(requests: int, window: int = DAY) -> Rule:
     """A rule whose counts two regions exchange."""
     regions = Regions(RegionMode.SYNCED, 2, requests)
-    limit = Limit(requests, Unit.DAY, window, count_refused=False, regions=regions)
+    limit = Limit(requests, Unit.DAY, window, count_refused=False, regions=regions, kind=Synced())
     return Rule("shop", (), limit, open_algorithm("fixed_window"))
 
 

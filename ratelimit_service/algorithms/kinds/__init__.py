@@ -2,7 +2,8 @@
 
 `model.Kind` is the contract, and the plain kind. A twin is a Lua chunk that returns a table of functions:
 
-    read(limit, batch, from, now)   -> from    reads the kind's `numbers` into the table of the limit, which has what
+    read(limit, batch, from, now, algorithm)  -> from
+                                               reads the kind's `numbers` into the table of the limit, which has what
                                                algorithm.py says, and `hit`, the function of its algorithm
     charge(state, second, limit, cost, now)  -> state, second, allowed, room, left, reset_after, retry_after
                                                of a kind with a second counter: as `Kind.hit`, with `limit.hit`
@@ -18,14 +19,16 @@ A second counter has a state of integers. If `read` sets `limit.second`, that is
 from typing import Final
 
 from ratelimit_service.algorithms.kinds.block import Block
+from ratelimit_service.algorithms.kinds.leased import Leased
 from ratelimit_service.algorithms.kinds.places import Places
 from ratelimit_service.algorithms.kinds.pool import Elastic
 from ratelimit_service.algorithms.kinds.queue import Queue
+from ratelimit_service.algorithms.kinds.synced import Synced
 from ratelimit_service.model import Kind
 
-__all__ = ["ENDINGS", "KINDS", "Block", "Elastic", "Places", "Queue"]
+__all__ = ["ENDINGS", "KINDS", "Block", "Elastic", "Leased", "Places", "Queue", "Synced"]
 
-KINDS: Final[dict[str, type[Kind]]] = {kind.twin: kind for kind in (Block, Elastic, Places, Queue)}
+KINDS: Final[dict[str, type[Kind]]] = {kind.twin: kind for kind in (Block, Elastic, Places, Queue, Leased, Synced)}
 """By the names of their twins."""
 
 ENDINGS: Final = tuple(kind.ending for kind in KINDS.values() if kind.ending)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ratelimit_service.model import NEVER, Blocked, Charge, Decision, Kind, Limit, State
+from ratelimit_service.model import NEVER, Algorithm, Blocked, Charge, Decision, Kind, Limit, State
 from ratelimit_service.system.clock import duration_in_words
 
 BlockState = tuple[int, int, int]
@@ -69,7 +69,7 @@ class Block(Kind):
         block = _in_force(second, now)
         return max(0, block[1] - now) if block is not None else 0
 
-    def numbers(self, limit: Limit) -> tuple[int, ...]:
+    def numbers(self, limit: Limit, algorithm: Algorithm, interval: int) -> tuple[int, ...]:
         """Its own."""
         return self.block_for, self.block_up_to
 

@@ -23,7 +23,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, Final
 
-from ratelimit_service.model import NEVER, Decision, Kind, Limit
+from ratelimit_service.model import NEVER, Algorithm, Decision, Kind, Limit
 from ratelimit_service.system.clock import SECOND, duration_in_words
 
 name: Final = "places"
@@ -77,7 +77,7 @@ class Places(Kind):
         """With the digest of the holder's name."""
         return replace(limit, kind=Places(holder_of(holder)))
 
-    def numbers(self, limit: Limit) -> tuple[int, ...]:
+    def numbers(self, limit: Limit, algorithm: Algorithm, interval: int) -> tuple[int, ...]:
         """The two halves of the digest."""
         return divmod(self.holder, 2**32)
 

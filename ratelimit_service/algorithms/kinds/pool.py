@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ratelimit_service.algorithms import token_bucket
-from ratelimit_service.model import NEVER, PLAIN, Charge, Decision, Kind, Limit, State
+from ratelimit_service.model import NEVER, PLAIN, Algorithm, Charge, Decision, Kind, Limit, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Elastic(Kind):
         """The units that the pool has room for, without a debt; below 0 in debt."""
         return token_bucket.hit(pool, self.counter, 0, now)[1].remaining - self.pool.requests
 
-    def numbers(self, limit: Limit) -> tuple[int, ...]:
+    def numbers(self, limit: Limit, algorithm: Algorithm, interval: int) -> tuple[int, ...]:
         """Whether it is strict, and its pool."""
         return int(self.strict), self.pool.requests, self.pool.burst, self.pool.reserve
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ratelimit_service.algorithms.token_bucket import STATE, missing_until, room_after
-from ratelimit_service.model import NEVER, PLAIN, Decision, Kind, Limit, Queued
+from ratelimit_service.model import NEVER, PLAIN, Algorithm, Decision, Kind, Limit, Queued
 from ratelimit_service.system.clock import delay_in_words
 
 __all__ = ["Queue", "hit", "name", "room_after"]
@@ -58,7 +58,7 @@ class Queue(Kind):
         """As Kind says."""
         return replace(limit, kind=replace(self, last_end=end))
 
-    def numbers(self, limit: Limit) -> tuple[int, ...]:
+    def numbers(self, limit: Limit, algorithm: Algorithm, interval: int) -> tuple[int, ...]:
         """Its own."""
         return self.max_delay, self.max_wait, self.last_end
 

@@ -501,7 +501,7 @@ class _Parser:
 
     def _near(self, limit: Limit) -> int:
         most = limit.burst or limit.requests
-        if limit.region_mode is RegionMode.LEASED:
+        if limit.kind.waits_for_home:
             return most  # a region knows what it may spend, not what is left at home: nothing counts as near
         return near_threshold(most, self._load.near_ratio)
 
@@ -528,8 +528,8 @@ class _Parser:
         why_not = why_not_leased(algorithm, limit, together)
         if "elastic" in options:
             why_not = "elastic: what is allowed is charged to its pool too"
-        if limit.region_mode not in (None, RegionMode.SPLIT):
-            why_not = f"regions: {limit.region_mode}: processes do not lease from what regions share"
+        if limit.is_central:
+            why_not = f"regions: {RegionMode.CENTRAL}: processes do not lease from what regions share"
         if options.get("lease") == "auto":
             if share and not (why_not or most):
                 why_not = f"{share * 100:g} % of it, which a process may hold, is less than {LEAST}"

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from ratelimit_service.model import RegionMode
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.rules.rule import Rule, plural
@@ -84,7 +83,7 @@ def _answered(lost: LostServer, book: RuleBook | None) -> str:
 
 
 def _needs_home(rule: Rule) -> bool:
-    return rule.limit is not None and rule.limit.region_mode in {RegionMode.CENTRAL, RegionMode.LEASED}
+    return rule.limit is not None and rule.limit.needs_home
 
 
 def _named(rules: Sequence[Rule]) -> str:

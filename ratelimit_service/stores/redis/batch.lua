@@ -9,8 +9,7 @@
 --            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES), requests, window, burst, parts,
 --              first_request (2 for a calendar), count_refused (2: crossing_only), exceed, whether windows are aligned,
 --              and the twin of its kind, 0 for a plain one; of a calendar then four edges, which fixed_window.lua
---              explains; then what the twin of its kind reads; of one that regions share what regional.lua or synced.lua
---              reads
+--              explains; then what the twin of its kind reads
 --            of each run: limit (1 is the first), cost, and how many such hits came one after the other; before
 --              runs that are charged all or none stands how many they are, negative
 --            of a lease, before the runs on its counter, its key among theirs: limit, its place in ARGV[2], and 0
@@ -103,7 +102,8 @@ local function read_limits(batch, now, leases)
   local limits, whole, from, paired = {}, true, 4, false
   for i = 1, batch[3] do
     local kind = batch[from + 9] > 0 and twin(NAMES[batch[from + 9]])
-    local found = kind and kind.hit and kind or twin(NAMES[batch[from]])
+    local algorithm = NAMES[batch[from]]
+    local found = kind and kind.hit and kind or twin(algorithm)
     limits[i] = {
       load = found.load,
       hit = found.hit,
@@ -124,12 +124,9 @@ local function read_limits(batch, now, leases)
       from = from + 4
     end
     if kind then
-      from = kind.read(limits[i], batch, from, now)
+      from = kind.read(limits[i], batch, from, now, algorithm)
       limits[i].paired = kind.charge and kind
       paired = paired or limits[i].paired
-    end
-    if found.read and found ~= kind then
-      from = found.read(limits[i], batch, from)
     end
     limits[i].ahead = found.ahead(limits[i], now)
     limits[i].twin = leases and found
@@ -173,7 +170,7 @@ local function charge_run(state, limit, cost, count, now)
   local state, _, _, left, reset, retry = hit(state, limit, cost, now)
   local others = count - got - 1
   if others > 0 and limit.count_refused == 1 then
-    state = hit(state, limit, others * cost, now, others)  -- how many they are, for regional.lua
+    state = hit(state, limit, others * cost, now, others)  -- how many they are, for leased.lua
   end
   return state, got, room, left, reset, retry
 end

@@ -23,14 +23,12 @@ from ratelimit_service.algorithms import (
     State,
     expiry,
     open_algorithm,
-    regional,
     sliding_window,
-    synced,
     token_bucket,
 )
-from ratelimit_service.algorithms.kinds import places
-from ratelimit_service.algorithms.regional import RegionCounter
-from ratelimit_service.model import NEVER, Limit, RegionMode, Unit
+from ratelimit_service.algorithms.kinds import leased, places, synced
+from ratelimit_service.algorithms.kinds.leased import RegionCounter
+from ratelimit_service.model import NEVER, Limit, Unit
 from ratelimit_service.rules.book import Domain, Node, RuleBook, rule_at
 from ratelimit_service.rules.rule import POOL, Address, Rule, counter_key
 from ratelimit_service.stores.redis.keys import VERSION, cluster_counter, plain_counter
@@ -470,9 +468,9 @@ def decode(counter: Counter, stored: Stored | None, milliseconds: int, now: int)
     if not readable or not counter.algorithm:
         return Content(None, None, 0, None, expires)
     limit = counter.limit
-    if limit.region_mode is RegionMode.LEASED:
+    if limit.kind.waits_for_home:
         return _of_region(open_algorithm(counter.algorithm), cast("RegionCounter | None", state), limit, expires, now)
-    hit = synced.hit if limit.region_mode is RegionMode.SYNCED else open_algorithm(counter.algorithm).hit
+    hit = synced.hit if limit.kind.exchanges else open_algorithm(counter.algorithm).hit
     bucket = counter.algorithm in _BUCKETS
     used = None
     if not bucket:
@@ -495,7 +493,7 @@ def _of_region(
     algorithm: Algorithm, state: RegionCounter | None, limit: Limit, expires: int | None, now: int
 ) -> Content:
     """Of a counter that borrows from home: what is used of its loan and of its floor, and what is left of both."""
-    _, look = regional.hit(algorithm, state, limit, 0, now)
+    _, look = leased.hit(algorithm, state, limit, 0, now)
     assert look is not None, "it costs nothing"
     floor = limit.floor
     lent = state.lent if state is not None and now < state.end else 0
@@ -531,7 +529,7 @@ def _state(counter: Counter, stored: Stored | None) -> tuple[State | None, bool]
         if counter.algorithm == "sliding_log":
             return _log(stored, counter.limit.window), True
         state = _integers(stored)
-        if counter.limit.region_mode is RegionMode.LEASED:
+        if counter.limit.kind.waits_for_home:
             return _region_state(counter.algorithm, state), True
         if counter.algorithm in _PACKED:
             return _PACKED[counter.algorithm].pack(*state), True
@@ -541,7 +539,7 @@ def _state(counter: Counter, stored: Stored | None) -> tuple[State | None, bool]
 
 
 def _region_state(algorithm: str, numbers: State) -> State:
-    """The integers of `regional.lua`: those of the loan, then the state of the floor, if it has one."""
+    """The integers of `leased.lua`: those of the loan, then the state of the floor, if it has one."""
     fields = len(RegionCounter._fields) - 1
     floor: State | None = numbers[fields:] or None
     if floor is not None and algorithm in _PACKED:

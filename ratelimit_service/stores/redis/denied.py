@@ -11,8 +11,8 @@ Where denied hits count, each of them moves the counter and has to be sent; exce
 `LOCAL_CACHE_SIZE_IN_BYTES` is set. Such a window stays over its limit until it ends; further hits are not counted, as
 in upstream. And except to a blocked counter, which is charged nothing and denies every hit until the block ends.
 
-A place may be given back at any moment, by any process, so its denial is not remembered. That of a counter that borrows
-from the home of regions is, for a moment: home may have room again before the wait is over.
+Where a wait may be over earlier, as others give back what they hold, a kind of limit says for how long a denial may be
+remembered (`longest_denial`).
 """
 
 from collections import OrderedDict
@@ -21,7 +21,7 @@ from itertools import islice
 from sys import getsizeof
 from typing import Final, NamedTuple
 
-from ratelimit_service.model import NEVER, Blocked, Decision, Limit, RegionMode
+from ratelimit_service.model import NEVER, Blocked, Decision, Limit
 from ratelimit_service.stores.hit import Hit
 
 _SWEEP: Final = 1000
@@ -32,10 +32,6 @@ ENTRY_BYTES: Final = 500
 
 _BESIDE_NAME: Final = ENTRY_BYTES - getsizeof("x")
 """Without the name; with a limit of its own, which came with the request."""
-
-
-_BORROWING: Final = 50_000
-"""Microseconds: of a flood 20 hits a second reach the region's Redis, and a twentieth of a second is lost at most."""
 
 
 class _Denied(NamedTuple):
@@ -113,9 +109,7 @@ class DeniedCache:
             wait, cost = decision.retry_after, hit.cost
             if isinstance(decision, Blocked):
                 wait = decision.blocked_for
-            elif limit.region_mode is RegionMode.LEASED:
-                wait = min(wait, _BORROWING)
-            elif limit.count_refused:
+            elif limit.count_refused and limit.kind.moved_by_denials:
                 if not self._windows or hit.rule.algorithm.name != "fixed_window" or limit.first_request:
                     continue
                 cost = 0

@@ -31,8 +31,8 @@ from hashlib import sha256
 from json import dumps
 from typing import Final, NamedTuple
 
-from ratelimit_service.algorithms import regional
-from ratelimit_service.model import Limit, RegionMode
+from ratelimit_service.algorithms.kinds import leased
+from ratelimit_service.model import Limit
 from ratelimit_service.rules.rule import Rule, escaped
 from ratelimit_service.system.clock import SECOND
 
@@ -273,7 +273,9 @@ class Floors:
     def use(self, rules: Iterable[Rule]) -> None:
         """Go by these rules from now on."""
         limits = ((rule, rule.limit) for rule in rules)
-        self._set({_name_of(rule): _share_of(rule, limit) for rule, limit in limits if limit and _is_lent(limit)})
+        self._set(
+            {_name_of(rule): _share_of(rule, limit) for rule, limit in limits if limit and limit.kind.waits_for_home}
+        )
 
     @property
     def is_ready(self) -> bool:
@@ -361,7 +363,7 @@ class Floors:
             granted = register.granted(name, self.region, register.now + now - self._arrived)
         else:
             granted = self._copied.get(name, 0)
-        return regional.shared(limit, kept.values(), min(percent, granted))
+        return leased.shared(limit, kept.values(), min(percent, granted))
 
 
 def _name_of(rule: Rule) -> str:
@@ -369,13 +371,9 @@ def _name_of(rule: Rule) -> str:
     return "|".join(map(escaped, rule.path)) + rule.key_suffix
 
 
-def _is_lent(limit: Limit) -> bool:
-    return limit.region_mode is RegionMode.LEASED
-
-
 def _share_of(rule: Rule, limit: Limit) -> Share:
     assert limit.regions is not None, "it is leased to regions"
-    settles = 2 * FRESH + regional.settles(rule.algorithm, limit)
+    settles = 2 * FRESH + leased.settles(rule.algorithm, limit)
     return Share(limit.regions.percent, settles, limit.requests, limit.burst)
 
 

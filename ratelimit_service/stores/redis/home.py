@@ -34,7 +34,6 @@ from typing import Any, Final, NamedTuple
 
 import hiredis
 
-from ratelimit_service.model import RegionMode
 from ratelimit_service.stores.hit import Hit, NamedCounter
 from ratelimit_service.stores.redis.exchanges import Exchanges
 from ratelimit_service.stores.redis.faults import Fault
@@ -54,7 +53,7 @@ from ratelimit_service.telemetry.metric import Metric, counter, counter_by, gaug
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 1.0
-"""For home to answer; then another process of the region may ask (`regional.ASK_LIFE`)."""
+"""For home to answer; then another process of the region may ask (`leased.ASK_LIFE`)."""
 
 MAX_ASKED: Final = 5000
 """Counters about which home is asked at once: over a way of 140 ms that is 35,000 new counters a second."""
@@ -73,7 +72,7 @@ _SWEEP: Final = 200
 
 _PAUSE: Final = 0.01
 """Seconds, after which hits are sent again for which another process asks: shorter than a region remembers that home
-had nothing (`regional.LEAST_DENY`)."""
+had nothing (`leased.LEAST_DENY`)."""
 
 _PAUSES: Final = 8
 """In the time that home takes to answer, if that is longer; otherwise a flood would send each hit a hundred times."""
@@ -166,7 +165,7 @@ class Home:
         waiting = {*answer.waiting}
         loans = []
         for ask in answer.asked:
-            if ask.limit.region_mode is RegionMode.SYNCED:
+            if ask.limit.kind.exchanges:
                 self._exchanges.plan(lane, ask)
             else:
                 loans.append(ask)
@@ -198,12 +197,11 @@ class Home:
 
     async def reset(self, hit: Hit) -> None:
         """Remove what home has of a counter of this region, so that its whole limit is free there. Raises Fault."""
-        match hit.limit.region_mode:
-            case RegionMode.LEASED:
-                name = self._name_of(hit)
-                await self.topology.execute(name, "UNLINK", name)
-            case RegionMode.SYNCED:
-                await self._exchanges.reset(hit)
+        if hit.limit.kind.waits_for_home:
+            name = self._name_of(hit)
+            await self.topology.execute(name, "UNLINK", name)
+        elif hit.limit.kind.exchanges:
+            await self._exchanges.reset(hit)
 
     async def close(self) -> None:
         """Wait a moment for what is asked and given back; what is left then is for the region's other processes."""

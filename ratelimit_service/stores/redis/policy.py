@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from ratelimit_service.errors import StoreError
-from ratelimit_service.model import ByPolicy, Decision, Limit, RegionMode
+from ratelimit_service.model import ByPolicy, Decision, Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.memory import MAX_BYTES, MemoryStore
@@ -101,9 +101,9 @@ class Policy:
             if len(self._shares) >= _MAX_SHARES:
                 self._shares.clear()
             limit = hit.rule.limit or hit.limit
-            regions = limit.regions
-            in_regions = 1 if regions is None or regions.mode is RegionMode.SPLIT else regions.number
-            share = self._shares[hit.rule] = replace(hit.rule, limit=share_of(limit, self._instances * in_regions))
+            share = self._shares[hit.rule] = replace(
+                hit.rule, limit=share_of(limit, self._instances * limit.sharing_regions)
+            )
         return share
 
 

@@ -1,9 +1,9 @@
 -- Deposits what home has lent into the counter of a region, or collects what is left there of an ended loan. region.py
--- puts the head of batch.lua and the twin of regional.py before it.
+-- puts the head of batch.lua and the twin of leased.py before it.
 --
 -- KEYS[1]  the counter
 -- ARGV[1]  a JSON list of integers: now in microseconds, or 0 for the time of Redis; the length of home's terms; and of
---          a deposit the fields of regional.Deposit
+--          a deposit the fields of leased.Deposit
 -- Returns  of a deposit nothing; what was collected: units, and the end of their term by the clock of home
 
 local numbers = cjson.decode(ARGV[1])
@@ -15,10 +15,10 @@ end
 local found = redis.pcall('GET', KEYS[1])
 local state = type(found) == 'string' and integers(pcall(unpack_integers, found)) or nil
 if #numbers > 2 then
-  save_integers(KEYS[1], regional.deposit(state, term, {unpack(numbers, 3)}, now), {jitter = 0}, now)
+  save_integers(KEYS[1], leased.deposit(state, term, {unpack(numbers, 3)}, now), {jitter = 0}, now)
   return
 end
-local after, units, term_end = regional.collect(state, term, now)
+local after, units, term_end = leased.collect(state, term, now)
 if after ~= state then
   save_integers(KEYS[1], after, {jitter = 0}, now)
 end

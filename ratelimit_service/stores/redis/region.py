@@ -5,13 +5,13 @@ of a lease (`at_home`), by the script that counts there too. What home has lent 
 and what is left of an ended loan is collected there, by a small script of its own, `region.lua`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from ratelimit_service.algorithms.regional import ASK_LIFE, LEAST_DENY, Deposit, home_of, term
-from ratelimit_service.model import Limit, RegionMode
+from ratelimit_service.algorithms.kinds.leased import ASK_LIFE, LEAST_DENY, Deposit, home_of, term
+from ratelimit_service.model import Limit
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit
 from ratelimit_service.stores.redis.leases import Ask, Granted, Lease
@@ -42,13 +42,9 @@ class RegionAsk(NamedTuple):
 
     @classmethod
     def read(cls, hit: Hit, name: str, numbers: Any, now: int) -> Self:
-        """One about the counter of the hit; ValueError, TypeError or KeyError if its limit has other numbers."""
-        integers(numbers, _NUMBERS[hit.limit.region_mode])
+        """One about the counter of the hit; ValueError or TypeError if its limit has other numbers."""
+        integers(numbers, hit.limit.kind.asks_home)
         return cls(hit.rule, hit.limit, hit.key, name, numbers, now)
-
-
-_NUMBERS: Final[Mapping[RegionMode | None, int]] = {RegionMode.LEASED: 4, RegionMode.SYNCED: 2}
-"""How many an ask has."""
 
 
 def at_home(ask: RegionAsk) -> Ask:
@@ -68,7 +64,7 @@ class StepScript:
 
     def __init__(self, clock: Clock | None = None) -> None:
         batch = files(__package__).joinpath("batch.lua").read_text("utf-8")
-        chunk = files("ratelimit_service.algorithms").joinpath(f"{self.twin}.lua").read_text("utf-8")
+        chunk = files("ratelimit_service.algorithms.kinds").joinpath(f"{self.twin}.lua").read_text("utf-8")
         steps = files(__package__).joinpath(self.name).read_text("utf-8")
         head, edge, _ = batch.partition(_EDGE)
         assert edge
@@ -84,7 +80,7 @@ class StepScript:
 class RegionScript(StepScript):
     """Deposits and collects in a region's Redis."""
 
-    twin, name = "regional", "region.lua"
+    twin, name = "leased", "region.lua"
 
     def deposit(self, ask: RegionAsk, granted: Granted | None) -> Command:
         """Bring the region what home has answered; None: home cannot be reached, and the floor is all there is."""

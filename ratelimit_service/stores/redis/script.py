@@ -33,8 +33,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from ratelimit_service.algorithms import NAMES
 from ratelimit_service.algorithms.kinds import KINDS
-from ratelimit_service.algorithms.regional import home_of, most_of, term
-from ratelimit_service.model import Blocked, Decision, Limit, Queued, RegionMode
+from ratelimit_service.model import Blocked, Decision, Limit, Queued
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.stores.hit import Hit, OnCounter, common_counter
 from ratelimit_service.stores.redis.floors import Floors
@@ -319,40 +318,26 @@ class BatchScript:
 
     def _row(self, rule: Rule, limit: Limit) -> str:
         """A limit as the script reads it: PER_LIMIT integers, then the edges of a calendar, and what its kind has."""
-        algorithm, calendar = rule.algorithm.name, limit.calendar
-        if limit.region_mode is RegionMode.LEASED:
-            return self._leased_row(rule, limit)
-        synced = (self._sync,) if limit.region_mode is RegionMode.SYNCED else ()
-        numbers: tuple[int, ...] = (
-            self._numbers[_SYNCED if synced else algorithm],
-            limit.requests,
-            limit.window,
-            limit.burst,
-            limit.parts,
-            int(limit.first_request) if calendar is None else _BY_CALENDAR,
-            _CROSSING_ONLY if limit.crossing_only else int(limit.count_refused),
-            limit.exceed,
-            int(algorithm == "fixed_window" and not limit.first_request),
-            self._numbers[limit.kind.twin],
-        )
-        if calendar is not None:
-            numbers += calendar.edges((self._clock or system_clock)())
-            return ",".join(map(str, numbers + limit.kind.numbers(limit) + synced))
-        return self._remember(rule, limit, numbers + limit.kind.numbers(limit) + synced)
-
-    def _leased_row(self, rule: Rule, limit: Limit) -> str:
-        """A limit that is leased to regions: the numbers of the floor or of home, then what regional.lua reads."""
-        written = limit
-        if self._floors is not None:
+        written, kind, algorithm = limit, limit.kind, rule.algorithm
+        if self._floors is not None and kind.waits_for_home:
             limit = self._floors.limit_of(rule, limit, int(monotonic() * SECOND))
-        name, own = rule.algorithm.name, limit.floor or home_of(limit)
-        windows = (0 if own.calendar is None else _BY_CALENDAR, 1, 0, int(name == "fixed_window"), 0)
-        numbers = (self._numbers[_LEASED], own.requests, own.window, own.burst, own.parts, *windows)
-        floor = self._numbers[name] if limit.floor else 0
-        leased = (floor, most_of(rule.algorithm, limit), term(rule.algorithm, limit))
-        if own.calendar is not None:
-            return ",".join(map(str, (*numbers, *own.calendar.edges((self._clock or system_clock)()), *leased)))
-        return self._remember(rule, written, (*numbers, *leased))
+        counted, calendar = kind.counted(limit), limit.calendar
+        numbers: tuple[int, ...] = (
+            self._numbers[algorithm.name],
+            counted.requests,
+            counted.window,
+            counted.burst,
+            counted.parts,
+            int(counted.first_request) if calendar is None else _BY_CALENDAR,
+            _CROSSING_ONLY if counted.crossing_only else int(counted.count_refused),
+            counted.exceed,
+            int(algorithm.name == "fixed_window" and not counted.first_request),
+            self._numbers[kind.twin],
+        )
+        of_kind = kind.numbers(limit, algorithm, self._sync)
+        if calendar is not None:
+            return ",".join(map(str, (*numbers, *calendar.edges((self._clock or system_clock)()), *of_kind)))
+        return self._remember(rule, written, numbers + of_kind)
 
     def _remember(self, rule: Rule, limit: Limit, numbers: Sequence[int]) -> str:
         """These numbers as a row."""
@@ -396,7 +381,7 @@ class BatchScript:
                         raise ValueError(retry)
                     hits[0].decision = Queued(True, left, 0, reset, 0, retry, now + retry)
                 elif retry == _WAITS:
-                    if hits[0].limit.region_mode is not RegionMode.LEASED:
+                    if not hits[0].limit.kind.waits_for_home:
                         raise ValueError(retry)
                     if got:
                         _share(hits[:got], got, room, left, reset, 0)
@@ -414,7 +399,7 @@ class BatchScript:
 
     def _read_names(self, names: Sequence[Any], runs: Sequence[Run], now: int) -> list[RegionAsk]:
         """Count places that were never given back; returns what is to be asked of home."""
-        shared = {self.key(run[0]): run[0] for run in runs if run[0].limit.regions is not None}
+        shared = {self.key(run[0]): run[0] for run in runs if run[0].limit.kind.asks_home}
         asked = []
         pairs = iter(names)
         for name, found in zip(pairs, pairs, strict=True):
@@ -471,9 +456,7 @@ def script_text() -> str:
 
 _PLACE: Final = "--twins--\n"
 _NAMES: Final = "--names--"
-_LEASED: Final = "regional"
-_SYNCED: Final = "synced"
-_TWINS: Final = (*NAMES, "leasing", _LEASED, _SYNCED)
+_TWINS: Final = (*NAMES, "leasing")
 
 _EXPIRES_AT_ONCE: Final = frozenset({"fixed_window", "sub_windows", "sliding_log"})
 """What these charge at one moment expires at one moment, however much it is."""

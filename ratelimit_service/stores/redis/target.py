@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ratelimit_service.errors import StartError
-from ratelimit_service.model import RegionMode
 from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.settings import RedisSettings, Settings
 from ratelimit_service.settings.fields import RedisType
@@ -142,12 +141,12 @@ def is_per_second(rule: Rule) -> bool:
 
 def is_central(rule: Rule) -> bool:
     """Whether its counters are in the home Redis, which all regions share."""
-    return rule.limit is not None and rule.limit.region_mode is RegionMode.CENTRAL
+    return rule.limit is not None and rule.limit.is_central
 
 
 def is_leased(rule: Rule) -> bool:
     """Whether regions borrow from a counter at home."""
-    return rule.limit is not None and rule.limit.region_mode is RegionMode.LEASED
+    return rule.limit is not None and rule.limit.kind.waits_for_home
 
 
 _Redis = TypeVar("_Redis")

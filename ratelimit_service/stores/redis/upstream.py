@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from ratelimit_service.algorithms import fixed_window
-from ratelimit_service.model import PLAIN, Limit, RegionMode
+from ratelimit_service.model import PLAIN, Limit
 from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.stores.hit import Hit, OnCounter
 from ratelimit_service.stores.redis.leases import Ask
@@ -106,7 +106,7 @@ def is_upstreams(rule: Rule) -> bool:
         and limit.kind is PLAIN
         and not rule.default
         and limit.window == limit.unit.window
-        and limit.region_mode in (None, RegionMode.SPLIT)
+        and not limit.is_central
         and all(level.upstreams for level in rule.levels)
     )
 

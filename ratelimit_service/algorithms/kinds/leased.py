@@ -15,16 +15,16 @@ limit, whatever dies, is lost or is late. A loan ends, by the clock of the regio
 clock of home: it is counted from the moment of the ask, which is earlier than what home did. A unit that is given back
 is given into the term in which it was lent. Units are conserved: deposited = spent + given back + burnt + held.
 
-State: `RegionCounter`. The Lua twin is `regional.lua`, and `region.lua` in `stores/redis` for deposits and collections.
+State: `RegionCounter`. The Lua twin is `leased.lua`, and `region.lua` in `stores/redis` for deposits and collections.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, cast
 
 from ratelimit_service.algorithms import leasing
 from ratelimit_service.algorithms.algorithm import Algorithm, expiry
-from ratelimit_service.model import NEVER, Decision, Limit, RegionMode, Regions, State
+from ratelimit_service.model import NEVER, PLAIN, Decision, Kind, Limit, RegionMode, Regions, State
 from ratelimit_service.system.clock import SECOND
 
 ASK_LIFE: Final = SECOND
@@ -36,10 +36,41 @@ waits. A tenth of a term if that is more, and a second at most: a bucket at home
 that ask for each take five times the messages for 1 % of the limit."""
 
 
+@dataclass(frozen=True, slots=True)
+class Leased(Kind):
+    """Its `regions` have what home may lend, and the floor."""
+
+    twin = "leased"
+    asks_home = 4
+    waits_for_home = True
+    moved_by_denials = False
+    longest_denial = SECOND // 20
+    """Home may have room again before the wait is over. Of a flood 20 hits a second reach the region's Redis, and a
+    twentieth of a second is lost at most."""
+    why_not_leased = "regions: leased: processes do not lease from what regions share"
+
+    def counted(self, limit: Limit) -> Limit:
+        """The floor, or what home may lend; of a run of hits that wait all are asked for."""
+        own = limit.floor or home_of(limit)
+        return replace(own, first_request=False, count_refused=True, crossing_only=False, exceed=0)
+
+    def numbers(self, limit: Limit, algorithm: Algorithm, interval: int) -> tuple[int, ...]:
+        """Whether there is a floor, what may be charged in all, and the length of home's terms."""
+        return int(limit.floor is not None), most_of(algorithm, limit), term(algorithm, limit)
+
+    def share(self, limit: Limit, part: Callable[[int], int], whole: Callable[[int], int]) -> Kind:
+        """An instance counts by itself."""
+        return PLAIN
+
+    def key_suffix(self, algorithm: str, limit: Limit) -> str:
+        """The state is another one."""
+        return f"|{algorithm}/leased/{limit.window}"
+
+
 def member(limit: Limit, number: int, percent: int) -> Limit:
     """The limit as so many regions share it: each has so much of it by itself, and borrows of the rest."""
     regions = Regions(RegionMode.LEASED, number, limit.requests, percent)
-    return shared(replace(limit, regions=regions), [percent] * number, percent)
+    return shared(replace(limit, regions=regions, kind=Leased()), [percent] * number, percent)
 
 
 def shared(limit: Limit, kept: Iterable[int], percent: int) -> Limit:
@@ -55,9 +86,14 @@ def shared(limit: Limit, kept: Iterable[int], percent: int) -> Limit:
         count_refused=False,
         longest_term=leasing.length_of_term(fill, fill, min(longest, fill // 4)) if fill else longest,
         regions=None,
+        kind=PLAIN,
     )
     requests, burst = _part(limit, percent)
-    own = replace(limit, requests=requests, burst=burst, count_refused=False, regions=None) if requests else None
+    own = (
+        replace(limit, requests=requests, burst=burst, count_refused=False, regions=None, kind=PLAIN)
+        if requests
+        else None
+    )
     return replace(limit, regions=replace(limit.regions, home=home, floor=own))
 
 

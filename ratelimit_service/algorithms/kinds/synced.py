@@ -15,10 +15,12 @@ that of the others; and when the last exchange began, or, of one that has not be
 before the first one. The Lua twin is `synced.lua`.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from ratelimit_service.algorithms import fixed_window
-from ratelimit_service.model import Decision, Limit
+from ratelimit_service.model import PLAIN, Algorithm, Decision, Kind, Limit
 from ratelimit_service.system.clock import SECOND
 
 State = tuple[int, int, int, int]
@@ -29,6 +31,28 @@ _COLD: Final = 100
 
 _LATE: Final = SECOND
 """What is to begin an exchange, and has not so much later, was ended before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced(Kind):
+    """Its `regions` say how many they are."""
+
+    twin = "synced"
+    asks_home = 2
+    exchanges = True
+    why_not_leased = "regions: synced: processes do not lease from what regions share"
+
+    def numbers(self, limit: Limit, algorithm: Algorithm, interval: int) -> tuple[int, ...]:
+        """The interval."""
+        return (interval,)
+
+    def share(self, limit: Limit, part: Callable[[int], int], whole: Callable[[int], int]) -> Kind:
+        """An instance counts by itself."""
+        return PLAIN
+
+    def key_suffix(self, algorithm: str, limit: Limit) -> str:
+        """The state is another one."""
+        return f"|{algorithm}/synced/{limit.window}"
 
 
 def hit(state: State | None, limit: Limit, cost: int, now: int) -> tuple[State | None, Decision]:

@@ -1,4 +1,4 @@
--- Twin of regional.py. A limit has what may be charged in all as `most`, the length of home's terms as `term`, and, if
+-- Twin of leased.py. A limit has what may be charged in all as `most`, the length of home's terms as `term`, and, if
 -- there is a floor, its limit as `floor`, with the `hit` of its algorithm.
 -- State: the fields of RegionCounter in their order, then the state of the floor, if it has one. In Redis: integers.
 -- While a batch is charged, a state also has the units of the hits that wait as `waiting`.
@@ -184,13 +184,12 @@ local function collect(state, term, now)
   return kept(counter, term), units, counter[SPARE_END]
 end
 
--- The numbers of a leased limit, which begin at `from`: the algorithm of its floor, or 0, what may be charged in all,
--- and the length of home's terms. The floor has the numbers of the limit.
-local function read(limit, batch, from)
-  local algorithm = batch[from]
+-- Whether there is a floor, what may be charged in all, and the length of home's terms. The floor has the numbers of the
+-- limit.
+local function read(limit, batch, from, _, algorithm)
   limit.most, limit.term = batch[from + 1], batch[from + 2]
-  if algorithm > 0 then
-    local found = twin(NAMES[algorithm])
+  if batch[from] == 1 then
+    local found = twin(algorithm)
     limit.floor = {
       hit = found.hit, ahead = found.ahead, settle = found.settle, requests = limit.requests, window = limit.window,
       burst = limit.burst, parts = limit.parts, first_request = 0, count_refused = 0, exceed = 0, edges = limit.edges,
