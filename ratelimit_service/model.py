@@ -278,6 +278,16 @@ class Limit:
         return self.calendar is None and self.kind.in_windows
 
     @property
+    def most(self) -> int:
+        """What may be charged at once."""
+        return self.capacity + self.exceed
+
+    @property
+    def tallied(self) -> Sequence[str]:
+        """The numbers of a tally that it has beside those of all limits."""
+        return (*self.kind.tallied, "exceeded") if self.exceed else self.kind.tallied
+
+    @property
     def ceiling(self) -> int:
         """How many are let through in a window, with those above `requests`."""
         return self.requests + self.exceed

@@ -123,7 +123,7 @@ class HeaderEncoder:
             if options.problem_body:
                 yield _PROBLEM_FIELDS
         elif headers and (hit := exceeding_hit(verdict)) is not None:
-            yield header(_X_EXCEEDED, b"%d" % (hit.limit.exceed - hit.decision.remaining))
+            yield header(_X_EXCEEDED, b"%d" % hit.exceeds_by)
 
     def _about_limits(self, verdict: Verdict, tightest: Hit, options: ResponseOptions, share: int) -> Iterator[bytes]:
         headers = options.headers

@@ -78,7 +78,7 @@ def exceeding_hit(verdict: Verdict) -> Hit | None:
         if hit is not None and hit.limit.exceed and hit.limit.kind.tells_excess:
             decision = hit.decision
             if decision.allowed and decision.over and not hit.rule.shadow:
-                above = hit.limit.exceed - decision.remaining
+                above = hit.exceeds_by
                 if above > most:
                     found, most = hit, above
     return found

@@ -148,8 +148,7 @@ class Rule:
         limit = self.limit
         set_once = object.__setattr__  # frozen
         if limit is not None:
-            most = limit.capacity
-            set_once(self, "scale", Scale(self.near, most, most + limit.exceed))
+            set_once(self, "scale", Scale(self.near, limit.capacity, limit.most))
         else:
             set_once(self, "scale", Scale(0, 0, 0))
         changes_values = any(level.counted_as is not None for level in self.levels)

@@ -228,9 +228,7 @@ def _shown(rule: Rule) -> frozenset[str]:
     if rule.shadow:
         shown |= {"shadow_mode"}
     if rule.limit is not None:
-        shown = shown.union(rule.limit.kind.tallied)
-    if rule.limit is not None and rule.limit.exceed:
-        shown |= {"exceeded"}
+        shown = shown.union(rule.limit.tallied)
     if rule.limit is not None and rule.together:
         shown |= {"spared"}
     if rule.name:

@@ -102,6 +102,11 @@ class Hit:
         return not self.decision.allowed and not self.rule.shadow
 
     @property
+    def exceeds_by(self) -> int:
+        """How many were let through above the limit, of those that `exceed` allows; below 0 what is left of it."""
+        return self.limit.exceed - self.decision.remaining
+
+    @property
     def remaining(self) -> int:
         """What is left of the limit, without what may exceed it."""
         remaining = self.decision.remaining

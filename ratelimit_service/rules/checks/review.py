@@ -210,8 +210,7 @@ def _nest(algorithm: str, limit: Limit, other: Limit) -> bool:
 
 def _compare(limit: Limit, other: Limit) -> tuple[bool, bool]:
     """Whether something of the limit is larger, and whether nothing is smaller: what it allows at once, and in time."""
-    at_once, others = (each.burst or each.requests for each in (limit, other))
-    pairs = [(at_once + limit.exceed, others + other.exceed), (limit.requests, other.requests)]
+    pairs = [(limit.most, other.most), (limit.requests, other.requests)]
     return any(one > two for one, two in pairs), all(one >= two for one, two in pairs)
 
 

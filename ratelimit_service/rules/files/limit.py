@@ -83,7 +83,7 @@ def _read_windowed(
         **{**fields, "burst": kind.burst_of(requests, window, fields.get("burst", 0))},
     )
     _check_blocks(block, chosen, at, report)
-    if (limit.burst or requests) + limit.exceed > MAX_REQUESTS:
+    if limit.most > MAX_REQUESTS:
         report.add(at, f"the limit and exceed come to more than {MAX_REQUESTS}")
     elif (problem := getattr(algorithm, "problem", None)) and (reason := problem(limit)):
         report.add(block.fields["algorithm"].key if "algorithm" in block.fields else at, f"{name}: {reason}")

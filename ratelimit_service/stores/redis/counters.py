@@ -451,7 +451,7 @@ def _chunks(counters: Sequence[Counter]) -> Iterator[list[Counter]]:
     for counter in counters:
         match counter.algorithm:
             case "sliding_log":
-                size += 7 * (counter.limit.requests + counter.limit.exceed if counter.rule else LONGEST)
+                size += 7 * (counter.limit.ceiling if counter.rule else LONGEST)
             case "places":
                 size += 30 * places.MOST
             case _:

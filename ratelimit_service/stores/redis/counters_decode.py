@@ -481,7 +481,7 @@ def decode(counter: Counter, stored: Stored | None, milliseconds: int, now: int)
         return Content(used, None, max(0, reset), None, expires)
     look = hit(state, limit, 0, now)[1]
     if bucket:
-        used = limit.capacity + limit.exceed - look.remaining
+        used = limit.most - look.remaining
     above = limit.requests if counter.rule.pool else limit.exceed  # of a pool that is its debt
     retry = None  # where others charge a second counter too, that depends on it
     if not limit.kind.common:

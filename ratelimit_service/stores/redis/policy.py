@@ -116,12 +116,11 @@ def share_of(limit: Limit, instances: int) -> Limit:
     def part(number: int) -> int:
         return -(-number // instances)
 
-    most = limit.capacity
     share = replace(
         limit,
         requests=part(limit.requests),
         burst=part(limit.burst),
-        exceed=part(most + limit.exceed) - part(most),
+        exceed=part(limit.most) - part(limit.capacity),
     )
     return replace(share, kind=limit.kind.share(share, part, lambda number: number // instances))
 
