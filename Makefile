@@ -93,11 +93,12 @@ proto: $(VENV)/.development  ## Generate ratelimit_service/api/generated from pr
 # Not --quiet: strict mode does not count the warnings that it hides.
 docs: .tools/docs/.installed  ## Build the documents as a site, .site/html/index.html.
 	@rm -rf .site && mkdir -p .site/source
-	@cp -r *.md Dockerfile LICENSE bench config deploy docs .site/source
+	@cp -r *.md Dockerfile LICENSE bench config deploy docs requirements .site/source
 	@NO_MKDOCS_2_WARNING=1 .tools/docs/bin/mkdocs build -f docs/mkdocs.yml
 	@echo "the site is in .site/html"
 
-pictures: $(VENV)/.project  ## Draw the pictures of docs/algorithms.md again.
+pictures: $(VENV)/.project  ## Draw the pictures of README.md and docs/algorithms.md again.
+	@$(BIN)/python docs/benchmark.py
 	@draw() { $(BIN)/ratelimit simulate docs/pictures/limit.yaml --pattern steady --rate 2 --for 4m --keys 1 \
 		--descriptor 'user={user}' --algorithm $$1 --algorithm $$2 --svg docs/pictures/$$1.svg >/dev/null; }; \
 	draw fixed_window token_bucket; draw sliding_window sliding_log; \

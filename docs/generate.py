@@ -35,7 +35,7 @@ READ = {
     "ban": "bans.md",
     "unban": "bans.md",
     "bans": "bans.md",
-    "hash": "rules.md#secret-values",
+    "hash": "rules-topics.md#secret-values",
     "schema": "rules.md#checking",
     "top": "commands.md#what-is-busy-now",
     "init": "commands.md#a-first-rules-file",

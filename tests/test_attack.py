@@ -39,7 +39,7 @@ def at(service: Service) -> list[str]:
 
 
 def test_each_attack_on_a_service_of_its_own_has_a_row_and_a_verdict(tmp_path: Path) -> None:
-    document = tmp_path / "security.md"
+    document = tmp_path / "RESULTS.md"
     document.write_text(TABLE)
 
     code, rows, printed = attack("--only=rapid-reset,gzip-value,other-sites", f"--document={document}")
@@ -96,7 +96,7 @@ def test_an_attack_that_a_server_has_no_port_for_is_not_tried(tmp_path: Path) ->
 
 
 def test_every_attack_says_what_it_does_and_stands_in_the_document() -> None:
-    document = (ROOT / "docs" / "security.md").read_text("utf-8")
+    document = (ROOT / "bench" / "attack" / "RESULTS.md").read_text("utf-8")
 
     code, _, printed = attack("--list")
 

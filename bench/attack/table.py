@@ -1,4 +1,4 @@
-"""Rows as Markdown: the table that is printed, and that of docs/security.md, with a column for each server."""
+"""Rows as Markdown: the table that is printed, and that of bench/attack/RESULTS.md, with a column for each server."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,6 +1,6 @@
 """What a load takes, past one machine: `python bench/scale [--measure] [--simulate] [--write]`.
 
-Prints the tables of docs/scale.md; --write puts them there. They are made by `model.py`, of what was found by
+Prints the tables of RESULTS.md; --write puts them there. They are made by `model.py`, of what was found by
 --measure, which runs the service on this machine for some minutes, and by --simulate, which runs up to 1,000
 instances of the lease code; both are kept in `found.json`.
 """

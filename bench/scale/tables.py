@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md, of what was found and what the model makes of it."""
+"""The tables of RESULTS.md, of what was found and what the model makes of it."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from scale.model import Costs, Deployment, Limit, Load, burst, cells, redis_us, 
 from scale.runs import CALIBRATION, CHECK, Found, Run, costs_of, measure
 
 FOUND: Final = Path(__file__).with_name("found.json")
-PAGE: Final = Path(__file__).resolve().parent.parent.parent / "docs" / "scale.md"
+PAGE: Final = Path(__file__).with_name("RESULTS.md")
 
 HEADERS: Final = 66
 """Bytes of Ethernet, IP and TCP around what a packet carries."""
@@ -271,7 +271,7 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help="run the service first: ten minutes, on two cores")
     parser.add_argument("--rounds", type=int, default=5, help="of each run; default: %(default)s")
     parser.add_argument("--simulate", action="store_true", help="run the simulations first: some minutes")
-    parser.add_argument("--write", action="store_true", help="write the tables into docs/scale.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into RESULTS.md")
     chosen = parser.parse_args()
     if chosen.measure:
         keep("runs", {name: measure(name, run, chosen.rounds) for name, run in {**CALIBRATION, **CHECK}.items()})

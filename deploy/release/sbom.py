@@ -26,7 +26,7 @@ _LICENCES: Final = {
     "protobuf": "BSD-3-Clause",
     "uvloop": "MIT OR Apache-2.0",
 }
-"""Of those that state theirs in words of their own; docs/dependencies.md has them too."""
+"""Of those that state theirs in words of their own; requirements/README.md has them too."""
 
 
 class Package(NamedTuple):

@@ -1,7 +1,7 @@
 """A timer of the event loop that is exact to some ten microseconds, where the system has one: timerfd of Linux.
 
 Timers of event loops are in whole milliseconds. What is let out by them, 500 a second and more, comes in lumps:
-docs/performance.md has the numbers.
+bench/RESULTS.md has the numbers.
 """
 
 import asyncio

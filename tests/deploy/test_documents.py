@@ -1,6 +1,7 @@
-"""What README.md and docs/deploy.md give for Envoy works in a real one."""
+"""What README.md and docs/deploy.md give for Envoy works in a real one, and the picture shows what a table says."""
 
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,10 @@ def test_the_filter_with_its_options_limits_and_tells_what_is_left(tmp_path: Pat
             answer = envoy.get("/", **{"x-user": "ada"})
 
             assert answer.headers["x-ratelimit-remaining"] == "1"
+
+
+def test_the_picture_of_the_benchmark_is_that_of_the_table() -> None:
+    """If this fails: python docs/benchmark.py."""
+    drawn = runpy.run_path(str(ROOT / "docs" / "benchmark.py"))["drawn"]()
+
+    assert (ROOT / "docs" / "pictures" / "benchmark.svg").read_text(encoding="utf-8") == drawn

@@ -9,7 +9,11 @@ import pytest
 
 from tests.processes import ROOT
 
-DOCUMENTS: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/**/*.md")])
+DOCUMENTS: Final = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "deploy/**/*.md", "bench/**/*.md", "requirements/*.md")
+    for path in ROOT.glob(pattern)
+)
 
 
 def prose(document: Path) -> str:

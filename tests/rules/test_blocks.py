@@ -1,4 +1,4 @@
-"""Every block of YAML in docs/rules.md is loaded, and what is said beside it is true of requests."""
+"""Every block of YAML in the documents on rules is loaded, and what is said beside it is true of requests."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from ratelimit_service.cli import main
 from tests.books import whole
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+DOCUMENT = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("rules.md", "rules-topics.md"))
 
 
 def blocks() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Rules in any document load without a warning, and cases pass. test_blocks.py has what docs/rules.md says of them."""
+"""Rules in any document load without a warning, and cases pass. test_blocks.py has what those on rules say."""
 
 import re
 from collections.abc import Iterator
