@@ -33,8 +33,9 @@ from ratelimit_service.rules.rule import Entries, Place, Rule, entries_in_words,
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores.descriptor import limiting_rules
+from ratelimit_service.stores.redis.counter_looks import Content
+from ratelimit_service.stores.redis.counter_names import Counter
 from ratelimit_service.stores.redis.counters import CounterBatch, Counters
-from ratelimit_service.stores.redis.counters_decode import Content, Counter
 from ratelimit_service.system.clock import SECOND, duration_in_words
 
 _FAILED: Final = 1
@@ -175,10 +176,12 @@ def command(
 ) -> None:
     """Show counters in Redis, or reset them.
 
-    Shows the counters of a domain, of some of its rules, or of one descriptor, the fullest first. Nothing is charged.
-    With --reset they are removed, and denied requests are allowed again. Redis and rules are those of the service's
-    settings: run this with the same environment. With --at a running service resets the counters of a descriptor, in
-    memory too; `ratelimit explain --at` shows them.
+    Shows the counters of a domain, of some of its rules, or of one descriptor, the fullest first. Nothing is charged or
+    written. Redis spends 1.3 to 1.8 s on each 100,000 counters, in slices of at most 3 ms between which it serves
+    others. A counter that no present rule charges shows what was used, but not what is left. With --reset they are
+    removed, and denied requests are allowed again. Redis and rules are those of the service's settings: run this with
+    the same environment. With --at a running service resets the counters of a descriptor, in memory too; `ratelimit
+    explain --at` shows them.
     """
     if not domain:
         raise click.UsageError("the domain is empty: name the one whose counters are meant")
@@ -349,7 +352,7 @@ async def _list(counters: Counters, selection: Selection, most: int) -> Listing:
     async for batch in selection.batches(counters):
         listing.left_out += batch.left_out
         for counter, content in await counters.read(batch):
-            if content is not None:
+            if content.exists or content.blocked_for:
                 listing.add(counter, content)
     listing.slots_moved = counters.slots_moved
     return listing

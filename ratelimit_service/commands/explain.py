@@ -50,7 +50,7 @@ from ratelimit_service.rules.checks.explain import (
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
-from ratelimit_service.stores.redis.counters_decode import Content, Counter, decode
+from ratelimit_service.stores.redis.counter_looks import Content
 from ratelimit_service.system.clock import SECOND, duration_in_words, system_clock
 
 UNKNOWN, FAILED = 1, 3
@@ -149,21 +149,23 @@ async def _add_states(
         try:
             for index, number, matched in charged_rules(explained):
                 rule, entries = matched.rule, asked[index].entries
-                read: list[tuple[Counter, Content | None]] = []
+                read: list[Content] = []
                 for batch in await counters.of_descriptor(explained.domain, entries, [rule], overriding=False):
                     # The counter of a limit that came with a request has no rule in the book; here the rule is known.
                     known = [counter._replace(rule=rule) for counter in batch.counters]
-                    read += await counters.read(batch._replace(counters=known))
-                (counter, content), *home = read
-                state = _state(rule, counter, content)
+                    read += [content for _, content in await counters.read(batch._replace(counters=known))]
+                if not read:
+                    return {"name": "redis", "problem": "the slot of a counter moves to another node"}
+                content, *home = read
+                state = _state(rule, content)
                 if home:
-                    state["at_home"] = _state(rule, *home[0])["remaining"]
+                    state["at_home"] = home[0].remaining
                 limit, pool = rule.limit, common_rule(rule)
                 if limit is not None and pool is not None and pool.limit is not None:
                     [(_, of_pool)] = await counters.read(await counters.of_pool(pool))
-                    used = of_pool.used if of_pool is not None else 0
-                    if used is not None and state["used"] is not None:
-                        state |= limit.kind.look(limit, limit.ceiling - state["used"], pool.limit.capacity - used)
+                    if of_pool.used is not None and content.used is not None:
+                        left_in_pool = pool.limit.capacity - of_pool.used
+                        state |= limit.kind.look(limit, limit.ceiling - content.used, left_in_pool)
                 found["descriptors"][index]["rules"][number]["state"] = state
         except StoreError as error:
             return {"name": "redis", "problem": str(error)}
@@ -185,10 +187,7 @@ def _add_bans(settings: Settings, book: RuleBook, request: Request, found: dict[
     return ""
 
 
-def _state(rule: Rule, counter: Counter, content: Content | None) -> dict[str, Any]:
-    if content is None:
-        # The algorithm says what an untouched counter allows: a bucket of 0 requests nothing, whatever its burst.
-        content = decode(counter, None, 0, 0)._replace(used=0, reset_after=0)
+def _state(rule: Rule, content: Content) -> dict[str, Any]:
     return counter_state(
         rule,
         content.remaining,

@@ -430,14 +430,17 @@ def test_what_a_user_must_be_allowed_is_told(shop: Shop) -> None:
 
     blind = as_user("+get")
     service = as_user("+@scripting", "+@read", "+@write", "+time")
-    looking = as_user("+scan", "+get", "+pttl", "+time")
-    no_reset = as_user("+scan", "+get", "+pttl", "+time", "-unlink")
+    look = ("+scan", "+pttl", "+time", "+eval", "+evalsha", "+get", "+mget", "+getrange")
+    looking = as_user(*look, "+zrange", "+zcard", "+zcount", "+zrangebyscore")
+    no_reset = as_user(*look, "-unlink")
     left = len(shop.keys())
-    untold = as_user("+scan", "+get", "+pttl", "+time", "-set", "+unlink")
+    untold = as_user(*look, "-set", "+unlink")
     shop.charge(Charge("shop", descriptor("user=ada")))
-    reset = as_user("+scan", "+get", "+pttl", "+time", "+set", "+unlink")
+    reset = as_user(*look, "+set", "+unlink")
 
-    needed = "~<CACHE_KEY_PREFIX>* +scan +get +zrange +pttl +time, to reset +unlink +set"
+    needed = (
+        "~<CACHE_KEY_PREFIX>* +scan +pttl +time +eval +evalsha +get +mget +getrange, for limits of requests at once"
+    )
     assert service.exit_code == 0
     assert (blind.exit_code, looking.exit_code, no_reset.exit_code, reset.exit_code) == (1, 0, 1, 0)
     assert needed in blind.stderr

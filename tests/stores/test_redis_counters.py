@@ -13,14 +13,15 @@ import redis as redis_py
 import uvloop
 
 from ratelimit_service.algorithms import NAMES, open_algorithm
-from ratelimit_service.algorithms.kinds import Block
+from ratelimit_service.algorithms.kinds import Block, places
 from ratelimit_service.errors import StoreError
-from ratelimit_service.model import Limit, Unit
+from ratelimit_service.model import PLAIN, Limit, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Rule
 from ratelimit_service.settings import load_settings
-from ratelimit_service.stores.redis.counters import Counters
-from ratelimit_service.stores.redis.counters_decode import Counter, decode
+from ratelimit_service.stores.redis.counter_looks import Content
+from ratelimit_service.stores.redis.counter_names import Counter
+from ratelimit_service.stores.redis.counters import CounterBatch, Counters
 from ratelimit_service.stores.redis.keys import slot_of
 from ratelimit_service.stores.redis.store import open_redis
 from ratelimit_service.system.calendar import Calendar
@@ -93,6 +94,14 @@ LIMITS = {
 }
 
 
+async def content_of(counters: Counters, counter: Counter) -> Content:
+    """Of a counter of the one server that there is."""
+    [redis] = counters._all
+    [address] = await redis.discover()
+    [(_, content)] = await counters.read(CounterBatch(redis, address, [counter]))
+    return content
+
+
 @pytest.mark.parametrize("algorithm", NAMES)
 def test_what_is_read_is_what_a_call_would_be_told(redis: Redis, algorithm: str) -> None:
     async def story() -> None:
@@ -101,7 +110,7 @@ def test_what_is_read_is_what_a_call_would_be_told(redis: Redis, algorithm: str)
             {"REDIS_URL": str(redis.socket), "STORE_DEADLINE": "5s", "REFUSED_MAX_COUNTERS": "0"}
         )
         store = open_redis(settings, clock)
-        client = redis_py.Redis(unix_socket_path=str(redis.socket))
+        counters = Counters(settings, SHOP, clock)
         chance = random.Random(7)  # noqa: S311 - the same every time
         try:
             store.sweep()
@@ -115,35 +124,45 @@ def test_what_is_read_is_what_a_call_would_be_told(redis: Redis, algorithm: str)
                     await charge(store, hit_of(rule, f"{algorithm}{number}", cost))
                     told = (await charge(store, hit_of(rule, f"{algorithm}{number}", 0))).hits[0]
                     key = f"rl2|shop|user={algorithm}{number}{rule.key_suffix}".encode()
-                    stored = client.get(key)
-                    assert stored is None or isinstance(stored, bytes)
 
-                    seen = decode(Counter(key, "shop", "", rule, algorithm, limit), stored, 1, clock())
+                    seen = await content_of(counters, Counter(key, "shop", "", rule, algorithm, limit))
 
                     assert seen.remaining == told.remaining
-                    assert seen.reset_after == told.decision.reset_after
+                    assert seen.reset_after == (told.decision.reset_after if seen.exists else 0)
                     assert seen.used is not None
                     if told.decision.remaining:
                         assert seen.used + told.decision.remaining == capacity + limit.exceed
                     else:
                         assert seen.used >= capacity
                     assert (seen.retry_after == 0) == (told.decision.remaining > 0)
+                    if seen.retry_after and not limit.count_refused:
+                        refused = (await charge(store, hit_of(rule, f"{algorithm}{number}", 1))).hits[0]
+                        assert refused.decision.retry_after == seen.retry_after
         finally:
-            client.close()
+            await counters.aclose()
             await store.close()
 
     run(story())
 
 
 @pytest.mark.parametrize("stored", [b"", b"\x01", b"\xff\x01", b"\xcf\x00", b"hello", b"\x00" * 19, b"\x01" * 40])
-@pytest.mark.parametrize("algorithm", NAMES)
-def test_bytes_that_are_no_state_are_no_error(algorithm: str, stored: bytes) -> None:
-    limit = Limit(9, Unit.MINUTE, MINUTE)
+@pytest.mark.parametrize("algorithm", [*NAMES, places.name])
+def test_bytes_that_are_no_state_are_no_error(redis: Redis, algorithm: str, stored: bytes) -> None:
+    limit = Limit(9, Unit.MINUTE, MINUTE, kind=places.Places() if algorithm == places.name else PLAIN)
+    rule = Rule("shop", (), limit, open_algorithm(algorithm))
+    client = redis_py.Redis(unix_socket_path=str(redis.socket))
+    client.set("rl2|shop|junk", stored)
 
-    seen = decode(Counter(b"", "shop", "", SHOP.rules[0], algorithm, limit), stored, -1, 10**15)
+    async def story() -> None:
+        async with aclosing(counters_at(redis.socket, SHOP)) as counters:
+            seen = await content_of(counters, Counter(b"rl2|shop|junk", "shop", "", rule, algorithm, limit))
 
-    assert seen.used in {None, 0}
-    assert seen.expires_after is None
+            assert seen[:2] == (0, 9)
+            assert seen.expires_after is None
+
+    run(story())
+    assert client.getdel("rl2|shop|junk") == stored
+    client.close()
 
 
 def test_a_descriptors_counters_are_read_by_their_names_without_looking_for_them(redis: Redis) -> None:
@@ -159,7 +178,7 @@ def test_a_descriptors_counters_are_read_by_their_names_without_looking_for_them
             assert rule is not None
 
             [batch] = await counters.of_descriptor("shop", entries, (rule, *rule.beside))
-            contents = {counter.key: seen.used for counter, seen in await counters.read(batch) if seen is not None}
+            contents = {counter.key: seen.used for counter, seen in await counters.read(batch) if seen.exists}
 
             assert contents == {
                 b"one:rl2|shop|pair=ada|sub_windows/31536000000000/10": 2,
@@ -184,10 +203,82 @@ def test_looking_writes_nothing(redis: Redis) -> None:
     # Those that are left out say nothing of keys.
     assert commands - {"cmdstat_config|resetstat", "cmdstat_info", "cmdstat_client|setname"} == {
         "cmdstat_scan",
-        "cmdstat_get",
+        "cmdstat_evalsha",
+        "cmdstat_mget",
         "cmdstat_pttl",
         "cmdstat_time",
     }
+
+
+EVERY_KIND = book(
+    """
+    domain: kinds
+    pools: [{name: all, unit: hour, requests_per_unit: 100, burst: 10}]
+    descriptors:
+      - {key: fixed_window, rate_limit: {unit: hour, requests_per_unit: 5}}
+      - {key: sliding_window, rate_limit: {unit: hour, requests_per_unit: 5, algorithm: sliding_window}}
+      - {key: sub_windows, rate_limit: {unit: hour, requests_per_unit: 5, algorithm: sub_windows}}
+      - {key: sliding_log, rate_limit: {unit: hour, requests_per_unit: 5, algorithm: sliding_log}}
+      - {key: token_bucket, rate_limit: {unit: hour, requests_per_unit: 5, algorithm: token_bucket}}
+      - {key: leaky_bucket, rate_limit: {unit: hour, requests_per_unit: 5, algorithm: leaky_bucket}}
+      - {key: blocked, rate_limit: {unit: hour, requests_per_unit: 1, block_for: 1 hour}}
+      - {key: elastic, rate_limit: {unit: hour, requests_per_unit: 5, elastic: {pool: all, ceiling: 200%}}}
+      - {key: places, rate_limit: {concurrency: 5, hold: 1 hour, place: places}}
+    """
+)
+
+
+@pytest.mark.parametrize("later", [0, DAY])
+def test_looking_needs_no_right_to_write_also_where_all_is_over(redis: Redis, later: int) -> None:
+    prefix, rights = f"over{later}:", ("+scan", "+pttl", "+time", "+eval", "+evalsha", "+get", "+mget", "+getrange")
+    of_places = ("+zrange", "+zcard", "+zcount", "+zrangebyscore")
+    kinds = [rule.path[-1] for rule in EVERY_KIND.rules if not rule.pool]
+
+    async def story() -> None:
+        charges = [Charge("kinds", descriptor(f"{kind}=x"), 2) for kind in kinds]
+        await charge_all(EVERY_KIND, redis.socket, charges, CACHE_KEY_PREFIX=prefix)
+        redis.cli("ACL", "SETUSER", "looker", "reset", "on", ">hunter2", f"~{prefix}*", *rights, *of_places)
+        environ = {"REDIS_URL": str(redis.socket), "REDIS_AUTH": "looker:hunter2", "CACHE_KEY_PREFIX": prefix}
+        now = redis.cli("TIME").split()[0]
+        counters = Counters(load_settings(environ)[0], EVERY_KIND, Clock((int(now) + 1) * 1_000_000 + later))
+        async with aclosing(counters):
+            seen = {
+                c.descriptor: content async for b in counters.find("kinds") for c, content in await counters.read(b)
+            }
+
+        assert len(seen) == len(kinds) + 1
+        used = {content.used for name, content in seen.items() if name != "blocked=x"}
+        assert used == ({0} if later else {2})
+        assert bool(seen["blocked=x"].blocked_for) is not bool(later)
+
+    run(story())
+
+
+def test_of_a_counter_without_a_rule_what_is_used_is_known_but_of_a_bucket(redis: Redis) -> None:
+    async def story() -> None:
+        kinds = (
+            "fixed_window",
+            "sliding_window",
+            "sub_windows",
+            "sliding_log",
+            "places",
+            "token_bucket",
+            "leaky_bucket",
+        )
+        charges = [Charge("kinds", descriptor(f"{kind}=x"), 2) for kind in kinds]
+        await charge_all(EVERY_KIND, redis.socket, charges, CACHE_KEY_PREFIX="gone:")
+        redis.cli("SCRIPT", "FLUSH")  # no service has sent this release's script to the server
+        async with aclosing(counters_at(redis.socket, book("domain: kinds"), CACHE_KEY_PREFIX="gone:")) as counters:
+            seen = {c.algorithm: content async for b in counters.find("kinds") for c, content in await counters.read(b)}
+
+            assert {kind: seen[kind].used for kind in kinds} == {
+                **dict.fromkeys(kinds[:5], 2),
+                **dict.fromkeys(kinds[5:], None),
+            }
+            assert {content.remaining for content in seen.values()} == {None}
+            assert all(content.reset_after for content in seen.values())
+
+    run(story())
 
 
 ODD = ("shop", "shop_b", "sho", "s*", "s?op", "[shop]", "sh\\op", "s|hop", "{shop}", "shop=", "%7C", "ümlaut")
@@ -263,7 +354,7 @@ def test_rules_of_one_second_are_looked_for_where_they_are(redis: Redis, tmp_pat
                 assert [b.counters[0].rule async for b in counters.find("shop", [second])] == [second]
                 assert "cmdstat_scan" not in redis.cli("INFO", "commandstats")
                 batches = await counters.of_descriptor("shop", (("k", "x"),), of.rules)
-                used = [seen.used or 0 for b in batches for _, seen in await counters.read(b) if seen]
+                used = [seen.used or 0 for b in batches for _, seen in await counters.read(b) if seen.exists]
                 assert used == [used[0], 5000]
                 assert 4000 < used[0] <= 5000, "one a second comes back"
                 assert [await counters.reset(b) async for b in counters.find("shop", [second])] == [1]
@@ -316,7 +407,7 @@ def test_upstreams_counters_are_found_read_and_reset(redis: Redis) -> None:
             assert await found(counters, "up_b") == ["user_ada"]
             assert await found(counters, "up", of.rules[0]) == ["user_ada"]
             [batch] = await counters.of_descriptor("up", descriptor("user=ada"), [of.rules[0]])
-            [content] = [seen for _, seen in await counters.read(batch) if seen is not None]
+            [content] = [seen for _, seen in await counters.read(batch) if seen.exists]
             assert (content.used, content.remaining) == (12, 0)
             assert [await counters.reset(b) async for b in counters.find("up")] == [1, 1]
             assert await found(counters, "up_b") == ["user_ada"]
@@ -350,7 +441,7 @@ def test_on_a_cluster_every_node_is_looked_at(nodes: Nodes) -> None:
             assert await found(counters, "joint") == sorted(users)
             for user in users:
                 [batch] = await counters.of_descriptor("joint", descriptor(user), [SHOP.rules[-1]])
-                assert [seen.used for _, seen in await counters.read(batch) if seen] == [1]
+                assert [seen.used for _, seen in await counters.read(batch) if seen.exists] == [1]
             assert sum([await counters.reset(b) async for b in counters.find("shop")]) == 33
             await counters.announce_resets()
             assert await found(counters) == []
@@ -383,12 +474,32 @@ def test_while_a_slot_moves_a_counter_is_seen_once_and_reset_where_it_is(nodes: 
             [batch] = [
                 b for b in await counters.of_descriptor("shop", descriptor("user=ada"), [rule]) if b.counters[0].rule
             ]
-            assert [seen.used for _, seen in await counters.read(batch) if seen] == [3]
+            assert [seen.used for _, seen in await counters.read(batch) if seen.exists] == [3]
             # Now the target has the slot, and the source says MOVED.
             for redis in nodes.redises:
                 redis.cli("CLUSTER", "SETSLOT", slot, "NODE", target_id)
             assert await counters.reset(batch) == 1
             assert await found(counters) == []
+
+    run(story())
+
+
+def test_counters_at_both_ends_of_the_move_of_their_slot_are_missed_and_that_is_told(nodes: Nodes) -> None:
+    environ = {"REDIS_TYPE": "cluster", "CACHE_KEY_PREFIX": "ends:"}
+    key = "ends:rl2|{joint}joint|user=ada|fixed_window/31536000000000"
+    slot = slot_of(key)
+    source = nodes.with_slot(slot)
+    target = next(redis for redis in nodes.redises if redis is not source)
+
+    async def story() -> None:
+        users = [descriptor(f"user={name}") for name in ("ada", "bob")]
+        await charge_all(SHOP, nodes.url, [Charge("joint", user) for user in users], **environ)
+        async with aclosing(counters_at(nodes.url, SHOP, **environ)) as counters:
+            [batch] = [batch async for batch in counters.find("joint")]
+            Move(nodes, slot, target).take(key)
+
+            assert await counters.read(batch) == []
+            assert counters.slots_moved
 
     run(story())
 
@@ -422,7 +533,7 @@ def test_a_counter_that_moves_to_a_node_without_slots_is_found(tmp_path: Path) -
             [batch] = await counters.of_descriptor("shop", descriptor("user=ada"), [rule], overriding=False)
             Move(nodes, slot_of(key), fourth).take(key)
 
-            assert [seen.used for _, seen in await counters.read(batch) if seen] == [3]
+            assert [seen.used for _, seen in await counters.read(batch) if seen.exists] == [3]
             assert await counters.reset(batch) == 1
 
     with start_cluster(tmp_path) as nodes, start_fourth(tmp_path / "fourth", nodes) as fourth:
@@ -431,7 +542,7 @@ def test_a_counter_that_moves_to_a_node_without_slots_is_found(tmp_path: Path) -
 
 def test_in_a_cluster_over_tls_the_documented_rights_are_enough(tmp_path: Path) -> None:
     secured = secure(tmp_path, "IP:127.0.0.1")
-    rights = ("~tls:*", "+scan", "+get", "+pttl", "+time", "+unlink", "+set", "+cluster|slots", "+asking")
+    rights = ("~tls:*", "+scan", "+pttl", "+time", "+eval", "+evalsha", "+unlink", "+set", "+cluster|slots", "+asking")
     with start_cluster(tmp_path, secured=secured) as nodes:
         for node in nodes.redises:
             node.cli("ACL", "SETUSER", "looker", "on", ">hunter2", *rights)

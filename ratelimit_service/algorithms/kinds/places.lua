@@ -22,7 +22,7 @@ local function load(key, _, now)
   local found = redis.pcall('ZRANGE', key, 0, 1, 'WITHSCORES')
   local used, first = found[1] == '' and -found[2], tonumber(found[4])
   if not (used and first and used > 0) then
-    if found.err or #found > 0 then
+    if not looking and (found.err or #found > 0) then
       call('DEL', key)  -- what is no counter of ours
     end
     return {0, key, 0, 0}
@@ -36,15 +36,16 @@ local function load(key, _, now)
         places = places + gone[i] % SHARE
       end
     end
-    local removed = call('ZREMRANGEBYSCORE', key, 0, edge)
+    local removed = call(looking and 'ZCOUNT' or 'ZREMRANGEBYSCORE', key, 0, edge)
     places = single and removed or places  -- one each: they need not be read, which takes most of the time
-    tell(key, places)  -- that were never given back
     used = used - places
+    if not looking then
+      tell(key, places)  -- that were never given back
+      call(unpack(used > 0 and {'ZADD', key, -used, ''} or {'DEL', key}))
+    end
     if used == 0 then
-      call('DEL', key)
       return {0, key, 0, 0}
     end
-    call('ZADD', key, -used, '')
   end
   return {last_end(key), key, used, 0}
 end

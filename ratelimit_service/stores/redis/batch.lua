@@ -5,7 +5,8 @@
 --          then the second counter of each run whose limit has one
 -- ARGV[1]  the batch, a JSON list of integers:
 --            now in microseconds, or 0 for the time of Redis
---            jitter: microseconds that the keys of aligned windows outlive their states
+--            jitter: microseconds that the keys of aligned windows outlive their states; -1: nothing may be written,
+--              because all hits have cost 0
 --            how many limits; of each PER_LIMIT: algorithm (1 is the first of NAMES), requests, window, burst, parts,
 --              first_request (2 for a calendar), count_refused (2: crossing_only), exceed, whether windows are aligned,
 --              and the twin of its kind, 0 for a plain one; of a calendar then four edges, which fixed_window.lua
@@ -30,6 +31,7 @@ local format, pcall, select, type, unpack = string.format, pcall, select, type, 
 local pack_integers, unpack_integers = cmsgpack.pack, cmsgpack.unpack
 local NEVER, WAITS = -1, -2
 local PER_LIMIT = 10
+local looking = false  -- nothing may be written
 local MAX_KEYS = 2000  -- read at once: Lua passes no more than 8,000 values to a function
 
 -- a * b / c as a whole number, and the remainder; exact even where a * b is above 2^53, up to which a double holds
@@ -59,7 +61,9 @@ local function milliseconds(microseconds)
 end
 
 local function save_integers(key, state, limit, now)
-  if state then
+  if looking then
+    return
+  elseif state then
     call('SET', key, pack_integers(unpack(state)), 'PX', milliseconds(state[1] - now + limit.jitter))
   else
     call('DEL', key)
@@ -107,7 +111,7 @@ local function read_limits(batch, now, leases)
     limits[i] = {
       load = found.load,
       hit = found.hit,
-      save = found.save or save_integers,
+      save = not looking and found.save or save_integers,
       settle = found.settle,
       requests = batch[from + 1],
       window = batch[from + 2],
@@ -177,6 +181,7 @@ end
 
 local function charge(keys, batch, leases)
   local now = batch[1]
+  looking = batch[2] < 0
   if now == 0 then
     local time = call('TIME')
     now = time[1] * 1000000 + time[2]
@@ -207,7 +212,7 @@ local function charge(keys, batch, leases)
   -- it, even with a clock that steps back by a window, was written by a server whose clock was ahead; an hour ahead, it
   -- would deny for an hour. The count is kept, and ends at the latest end that a charge now could give.
   local function settled(state, limit)
-    if state and state[1] - now > limit.ahead then
+    if state and state[1] - now > limit.ahead and not looking then
       return limit.settle(state, limit, now), true
     end
     return state, false

@@ -1,6 +1,8 @@
-"""Counters in Redis, found, read and reset from outside the service, by redis-py. Reading charges and writes nothing.
+"""Counters in Redis, found, looked at and reset from outside the service, by redis-py.
 
-The primaries are found as the service finds them. The counters of a descriptor are read by their keys. Those of a rule
+Looks are hits of cost 0 (`counter_looks.py`): they charge and write nothing.
+
+The primaries are found as the service finds them. The counters of a descriptor are known by their keys. Those of a rule
 or a domain are found by SCAN on every primary. A key that SCAN returns twice, because a hash table grows or a slot
 moves meanwhile, is used once.
 
@@ -19,31 +21,28 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AskError, MovedError, RedisError, ResponseError
+from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError, TryAgainError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ratelimit_service.algorithms.kinds import places
-from ratelimit_service.algorithms.sliding_log import LONGEST
 from ratelimit_service.errors import StoreError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries, Rule, counted_entries
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import KeyFormat, RedisType
 from ratelimit_service.stores.descriptor import looks
-from ratelimit_service.stores.hit import common_counter
-from ratelimit_service.stores.redis.counters_decode import (
-    Content,
+from ratelimit_service.stores.hit import Hit, common_counter
+from ratelimit_service.stores.redis.counter_looks import Content, content_of, looks_at
+from ratelimit_service.stores.redis.counter_names import (
     Counter,
     OwnKeyParser,
     UpstreamKeyParser,
     at_home,
-    decode,
     pool_in_words,
-    with_second,
 )
 from ratelimit_service.stores.redis.faults import Fault, fault_of_exception, fault_of_reply
 from ratelimit_service.stores.redis.keys import (
     SLOTS,
+    VERSION,
     cluster_key,
     cluster_second,
     first_counter,
@@ -54,22 +53,25 @@ from ratelimit_service.stores.redis.keys import (
 )
 from ratelimit_service.stores.redis.link import MAX_SECONDS, NAME, Command
 from ratelimit_service.stores.redis.replies import read_time
+from ratelimit_service.stores.redis.script import BatchScript, Script
 from ratelimit_service.stores.redis.target import (
     Target,
     has_cluster_names,
     home_target,
+    is_clustered,
     is_leased,
     main_target,
     per_second_target,
     redis_of,
 )
 from ratelimit_service.stores.redis.topology import Sentinels, SlotMap, node_address, read_slot_map
-from ratelimit_service.stores.redis.upstream import is_upstreams, upstream_key
+from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams, upstream_key
 from ratelimit_service.system.address import Address, Unix
-from ratelimit_service.system.clock import DAY
+from ratelimit_service.system.clock import DAY, Clock
 
 ALLOWED: Final = (
-    "~<CACHE_KEY_PREFIX>* +scan +get +zrange +pttl +time, to reset +unlink +set, in a Cluster +cluster|slots +asking"
+    "~<CACHE_KEY_PREFIX>* +scan +pttl +time +eval +evalsha +get +mget +getrange, for limits of requests at once"
+    " +zrange +zcard +zcount +zrangebyscore, to reset +unlink +set, in a Cluster +cluster|slots +asking"
 )
 """The rights that an ACL user needs for `counters`."""
 
@@ -80,11 +82,11 @@ _SCAN_COUNT: Final = 1000
 """Keys that one SCAN examines: it blocks a server for less than a millisecond."""
 
 _MAX_REDIRECTIONS: Final = 5
-_MAX_BYTES: Final = 8 << 20
-"""Of states that are read with one pipeline: one sliding log may have 700 kB."""
+_SLICE: Final = 150
+"""Counters that are looked at with one pipeline: two milliseconds of Redis, in which it serves no other client."""
 
-_NO_KEY: Final = -2
-"""PTTL's reply for a key that does not exist."""
+_CLUSTER_SLICE: Final = 50
+"""The same in a Cluster, where nearly each counter has a slot of its own, and so a call of its own."""
 
 
 class Primaries:
@@ -95,6 +97,10 @@ class Primaries:
 
     def __init__(self, settings: Settings, target: Target, allowed: str = ALLOWED) -> None:
         self._target = target
+        self.clustered = is_clustered(target)
+        """Keys of one call are in one slot."""
+        self.texts: dict[str | bytes | int, str] = {}
+        """Of the scripts that are called, by their names."""
         self._allowed = allowed
         self._clients: dict[Address, Redis] = {}
         self.slots: SlotMap = ()
@@ -148,7 +154,8 @@ class Primaries:
     async def execute(self, address: Address, commands: Sequence[Command]) -> list[Any]:
         """Send the commands to that primary in one pipeline and follow redirections; the replies are in their order.
 
-        The reply is None where the key holds another type: no counter does.
+        A script that a server does not know is sent to it. The reply is None where some keys of a command are still at
+        one end of the move of their slot, and others at the other end.
         """
         try:
             async with asyncio.timeout(_REPLY_SECONDS):
@@ -187,14 +194,18 @@ class Primaries:
 
     async def _follow(self, asked: Address, command: Command, error: ResponseError) -> Any:
         """The reply of the node to which `asked` redirects; raises any other error."""
+        asking: list[Command] = []
         for _ in range(_MAX_REDIRECTIONS):
-            if str(error).startswith("WRONGTYPE"):
+            if isinstance(error, TryAgainError):
                 return None
-            if not isinstance(error, AskError):  # the base class of MovedError
+            if isinstance(error, NoScriptError):
+                command = ("EVAL", self.texts[command[1]], *command[2:])
+            elif isinstance(error, AskError):  # the base class of MovedError
+                asked = node_address(error.host, error.port, asked)
+                # ASK, other than MOVED, holds for one command, and the node takes that only after ASKING.
+                asking = [] if isinstance(error, MovedError) else [("ASKING",)]
+            else:
                 raise error
-            asked = node_address(error.host, error.port, asked)
-            # ASK, other than MOVED, holds for one command, and the node takes that only after ASKING.
-            asking: list[Command] = [] if isinstance(error, MovedError) else [("ASKING",)]
             *_, reply = await self._send(asked, [*asking, command])
             if not isinstance(reply, ResponseError):
                 return reply
@@ -235,16 +246,39 @@ class CounterBatch(NamedTuple):
     """Counters that may be of the rules in question; their keys are digests, which do not tell."""
 
 
-class Counters:
-    """The counters of services with these settings and these rules."""
+class _LookCall:
+    """Looks that travel in one call of a script."""
 
-    def __init__(self, settings: Settings, book: RuleBook) -> None:
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.looks: list[tuple[Counter, Sequence[Hit]]] = []
+        self.hits: list[Hit] = []
+        """The same, one after the other."""
+        self.names: list[str] = []
+        """Of the hits' counters."""
+
+    def add(self, counter: Counter, name: str, key: str) -> None:
+        """Look at the counter, which has this name in Redis, and this key in the names of one server."""
+        looks = looks_at(counter, key)
+        self.looks.append((counter, looks))
+        self.hits += looks
+        self.names += [name] * len(looks)
+
+
+class Counters:
+    """The counters of services with these settings and these rules, at the time of Redis; in tests of `clock`."""
+
+    def __init__(self, settings: Settings, book: RuleBook, clock: Clock | None = None) -> None:
         main, per_second, home = main_target(settings), per_second_target(settings), home_target(settings)
         self._clustered = has_cluster_names(main, per_second, home)
         self._prefix = settings.cache_key_prefix
         self._key_of = (cluster_key if self._clustered else plain_key)(self._prefix)
         self._second = cluster_second if self._clustered else plain_second
         self._upstream = settings.key_format is KeyFormat.ENVOYPROXY
+        self._script = BatchScript(self._prefix, clock, clustered=self._clustered, looking=True)
+        self._moment = 0
+        """Of Redis: services charge the counters of upstream at a moment of their own."""
+        self._upstream_script = UpstreamScript(self._prefix, 0, lambda: self._moment)
         self._book = book
         self._main = Primaries(settings, main)
         # One server in two parts is asked once.
@@ -254,9 +288,11 @@ class Counters:
             for target in (per_second, home)
         )
         self._all = tuple(known.values())
+        for redis in self._all:
+            redis.texts = {script.sha: script.text for script in (self._script, self._upstream_script)}
         self._with_resets: set[Primaries] = set()
         self.slots_moved = False
-        """Slots have moved during `find`: it may have missed counters."""
+        """Slots have moved during `find` or `read`: counters may have been missed."""
 
     async def of_descriptor(
         self, domain: str, entries: Entries, rules: Sequence[Rule], *, overriding: bool = True
@@ -318,25 +354,45 @@ class Counters:
                 await redis.discover()
                 self.slots_moved |= redis.slots != slots
 
-    async def read(self, batch: CounterBatch) -> list[tuple[Counter, Content | None]]:
-        """What each counter holds; None for a key that does not exist, unless it is blocked."""
-        contents: list[tuple[Counter, Content | None]] = []
-        for counters in _chunks(batch.counters):
-            gets = [_read_command(counter) for counter in counters]
-            ttls = [("PTTL", counter.key) for counter in counters]
-            seconds = [("GET", name) for counter in counters for name in self._second_of(counter)]
-            time, *replies = await batch.redis.execute(batch.address, [("TIME",), *gets, *ttls, *seconds])
-            now = read_time(time)
-            stored_seconds = iter(replies[2 * len(counters) :])
-            for counter, stored, milliseconds in zip(counters, replies, replies[len(counters) :], strict=False):
-                gone = stored is None or stored == [] or milliseconds == _NO_KEY
-                content = None if gone else decode(counter, stored, milliseconds, now)
-                if counter.limit.kind.ending:
-                    look = content or decode(counter, None, 0, now)
-                    blocked = with_second(counter, look, next(stored_seconds), now)
-                    content = blocked if blocked.blocked_for else content
-                contents.append((counter, content))
+    async def read(self, batch: CounterBatch) -> list[tuple[Counter, Content]]:
+        """What the counters contain: all but those whose slot moves meanwhile."""
+        contents: list[tuple[Counter, Content]] = []
+        if any(counter.end for counter in batch.counters):
+            self._moment = await self._now(batch.redis, batch.address)
+        most = _CLUSTER_SLICE if batch.redis.clustered else _SLICE
+        for first in range(0, len(batch.counters), most):
+            calls = self._calls(batch.redis, batch.counters[first : first + most])
+            sent = [call.script.encode([call]) for call in calls]
+            commands: list[Command] = [
+                ("EVALSHA", call.script.sha, len(keys), *keys, *arguments)
+                for call, (keys, arguments, _) in zip(calls, sent, strict=True)
+            ]
+            commands += [("PTTL", counter.key) for call in calls for counter, _ in call.looks]
+            replies = await batch.redis.execute(batch.address, commands)
+            ttls = iter(replies[len(calls) :])
+            for call, (_, _, runs), reply in zip(calls, sent, replies, strict=False):
+                looks = list(zip(call.looks, ttls, strict=False))
+                if reply is None:
+                    self.slots_moved = True
+                    continue
+                try:
+                    call.script.decode(reply, runs)
+                except Fault as fault:
+                    raise StoreError(f"Redis at {batch.address}: {fault}") from fault
+                contents += ((counter, content_of(counter, hits, ttl)) for (counter, hits), ttl in looks)
         return contents
+
+    def _calls(self, redis: Primaries, counters: Iterable[Counter]) -> Sequence[_LookCall]:
+        """The looks at these counters: in a Cluster a call for each slot."""
+        calls: dict[tuple[Script, int], _LookCall] = {}
+        for counter in counters:
+            script: Script = self._upstream_script if counter.end else self._script
+            name = counter.key.decode()
+            place = script, slot_of(name) if redis.clustered else 0
+            if place not in calls:
+                calls[place] = _LookCall(script)
+            calls[place].add(counter, name, name[len(self._prefix) + len(VERSION) :])
+        return [*calls.values()]
 
     async def reset(self, batch: CounterBatch) -> int:
         """Remove counters and their blocks, so that the whole limits are free; returns how many counters there were."""
@@ -436,29 +492,3 @@ def _select(counters: Sequence[Counter | None], rules: Sequence[Rule]) -> tuple[
     selected = [counter for counter in counters if counter is not None and id(counter.rule) in wanted]
     digests = (counter for counter in counters if counter is not None and not counter.descriptor)
     return selected, sum(counter.key.endswith(endings) for counter in digests)
-
-
-def _read_command(counter: Counter) -> Command:
-    if counter.algorithm == places.name:
-        return "ZRANGE", counter.key, 0, -1, "WITHSCORES"
-    return "GET", counter.key
-
-
-def _chunks(counters: Sequence[Counter]) -> Iterator[list[Counter]]:
-    """The counters in lists whose states are at most `_MAX_BYTES` together, or a single counter."""
-    chunk: list[Counter] = []
-    size = 0
-    for counter in counters:
-        match counter.algorithm:
-            case "sliding_log":
-                size += 7 * (counter.limit.ceiling if counter.rule else LONGEST)
-            case "places":
-                size += 30 * places.MOST
-            case _:
-                size += 100
-        if chunk and size > _MAX_BYTES:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(counter)
-    if chunk:
-        yield chunk

@@ -78,6 +78,18 @@ class Answer(NamedTuple):
     """The answer to each ask of a lease."""
 
 
+class Sent(Protocol):
+    """Hits that are sent together."""
+
+    @property
+    def hits(self) -> Sequence[Hit]:
+        """The hits."""
+
+    @property
+    def names(self) -> Sequence[str] | None:
+        """Of their counters, if they are made already."""
+
+
 class Script(Protocol):
     """A script that runs in Redis: turns hits into keys and arguments, and a reply into decisions."""
 
@@ -95,7 +107,7 @@ class Script(Protocol):
     def kept(self, hit: Hit) -> Sequence[str]:
         """The names of all that is kept of its counter: of the counter, and of a second one of its own."""
 
-    def encode(self, parts: Sequence["Part"], asks: Sequence[Ask] = ()) -> Encoded:
+    def encode(self, parts: Sequence[Sent], asks: Sequence[Ask] = ()) -> Encoded:
         """Keys and arguments for the hits of these parts, and for what is asked of leases."""
 
     def decode(self, reply: Any, runs: Sequence[Run], asks: Sequence[Ask] = ()) -> "Answer":
@@ -182,10 +194,11 @@ def cut(hits: Sequence[Hit], most: int = MAX_IN_PART) -> Iterator[Sequence[Hit]]
 class BatchScript:
     """Charges hits on counters at the time of Redis; in tests at the time of `clock`.
 
-    The names of the counters begin with `prefix`; those for a Cluster have a hash tag where they need one.
+    The names of the counters begin with `prefix`; those for a Cluster have a hash tag where they need one. With
+    `looking` all hits have cost 0, and nothing is written.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what differs between deployments, and for tests
         self,
         prefix: str = "",
         clock: Clock | None = None,
@@ -194,6 +207,7 @@ class BatchScript:
         jitter_seconds: int = 0,
         sync_seconds: float = 1,
         floors: Floors | None = None,
+        looking: bool = False,
     ) -> None:
         self.text = script_text()
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
@@ -203,6 +217,7 @@ class BatchScript:
         self._clustered = clustered
         self._clock = clock
         self._jitter = jitter_seconds * SECOND
+        self._looking = looking
         self._sync = round(sync_seconds * SECOND)
         """Between two exchanges of the counts of regions."""
         self._floors = floors
@@ -225,7 +240,7 @@ class BatchScript:
         return (name, self._second(name, ending)) if ending else (name,)
 
     def encode(  # noqa: PLR0915 - one pass over all hits
-        self, parts: Sequence[Part], asks: Sequence[Ask] = ()
+        self, parts: Sequence[Sent], asks: Sequence[Ask] = ()
     ) -> Encoded:
         """The hits of these parts as a batch of runs; and what is asked of leases, each on a counter of its own."""
         start = self._start
@@ -288,7 +303,7 @@ class BatchScript:
         leases = self._add_leases(of_leases, _Batch(keys, runs, rows, numbers, known)) if asks else ()
         keys += seconds
         # Aligned windows end all at once; if their keys expired so too, Redis would stall at each minute.
-        jitter = int(random() * self._jitter)  # noqa: S311 - no secret
+        jitter = -1 if self._looking else int(random() * self._jitter)  # noqa: S311 - no secret
         # str() writes a list of integers as JSON has it, in half the time of json.dumps.
         text = f"[{now},{jitter},{len(rows)},{','.join(rows)},{str(numbers)[1:]}"
         return Encoded(keys, (text, str(leases)) if asks else (text,), runs)

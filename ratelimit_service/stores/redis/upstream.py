@@ -19,7 +19,7 @@ from ratelimit_service.rules.rule import ALONE, Rule
 from ratelimit_service.stores.hit import Hit, OnCounter
 from ratelimit_service.stores.redis.leases import Ask
 from ratelimit_service.stores.redis.replies import MISFIT, integers, misfit
-from ratelimit_service.stores.redis.script import Answer, Encoded, Part, Run
+from ratelimit_service.stores.redis.script import Answer, Encoded, Run, Sent
 from ratelimit_service.system.clock import SECOND, Clock, system_clock
 
 _FILE: Final = Path(__file__).with_suffix(".lua")
@@ -43,7 +43,7 @@ class UpstreamScript:
         """As Script says: what has a block is counted elsewhere."""
         return (self.key(hit),)
 
-    def encode(self, parts: Sequence[Part], asks: Sequence[Ask] = ()) -> Encoded:
+    def encode(self, parts: Sequence[Sent], asks: Sequence[Ask] = ()) -> Encoded:
         """A run for each hit; none of their limits leases."""
         now = self._clock()
         hits = [hit for part in parts for hit in part.hits]

@@ -1,34 +1,19 @@
-"""What keys and bytes of counters in Redis mean. No I/O; nothing is charged.
+"""What the names of counters in Redis tell: descriptor, rule and limit. Pure.
 
 A key in our own format tells domain, descriptor and rule without doubt. Only where the key would be too long a digest
 stands in place of the descriptor. Keys of `KEY_FORMAT=envoyproxy` are ambiguous, because they have no escapes and no
 prefix: `a_b_c_d_1700000000` may belong to domain `a` or domain `a_b`. Such a key is given to the rule that matches it
 with the most literal text. A key that matches no rule is left alone, because it may be another program's.
-
-The bytes are those that `batch.lua` and `sliding_log.lua` write, and the sorted sets those of `places.lua`. What they
-mean the algorithm itself says, by a hit of cost 0 whose new state is thrown away.
 """
 
 import re
-from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
-from struct import Struct, error
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from ratelimit_service.algorithms import (
-    NAMES,
-    Algorithm,
-    State,
-    expiry,
-    open_algorithm,
-    sliding_window,
-    token_bucket,
-)
-from ratelimit_service.algorithms.kinds import leased, places, synced
-from ratelimit_service.algorithms.kinds.leased import RegionCounter
-from ratelimit_service.model import NEVER, Limit, Unit
+from ratelimit_service.algorithms import NAMES, open_algorithm
+from ratelimit_service.algorithms.kinds import places
+from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import Domain, Node, RuleBook, rule_at
 from ratelimit_service.rules.rule import POOL, Address, Rule, counter_key
 from ratelimit_service.stores.redis.keys import VERSION, cluster_counter, plain_counter
@@ -407,186 +392,3 @@ _SPECIAL: Final = re.compile(r"([*?\[\]\\])")
 def escaped(text: str) -> str:
     """A pattern of Redis that matches this text alone."""
     return _SPECIAL.sub(r"\\\1", text)
-
-
-Stored = bytes | list[bytes]
-"""The value of a key, or the members of its sorted set and their scores in turn."""
-
-_BUCKETS: Final = frozenset({"token_bucket", "leaky_bucket"})
-_MANY: Final = 2**52
-"""A limit above any count: what is missing from it is the count."""
-
-_HEADER: Final = Struct(">7sIIIHH")
-_NUMBERS: Final = 65_536
-_INTEGERS: Final = {
-    0xCC: Struct(">B"),
-    0xCD: Struct(">H"),
-    0xCE: Struct(">I"),
-    0xCF: Struct(">Q"),
-}
-"""Types of MessagePack for integers >= 0 that need more than one byte."""
-
-_PACKED: Final = {
-    "sliding_window": sliding_window.STATE,
-    "token_bucket": token_bucket.STATE,
-    "leaky_bucket": token_bucket.STATE,
-}
-"""Algorithms whose state in Python is packed bytes."""
-
-
-class Content(NamedTuple):
-    """What a counter holds. Times are microseconds from the moment of the reading."""
-
-    used: int | None
-    """None if the bytes cannot be decoded, and for a bucket without a rule: its state alone does not tell."""
-    remaining: int | None
-    """What a request would be answered; None without a rule."""
-    reset_after: int
-    """Until nothing is used any more: its window ends, or its bucket is as at the start."""
-    retry_after: int | None
-    """Until a hit of cost 1 is allowed: 0 if it is now, `NEVER` if it cannot be; None if it is not known."""
-    expires_after: int | None
-    """Until Redis removes the key; None if it never does."""
-    blocked_for: int = 0
-    """Until its block ends; 0 without one."""
-
-    @property
-    def fullness(self) -> float:
-        """The used part of the limit, 0 to 1; -1 if it is not known."""
-        if self.blocked_for:
-            return 1.0
-        if self.used is None or self.remaining is None:
-            return -1.0
-        total = self.used + self.remaining
-        return self.used / total if total else 1.0
-
-
-def decode(counter: Counter, stored: Stored | None, milliseconds: int, now: int) -> Content:
-    """What the counter holds, from the replies to GET or ZRANGE, PTTL and TIME; without the first nothing is used."""
-    expires = milliseconds * 1000 if milliseconds >= 0 else None
-    state, readable = _state(counter, stored)
-    if not readable or not counter.algorithm:
-        return Content(None, None, 0, None, expires)
-    limit = counter.limit
-    if limit.kind.waits_for_home:
-        return _of_region(open_algorithm(counter.algorithm), cast("RegionCounter | None", state), limit, expires, now)
-    hit = synced.hit if limit.kind.exchanges else open_algorithm(counter.algorithm).hit
-    bucket = counter.algorithm in _BUCKETS
-    used = None
-    if not bucket:
-        endless = replace(limit, requests=_MANY, exceed=0)
-        used = _MANY - hit(state, endless, 0, now)[1].remaining
-    if counter.rule is None:
-        reset = expiry(state) - now if state is not None else 0
-        return Content(used, None, max(0, reset), None, expires)
-    look = hit(state, limit, 0, now)[1]
-    if bucket:
-        used = limit.most - look.remaining
-    above = limit.requests if counter.rule.pool else limit.exceed  # of a pool that is its debt
-    retry = None  # where others charge a second counter too, that depends on it
-    if not limit.kind.common:
-        retry = hit(state, limit, 1 + above if counter.rule.pool else 1, now)[1].retry_after
-    return Content(used, max(0, look.remaining - above), look.reset_after, retry, expires)
-
-
-def _of_region(
-    algorithm: Algorithm, state: RegionCounter | None, limit: Limit, expires: int | None, now: int
-) -> Content:
-    """Of a counter that borrows from home: what is used of its loan and of its floor, and what is left of both."""
-    _, look = leased.hit(algorithm, state, limit, 0, now)
-    assert look is not None, "it costs nothing"
-    floor = limit.floor
-    lent = state.lent if state is not None and now < state.end else 0
-    own = 0 if floor is None else floor.burst or floor.requests
-    retry = 0 if look.remaining else None  # otherwise home knows
-    return Content(lent + own - look.remaining, look.remaining, look.reset_after, retry, expires)
-
-
-def with_second(counter: Counter, content: Content, stored: bytes | None, now: int) -> Content:
-    """The content of a counter with a second one of its own, from the replies to GET and TIME."""
-    try:
-        second = _integers(stored or b"")
-    except (KeyError, error):
-        return content
-    rest = counter.limit.kind.rest(second, now) if len(second) > 1 else 0
-    if not rest:
-        return content
-    retry = content.retry_after if content.retry_after == NEVER else max(rest, content.retry_after or 0)
-    return content._replace(
-        remaining=0, reset_after=max(rest, content.reset_after), retry_after=retry, blocked_for=rest
-    )
-
-
-def _state(counter: Counter, stored: Stored | None) -> tuple[State | None, bool]:
-    """The algorithm's state, and whether the bytes could be decoded."""
-    if not stored and (stored is None or isinstance(stored, list)):
-        return None, True
-    try:
-        if isinstance(stored, list):
-            return _places(stored), True
-        if counter.end:
-            return (counter.end, int(stored)), True
-        if counter.algorithm == "sliding_log":
-            return _log(stored, counter.limit.window), True
-        state = _integers(stored)
-        if counter.limit.kind.waits_for_home:
-            return _region_state(counter.algorithm, state), True
-        if counter.algorithm in _PACKED:
-            return _PACKED[counter.algorithm].pack(*state), True
-    except (KeyError, ValueError, error):
-        return None, False
-    return state, len(state) > 1
-
-
-def _region_state(algorithm: str, numbers: State) -> State:
-    """The integers of `leased.lua`: those of the loan, then the state of the floor, if it has one."""
-    fields = len(RegionCounter._fields) - 1
-    floor: State | None = numbers[fields:] or None
-    if floor is not None and algorithm in _PACKED:
-        floor = _PACKED[algorithm].pack(*floor)
-    return RegionCounter(*numbers[:fields])._replace(floor=floor)
-
-
-def _places(members: Sequence[bytes]) -> State:
-    """The sorted set of `places.lua`, as members with their scores, as the state of `places.py`."""
-    none, used, *held = members
-    holders, scores = b"".join(held[::2]), array("q", map(int, held[1::2]))
-    if none or not scores or len(holders) != 8 * len(scores):
-        raise ValueError("no set of places")
-    return places.pack(scores, holders, -int(used), 0)
-
-
-def _integers(packed: bytes) -> State:
-    """Decode MessagePack that holds integers alone."""
-    numbers: list[int] = []
-    at = 0
-    while at < len(packed):
-        head = packed[at]
-        at += 1
-        if head < 0x80:
-            numbers.append(head)
-        else:
-            form = _INTEGERS[head]
-            numbers += form.unpack_from(packed, at)
-            at += form.size
-    return tuple(numbers)
-
-
-def _log(stored: bytes, window: int) -> State:
-    """The ring of `sliding_log.lua` as the state of `sliding_log.py`, which keeps the ends of the windows."""
-    newest, first, count, size, base, top = _HEADER.unpack_from(stored)
-    expiry = int.from_bytes(newest, "big")
-    width = 5 if window < 2**39 else 7
-    slot = width + 2
-    end = _HEADER.size + size * slot
-    if not 0 < count <= size or first >= size or len(stored) < end:
-        raise ValueError("no ring of moments")
-    ring = [stored[at : at + slot] for at in range(_HEADER.size, end, slot)]
-    entries = (ring + ring)[first : first + count]
-    whole = 1 << 8 * width  # the moments are modulo this, and none is older than the newest by half of it
-    newest_moment = expiry - window
-    moments = [expiry - (newest_moment - int.from_bytes(entry[:width], "big")) % whole for entry in reversed(entries)]
-    numbers = [(int.from_bytes(entry[width:], "big") - base) % _NUMBERS for entry in entries[1:]]
-    return (
-        array("q", moments).tobytes() + array("I", [(top - base - 1) % _NUMBERS + 1, *reversed(numbers), 0]).tobytes()
-    )

@@ -10,7 +10,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.rule import Entries, Rule, counted_entries, counter_key
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.stores.hit import Hit
-from ratelimit_service.stores.redis.counters_decode import Counter, OwnKeyParser, UpstreamKeyParser
+from ratelimit_service.stores.redis.counter_names import Counter, OwnKeyParser, UpstreamKeyParser
 from ratelimit_service.stores.redis.keys import cluster_key, plain_key
 from ratelimit_service.stores.redis.upstream import UpstreamScript, is_upstreams
 from ratelimit_service.system.clock import MINUTE
