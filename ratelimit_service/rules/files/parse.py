@@ -1,6 +1,6 @@
 """Rules files -> a rulebook, or everything that is wrong with them.
 
-What envoyproxy/ratelimit refuses is refused, and some of what it silently ignores (docs/rules-topics.md lists it). A load is
+What envoyproxy/ratelimit refuses is refused, and some of what it silently ignores: docs/rules-topics.md. A load is
 all or nothing.
 """
 
