@@ -28,7 +28,7 @@ from ratelimit_service.limiter.turns import Timer, TurnQueues
 from ratelimit_service.limiter.verdict import Verdict
 from ratelimit_service.model import Descriptor, Request
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.settings import load_settings
 from ratelimit_service.stores import open_store
 from ratelimit_service.system.clock import SECOND, steady_clock
@@ -67,7 +67,7 @@ async def instance(load: Load) -> Answers:
     limit = (
         f"algorithm: leaky_bucket, unit: second, requests_per_unit: {load.rate}, queue: {{max_delay: {load.delay}ms}}"
     )
-    limiter.book = parse([Source("a", f"domain: a\ndescriptors: [{{key: a, rate_limit: {{{limit}}}}}]\n".encode())])
+    limiter.book = parse([YamlText("a", f"domain: a\ndescriptors: [{{key: a, rate_limit: {{{limit}}}}}]\n".encode())])
     plan = limiter.plan(Request("a", [Descriptor((("a", "a"),))]))
     store.sweep()
     moments: list[int] = []

@@ -7,12 +7,12 @@ from typing import Any
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.rule import Entries, counted_entries, counter_key
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 
 
 def book(*texts: str, **options: Any) -> RuleBook:
     """The book of these files."""
-    return parse([Source(f"{number}.yaml", dedent(text).encode()) for number, text in enumerate(texts, 1)], **options)
+    return parse([YamlText(f"{number}.yaml", dedent(text).encode()) for number, text in enumerate(texts, 1)], **options)
 
 
 def whole(block: str) -> str:

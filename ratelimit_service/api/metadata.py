@@ -57,7 +57,7 @@ def rule_metadata(key: str, rule: Rule) -> dict[str, Any]:
     """The metadata about a rule: its name in metrics, its `name`, and where it stands in the rules files."""
     described = {"domain": rule.domain, "rule": levels_text(rule), "name": rule.name}
     if rule.place is not None:
-        described["place"] = f"{rule.place.path}:{rule.place.line}"
+        described["place"] = rule.place.short
     return {key: {name: _shortened(text) for name, text in described.items() if text}}
 
 

@@ -21,7 +21,7 @@ from ratelimit_service.rules.report import LintWarning
 from ratelimit_service.rules.response import SILENT, ResponseOptions, response_options
 from ratelimit_service.rules.rule import plural
 from ratelimit_service.rules.secret import HashValue
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.settings import Section, Settings
 from ratelimit_service.settings.fields import KeyFormat
 from ratelimit_service.stores.redis.upstream import is_upstreams
@@ -121,12 +121,12 @@ def _load(
     hash_value: HashValue,
     response: ResponseOptions,
 ) -> tuple[RuleBook | None, list[Problem]]:
-    sources: dict[str, Source] = {}
+    sources: dict[str, YamlText] = {}
     errors: list[Problem] = []
     for path in paths:
         try:
             # A file that two arguments name is read once.
-            sources |= {source.path: source for source in read_sources(path)}
+            sources |= {source.name: source for source in read_sources(path)}
         except RulesError as error:
             errors += error.problems
     try:

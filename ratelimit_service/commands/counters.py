@@ -28,8 +28,8 @@ from ratelimit_service.commands.terminal import echo, echo_json
 from ratelimit_service.errors import SettingsError, StoreError
 from ratelimit_service.rules.address import from_operator
 from ratelimit_service.rules.book import ANY_DOMAIN, RuleBook
-from ratelimit_service.rules.report import printable
-from ratelimit_service.rules.rule import Entries, Place, Rule, entries_in_words, limit_in_words, plural, rule_in_words
+from ratelimit_service.rules.report import Place, printable
+from ratelimit_service.rules.rule import Entries, Rule, entries_in_words, limit_in_words, plural, rule_in_words
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend
 from ratelimit_service.stores.descriptor import limiting_rules
@@ -301,9 +301,9 @@ def _rules_by_name(book: RuleBook, domain: str) -> dict[str, list[Rule]]:
 
 def _places(place: Place) -> Iterator[str]:
     """`config/shop.yaml:7:5` as in errors, `config/shop.yaml:7` as on the page, and both with the file's name alone."""
-    for path in (place.path, Path(place.path).name):
-        yield f"{path}:{place.line}:{place.column}"
-        yield f"{path}:{place.line}"
+    for each in (place, place._replace(path=Path(place.path).name)):
+        yield f"{each}"
+        yield each.short
 
 
 def _check_domain(selection: Selection, count: int) -> None:

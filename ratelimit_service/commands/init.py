@@ -15,7 +15,7 @@ from ratelimit_service.model import MAX_REQUESTS
 from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import read_sources
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 
 _UNITS: Final = ("second", "minute", "hour", "day")
 _MAX_RULES: Final = 100
@@ -158,8 +158,8 @@ def _check(file: Path, text: str) -> None:
     """Raise an error if the rules of the folder with this file would have problems or warnings of their own."""
     try:
         others = read_sources(file.parent) if any(file.parent.glob("*.y*ml")) else []
-        sources = [source for source in others if Path(source.path) != file]
-        book = parse([*sources, Source(str(file), text.encode())])
+        sources = [source for source in others if Path(source.name) != file]
+        book = parse([*sources, YamlText(str(file), text.encode())])
     except RulesError as error:
         raise RulesError([*error.problems, Problem(str(file), 0, 0, "was not written")]) from error
     if found := [warning for warning in lint(book) if warning.path == str(file)]:

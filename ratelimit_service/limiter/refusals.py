@@ -134,7 +134,7 @@ def _refusal(verdict: Verdict, now: int) -> Refusal | None:
         return None
     hit = next((hit for hit in reversed(over) if not hit.quota), over[0])
     rule = hit.rule
-    place = "" if rule.place is None else f"{rule.place.path}:{rule.place.line}"
+    place = "" if rule.place is None else rule.place.short
     why, words = _why(hit)
     return Refusal(now, name_of(hit), why, words[:_MAX_WORDS], place[-_MAX_WORDS:], hit.cost)
 

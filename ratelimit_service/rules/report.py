@@ -1,7 +1,7 @@
-"""Collects the errors and warnings about one rules file, so that all are reported together."""
+"""Collects the errors and warnings about one document of rules, so that all are reported together."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, NoReturn, Protocol
 
 from ratelimit_service.errors import Problem, RulesError
@@ -38,19 +38,35 @@ def warning_at(place: tuple[str, int, int] | None, kind: str, message: str) -> L
     return LintWarning(*(place or ("", 0, 0)), kind, message)
 
 
+class Place(NamedTuple):
+    """A position in the rules; line and column count from 1, and are 0 where the path has all of it."""
+
+    path: str
+    line: int
+    column: int
+
+    @property
+    def short(self) -> str:
+        """It without the column, as pages show it."""
+        return f"{self.path}:{self.line}" if self.line else self.path
+
+    def __str__(self) -> str:
+        return f"{self.short}:{self.column}" if self.line else self.path
+
+
 class Position(NamedTuple):
-    """A position in the file without a node; line and column count from 1."""
+    """A position in the document without a node; line and column count from 1."""
 
     line: int
     column: int
 
 
 class Positioned(Protocol):
-    """Anything with a position in the file; line and column count from 1."""
+    """Anything with a position in the document; line and column count from 1."""
 
     @property
     def line(self) -> int:
-        """0 means the whole file."""
+        """0 means the whole document."""
 
     @property
     def column(self) -> int:
@@ -58,31 +74,45 @@ class Positioned(Protocol):
 
 
 class Report:
-    """The errors and warnings of the file at `path`. An error that two aliases lead to is reported once."""
+    """The errors and warnings of the document with this `path`. An error that two aliases lead to is reported once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.pointers: Mapping[int, str] = {}
+        """Of a document without lines: the path of each node in it, such as `/descriptors/3`, by the node's `line`."""
         self.warnings: dict[LintWarning, None] = {}
         self._problems: dict[Problem, None] = {}
 
+    def place(self, at: Positioned) -> Place:
+        """Where that is, for all messages and pages."""
+        if isinstance(at, Place):
+            return at
+        if self.pointers:
+            return Place(self.path + self.pointers.get(at.line, ""), 0, 0)
+        return Place(self.path, at.line, at.column)
+
+    def within(self, at: Positioned) -> str:
+        """Where that is in this document, for a message about another place of it."""
+        return self.pointers[at.line] if self.pointers else f"{at.line}:{at.column}"
+
     def add(self, at: Positioned, message: str) -> None:
         """Add an error; reading continues. Raises RulesError when there are too many."""
-        self._problems[Problem(self.path, at.line, at.column, message)] = None
+        self._problems[Problem(*self.place(at), message)] = None
         if len(self._problems) >= MAX_PROBLEMS:
             raise RulesError(self.problems)
 
     def warn(self, at: Positioned, kind: str, message: str) -> None:
         """Add a warning."""
         if len(self.warnings) < MAX_PROBLEMS:
-            self.warnings[LintWarning(self.path, at.line, at.column, kind, message)] = None
+            self.warnings[LintWarning(*self.place(at), kind, message)] = None
 
     def hide(self, at: Positioned, text: str) -> None:
         """Take the text, which is secret, out of the errors at its position."""
-        secret = shortened(text)
-        if secret and any(problem[1:3] == (at.line, at.column) for problem in self._problems):
+        secret, place = shortened(text), self.place(at)
+        if secret and any(problem[:3] == place for problem in self._problems):
             self._problems = {
                 problem._replace(message=problem.message.replace(secret, "…"))
-                if problem[1:3] == (at.line, at.column)
+                if problem[:3] == place
                 else problem: None
                 for problem in self._problems
             }

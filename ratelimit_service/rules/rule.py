@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_service.algorithms import Algorithm, open_algorithm
 from ratelimit_service.model import NEVER, Limit, RegionMode, Regions
+from ratelimit_service.rules.report import Place
 from ratelimit_service.rules.secret import NO_SECRETS, Secrets
 from ratelimit_service.system.clock import duration_in_words
 from ratelimit_service.telemetry.gauges import LEASED, Measured
@@ -22,17 +23,6 @@ _MAX_NAMES = 300
 ALONE, LIST, REQUEST = 0, 1, 2
 """The bundle that a limit belongs to; all hits of a bundle are charged, or none. ALONE: no bundle. LIST: the limits of
 the same list. REQUEST: all limits of the request that have REQUEST too."""
-
-
-class Place(NamedTuple):
-    """A position in the rules files; line and column count from 1."""
-
-    path: str
-    line: int
-    column: int
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}:{self.column}"
 
 
 class Address(str):

@@ -21,7 +21,7 @@ from ratelimit_service.rules.pattern_work import PatternBounds
 from ratelimit_service.rules.regions import region_options
 from ratelimit_service.rules.response import response_options
 from ratelimit_service.rules.secret import hash_value_of
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.explain import Explainer
 from ratelimit_service.server.admin.resets import ResetMethod
@@ -161,7 +161,7 @@ def rules_parser(settings: Settings) -> Parse:
     """The function that makes the book of rules files; it raises RulesError when they are wrong."""
     hash_value = hash_value_of(settings)
 
-    def parse_rules(sources: Sequence[Source], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
+    def parse_rules(sources: Sequence[YamlText], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
         return parse(
             sources,
             merge_domains=settings.merge_domain_config,

@@ -153,7 +153,7 @@ def describe_rules(counted: Counted, write: Callable[[Path], str]) -> Generator[
         text = label_text(
             (
                 ("name", rule.name),
-                ("place", "" if rule.place is None else f"{rule.place.path}:{rule.place.line}"),
+                ("place", "" if rule.place is None else rule.place.short),
                 ("algorithm", "" if limit is None else rule.algorithm.name),
                 ("window", "" if limit is None else limit.window_in_words),
                 ("counter", "shared" if limit is not None and _has_one_counter(rule) else ""),

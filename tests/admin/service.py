@@ -20,7 +20,7 @@ from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import Watcher
 from ratelimit_service.rules.secret import hash_value_of
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.server.admin.bans import BanMethod
 from ratelimit_service.server.admin.endpoints import Methods
 from ratelimit_service.server.admin.explain import Explainer
@@ -129,7 +129,7 @@ class Service:
         """Ask `/json`; what is not bytes is made JSON."""
         return ask(self.http[0], "POST", "/json", body=body if isinstance(body, bytes) else json.dumps(body).encode())
 
-    def _parse(self, sources: Sequence[Source], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
+    def _parse(self, sources: Sequence[YamlText], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
         return parse(sources, previous=previous, read_data=read_data, hash_value=hash_value_of(self.settings))
 
     def _publish(self, book: RuleBook) -> None:

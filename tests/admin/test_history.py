@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ratelimit_service.errors import RpcError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.server.history import MAX_DOMAINS, MAX_RULES, History
 from ratelimit_service.server.minutes import MinuteSums
 from ratelimit_service.server.state import ServiceState
@@ -317,7 +317,7 @@ def test_the_history_of_a_rule_outlives_reloads_and_its_values(service: Service)
 
 def parse_again(service: Service, text: str) -> RuleBook:
     service.watcher.successes += 1
-    return parse([Source("rules.yaml", text.encode())], previous=service.limiter.book)
+    return parse([YamlText("rules.yaml", text.encode())], previous=service.limiter.book)
 
 
 def test_rules_beyond_the_bound_have_no_history_and_say_so(service: Service) -> None:

@@ -21,7 +21,7 @@ import yaml
 
 import ratelimit_service
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.settings import Settings
 from ratelimit_service.settings.fields import Backend, RedisType
 from tests import peers
@@ -358,7 +358,7 @@ def test_rules_of_a_release_stand_in_place_of_the_example(tmp_path: Path) -> Non
 def test_the_example_s_rules_load() -> None:
     files = of_kind(rendered(), "ConfigMap")["data"]
 
-    assert len(parse([Source(name, text.encode()) for name, text in files.items()]).rules) == 2
+    assert len(parse([YamlText(name, text.encode()) for name, text in files.items()]).rules) == 2
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import yaml
 import ratelimit_service
 from ratelimit_service.api.health import NAMES
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.settings import SETTINGS
 from tests.deploy.known import max_stop
 from tests.deploy.manifests import KUBERNETES, Manifest, applied, container, of_kind, pod, settings
@@ -106,7 +106,7 @@ def test_the_rules_of_the_config_map_load(manifests: list[Manifest]) -> None:
 
     assert files
     assert all(name.endswith(".yaml") for name in files)
-    assert len(parse([Source(name, text.encode()) for name, text in files.items()]).rules) == 2
+    assert len(parse([YamlText(name, text.encode()) for name, text in files.items()]).rules) == 2
 
 
 def test_there_is_one_pod_while_counters_are_in_memory(manifests: list[Manifest]) -> None:

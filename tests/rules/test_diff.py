@@ -13,7 +13,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.diff import RuleChange, compared, diff, limits_in_words
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.secret import HashValue
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from tests.books import book
 
 KEYS = st.sampled_from(["a", "b", "c_d"])
@@ -36,7 +36,7 @@ REQUESTS = st.lists(st.tuples(KEYS, st.text("xyz", max_size=3)), min_size=1, max
 
 def made(tree: Sequence[Mapping[str, Any]], path: str = "d.yaml", before: int = 0) -> RuleBook:
     text = json.dumps({"domain": "d", "descriptors": [yaml(item) for item in tree]})
-    return parse([Source(path, b"\n" * before + text.encode())])
+    return parse([YamlText(path, b"\n" * before + text.encode())])
 
 
 def yaml(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import read_sources
 from ratelimit_service.rules.secret import HashValue
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from tests.books import whole
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,9 @@ def blocks() -> Iterator[tuple[str, str]]:
 def made(block: str) -> RuleBook:
     """The rules of a block; its data files have the value `listed`, with the name `pro`."""
     return parse(
-        [Source("block.yaml", whole(block).encode())], hash_value=HashValue("key"), read_data=lambda _: b"listed,pro\n"
+        [YamlText("block.yaml", whole(block).encode())],
+        hash_value=HashValue("key"),
+        read_data=lambda _: b"listed,pro\n",
     )
 
 
@@ -62,5 +64,5 @@ def test_every_block_of_rules_loads_without_a_warning(place: str, block: str) ->
 def test_every_block_of_cases_passes_on_the_example_rules(place: str, block: str) -> None:
     example = parse(read_sources(ROOT / "config" / "example.yaml"))
 
-    for case in read_cases(Source(place, block.encode())):
+    for case in read_cases(YamlText(place, block.encode())):
         assert run_case(case, example, ENCODER) == []

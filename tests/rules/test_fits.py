@@ -25,7 +25,7 @@ from ratelimit_service.rules.files.fits import MAX_ALL_VALUES, MAX_LIST_BYTES
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.rule import Rule, counted_entries, counter_key, metric_path
 from ratelimit_service.rules.secret import NO_SECRETS, HashValue
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.rules.syntax.values import MAX_VALUES
 from ratelimit_service.stores.memory import MemoryStore
 from tests.books import book
@@ -920,7 +920,7 @@ def parsed(some: Sequence[Mapping[str, Any]]) -> RuleBook | None:
     """The book of these descriptors; None if some of them contradict each other."""
     limited = [{**each, "rate_limit": {"unit": "day", "requests_per_unit": 1}} for each in some]
     try:
-        return parse([Source("d.yaml", json.dumps({"domain": "d", "descriptors": limited}).encode())])
+        return parse([YamlText("d.yaml", json.dumps({"domain": "d", "descriptors": limited}).encode())])
     except RulesError:
         return None
 

@@ -6,7 +6,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.lint import lint
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.leasing import NO_LEASES, LeaseOptions, lease_options
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.settings import load_settings
 
 AUTO = LeaseOptions(auto=True)
@@ -15,7 +15,7 @@ AUTO = LeaseOptions(auto=True)
 def book(limit: str, leases: LeaseOptions = NO_LEASES, top: str = "") -> RuleBook:
     """One descriptor with this limit."""
     text = f"domain: shop\n{top}descriptors:\n  - key: user\n    {limit}\n"
-    return parse([Source("shop.yaml", text.encode())], leases=leases)
+    return parse([YamlText("shop.yaml", text.encode())], leases=leases)
 
 
 def held(limit: str, leases: LeaseOptions = NO_LEASES, top: str = "") -> int:

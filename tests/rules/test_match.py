@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.rule import Entries, counter_key, metric_path
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from tests.books import book
 
 Tree = Sequence[Mapping[str, Any]]
@@ -193,7 +193,7 @@ def _composite(item: Mapping[str, Any]) -> str:
 
 def _book(tree: Tree) -> RuleBook:
     text = json.dumps({"domain": "d", "descriptors": [_yaml(item) for item in tree]})
-    return parse([Source("d.yaml", text.encode())])
+    return parse([YamlText("d.yaml", text.encode())])
 
 
 def _yaml(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from ratelimit_service.model import Limit, Unit
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.checks.diff import diff
 from ratelimit_service.rules.files.parse import parse
-from ratelimit_service.rules.report import MAX_PROBLEMS
-from ratelimit_service.rules.rule import ALONE, LIST, REQUEST, Place
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.report import MAX_PROBLEMS, Place
+from ratelimit_service.rules.rule import ALONE, LIST, REQUEST
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.system.clock import HOUR
 from tests.books import book, matched
 
@@ -477,7 +477,7 @@ def test_a_hundred_domains_with_ten_thousand_rules_load_whole() -> None:
         f"  - key: path\n    value: /{number}\n    rate_limit: {{unit: day, requests_per_unit: {number}}}\n"
         for number in range(100)
     )
-    sources = [Source(f"{n}.yaml", f"domain: d{n}\ndescriptors:\n{block}".encode()) for n in range(100)]
+    sources = [YamlText(f"{n}.yaml", f"domain: d{n}\ndescriptors:\n{block}".encode()) for n in range(100)]
 
     loaded: RuleBook = parse(sources)
 

@@ -12,7 +12,7 @@ from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.files.watch import Watcher
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 
 Story = Callable[["Watched"], Awaitable[None]]
 
@@ -35,7 +35,7 @@ class Watched:
         )
 
     @staticmethod
-    def _parse(sources: Sequence[Source], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
+    def _parse(sources: Sequence[YamlText], previous: RuleBook | None, read_data: ReadData) -> RuleBook:
         return parse(sources, previous=previous, read_data=read_data)
 
     def write(self, text: str, name: str = "shop.yaml") -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ratelimit_service.rules.files.data_reads import DataRead, DataReads, reread
 from ratelimit_service.rules.files.watch import FoundFiles, Watcher
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from tests.rules.test_watch import SECONDS, Watched, play
 
 RULES = """\
@@ -124,11 +124,11 @@ def test_what_is_written_in_place_must_not_change_for_a_while_and_longer_if_its_
 )
 def test_rules_that_are_written_in_place_must_not_change_for_a_poll(text: bytes, inode: int, seconds: float) -> None:
     watcher = Watcher(Path("/rules"), Watched._parse, lambda _: None, poll_seconds=2.0)
-    watcher._seen = FoundFiles([Source("/rules/a.yaml", b"a")], {}, {"/rules/a.yaml": (1, 1)})
+    watcher._seen = FoundFiles([YamlText("/rules/a.yaml", b"a")], {}, {"/rules/a.yaml": (1, 1)})
 
-    found = FoundFiles([Source("/rules/a.yaml", text)], {}, {"/rules/a.yaml": (1, inode)})
+    found = FoundFiles([YamlText("/rules/a.yaml", text)], {}, {"/rules/a.yaml": (1, inode)})
     assert watcher._unchanged_for(found) == seconds
-    new = FoundFiles([Source("/rules/b.yaml", text)], {}, {"/rules/b.yaml": (1, inode)})
+    new = FoundFiles([YamlText("/rules/b.yaml", text)], {}, {"/rules/b.yaml": (1, inode)})
     assert watcher._unchanged_for(new) == 2.0
 
 

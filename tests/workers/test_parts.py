@@ -10,7 +10,7 @@ import pytest
 
 from ratelimit_service.model import Descriptor, Limit, Request, Unit
 from ratelimit_service.rules.files.data_reads import read_data_file
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.server.engine import Engine, rules_parser
 from ratelimit_service.server.series import NUMBERS, add_tally, take_tally, tallies_of
 from ratelimit_service.server.workers.channel import PIECE, Handoff, line_of, received, settings_as_json
@@ -274,7 +274,7 @@ def test_counts_from_before_a_reload_go_where_one_process_would_have_them() -> N
     settings, _ = load_settings({})
     tallies = {}
     for detailed in (b"", b"detailed_metric: true,"):
-        sources = [Source("shop.yaml", rules.replace(b"DETAILED", detailed))]
+        sources = [YamlText("shop.yaml", rules.replace(b"DETAILED", detailed))]
         book = rules_parser(settings)(sources, None, read_data_file)
         sums = MergedCounts(settings, [])
         sums.publish(book)

@@ -16,15 +16,14 @@ from ratelimit_service.errors import RulesError
 from ratelimit_service.model import Descriptor, Limit
 from ratelimit_service.rules.report import Report, nearest, quoted
 from ratelimit_service.rules.rule import Entries
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.rules.syntax.document import (
     Field,
     Scalar,
-    Source,
     YamlList,
     YamlMap,
     YamlNode,
     kind_of,
-    read_document,
 )
 from ratelimit_service.rules.syntax.reading import given
 from ratelimit_service.rules.syntax.values import COUNT, FLAG, JSON, NAME, TEXT, choice, count
@@ -83,10 +82,10 @@ class Case(NamedTuple):
     steps: Sequence[CaseStep]
 
 
-def read_cases(source: Source) -> list[Case]:
+def read_cases(source: YamlText) -> list[Case]:
     """The cases of a file, in its order; RulesError with all that is wrong with it."""
-    report = Report(source.path)
-    root = read_document(source, report)
+    report = Report(source.name)
+    root = source.nodes(report)
     if not isinstance(root, YamlMap):
         what = "empty" if root is None else kind_of(root)
         report.stop(_START if root is None else root, f"a file of cases is a map with domain and cases, not {what}")

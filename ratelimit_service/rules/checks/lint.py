@@ -145,10 +145,11 @@ class Calendars:
         """Report the warnings."""
         for message, places in self._found.items():
             first, *others = places.values()
-            lines = [str(other.line) for other in others[:_MAX_LINES]]
+            lines = [report.pointers.get(other.line, f"{other.line}") for other in others[:_MAX_LINES]]
             if len(others) > _MAX_LINES:
                 lines.append("…")
-            more = f" (also in line{'s' if len(others) > 1 else ''} {', '.join(lines)})" if others else ""
+            also = "at" if report.pointers else "in line" if len(others) == 1 else "in lines"
+            more = f" (also {also} {', '.join(lines)})" if others else ""
             report.warn(first, "calendar", f"{message}{more}")
 
 

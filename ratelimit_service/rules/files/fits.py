@@ -16,8 +16,8 @@ from ratelimit_service.rules.data_files import DataFiles
 from ratelimit_service.rules.matching import Fit, Ranges, Table, Wildcards
 from ratelimit_service.rules.pattern_work import PatternWork
 from ratelimit_service.rules.regex import compiled
-from ratelimit_service.rules.report import Positioned, Report, quoted
-from ratelimit_service.rules.rule import Place, plural
+from ratelimit_service.rules.report import Place, Positioned, Report, quoted
+from ratelimit_service.rules.rule import plural
 from ratelimit_service.rules.secret import HashValue
 from ratelimit_service.rules.syntax.document import Scalar, YamlMap, YamlNode
 from ratelimit_service.rules.syntax.options import COMPARED, MapType
@@ -138,7 +138,7 @@ def read_fit(
     at = item.fields["key"].key
     if fit.is_tested and siblings.count(("tested", level, key)) == MAX_TESTS + 1:
         report.add(at, f"this level has more than {MAX_TESTS} descriptors of this key with not or regex")
-    place = Place(report.path, at.line, at.column)
+    place = report.place(at)
     first = siblings.add((level, key, content), place)
     if first is not place and "label" in values:  # without labels, their names are the same, which is reported
         report.add(at, f"this descriptor matches what the one at {first} does; join them")
@@ -261,7 +261,7 @@ class _Reader(NamedTuple):
             if not network.as_written:
                 message = f"{quoted(item.text)} has bits of a host; it is used as the network {network}"
                 self.report.warn(item, "host-bits", message)
-            place = Place(self.report.path, item.line, item.column)
+            place = self.report.place(item)
             first = self.networks.setdefault((network.low, network.bits), place)
             if first is not place:
                 message = f"network {network} is given twice at this level, first at {first}; take one of them away"

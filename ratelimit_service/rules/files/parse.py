@@ -1,4 +1,4 @@
-"""Rules files -> a rulebook, or everything that is wrong with them.
+"""Documents of rules -> a rulebook, or everything that is wrong with them.
 
 What envoyproxy/ratelimit refuses is refused, and some of what it silently ignores: docs/rules-topics.md. A load is
 all or nothing.
@@ -25,27 +25,25 @@ from ratelimit_service.rules.files.regions import read_regions
 from ratelimit_service.rules.leasing import LEAST, NO_LEASES, LeaseOptions, most_leased, why_not_leased
 from ratelimit_service.rules.lookup import Lookup
 from ratelimit_service.rules.regions import ONE_REGION, RegionOptions
-from ratelimit_service.rules.report import LintWarning, Position, Positioned, Report, quoted
+from ratelimit_service.rules.report import LintWarning, Place, Position, Positioned, Report, quoted
 from ratelimit_service.rules.response import SILENT, ResponseOptions
 from ratelimit_service.rules.rule import (
     ALONE,
     LIST,
     REQUEST,
     Level,
-    Place,
     Rule,
     near_threshold,
     plural,
 )
 from ratelimit_service.rules.secret import DIGEST, HashValue, Secrets
 from ratelimit_service.rules.syntax.document import (
+    Document,
     Scalar,
-    Source,
     YamlList,
     YamlMap,
     free_nodes,
     kind_of,
-    read_document,
 )
 from ratelimit_service.rules.syntax.options import COMPARED, WITHOUT_LIMIT, MapType
 from ratelimit_service.rules.syntax.reading import given, read_options, rule_fields
@@ -53,7 +51,7 @@ from ratelimit_service.telemetry.tally import ByteBudget, Path, Tallies, Tally
 
 
 def parse(  # noqa: PLR0913 - five options of the operator's, and what a reload and a worker have besides
-    sources: Sequence[Source],
+    documents: Sequence[Document],
     *,
     merge_domains: bool = False,
     near_ratio: float = 0.8,
@@ -65,13 +63,13 @@ def parse(  # noqa: PLR0913 - five options of the operator's, and what a reload 
     read_data: ReadData = read_data_file,
     response: ResponseOptions = SILENT,
 ) -> RuleBook:
-    """The rulebook of these files, and of the data files that they name; without files, a book without domains.
+    """The rulebook of these documents, and of the data files that they name; of none, a book without domains.
 
-    With `merge_domains`, several files may have the same domain. Above `near_ratio` of a limit, a hit counts as near
+    With `merge_domains`, several may have the same domain. Above `near_ratio` of a limit, a hit counts as near
     the limit. A rule whose metrics have values of requests in their names has series for at most `max_values` values.
     `hash_value` makes the digests of secret values; without it `hash_values` is an error. A rule takes over the tallies
     of the rule of `previous` that has the same path, and the book the data files that are the same. `response` has the
-    options of responses that a domain does not say. Raises RulesError with every problem of every file.
+    options of responses that a domain does not say. Raises RulesError with every problem of every document.
     """
     old = {rule.path: rule for rule in previous.rules} if previous is not None else {}
     domains: dict[str, _Domain] = {}
@@ -81,11 +79,11 @@ def parse(  # noqa: PLR0913 - five options of the operator's, and what a reload 
     siblings = Siblings(data)
     load = _Load(near_ratio, max_values, leases, regions, hash_value, old, ByteBudget(), data, siblings)
     with _without_garbage_collector():
-        for source in sources:
-            report = Report(source.path)
+        for document in documents:
+            report = Report(document.name)
             parser = _Parser(report, load)
-            with suppress(RulesError):  # stops the file; the report has the problems
-                parser.read_file(source, domains, merge_domains)
+            with suppress(RulesError):  # stops the document; the report has the problems
+                parser.read(document, domains, merge_domains)
             problems += report.problems
             warnings += report.warnings
         problems += data.problems
@@ -194,7 +192,7 @@ _RESPONSE_KEYS = tuple(field.name for field in fields(ResponseOptions))
 
 
 class _Load(NamedTuple):
-    """What all files of one load share."""
+    """What all documents of one load share."""
 
     near_ratio: float
     max_values: int
@@ -208,7 +206,7 @@ class _Load(NamedTuple):
 
 
 class _Parser:
-    """Reads the rules of one file."""
+    """Reads the rules of one document."""
 
     def __init__(self, report: Report, load: _Load) -> None:
         self._report = report
@@ -218,9 +216,9 @@ class _Parser:
         self._defaults: Mapping[str, Any] = {}
         self._calendars = Calendars()
 
-    def read_file(self, source: Source, domains: dict[str, _Domain], merge_domains: bool) -> None:
-        """Add the file's rules to its domain."""
-        root = read_document(source, self._report)
+    def read(self, document: Document, domains: dict[str, _Domain], merge_domains: bool) -> None:
+        """Add the document's rules to its domain."""
+        root = document.nodes(self._report)
         if root is None or (isinstance(root, Scalar) and root.value is None):
             self._report.stop(Position(1, 1), "the file is empty; it must begin with a domain")
         if not isinstance(root, YamlMap):
@@ -258,14 +256,14 @@ class _Parser:
 
     def _new_domain(self, name: str, at: Positioned) -> _Domain:
         # Without a key there is an error, and no book.
-        return _Domain(name, self._place_of(at), Secrets(self._load.hash_value or HashValue(""), set()))
+        return _Domain(name, self._report.place(at), Secrets(self._load.hash_value or HashValue(""), set()))
 
     def _add_response(self, root: YamlMap, values: Mapping[str, Any]) -> None:
         """Add the file's options of responses to those of its domain."""
         for key in _RESPONSE_KEYS:
             if key in values:
                 at = root.fields[key].key
-                first, place = self._domain.response.setdefault(key, (values[key], self._place_of(at)))
+                first, place = self._domain.response.setdefault(key, (values[key], self._report.place(at)))
                 if first != values[key]:
                     self._report.add(at, f"{key} of domain {quoted(self._domain.name)} has another value at {place}")
 
@@ -286,7 +284,7 @@ class _Parser:
         values = read_options(item, MapType.LOOKUP, self._report)
         if not {"from", "key", "as"} <= values.keys():
             return
-        key, becomes, place = values["key"], values["as"], self._place_of(item)
+        key, becomes, place = values["key"], values["as"], self._report.place(item)
         lookups = self._domain.lookups
         if key in lookups:
             message = f"entries with the key {quoted(key)} are looked up twice, first by {lookups[key].place}"
@@ -315,7 +313,7 @@ class _Parser:
             if secret:
                 value = self._read_secret(item, key, value)
             elif "*" not in value and (plain := [option for option in _PLAIN if values.get(option)]):
-                self._domain.values.setdefault(key, self._place_of(item.fields[plain[0]].value))
+                self._domain.values.setdefault(key, self._report.place(item.fields[plain[0]].value))
             hash_value = self._domain.secrets.hash_value if secret else None
             level = (self._domain.name, *above)
             found = read_fit(item, values, self._load.siblings, level, self._report, hash_value)
@@ -342,7 +340,7 @@ class _Parser:
                 self._check_suffixes(rule, below)
             priority = values.get("priority", 0)
             node = Node(
-                below, rule, self._place_of(at), key=key, key_only=own.key_only, fit=found.fit, priority=priority
+                below, rule, self._report.place(at), key=key, key_only=own.key_only, fit=found.fit, priority=priority
             )
             if rule is not None and rule.limit is None and given(item, "prefix") and not below:
                 at_prefix = item.fields["prefix"].key
@@ -424,7 +422,7 @@ class _Parser:
                 place = below[suffix].place if suffix in below else None
                 if place is not None:
                     message = f"descriptor {quoted(suffix)} has the name of the limit of rate_limits at {each.place}"
-                    self._report.add(Position(place.line, place.column), message)
+                    self._report.add(place, message)
 
     def _read_limit_rule(
         self,
@@ -482,7 +480,7 @@ class _Parser:
             limit,
             algorithm,
             replaces=replaces,
-            place=self._place_of(at),
+            place=self._report.place(at),
             near=0 if limit is None else self._near(limit),
             together=together,
             lease=lease,
@@ -517,7 +515,7 @@ class _Parser:
         if rule.together != ALONE:
             message = "elastic cannot be charged together with other limits: write charge: each in the descriptor"
             self._report.add(at, message)
-        place = self._place_of(at_pool)
+        place = self._report.place(at_pool)
         self._domain.pools.add_member(Membership(elastic["pool"], elastic.get("strict", False), place, rule))
 
     def _lease(
@@ -565,9 +563,6 @@ class _Parser:
                 self._report.add(item.fields["name"].value, f"replaces {quoted(name)} is the name of this limit itself")
             names.add(name)
         return frozenset(names)
-
-    def _place_of(self, at: Positioned) -> Place:
-        return Place(self._report.path, at.line, at.column)
 
 
 def _sharing_holders(blocks: Sequence[YamlMap], levels: tuple[Level, ...]) -> tuple[Level, ...]:

@@ -13,8 +13,8 @@ from ratelimit_service.algorithms.kinds.pool import Pool
 from ratelimit_service.errors import Problem
 from ratelimit_service.model import MAX_REQUESTS, PLAIN, Limit
 from ratelimit_service.rules.book import Node, all_nodes
-from ratelimit_service.rules.report import Report, quoted
-from ratelimit_service.rules.rule import Place, Rule, pool_rule
+from ratelimit_service.rules.report import Place, Report, quoted
+from ratelimit_service.rules.rule import Rule, pool_rule
 from ratelimit_service.rules.syntax.document import YamlMap
 from ratelimit_service.rules.syntax.options import MapType
 from ratelimit_service.rules.syntax.reading import given, read_options
@@ -80,8 +80,8 @@ class DomainPools:
                 pool,
                 limit,
                 reserve,
-                Place(report.path, at.line, at.column),
-                Place(report.path, at_reserve.line, at_reserve.column),
+                report.place(at),
+                report.place(at_reserve),
             )
             self._pools.setdefault(name, read)
 

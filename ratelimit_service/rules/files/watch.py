@@ -29,7 +29,7 @@ from ratelimit_service.rules.checks.regions import without_effect
 from ratelimit_service.rules.data_files import ReadData
 from ratelimit_service.rules.files.data_reads import DataRead, DataReads, Inode, reread
 from ratelimit_service.rules.rule import plural
-from ratelimit_service.rules.syntax.document import MAX_BYTES, Source
+from ratelimit_service.rules.sources.yaml_text import MAX_BYTES, YamlText
 from ratelimit_service.system.background import DaemonExecutor
 from ratelimit_service.system.clock import Clock, system_clock
 from ratelimit_service.system.disk import read_file
@@ -37,7 +37,7 @@ from ratelimit_service.telemetry.logs import about
 
 log = logging.getLogger(__name__)
 
-Parse = Callable[[Sequence[Source], RuleBook | None, ReadData], RuleBook]
+Parse = Callable[[Sequence[YamlText], RuleBook | None, ReadData], RuleBook]
 """Makes a book of the files, the book before, and a reader of data files."""
 
 
@@ -45,7 +45,7 @@ Parse = Callable[[Sequence[Source], RuleBook | None, ReadData], RuleBook]
 class FoundFiles:
     """What a read found: the rules files, and the data files that the last load asked for."""
 
-    sources: Sequence[Source]
+    sources: Sequence[YamlText]
     data: Mapping[str, DataRead]
     inodes: Mapping[str, Inode] = field(default_factory=dict, compare=False)
     """Those of the rules files, by path."""
@@ -93,7 +93,7 @@ class Watcher:
     ) -> None:
         self.path = path
         self.book: RuleBook | None = None
-        self.sources: Sequence[Source] = ()
+        self.sources: Sequence[YamlText] = ()
         """The files of the book."""
         self.problems: tuple[Problem, ...] = ()
         """Why the current files could not be loaded; empty while the book is up to date."""
@@ -182,7 +182,7 @@ class Watcher:
             sources = read_sources(self.path)
         except RulesError as error:
             return error.problems
-        inodes = {source.path: _inode_of(source.path) for source in sources}
+        inodes = {source.name: _inode_of(source.name) for source in sources}
         data = {}
         for path, before in self._data.items():
             self._now_reading = path
@@ -210,7 +210,7 @@ class Watcher:
         if not isinstance(found, FoundFiles):
             return _UNCHANGED_SECONDS
         seen = self._seen if isinstance(self._seen, FoundFiles) else FoundFiles((), {})
-        known = {source.path: source.text for source in seen.sources}
+        known = {source.name: source.text for source in seen.sources}
         seconds = _UNCHANGED_SECONDS
         for path, text in found.sources:
             if known.get(path) != text and found.inodes.get(path) == seen.inodes.get(path, found.inodes.get(path)):
@@ -242,7 +242,7 @@ class Watcher:
             self._data = data.asked
             self._seen = FoundFiles(found.sources, data.asked, found.inodes)
 
-    def _accept(self, book: RuleBook, sources: Sequence[Source], warnings: int) -> None:
+    def _accept(self, book: RuleBook, sources: Sequence[YamlText], warnings: int) -> None:
         self.book = book
         self.sources = sources
         self.problems = ()
@@ -305,7 +305,7 @@ def _inode_of(path: str) -> Inode | None:
     return found.st_dev, found.st_ino
 
 
-def read_sources(path: Path) -> list[Source]:
+def read_sources(path: Path) -> list[YamlText]:
     """Every `*.yaml` and `*.yml` file below a folder, sorted by path; or the one file that `path` is.
 
     Files and folders whose names begin with a dot are ignored: Kubernetes has each ConfigMap twice, once below
@@ -313,7 +313,7 @@ def read_sources(path: Path) -> list[Source]:
     have such a name.
     """
     problems: list[Problem] = []
-    sources: list[Source] = []
+    sources: list[YamlText] = []
     files = _rules_files(path, problems) if path.is_dir() else [path]
     if not files and not problems:
         problems.append(Problem(str(path), 0, 0, "has no *.yaml or *.yml file"))
@@ -325,7 +325,7 @@ def read_sources(path: Path) -> list[Source]:
         else:
             if len(text) > MAX_BYTES:
                 problems.append(Problem(str(file), 0, 0, f"is larger than {MAX_BYTES >> 20} MiB; split it"))
-            sources.append(Source(str(file), text))
+            sources.append(YamlText(str(file), text))
     if problems:
         raise RulesError(problems)
     return sources

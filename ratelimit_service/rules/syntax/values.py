@@ -220,7 +220,7 @@ def _named(fields: YamlMap, name_of: Callable[[Scalar], str], key: str, report: 
         name = name_of(at)
         first = written.setdefault(name, at)
         if first is not at:
-            report.add(at, f"{key}: {quoted(name)} is given twice in this map, first at {first.line}:{first.column}")
+            report.add(at, f"{key}: {quoted(name)} is given twice in this map, first at {report.within(first)}")
         found[name] = _plain(node, key, report)
     return found
 

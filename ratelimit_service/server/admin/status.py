@@ -259,7 +259,7 @@ def _description(rule: Rule) -> dict[str, Any]:
         "limit": _limit(rule),
         "per_second": _per_second(rule),
         "options": _options(rule),
-        "place": "" if rule.place is None else f"{rule.place.path}:{rule.place.line}",
+        "place": "" if rule.place is None else rule.place.short,
     }
 
 

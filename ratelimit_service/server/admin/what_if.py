@@ -89,7 +89,7 @@ class WhatIf:
             "estimate": rule.shadow or requests < limit.requests or (requests > limit.requests and any(was)),
             "error": ceil(counts.error),
             "skipped": counts.allowed.skipped + counts.refused.skipped,
-            "place": "" if rule.place is None else f"{rule.place.path}:{rule.place.line}",
+            "place": "" if rule.place is None else rule.place.short,
             "yaml": f"requests_per_unit: {requests}",
         }
 

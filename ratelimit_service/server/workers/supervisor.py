@@ -16,7 +16,7 @@ from ratelimit_service.errors import StartError
 from ratelimit_service.rules.book import RuleBook
 from ratelimit_service.rules.data_files import DataFile
 from ratelimit_service.rules.files.watch import Watcher
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.server.past import Past
 from ratelimit_service.server.state import Death, ServiceState
 from ratelimit_service.server.workers.channel import PIECE, Message, settings_as_json, text_of
@@ -72,7 +72,7 @@ class Supervisor:
         }
         self._settings = settings_as_json(settings.model_copy(update=shares))
         self._drain_timeout_seconds = settings.drain_timeout / SECOND
-        self._sources: Sequence[Source] = ()
+        self._sources: Sequence[YamlText] = ()
         self._data: Sequence[DataFile] = ()
         self._started = False
         self._stopping = asyncio.Event()
@@ -129,7 +129,7 @@ class Supervisor:
         """Add up by these rules from now on."""
         self._sums.publish(book)
 
-    def send_rules(self, sources: Sequence[Source], data: Sequence[DataFile]) -> None:
+    def send_rules(self, sources: Sequence[YamlText], data: Sequence[DataFile]) -> None:
         """Send all workers the rules in these files, and the data files that they name."""
         self._sources = sources
         self._data = data
@@ -251,7 +251,7 @@ class Supervisor:
         for file in self._data:
             for start in range(0, len(file.text) or 1, PIECE):  # of an empty file, one piece without text
                 slot.send("data", file.path, text_of(file.text[start : start + PIECE]))
-        slot.send("rules", [(source.path, text_of(source.text)) for source in self._sources])
+        slot.send("rules", [(source.name, text_of(source.text)) for source in self._sources])
 
     def _on_message(self, slot: WorkerSlot, message: Message) -> None:
         match message:

@@ -15,7 +15,7 @@ import uvloop
 from ratelimit_service.api.method import Reply
 from ratelimit_service.errors import RpcError, StartError
 from ratelimit_service.rules.book import RuleBook, free_books
-from ratelimit_service.rules.syntax.document import Source
+from ratelimit_service.rules.sources.yaml_text import YamlText
 from ratelimit_service.server.engine import SWITCH_SECONDS, Engine, rules_parser
 from ratelimit_service.server.workers.channel import Channel, bytes_of, received, text_of
 from ratelimit_service.server.workers.report import Reporter
@@ -65,7 +65,7 @@ async def _work(end: socket.socket, handoff: socket.socket) -> int:
 class _Rules(NamedTuple):
     """The files of a book, as the parent has read them."""
 
-    sources: Sequence[Source]
+    sources: Sequence[YamlText]
     data: Mapping[str, bytearray]
 
     def read_data(self, path: str) -> bytes:
@@ -144,7 +144,7 @@ class Worker:
                 case ["data", path, piece]:  # of the rules that come next
                     data.setdefault(path, bytearray()).extend(bytes_of(piece))
                 case ["rules", sources]:
-                    self._rules.put_nowait(_Rules([Source(path, bytes_of(text)) for path, text in sources], data))
+                    self._rules.put_nowait(_Rules([YamlText(path, bytes_of(text)) for path, text in sources], data))
                     data = {}
                 case ["call", number, body, timeout]:
                     self._engine.method.call(bytes_of(body), partial(self._reply, number), timeout)

@@ -13,30 +13,20 @@ from yaml._yaml import CParser
 from ratelimit_service.errors import Problem, RulesError
 from ratelimit_service.rules.files.parse import parse
 from ratelimit_service.rules.report import Report
-from ratelimit_service.rules.syntax.document import (
-    MAX_BYTES,
-    Composer,
-    Scalar,
-    Source,
-    Value,
-    YamlList,
-    YamlMap,
-    printed,
-    read_document,
-    resolve,
-)
+from ratelimit_service.rules.sources.yaml_text import MAX_BYTES, Composer, YamlText, resolve
+from ratelimit_service.rules.syntax.document import Scalar, Value, YamlList, YamlMap, printed
 
 
 def problem(text: bytes) -> str:
     """The first thing said about a file."""
     report = Report("a.yaml")
     with pytest.raises(RulesError):
-        read_document(Source("a.yaml", text), report)
+        YamlText("a.yaml", text).nodes(report)
     return str(report.problems[0])
 
 
 def test_every_node_knows_its_place() -> None:
-    tree = read_document(Source("a.yaml", "a: [é, {b: 'x'}]\n".encode()), Report("a.yaml"))
+    tree = YamlText("a.yaml", "a: [é, {b: 'x'}]\n".encode()).nodes(Report("a.yaml"))
 
     assert isinstance(tree, YamlMap)
     items = tree.fields["a"].value
@@ -109,7 +99,7 @@ def test_half_a_surrogate_pair_is_refused() -> None:
 )
 def test_what_need_not_stop_the_reading_is_reported(text: bytes, expected: str) -> None:
     report = Report("a.yaml")
-    read_document(Source("a.yaml", text), report)
+    YamlText("a.yaml", text).nodes(report)
 
     assert [str(found) for found in report.problems] == [expected]
 
@@ -119,7 +109,7 @@ def test_what_need_not_stop_the_reading_is_reported(text: bytes, expected: str) 
 )
 def test_empty_documents_and_byte_order_marks_are_harmless(text: bytes) -> None:
     report = Report("a.yaml")
-    tree = read_document(Source("a.yaml", text), report)
+    tree = YamlText("a.yaml", text).nodes(report)
 
     assert isinstance(tree, YamlMap)
     assert list(tree.fields) == ["a"]
@@ -163,7 +153,7 @@ def test_a_billion_laughs_are_refused_where_they_become_too_many() -> None:
 def test_no_bytes_within_the_bound_take_long(text: bytes) -> None:
     began = time.process_time()
     with pytest.raises(RulesError):
-        parse([Source("a.yaml", text)])
+        parse([YamlText("a.yaml", text)])
 
     assert time.process_time() - began < 60  # two on a machine of today; what is quadratic takes hours
 
@@ -211,7 +201,7 @@ def _encode(words: list[str]) -> bytes:
 @given(st.one_of(st.binary(max_size=200), st.lists(st.sampled_from(WORDS), max_size=30).map(_encode)))
 def test_any_bytes_give_a_book_or_a_rules_error(text: bytes) -> None:
     try:
-        parse([Source("a.yaml", text)])
+        parse([YamlText("a.yaml", text)])
         problems: tuple[Problem, ...] = ()
     except RulesError as error:
         problems = error.problems
